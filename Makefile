@@ -1,0 +1,68 @@
+# Every target makes the environment it needs: Python 3.11 or later, pip and make are enough.
+# `make PYTHON=python3.12 …` takes another Python; `make UV= …` leaves uv aside.
+
+PYTHON ?= python3
+UV ?= $(shell command -v uv 2>/dev/null)
+VENV := .venv
+PEER := .venv-peer
+RUN := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:  # two installs into one environment would race
+.PHONY: help demo test lint bench peer clean
+
+help:  ## show the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/.base  ## segment a made-up brain; look at demo/demo.png
+	$(VENV)/bin/perturb-mpm demo --output demo
+
+test: $(VENV)/.test  ## run the tests and report coverage
+	$(RUN) -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint  ## check style and types
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
+	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) benchmarks/cpu.py $(BENCH_ARGS)
+
+peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C++ compiler)
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) $(PEER) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment without pip can be made even where ensurepip is missing (Debian keeps it apart);
+# the pip that is already here, or uv, then installs into it from outside.
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'Python 3.11 or later is needed: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv --clear --without-pip $(1)
+endef
+
+# $(call install,environment,what): by uv where there is one and it can, else by pip.
+PIP = $(shell $(PYTHON) -m pip --version >/dev/null 2>&1 && echo $(PYTHON) -m pip || echo pip)
+install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python $(2) || )\
+$(PIP) --python $(1)/bin/python install --quiet --disable-pip-version-check $(2)
+
+$(VENV)/bin/python:
+	$(call make_venv,$(VENV))
+
+$(PEER)/bin/python:
+	$(call make_venv,$(PEER))
+
+$(VENV)/.base: pyproject.toml | $(VENV)/bin/python
+	$(call install,$(VENV),--editable .)
+	@touch $@
+
+$(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+	$(call install,$(VENV),--editable '.[$*]')
+	@touch $@
+
+$(PEER)/.base: | $(PEER)/bin/python
+	$(call install,$(PEER),cython setuptools numpy)
+	$(call install,$(PEER),--no-build-isolation pydensecrf2)
+	@touch $@
