@@ -1,0 +1,169 @@
+"""Argument checks, and their errors: which argument, what it must be, what it got."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FEWEST_LABELS = 2
+MOST_LABELS = 255  # what a uint8 label map can hold, with one value to spare
+
+
+def number(
+    value: object,
+    name: str,
+    *,
+    positive: bool = False,
+    minimum: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Return ``value`` as a float after checking that it is finite and inside its limits."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {_short(value)}")
+    result = float(value)
+    rules = []
+    if not math.isfinite(result):
+        rules.append((False, "finite"))
+    if positive:
+        rules.append((result > 0, "positive"))
+    if minimum is not None:
+        rules.append((result >= minimum, f"at least {minimum}"))
+    if below is not None:
+        rules.append((result < below, f"below {below}"))
+    if not all(holds for holds, _ in rules):
+        raise ValueError(
+            f"{name} must be {' and '.join(words for _, words in rules)}, got {result}"
+        )
+    return result
+
+
+def integer(value: object, name: str, *, minimum: int, maximum: int | None = None) -> int:
+    """Return ``value`` as an int after checking that it is a whole number inside its limits."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {_short(value)}")
+    result = int(value)
+    if maximum is not None and not minimum <= result <= maximum:
+        raise ValueError(f"{name} must be between {minimum} and {maximum}, got {result}")
+    if result < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {result}")
+    return result
+
+
+def flag(value: object, name: str) -> bool:
+    """Return ``value`` as a bool after checking that it is one."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {_short(value)}")
+    return bool(value)
+
+
+def choice(value: object, name: str, options: Sequence[str]) -> None:
+    """Check that ``value`` is one of ``options``."""
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(options)}, got {_short(value)}")
+
+
+def positive_numbers(value: object, name: str) -> float | tuple[float, ...]:
+    """Return one positive number as a float, several as a tuple of floats."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(number(each, name, positive=True) for each in value)
+    return number(value, name, positive=True)
+
+
+def one_each(
+    value: float | tuple[float, ...], name: str, count: int, what: str
+) -> NDArray[np.float64]:
+    """Return (count,) numbers from one number for all, or from one for each."""
+    if isinstance(value, tuple) and len(value) != count:
+        raise ValueError(
+            f"{name} must be one number or one for each {what} ({count}), got {len(value)}: {value}"
+        )
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (count,))
+
+
+def numeric(value: ArrayLike, name: str) -> NDArray[Any]:
+    """Return ``value`` as an array of booleans, integers or floats, not necessarily a copy."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} must be an array, got rows of different lengths") from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be a numeric array, got dtype {array.dtype}")
+    return array
+
+
+def floats(value: ArrayLike, name: str) -> NDArray[Any]:
+    """Return a contiguous, native-endian, finite float copy of ``value``.
+
+    It is float32 where that holds every value of the dtype (float16, float32, and integers of up to
+    16 bits), which halves the memory of large images, and float64 otherwise.
+    """
+    array = numeric(value, name)
+    dtype = np.float32 if np.can_cast(array.dtype, np.float32, "safe") else np.float64
+    with np.errstate(over="ignore"):
+        copy = np.array(array, dtype=dtype, order="C", copy=True)
+    finite(copy, name)
+    return copy
+
+
+def finite(array: NDArray[Any], name: str) -> None:
+    """Check that no value is NaN or infinite."""
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{name} must be finite, got {int(bad.sum())} NaN or infinite values, "
+            f"the first at index {first}"
+        )
+
+
+def whole(value: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Return a copy of ``value`` as int64 after checking that every value is a whole number."""
+    array = numeric(value, name)
+    if array.dtype.kind == "f":
+        finite(array, name)
+        fractional = array != np.floor(array)
+        if fractional.any():
+            raise ValueError(f"{name} must be whole numbers, got {array[fractional][0]}")
+    return array.astype(np.int64)
+
+
+def in_range(labels: NDArray[np.int64], name: str, n_labels: int) -> None:
+    """Check that every label lies between 0 and n_labels − 1."""
+    if labels.size and (labels.min() < 0 or labels.max() >= n_labels):
+        raise ValueError(
+            f"{name} must lie between 0 and {n_labels - 1}, "
+            f"got values from {labels.min()} to {labels.max()}"
+        )
+
+
+def labels_first(array: NDArray[Any], name: str) -> None:
+    """Check that ``array`` is (L, *spatial) with a valid L and one to four non-empty axes."""
+    if not 2 <= array.ndim <= 5:
+        raise ValueError(
+            f"{name} must be (labels, *spatial) with 1 to 4 spatial axes, got shape {array.shape}"
+        )
+    if 0 in array.shape[1:]:
+        raise ValueError(f"{name} must have at least one voxel, got shape {array.shape}")
+    if not FEWEST_LABELS <= len(array) <= MOST_LABELS:
+        raise ValueError(
+            f"{name} must have {FEWEST_LABELS} to {MOST_LABELS} labels (the first axis), "
+            f"got shape {array.shape}"
+        )
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return ``array`` itself, protected against writing."""
+    array.flags.writeable = False
+    return array
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,0 +1,109 @@
+"""How much memory is free, how much may be used, and the error where a problem does not fit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from pathlib import Path
+
+from perturb_mpm import checks
+
+SHARE_OF_FREE = 0.6
+UNKNOWN_MACHINE = 4 * 10**9
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
+
+
+def resolve_budget(memory_budget: int | str | None) -> int:
+    """Return the memory budget in bytes: a number, a text such as "4 GB", or 60 % of the free."""
+    if memory_budget is None:
+        return int(SHARE_OF_FREE * available_bytes())
+    if isinstance(memory_budget, str):
+        return _parse(memory_budget)
+    return int(checks.number(memory_budget, "memory_budget", minimum=1))
+
+
+def require(needed: int, budget: int, what: str, remedy: str) -> None:
+    """Raise MemoryError where ``what`` needs more bytes than the budget, naming the remedy."""
+    if needed > budget:
+        raise MemoryError(
+            f"{what} needs {gigabytes(needed)}, memory_budget allows {gigabytes(budget)}: {remedy}"
+        )
+
+
+def gigabytes(size: int) -> str:
+    """Write a number of bytes in GB (10⁹ bytes)."""
+    return f"{size / 1e9:.3g} GB"
+
+
+def available_bytes() -> int:
+    """Return how many bytes this process can still take without swapping or being killed."""
+    free = _free_on_linux()
+    if free is None:
+        return _half_of_the_machine()
+    return max(0, min([free, *_free_in_control_groups()]))
+
+
+def give_back() -> None:
+    """Return freed memory to the system where the C library keeps it (glibc)."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
+def _parse(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    size = 0
+    if match and match[2].upper() in _UNITS:
+        size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size <= 0:
+        raise ValueError(
+            f'memory_budget must be a positive number of bytes or a text such as "4 GB", '
+            f"got {text!r}"
+        )
+    return size
+
+
+def _free_on_linux() -> int | None:
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _free_in_control_groups(
+    own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> list[int]:
+    """Return what is left in each cgroup (version 2) around this process that has a limit."""
+    found = re.search(r"^0::/(.*)$", _text(own), re.MULTILINE)
+    if not found:
+        return []
+    group = root / found[1]
+    free = []
+    for folder in (group, *group.parents):
+        limit = _text(folder / "memory.max").strip()
+        if folder.is_relative_to(root) and limit.isdigit():
+            used = int(_text(folder / "memory.current"))
+            # The kernel drops cached files before it kills anything: they count as free.
+            cached = re.search(r"^inactive_file (\d+)", _text(folder / "memory.stat"), re.MULTILINE)
+            free.append(int(limit) - used + (int(cached[1]) if cached else 0))
+    return free
+
+
+def _text(path: Path) -> str:
+    """Return the content of a file of the system, nothing where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _half_of_the_machine() -> int:
+    """Return half of the physical memory where the system tells it, 4 GB where it does not."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN_MACHINE

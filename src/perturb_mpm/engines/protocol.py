@@ -1,0 +1,73 @@
+"""What an engine must offer: the kernels of one CRF, ready to solve batches of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
+Update = Literal["parallel", "convergent"]
+Problems = NDArray[np.floating] | Sequence[NDArray[np.floating]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far one update moved the marginals of each of B problems.
+
+    ``maximum`` is the largest |ΔQ| of any voxel and label, ``foreground`` the same over the voxels
+    whose most probable label, before or after the update, is not label 0 (0 where there is none).
+    """
+
+    maximum: NDArray[np.float64]  # (B,)
+    foreground: NDArray[np.float64]  # (B,)
+
+
+def change_between(old: NDArray[np.floating], new: NDArray[np.floating]) -> Change:
+    """Return how far (B, L, N) marginals moved."""
+    moved = np.abs(new - old).max(axis=1)  # (B, N)
+    foreground = (old.argmax(axis=1) != 0) | (new.argmax(axis=1) != 0)  # (B, N)
+    return Change(moved.max(axis=1), np.where(foreground, moved, 0.0).max(axis=1))
+
+
+class Solver(Protocol):
+    """The kernels of one CRF, ready to solve batches of problems that differ in their unaries.
+
+    N counts the voxels inside the mask, in the order of ``DenseCRF.energies``; whatever order an
+    engine works in stays inside it. L is the number of labels.
+    """
+
+    engine: str
+    accuracy: str
+    batch: int
+    """The most problems that ``load`` takes at once."""
+
+    def load(self, energies: Problems, marginals: Problems | None = None) -> None:
+        """Take (B, L, N) unary energies, B ≤ batch, and start at softmax(−energies).
+
+        ``marginals`` (B, L, N), where given, is the start instead. Problems are taken one by one:
+        a sequence that makes each (L, N) array only when asked for saves memory.
+        """
+
+    def step(
+        self, update: Update = "parallel", damping: float = 0.0, *, watched: bool = True
+    ) -> Change:
+        """Update every marginal of every problem once; Q ← (1 − damping)·new + damping·old.
+
+        A step that is not ``watched`` may leave the labels as they were and report no change.
+        """
+
+    def marginals(self) -> NDArray[np.floating]:
+        """Return the current Q, (B, L, N)."""
+
+    def labels(self) -> NDArray[np.uint8]:
+        """Return the most probable label of every voxel, (B, N)."""
+
+    def pairwise(self) -> NDArray[np.floating]:
+        """Return Σ_m Σ_l' μ_m(l, l') Σ_j k_m(f_i, f_j) Q_j(l') for the current Q, (B, L, N).
+
+        The sum leaves out j = i unless the CRF keeps its self term.
+        """

@@ -1,0 +1,130 @@
+"""The reference engine: NumPy, float64, every pair of voxels; what the other engines must equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.engines.convergent import convergent_marginals
+from perturb_mpm.engines.memory import require
+from perturb_mpm.engines.protocol import Change, Problems, Update, change_between
+
+if TYPE_CHECKING:
+    from perturb_mpm.crf import DenseCRF, PairwiseTerm
+
+_DEFAULT_BATCH = 16
+_WORKING_COPIES = 8  # arrays of the size of Q that one update holds at once
+
+
+def prepare(crf: DenseCRF, batch: int | None, budget: int) -> ReferenceSolver:
+    """Build every kernel matrix of ``crf``, after checking that they fit into ``budget`` bytes."""
+    size = batch if batch is not None else _DEFAULT_BATCH
+    voxels = crf.grid.voxels
+    matrices = (len(crf.terms) + 3) * voxels**2  # those kept, and three while one is made
+    needed = 8 * (matrices + _WORKING_COPIES * size * crf.n_labels * voxels)
+    require(
+        needed,
+        budget,
+        f'engine "reference" on {voxels} voxels, {len(crf.terms)} kernels and batch {size}',
+        'use engine="cpu", a smaller mask, or a larger memory_budget',
+    )
+    return ReferenceSolver(crf, size)
+
+
+class ReferenceSolver:
+    """All pairs in float64; see ``engines.protocol.Solver`` for what each method does."""
+
+    engine = "reference"
+    accuracy = "exact"
+
+    def __init__(self, crf: DenseCRF, batch: int) -> None:
+        self.batch = batch
+        self._crf = crf
+        self._kernels = [kernel_matrix(term) for term in crf.terms]  # each (N, N)
+        self._energies = np.empty((0, *crf.energies.shape))  # (B, L, N)
+        self._q = self._energies
+
+    def load(self, energies: Problems, marginals: Problems | None = None) -> None:
+        """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
+        self._energies = self._checked(energies, "energies")
+        if marginals is None:
+            self._q = softmax(-self._energies)
+        else:
+            self._q = self._checked(marginals, "marginals")
+            if self._q.shape != self._energies.shape:
+                raise ValueError(
+                    f"marginals must have the shape of energies {self._energies.shape}, "
+                    f"got {self._q.shape}"
+                )
+
+    def step(
+        self,
+        update: Update = "parallel",
+        damping: float = 0.0,
+        *,
+        watched: bool = True,  # noqa: ARG002
+    ) -> Change:
+        """Update every marginal once."""
+        logits = -self._energies - self.pairwise()
+        if update == "convergent" and not self._crf.self_term:
+            diagonals = [np.diag(kernel) for kernel in self._kernels]
+            new = convergent_marginals(self._crf, logits, self._q, diagonals)
+        else:
+            new = softmax(logits)
+        old, self._q = self._q, (1 - damping) * new + damping * self._q
+        return change_between(old, self._q)
+
+    def marginals(self) -> NDArray[np.float64]:
+        """Return a copy of Q, (B, L, N)."""
+        return self._q.copy()
+
+    def labels(self) -> NDArray[np.uint8]:
+        """Return the most probable label, the first of equals, (B, N)."""
+        labels: NDArray[np.uint8] = self._q.argmax(axis=1).astype(np.uint8)
+        return labels
+
+    def pairwise(self) -> NDArray[np.float64]:
+        """Return Σ_m μ_m Q K_mᵀ, (B, L, N), without the self term unless the CRF keeps it."""
+        total = np.zeros_like(self._q)
+        for term, kernel in zip(self._crf.terms, self._kernels):
+            filtered = self._q @ kernel.T  # (B, L, N): Σ_j k(i, j) Q_j
+            if not self._crf.self_term:
+                filtered -= self._q * np.diag(kernel)
+            total += term.compatibility @ filtered
+        return total
+
+    def _checked(self, values: Problems, name: str) -> NDArray[np.float64]:
+        array = np.array(values, dtype=np.float64)
+        wanted = self._crf.energies.shape
+        if array.ndim != 3 or array.shape[1:] != wanted or len(array) > self.batch:
+            raise ValueError(
+                f"{name} must be (B, {wanted[0]}, {wanted[1]}) with B at most {self.batch}, "
+                f"got shape {array.shape}"
+            )
+        return array
+
+
+def kernel_matrix(term: PairwiseTerm) -> NDArray[np.float64]:
+    """Return the normalised kernel over all pairs, (N, N), with its diagonal."""
+    features = term.features()  # (N, d)
+    squares = np.zeros((len(features), len(features)))
+    for f in features.T:  # (N,)
+        squares += (f[:, np.newaxis] - f) ** 2
+    kernel = np.exp(-squares / 2)
+    sums = kernel.sum(axis=1)  # (N,)
+    if term.normalization == "symmetric":
+        kernel /= np.sqrt(sums[:, np.newaxis] * sums)
+    elif term.normalization == "before":
+        kernel /= sums
+    elif term.normalization == "after":
+        kernel /= sums[:, np.newaxis]
+    return kernel
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return exp(logits) of (B, L, N), normalised over the labels."""
+    q: NDArray[np.float64] = np.exp(logits - logits.max(axis=1, keepdims=True))
+    q /= q.sum(axis=1, keepdims=True)
+    return q

@@ -1,0 +1,96 @@
+"""The voxel grid: its shape, its spacing in millimetres, and the mask of the voxels in play."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Grid:
+    """How an array over a 1-D to 4-D image becomes the N voxels inside the mask, and back.
+
+    ``spacing`` is in mm, one number for every axis or one for each (1 mm where it is None). A
+    voxel is inside where ``mask`` is not zero; without a mask every voxel is.
+    """
+
+    shape: tuple[int, ...]
+    spacing: tuple[float, ...]
+    mask: NDArray[np.bool_] | None
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        spacing: float | Sequence[float] | None = None,
+        mask: ArrayLike | None = None,
+    ) -> None:
+        sizes = tuple(checks.integer(size, "shape", minimum=1) for size in shape)
+        if not 1 <= len(sizes) <= 4:
+            raise ValueError(f"shape must have 1 to 4 axes, got {sizes}")
+        given = checks.positive_numbers(1.0 if spacing is None else spacing, "spacing")
+        each = checks.one_each(given, "spacing", len(sizes), "axis")
+        object.__setattr__(self, "shape", sizes)
+        object.__setattr__(self, "spacing", tuple(float(size) for size in each))
+        object.__setattr__(self, "mask", None if mask is None else _checked_mask(mask, sizes))
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the image."""
+        return len(self.shape)
+
+    @cached_property
+    def index(self) -> NDArray[np.int64]:
+        """The flat (C-order) index in the whole image of each voxel inside the mask, (N,)."""
+        if self.mask is None:
+            index = np.arange(math.prod(self.shape), dtype=np.int64)
+        else:
+            index = np.flatnonzero(self.mask).astype(np.int64)
+        return checks.read_only(index)
+
+    @property
+    def voxels(self) -> int:
+        """N, the number of voxels inside the mask."""
+        return int(self.index.size)
+
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the values inside the mask: (…, *shape) → (…, N), always a copy."""
+        leading = array.shape[: array.ndim - self.ndim]
+        if array.shape[len(leading) :] != self.shape:
+            raise ValueError(f"array must end in the shape {self.shape}, got {array.shape}")
+        return array.reshape(*leading, -1).take(self.index, axis=-1)
+
+    def scatter(self, values: NDArray[Any], outside: ArrayLike) -> NDArray[Any]:
+        """Put values back into the image: (…, N) → (…, *shape).
+
+        Voxels outside the mask take ``outside``: one value, or one for each leading index.
+        """
+        leading = values.shape[:-1]
+        full = np.empty((*leading, math.prod(self.shape)), dtype=values.dtype)
+        full[...] = np.asarray(outside)[..., np.newaxis]
+        full[..., self.index] = values
+        return full.reshape(*leading, *self.shape)
+
+    def positions(self) -> NDArray[np.float64]:
+        """Return each voxel's position in mm, (N, ndim): its index times the spacing."""
+        indices = np.unravel_index(self.index, self.shape)
+        spacing: NDArray[np.float64] = np.array(self.spacing)
+        return np.stack(indices, axis=-1) * spacing
+
+
+def _checked_mask(mask: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    array = checks.numeric(mask, "mask")
+    if array.shape != shape:
+        raise ValueError(f"mask must have the image's shape {shape}, got {array.shape}")
+    checks.finite(array, "mask")
+    inside: NDArray[np.bool_] = array != 0
+    if not inside.any():
+        raise ValueError("mask must contain at least one voxel, got an empty mask")
+    return checks.read_only(inside)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import perturb_mpm as pm
+from perturb_mpm.grid import Grid
+
+GRID = Grid((2, 3), spacing=(1.0, 2.0))
+
+
+def test_spatial_features_are_millimetres_over_sigma() -> None:
+    expected = [[0, 0], [0, 1], [0, 2], [0.5, 0], [0.5, 1], [0.5, 2]]
+    np.testing.assert_allclose(pm.SpatialKernel(sigma=2.0).features_on(GRID), expected)
+
+
+def test_sigma_may_differ_by_axis() -> None:
+    features = pm.SpatialKernel(sigma=np.array([1.0, 4.0])).features_on(GRID)
+    np.testing.assert_allclose(features[-1], [1.0, 1.0])
+
+
+def test_bilateral_features_are_positions_then_intensities() -> None:
+    images = np.array([[[0, 1, 2], [3, 4, 5]], [[0, 10, 20], [30, 40, 50]]])
+    kernel = pm.BilateralKernel(
+        images, sigma_space=2.0, sigma_intensity=(0.5, 10.0), standardize=False
+    )
+    features = kernel.features_on(GRID)
+    assert features.shape == (6, 4)
+    assert features.dtype == np.float64
+    np.testing.assert_allclose(features[:, :2], pm.SpatialKernel(sigma=2.0).features_on(GRID))
+    np.testing.assert_allclose(features[:, 2], np.arange(6) / 0.5)
+    np.testing.assert_allclose(features[:, 3], np.arange(6))
+
+
+def test_intensities_are_standardised_inside_the_mask_alone() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.normal(5.0, 3.0, size=(2, 4, 5))
+    mask = rng.random((4, 5)) < 0.5
+    images[:, ~mask] = 1e6
+    features = pm.BilateralKernel(images, sigma_space=1.0, sigma_intensity=0.5).features_on(
+        Grid((4, 5), mask=mask)
+    )
+    intensities = features[:, 2:] * 0.5
+    np.testing.assert_allclose(intensities.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(intensities.std(axis=0), 1)
+
+
+def test_constant_channels_standardise_to_zero() -> None:
+    images = np.full((1, 2, 3), 0.1)
+    features = pm.BilateralKernel(images, sigma_space=1.0, sigma_intensity=0.1).features_on(GRID)
+    np.testing.assert_array_equal(features[:, 2], 0)
+
+
+def test_features_of_any_kind_are_divided_by_sigma() -> None:
+    features = np.arange(12.0).reshape(2, 2, 3)
+    kernel = pm.FeatureKernel(features, sigma=(1.0, 2.0))
+    np.testing.assert_allclose(kernel.features_on(GRID), features.reshape(2, 6).T / (1.0, 2.0))
+
+
+def test_a_spatial_kernel_is_a_feature_kernel_of_positions() -> None:
+    positions = GRID.positions().T.reshape(2, 2, 3)
+    np.testing.assert_allclose(
+        pm.FeatureKernel(positions, sigma=3.0).features_on(GRID),
+        pm.SpatialKernel(sigma=3.0).features_on(GRID),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_images_are_copied_and_kept_in_single_precision_where_nothing_is_lost(dtype: str) -> None:
+    images = np.ones((1, 2, 3), dtype=dtype)
+    kernel = pm.BilateralKernel(images, sigma_space=1.0, sigma_intensity=1.0, standardize=False)
+    images[...] = 9
+    np.testing.assert_array_equal(kernel.features_on(GRID)[:, 2], 1.0)
+    assert np.asarray(kernel.images).dtype == np.float32
+    assert not np.asarray(kernel.images).flags.writeable
+
+
+def test_kernels_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        pm.SpatialKernel(sigma=1.0).weight = 2.0  # type: ignore[misc]
