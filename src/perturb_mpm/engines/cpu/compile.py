@@ -1,0 +1,141 @@
+"""How the kernels are compiled: without the GIL, once for a machine, kept in a private folder."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import event
+from numba.extending import intrinsic
+
+log = logging.getLogger("perturb_mpm")
+
+
+def cache_folder() -> Path | None:
+    """Return a folder that only this user can write to, or None where there is none.
+
+    Numba's cache files are executed when they are read, so a folder that others could write to
+    is not used.
+    """
+    if "PERTURB_MPM_CACHE" in os.environ:
+        base = Path(os.environ["PERTURB_MPM_CACHE"])
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home())) / "perturb-mpm"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perturb-mpm"
+    folder = base / f"kernels-{_sources()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
+    except OSError:
+        return None
+    private = sys.platform == "win32" or (
+        found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+    return folder if private and os.access(folder, os.W_OK) else None
+
+
+def _sources() -> str:
+    """Return a name for the present state of all kernels.
+
+    Numba looks at the file of a kernel only, not at those of the kernels it calls.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+_FOLDER = cache_folder()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a leaf kernel on first use, with exact IEEE arithmetic, and keep it in the cache."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_FOLDER or "")
+    try:
+        return numba.njit(nogil=True, cache=_FOLDER is not None, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """Compute a·b + c with one rounding, so that vector width and machine do not change a bit."""
+    signature = types.float32(types.float32, types.float32, types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return signature, generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_of_bits(typing_context: Any, bits: Any) -> Any:
+    """Read the 32 bits of an integer as a float."""
+    signature = types.float32(types.int32)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(types.float32))
+
+    return signature, generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def widened(typing_context: Any, stored: Any) -> Any:
+    """Read a float32, or the 16 bits of a half-precision float, as float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if stored == types.float32:
+            return arguments[0]
+        half = builder.bitcast(arguments[0], ir.HalfType())
+        return builder.fpext(half, ir.FloatType())
+
+    return types.float32(stored), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def narrowed(typing_context: Any, value: Any, like: Any) -> Any:
+    """Return a float32 in the form of ``like``: itself, or the 16 bits of the nearest half."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if like == types.float32:
+            return arguments[0]
+        half = builder.fptrunc(arguments[0], ir.HalfType())
+        return builder.bitcast(half, ir.IntType(16))
+
+    return like(types.float32, like), generate
+
+
+class _Announcement(event.Listener):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.made = False
+
+    def on_start(self, event: Any) -> None:
+        if not self.made:
+            self.made = True
+            kept = "kept for later runs" if _FOLDER else "no private cache folder: not kept"
+            log.warning("compiling the CPU kernels for this machine, about 20 s (%s) …", kept)
+
+    def on_end(self, event: Any) -> None:
+        """Nothing to say."""
+
+
+_announcement = _Announcement()
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Say once in a process that kernels are being compiled, if they are."""
+    with event.install_listener("numba:compile", _announcement):
+        yield

@@ -1,0 +1,227 @@
+"""One kernel as a chain of sparse matrices: splat, blur passes, slice.
+
+With K̂ = diag(after) K diag(before) the normalised kernel, K̂Q is computed from values that lie
+between 0 and 1 at every stage: each stage's rows are convex combinations of the previous stage's,
+because they are divided by the mass that K̂'s own chain carries there. So they can be kept in 16
+bits, and the labels of a voxel always sum to the row sum of K̂.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.engines.cpu import sparse_kernels as kernels
+from perturb_mpm.engines.cpu.lattice import Blur, Lattice
+from perturb_mpm.engines.cpu.row_kernels import combine
+from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.kernels import Normalization
+
+
+@dataclass(frozen=True)
+class Taps:
+    """A sparse matrix by rows: row v holds ``columns[pointers[v]:pointers[v+1]]``."""
+
+    pointers: NDArray[np.int64]  # (rows + 1,)
+    columns: NDArray[np.int32]
+    coefficients: NDArray[np.float32]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.pointers) - 1
+
+
+@dataclass
+class Filter:
+    """K̂ in factors, with its row sums and its diagonal."""
+
+    stages: tuple[Taps, ...]  # splat, then the blur passes; rows sum to one
+    columns: NDArray[np.int32]  # (N, p): the slice
+    coefficients: NDArray[np.float32]  # (N, p)
+    total: NDArray[np.float32]  # (N,): K̂·1
+    diagonal: NDArray[np.float32]  # (N,)
+
+    @property
+    def rows(self) -> int:
+        """The number of vertices."""
+        return self.stages[0].rows
+
+    def forget_slice(self) -> None:
+        """Give the slice's memory back, once it stands in a stack of slices."""
+        self.columns = np.empty((0, 0), dtype=np.int32)
+        self.coefficients = np.empty((0, 0), dtype=np.float32)
+
+    def apply(
+        self, values: NDArray[Any], target: NDArray[Any], spare: NDArray[Any], threads: Threads
+    ) -> None:
+        """Run (N, C) values through all stages into ``target``; both targets have ``rows`` rows.
+
+        Values are float32, or 16-bit whole numbers, which are rounded to the nearest.
+        """
+        rounding = np.float32(0.0 if values.dtype == np.float32 else 0.5)
+        source, places = values, [target, spare]
+        for number, stage in enumerate(self.stages):
+            place = places[(len(self.stages) - 1 - number) % 2]
+            threads.run(
+                combine,
+                stage.rows,
+                stage.pointers,
+                stage.columns,
+                stage.coefficients,
+                source,
+                place,
+                rounding,
+            )
+            source = place
+
+
+def factorize(
+    lattice: Lattice, normalization: Normalization, gain: float, threads: Threads
+) -> Filter:
+    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
+
+    The lattice's own weights are used up.
+    """
+    n = len(lattice.columns)
+    splat = _transposed(lattice)
+    before = np.ones(n)
+    masses = _masses(lattice, splat, before, threads)
+    raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
+    before, after = normalizers(raw, normalization)
+    if normalization in ("symmetric", "before"):
+        masses = _masses(lattice, splat, before, threads)
+    total = gain * after * _sliced(lattice, masses[-1], threads)
+    own = np.minimum(gain * _own_response(lattice, threads), raw)
+    arguments = (splat.pointers, splat.columns, splat.coefficients, before, masses[0])
+    threads.run(kernels.splat_shares, splat.rows, *arguments)
+    passes = [
+        _taps(found, weights, mass, threads)
+        for found, weights, mass in zip(
+            lattice.passes, lattice.pass_weights, masses[:-1], strict=True
+        )
+    ]
+    threads.run(kernels.slice_shares, n, lattice.columns, lattice.weights, masses[-1], gain * after)
+    return Filter(
+        stages=(splat, *passes),
+        columns=lattice.columns,
+        coefficients=lattice.weights,
+        total=total.astype(np.float32),
+        diagonal=(own * before * after).astype(np.float32),
+    )
+
+
+def published_gain(dimensions: int) -> float:
+    """Return the factor of the published filter."""
+    return 1 / (1 + 2.0**-dimensions)
+
+
+def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
+    """Return K·1 of the raw lattice, (N,)."""
+    ones = np.ones(len(lattice.columns))
+    return _sliced(lattice, _masses(lattice, _transposed(lattice), ones, threads)[-1], threads)
+
+
+def normalizers(
+    row_sum: NDArray[np.float64], normalization: Normalization
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what multiplies the values before and after K, both (N,), given K·1."""
+    ones = np.ones_like(row_sum)
+    if normalization == "symmetric":
+        return (root := 1 / np.sqrt(row_sum)), root
+    if normalization == "before":
+        return 1 / row_sum, ones
+    if normalization == "after":
+        return ones, 1 / row_sum
+    return ones, ones
+
+
+def _transposed(lattice: Lattice) -> Taps:
+    """Return the splat: for every vertex the voxels that touch it, and their weights."""
+    pointers = np.zeros(len(lattice.passes[0]) + 1, dtype=np.int64)
+    rows = np.empty(lattice.columns.size, dtype=np.int32)
+    weights = np.empty(lattice.columns.size, dtype=np.float32)
+    kernels.transpose(lattice.columns, lattice.weights, pointers, rows, weights)
+    return Taps(pointers, rows, weights)
+
+
+def _sliced(lattice: Lattice, mass: NDArray[np.float64], threads: Threads) -> NDArray[np.float64]:
+    out = np.empty(len(lattice.columns))
+    threads.run(kernels.slice_mass, len(out), lattice.columns, lattice.weights, mass, out)
+    return out
+
+
+def _masses(
+    lattice: Lattice, splat: Taps, values: NDArray[np.float64], threads: Threads
+) -> list[NDArray[np.float64]]:
+    """Return what the stages make of one value a voxel: after the splat, after each pass."""
+    mass = np.empty(splat.rows)
+    arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
+    threads.run(kernels.splat_mass, splat.rows, *arguments)
+    masses = [mass]
+    for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
+        counts, mass = np.empty(splat.rows, dtype=np.int64), np.empty(splat.rows)
+        threads.run(kernels.count_taps, splat.rows, found, weights, masses[-1], counts, mass)
+        masses.append(mass)
+    return masses
+
+
+def _taps(
+    found: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    threads: Threads,
+) -> Taps:
+    rows = len(found)
+    counts, new_mass = np.empty(rows, dtype=np.int64), np.empty(rows)
+    threads.run(kernels.count_taps, rows, found, weights, mass, counts, new_mass)
+    pointers = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    columns = np.empty(pointers[-1], dtype=np.int32)
+    coefficients = np.empty(pointers[-1], dtype=np.float32)
+    threads.run(
+        kernels.fill_taps, rows, found, weights, mass, new_mass, pointers, columns, coefficients
+    )
+    return Taps(pointers, columns, coefficients)
+
+
+def _own_response(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
+    """Return what a voxel gets back of its own value on a lattice without missing vertices, (N,).
+
+    Two vertices of a simplex lie m steps apart, each along another direction, and since all d+1
+    directions together lead back to where they started, as well m − (d+1) steps the other way.
+    """
+    d = lattice.dimensions
+    table = np.array([_response_at(m, d, lattice.blur) for m in range(d + 1)])
+    own = np.empty(len(lattice.weights))
+    threads.run(kernels.own_response, len(own), lattice.weights, table, own)
+    return own
+
+
+def _response_at(distance: int, d: int, blur: Blur) -> float:
+    reach = len(blur.taps) - 1
+    return sum(
+        blur.tap(turn + 1) ** distance * blur.tap(turn) ** (d + 1 - distance)
+        for turn in range(-reach - 1, reach + 1)
+    )
+
+
+def slice_rows(
+    lattice_filter: Filter, rows: NDArray[np.float32], threads: Threads
+) -> NDArray[np.float32]:
+    """Return the filter's output at every voxel, (N, C), from its last stage."""
+    n, p = lattice_filter.columns.shape
+    out = np.empty((n, rows.shape[1]), dtype=np.float32)
+    threads.run(
+        combine,
+        n,
+        np.arange(n + 1, dtype=np.int64) * p,
+        lattice_filter.columns.reshape(-1),
+        lattice_filter.coefficients.reshape(-1),
+        rows,
+        out,
+        np.float32(0),
+    )
+    return out

@@ -1,0 +1,424 @@
+"""Compiled kernels over rows of values: B problems × (L − 1) labels lie side by side in a row.
+
+Label 0 is left out of every row: what the others leave of the row's sum is its value. In a row,
+entry l·B + b belongs to label l + 1 of problem b. Rows are float32, or 16-bit whole numbers in
+units of 1/65535; energies are float32 or half precision. Sums are made by fused multiply-adds in a
+fixed order: a problem's result does not depend on its place in a batch, on the batch's size or on
+the threads.
+
+The update works on tiles of T voxels, with T·B lanes for each label, so that its inner loops are
+long enough for vector instructions whatever B is. Loops index whole arrays by loop variables
+alone: a view costs more than the work on a row, and a computed index keeps the compiler from using
+vectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int32
+
+from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, narrowed, widened
+
+LOG2E = np.float32(1.4426950408889634)
+LN2_HIGH = np.float32(0.693359375)
+LN2_LOW = np.float32(-2.12194440e-4)
+ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
+SMALLEST = np.float32(-87.0)
+ZERO = np.float32(0)
+ONE = np.float32(1)
+
+
+@kernel
+def exp_negative(x):
+    """Compute e^x for x ≤ 0 to two units in the last place; 1.6e-38 below −87."""
+    x = x if x > SMALLEST else SMALLEST
+    whole = fma(x, LOG2E, ROUND) - ROUND
+    rest = fma(whole, -LN2_HIGH, x)
+    rest = fma(whole, -LN2_LOW, rest)
+    p = fma(rest, np.float32(1.3888889e-3), np.float32(8.3333333e-3))
+    p = fma(p, rest, np.float32(4.1666668e-2))
+    p = fma(p, rest, np.float32(0.16666667))
+    p = fma(p, rest, np.float32(0.5))
+    p = fma(p, rest, ONE)
+    p = fma(p, rest, ONE)
+    return p * float_of_bits(int32((int32(whole) + int32(127)) << int32(23)))
+
+
+@kernel
+def combine(pointers, columns, coefficients, source, target, rounding, start, stop):
+    """Make each target row a combination of source rows: a sparse matrix times all columns."""
+    width = source.shape[1]
+    total = np.empty(width, np.float32)
+    for v in range(start, stop):
+        for k in range(width):
+            total[k] = 0
+        e, last = pointers[v], pointers[v + 1]
+        while e + 4 <= last:
+            c0, c1 = coefficients[e], coefficients[e + 1]
+            c2, c3 = coefficients[e + 2], coefficients[e + 3]
+            j0, j1, j2, j3 = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
+            for k in range(width):
+                near = fma(
+                    c1, np.float32(source[j1, k]), fma(c0, np.float32(source[j0, k]), total[k])
+                )
+                total[k] = fma(
+                    c3, np.float32(source[j3, k]), fma(c2, np.float32(source[j2, k]), near)
+                )
+            e += 4
+        while e < last:
+            c0, j0 = coefficients[e], columns[e]
+            for k in range(width):
+                total[k] = fma(c0, np.float32(source[j0, k]), total[k])
+            e += 1
+        for k in range(width):
+            target[v, k] = total[k] + rounding
+
+
+@kernel
+def _receive(i, t, first, last, columns, coefficients, rows, message):
+    """Set row t of ``message`` to Σ_e coefficients[i, e]·rows[columns[i, e]], first ≤ e < last."""
+    width = rows.shape[1]
+    for k in range(width):
+        message[t, k] = 0
+    e = first
+    while e + 4 <= last:
+        c0, c1 = coefficients[i, e], coefficients[i, e + 1]
+        c2, c3 = coefficients[i, e + 2], coefficients[i, e + 3]
+        j0, j1, j2, j3 = columns[i, e], columns[i, e + 1], columns[i, e + 2], columns[i, e + 3]
+        for k in range(width):
+            near = fma(c1, np.float32(rows[j1, k]), fma(c0, np.float32(rows[j0, k]), message[t, k]))
+            message[t, k] = fma(c3, np.float32(rows[j3, k]), fma(c2, np.float32(rows[j2, k]), near))
+        e += 4
+    while e < last:
+        c0, j0 = coefficients[i, e], columns[i, e]
+        for k in range(width):
+            message[t, k] = fma(c0, np.float32(rows[j0, k]), message[t, k])
+        e += 1
+
+
+@kernel
+def _to_lanes(rows, first, count, factor, lanes):
+    """Turn rows (·, L−1, B) of consecutive voxels into lanes (L−1, T, B), times a factor."""
+    labels, _, problems = lanes.shape
+    if problems == 1:  # the long loop must be the inner one
+        for l in range(labels):
+            for t in range(count):
+                lanes[l, t, 0] = np.float32(rows[first + t, l, 0]) * factor
+        return
+    for t in range(count):
+        for l in range(labels):
+            for b in range(problems):
+                lanes[l, t, b] = np.float32(rows[first + t, l, b]) * factor
+
+
+@kernel
+def _to_rows(lanes, first, count, unit, rounding, rows):
+    """Write lanes (L−1, T, B) back to the rows of consecutive voxels in their unit."""
+    labels, _, problems = lanes.shape
+    if problems == 1:
+        for l in range(labels):
+            for t in range(count):
+                rows[first + t, l, 0] = fma(lanes[l, t, 0], unit, rounding)
+        return
+    for t in range(count):
+        for l in range(labels):
+            for b in range(problems):
+                rows[first + t, l, b] = fma(lanes[l, t, b], unit, rounding)
+
+
+@kernel
+def _interact(
+    i0, count, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+):
+    """Subtract the pairwise energy of a tile of voxels from its log-odds against label 0.
+
+    ``zero`` is raised by label 0's own pairwise energy, ``old`` set to the present marginals. What
+    a voxel sends to itself, its diagonal times its marginals, is taken out. ``filters`` and
+    ``compatibility`` are described in ``groups.py``.
+    """
+    columns, coefficients, ends, totals, diagonals = filters
+    potts, matrices, offsets, firsts = compatibility
+    received, shaped, message, spread, shaped_old, every, rest, shaped_rest, own, shaped_own = (
+        scratch
+    )
+    labels, lanes = logits.shape
+    problems = marginals.shape[2]
+    _to_lanes(marginals, i0, count, inverse, shaped_old)
+    first = 0
+    for g in range(ends.size):
+        for t in range(count):
+            _receive(i0 + t, t, first, ends[g], columns, coefficients, rows, received)
+            diagonal = diagonals[g, i0 + t]
+            left = totals[g, i0 + t] - diagonal
+            for b in range(problems):
+                shaped_own[t, b] = diagonal
+                shaped_rest[t, b] = left
+        _to_lanes(shaped, 0, count, ONE, spread)
+        first = ends[g]
+        for k in range(lanes):
+            every[k] = 0
+        for l in range(labels):
+            for k in range(lanes):
+                message[l, k] = fma(-own[k], old[l, k], message[l, k])
+                every[k] += message[l, k]
+        if potts[g]:
+            for k in range(lanes):
+                zero[k] += every[k]
+                every[k] -= rest[k]
+            for l in range(labels):
+                for k in range(lanes):
+                    logits[l, k] += message[l, k] + every[k]
+            continue
+        for k in range(lanes):
+            zero[k] = fma(firsts[g, 0], rest[k] - every[k], zero[k])
+        for l in range(labels):
+            constant, above = -offsets[g, l], firsts[g, l + 1]
+            for k in range(lanes):
+                zero[k] = fma(above, message[l, k], zero[k])
+                logits[l, k] = fma(constant, rest[k], logits[l, k])
+            for m in range(labels):
+                weight = -matrices[g, l, m]
+                for k in range(lanes):
+                    logits[l, k] = fma(weight, message[m, k], logits[l, k])
+
+
+@kernel
+def _scratch(count, tile, problems, old):
+    lanes = tile * problems
+    received = np.zeros((tile, count * problems), np.float32)
+    message = np.zeros((count, lanes), np.float32)
+    every, rest = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
+    own = np.zeros(lanes, np.float32)
+    return (
+        received,
+        received.reshape(tile, count, problems),
+        message,
+        message.reshape(count, tile, problems),
+        old.reshape(count, tile, problems),
+        every,
+        rest,
+        rest.reshape(tile, problems),
+        own,
+        own.reshape(tile, problems),
+    )
+
+
+@kernel
+def _softmax(logits, flat, zero, highest, norm):
+    """Turn log-odds against label 0 into probabilities, and ``zero`` into label 0's.
+
+    ``flat`` is the same memory as ``logits``, in one dimension.
+    """
+    labels, lanes = logits.shape
+    for k in range(lanes):
+        highest[k] = 0
+    for l in range(labels):
+        for k in range(lanes):
+            highest[k] = logits[l, k] if logits[l, k] > highest[k] else highest[k]
+    for l in range(labels):
+        for k in range(lanes):
+            logits[l, k] -= highest[k]
+    for k in range(flat.size):
+        flat[k] = exp_negative(flat[k])
+    for k in range(lanes):
+        zero[k] = exp_negative(-highest[k])
+        norm[k] = zero[k]
+    for l in range(labels):
+        for k in range(lanes):
+            norm[k] += logits[l, k]
+    for k in range(lanes):
+        norm[k] = ONE / norm[k]
+        zero[k] *= norm[k]
+    for l in range(labels):
+        for k in range(lanes):
+            logits[l, k] *= norm[k]
+
+
+@kernel
+def _most_probable(probabilities, zero, best, highest):
+    """Find the most probable label of every lane, the lowest of equals."""
+    labels, lanes = probabilities.shape
+    for k in range(lanes):
+        highest[k] = zero[k]
+        best[k] = 0
+    for l in range(labels):
+        label = int32(l + 1)
+        for k in range(lanes):
+            share = probabilities[l, k]
+            best[k] = label if share > highest[k] else best[k]
+            highest[k] = share if share > highest[k] else highest[k]
+
+
+@kernel
+def update(
+    energies,
+    filters,
+    compatibility,
+    rows,
+    marginals,
+    labels,
+    unit,
+    rounding,
+    damping,
+    watched,
+    start,
+    stop,
+):
+    """Update the marginals of every voxel of some tiles once, in place, from the blurred rows.
+
+    Where it is ``watched``, the labels are updated too, and the largest change of a marginal of
+    each problem, (B,), and the same in the foreground are returned; else zeros.
+    """
+    _, count, lanes = energies.shape
+    problems = labels.shape[1]
+    tile = lanes // problems
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits, flat_logits = logits.reshape(count, tile, problems), logits.reshape(-1)
+    old = np.zeros((count, lanes), np.float32)
+    scratch = _scratch(count, tile, problems, old)
+    zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    norm, moved = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    shaped_moved = moved.reshape(tile, problems)
+    best = np.empty(lanes, np.int32)
+    shaped_best = best.reshape(tile, problems)
+    overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
+    inverse = ONE / unit
+    keep = ONE - damping
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, marginals.shape[0] - i0)
+        for l in range(count):
+            for k in range(lanes):
+                logits[l, k] = -widened(energies[block, l, k])
+        _interact(
+            i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+        )
+        _softmax(logits, flat_logits, zero, highest, norm)
+        if damping > 0:
+            for l in range(count):
+                for k in range(lanes):
+                    logits[l, k] = fma(keep, logits[l, k] - old[l, k], old[l, k])
+        _to_rows(shaped_logits, i0, size, unit, rounding, marginals)
+        if not watched:
+            continue
+        # What the other labels' changes add up to is label 0's own.
+        for k in range(lanes):
+            norm[k] = 0
+            moved[k] = 0
+            zero[k] = 1
+        for l in range(count):
+            for k in range(lanes):
+                step = logits[l, k] - old[l, k]
+                norm[k] += step
+                moved[k] = abs(step) if abs(step) > moved[k] else moved[k]
+                zero[k] -= logits[l, k]
+        for k in range(lanes):
+            moved[k] = abs(norm[k]) if abs(norm[k]) > moved[k] else moved[k]
+        _most_probable(logits, zero, best, highest)
+        for t in range(size):
+            for b in range(problems):
+                far = shaped_moved[t, b]
+                overall[b] = far if far > overall[b] else overall[b]
+                counted = far if shaped_best[t, b] + int32(labels[i0 + t, b]) > 0 else ZERO
+                inside[b] = counted if counted > inside[b] else inside[b]
+                labels[i0 + t, b] = shaped_best[t, b]
+    return overall, inside
+
+
+@kernel
+def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, start, stop):
+    """Write the pairwise energies of every voxel of some tiles: out (B, L, N)."""
+    _, count, problems = marginals.shape
+    lanes = tile * problems
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits = logits.reshape(count, tile, problems)
+    old = np.zeros((count, lanes), np.float32)
+    scratch = _scratch(count, tile, problems, old)
+    zero = np.empty(lanes, np.float32)
+    shaped_zero = zero.reshape(tile, problems)
+    inverse = ONE / unit
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, marginals.shape[0] - i0)
+        logits[:] = 0
+        zero[:] = 0
+        _interact(
+            i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+        )
+        for t in range(size):
+            for b in range(problems):
+                out[b, 0, order[i0 + t]] = shaped_zero[t, b]
+                for l in range(count):
+                    out[b, l + 1, order[i0 + t]] = shaped_zero[t, b] - shaped_logits[l, t, b]
+
+
+@kernel
+def begin(energies, marginals, labels, unit, rounding, start, stop):
+    """Start every problem at softmax(−energies)."""
+    _, count, lanes = energies.shape
+    problems = labels.shape[1]
+    tile = lanes // problems
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits, flat_logits = logits.reshape(count, tile, problems), logits.reshape(-1)
+    zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    norm = np.empty(lanes, np.float32)
+    best = np.empty(lanes, np.int32)
+    shaped_best = best.reshape(tile, problems)
+    for block in range(start, stop):
+        i0 = block * tile
+        for l in range(count):
+            for k in range(lanes):
+                logits[l, k] = -widened(energies[block, l, k])
+        _softmax(logits, flat_logits, zero, highest, norm)
+        _most_probable(logits, zero, best, highest)
+        size = min(tile, marginals.shape[0] - i0)
+        _to_rows(shaped_logits, i0, size, unit, rounding, marginals)
+        for t in range(size):
+            for b in range(problems):
+                labels[i0 + t, b] = shaped_best[t, b]
+
+
+@kernel
+def load_problem(source, order, energies, problem, problems, ceiling, start, stop):
+    """Copy one problem's energies (L, N), against label 0's, to its place in the tiles.
+
+    An energy more than ``ceiling`` above the voxel's lowest counts as that: a forbidden label must
+    not use up the digits that tell the others apart.
+    """
+    tile = energies.shape[2] // problems
+    for i in range(start, stop):
+        lowest = source[0, order[i]]
+        for l in range(1, source.shape[0]):
+            lowest = min(lowest, source[l, order[i]])
+        base = min(source[0, order[i]] - lowest, ceiling)
+        lane = (i % tile) * problems + problem
+        for l in range(energies.shape[1]):
+            away = min(source[l + 1, order[i]] - lowest, ceiling) - base
+            energies[i // tile, l, lane] = narrowed(away, energies[i // tile, l, lane])
+
+
+@kernel
+def load_marginals(source, order, marginals, labels, problem, unit, rounding, start, stop):
+    """Copy one problem's marginals (L, N) to its place in every row."""
+    for i in range(start, stop):
+        best = 0
+        for l in range(source.shape[0]):
+            if source[l, order[i]] > source[best, order[i]]:
+                best = l
+            if l:
+                marginals[i, l - 1, problem] = source[l, order[i]] * unit + rounding
+        labels[i, problem] = best
+
+
+@kernel
+def unload_marginals(marginals, order, unit, out, start, stop):
+    """Write marginals as (B, L, N) in the order of the voxels outside the engine."""
+    inverse = ONE / unit
+    for i in range(start, stop):
+        for b in range(marginals.shape[2]):
+            rest = ONE
+            for l in range(marginals.shape[1]):
+                share = np.float32(marginals[i, l, b]) * inverse
+                out[b, l + 1, order[i]] = share
+                rest -= share
+            out[b, 0, order[i]] = max(rest, ZERO)
