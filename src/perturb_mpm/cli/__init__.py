@@ -1,0 +1,33 @@
+"""The command ``perturb-mpm``: one file a command, each loaded only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from perturb_mpm.cli.errors import UsageError
+
+_EXIT_FAILED, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 when done, 2 for bad arguments, 1 for other failures."""
+    from cyclopts import CycloptsError
+
+    from perturb_mpm.cli.app import app
+
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except (CycloptsError, UsageError) as error:
+        _fail(str(error), _EXIT_USAGE)
+    except (OSError, MemoryError) as error:
+        _fail(str(error), _EXIT_FAILED)
+    except KeyboardInterrupt:
+        _fail("interrupted", _EXIT_INTERRUPTED)
+
+
+def _fail(message: str, code: int) -> None:
+    """Say in one line what went wrong, and exit."""
+    line = " ".join(message.split())
+    sys.stderr.write(f"perturb-mpm: {line}\n")
+    raise SystemExit(code)
