@@ -1,0 +1,1 @@
+"""Our engine and pydensecrf2 on the same model, the same machine, in the same run."""
