@@ -1,17 +1,18 @@
 """Dense CRF segmentation of medical images, and how uncertain it is."""
 
-from importlib.metadata import PackageNotFoundError, version
-
+from perturb_mpm.bounds import samples_needed
 from perturb_mpm.convergence import ConvergenceWarning
 from perturb_mpm.crf import DenseCRF
+from perturb_mpm.fields import Field
 from perturb_mpm.inference import MeanField, mean_field
 from perturb_mpm.kernels import BilateralKernel, FeatureKernel, SpatialKernel
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.precision import Precision
+from perturb_mpm.sampling import sample
 from perturb_mpm.unary import unary_from_labels, unary_from_logits, unary_from_probabilities
+from perturb_mpm.version import version
 
-try:
-    __version__ = version("perturb-mpm")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+unknown"
+__version__ = version()
 
 __all__ = [
     "DenseCRF",
@@ -24,5 +25,10 @@ __all__ = [
     "mean_field",
     "MeanField",
     "ConvergenceWarning",
+    "sample",
+    "Posterior",
+    "Field",
+    "Precision",
+    "samples_needed",
     "__version__",
 ]

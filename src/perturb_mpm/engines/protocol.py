@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.perturbation import Perturbation
+
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
 Update = Literal["parallel", "convergent"]
 Problems = NDArray[np.floating] | Sequence[NDArray[np.floating]]
@@ -24,13 +26,15 @@ class Change:
 
     maximum: NDArray[np.float64]  # (B,)
     foreground: NDArray[np.float64]  # (B,)
+    switched: NDArray[np.float64]  # (B,): the share of the voxels whose label changed
 
 
 def change_between(old: NDArray[np.floating], new: NDArray[np.floating]) -> Change:
     """Return how far (B, L, N) marginals moved."""
     moved = np.abs(new - old).max(axis=1)  # (B, N)
-    foreground = (old.argmax(axis=1) != 0) | (new.argmax(axis=1) != 0)  # (B, N)
-    return Change(moved.max(axis=1), np.where(foreground, moved, 0.0).max(axis=1))
+    before, after = old.argmax(axis=1), new.argmax(axis=1)  # (B, N)
+    inside = np.where((before != 0) | (after != 0), moved, 0.0)
+    return Change(moved.max(axis=1), inside.max(axis=1), (before != after).mean(axis=1))
 
 
 class Solver(Protocol):
@@ -52,12 +56,38 @@ class Solver(Protocol):
         a sequence that makes each (L, N) array only when asked for saves memory.
         """
 
+    def perturb(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        marginals: NDArray[np.floating] | None = None,
+        *,
+        sharpness: float = 1.0,
+    ) -> None:
+        """Take the perturbed unaries Ũ of these samples, (B,), and start at softmax(−sharpness·Ũ).
+
+        ``marginals`` (L, N), where given, are the start of every sample instead.
+        """
+
     def step(
-        self, update: Update = "parallel", damping: float = 0.0, *, watched: bool = True
+        self,
+        update: Update = "parallel",
+        damping: float = 0.0,
+        *,
+        sharpness: float = 1.0,
+        watched: bool = True,
     ) -> Change:
         """Update every marginal of every problem once; Q ← (1 − damping)·new + damping·old.
 
-        A step that is not ``watched`` may leave the labels as they were and report no change.
+        New marginals are softmax(sharpness·logits); the convergent update knows no sharpness. A
+        step that is not ``watched`` may leave the labels as they were and report no change.
+        """
+
+    def conditional(self) -> NDArray[np.int64]:
+        """Return the sum over problems of softmax(−U − pairwise), in units of 2⁻³⁰, (L, N).
+
+        U are the CRF's own unaries, without the perturbation, and the pairwise energies those of
+        the current Q.
         """
 
     def marginals(self) -> NDArray[np.floating]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import Change, Problems, Update, change_between
+from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.posterior_parts import fixed_point
 
 if TYPE_CHECKING:
     from perturb_mpm.crf import DenseCRF, PairwiseTerm
@@ -59,11 +61,27 @@ class ReferenceSolver:
                     f"got {self._q.shape}"
                 )
 
+    def perturb(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        marginals: NDArray[np.floating] | None = None,
+        *,
+        sharpness: float = 1.0,
+    ) -> None:
+        """Take the perturbed problems of these samples, started cold or at the given marginals."""
+        energies = perturbation.energies(self._crf.energies, self._crf.grid, samples)
+        self._energies = self._checked(energies, "energies")
+        self._q = softmax(-sharpness * self._energies)
+        if marginals is not None:
+            self._q = np.repeat(self._checked(marginals[np.newaxis], "marginals"), len(energies), 0)
+
     def step(
         self,
         update: Update = "parallel",
         damping: float = 0.0,
         *,
+        sharpness: float = 1.0,
         watched: bool = True,  # noqa: ARG002
     ) -> Change:
         """Update every marginal once."""
@@ -72,7 +90,7 @@ class ReferenceSolver:
             diagonals = [np.diag(kernel) for kernel in self._kernels]
             new = convergent_marginals(self._crf, logits, self._q, diagonals)
         else:
-            new = softmax(logits)
+            new = softmax(sharpness * logits)
         old, self._q = self._q, (1 - damping) * new + damping * self._q
         return change_between(old, self._q)
 
@@ -93,6 +111,12 @@ class ReferenceSolver:
             if not self._crf.self_term:
                 filtered -= self._q * np.diag(kernel)
             total += term.compatibility @ filtered
+        return total
+
+    def conditional(self) -> NDArray[np.int64]:
+        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
+        marginals = softmax(-self._crf.energies - self.pairwise())
+        total: NDArray[np.int64] = fixed_point(marginals).sum(axis=0)
         return total
 
     def _checked(self, values: Problems, name: str) -> NDArray[np.float64]:

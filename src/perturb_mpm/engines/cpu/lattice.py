@@ -134,7 +134,7 @@ def _key_code(features: NDArray[np.float32], scale: NDArray[np.float32]) -> _Key
     sizes = tuple(int(s) for s in most - least + 1)
     if math.prod(sizes) >= 2**62:
         rng = np.random.default_rng(20170615)
-        odd = np.array([2 * int(k) + 1 for k in rng.integers(-(2**61), 2**61, size=d)])
+        odd = 2 * np.asarray(rng.integers(-(2**61), 2**61, size=(d,))) + 1
         return _KeyCode(odd, 0, None)
     strides = [math.prod(sizes[:j]) for j in range(d)]
     lowest = sum(int(c) * stride for c, stride in zip(least, strides, strict=True))

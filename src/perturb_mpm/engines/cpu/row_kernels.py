@@ -204,6 +204,13 @@ def _scratch(count, tile, problems, old):
 
 
 @kernel
+def _sharpen(flat, sharpness):
+    if sharpness != 1:
+        for k in range(flat.size):
+            flat[k] *= sharpness
+
+
+@kernel
 def _softmax(logits, flat, zero, highest, norm):
     """Turn log-odds against label 0 into probabilities, and ``zero`` into label 0's.
 
@@ -260,14 +267,16 @@ def update(
     unit,
     rounding,
     damping,
+    sharpness,
     watched,
     start,
     stop,
 ):
     """Update the marginals of every voxel of some tiles once, in place, from the blurred rows.
 
-    Where it is ``watched``, the labels are updated too, and the largest change of a marginal of
-    each problem, (B,), and the same in the foreground are returned; else zeros.
+    Where it is ``watched``, the labels are updated too, and of each problem, (B,), the largest
+    change of a marginal, the same in the foreground and the number of labels that changed are
+    returned; else zeros.
     """
     _, count, lanes = energies.shape
     problems = labels.shape[1]
@@ -282,6 +291,7 @@ def update(
     best = np.empty(lanes, np.int32)
     shaped_best = best.reshape(tile, problems)
     overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
+    switched = np.zeros(problems, np.float32)
     inverse = ONE / unit
     keep = ONE - damping
     for block in range(start, stop):
@@ -293,6 +303,7 @@ def update(
         _interact(
             i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
         )
+        _sharpen(flat_logits, sharpness)
         _softmax(logits, flat_logits, zero, highest, norm)
         if damping > 0:
             for l in range(count):
@@ -321,8 +332,9 @@ def update(
                 overall[b] = far if far > overall[b] else overall[b]
                 counted = far if shaped_best[t, b] + int32(labels[i0 + t, b]) > 0 else ZERO
                 inside[b] = counted if counted > inside[b] else inside[b]
+                switched[b] += 1 if shaped_best[t, b] != int32(labels[i0 + t, b]) else 0
                 labels[i0 + t, b] = shaped_best[t, b]
-    return overall, inside
+    return overall, inside, switched
 
 
 @kernel
@@ -353,8 +365,49 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
 
 
 @kernel
-def begin(energies, marginals, labels, unit, rounding, start, stop):
-    """Start every problem at softmax(−energies)."""
+def conditional(
+    tile, unaries, filters, compatibility, rows, marginals, unit, whole, order, out, start, stop
+):
+    """Add softmax(−unaries − pairwise) of all problems up, times ``whole``: out (L, N).
+
+    ``unaries`` are the energies of one problem in tiles, (tiles, L−1, T), without perturbation.
+    """
+    _, count, problems = marginals.shape
+    lanes = tile * problems
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits, flat_logits = logits.reshape(count, tile, problems), logits.reshape(-1)
+    old = np.zeros((count, lanes), np.float32)
+    scratch = _scratch(count, tile, problems, old)
+    zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    norm = np.empty(lanes, np.float32)
+    shaped_zero = zero.reshape(tile, problems)
+    inverse = ONE / unit
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, marginals.shape[0] - i0)
+        for l in range(count):
+            for t in range(tile):
+                for b in range(problems):
+                    shaped_logits[l, t, b] = -unaries[block, l, t]
+        _interact(
+            i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+        )
+        _softmax(logits, flat_logits, zero, highest, norm)
+        for t in range(size):
+            for l in range(count):
+                total = np.int64(0)
+                for b in range(problems):
+                    total += np.int64(np.float64(shaped_logits[l, t, b]) * whole + 0.5)
+                out[l + 1, order[i0 + t]] += total
+            total = np.int64(0)
+            for b in range(problems):
+                total += np.int64(np.float64(shaped_zero[t, b]) * whole + 0.5)
+            out[0, order[i0 + t]] += total
+
+
+@kernel
+def begin(energies, marginals, labels, unit, rounding, sharpness, start, stop):
+    """Start every problem at softmax(−sharpness·energies)."""
     _, count, lanes = energies.shape
     problems = labels.shape[1]
     tile = lanes // problems
@@ -369,6 +422,7 @@ def begin(energies, marginals, labels, unit, rounding, start, stop):
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
+        _sharpen(flat_logits, sharpness)
         _softmax(logits, flat_logits, zero, highest, norm)
         _most_probable(logits, zero, best, highest)
         size = min(tile, marginals.shape[0] - i0)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from perturb_mpm.crf import DenseCRF, PairwiseTerm
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
+from perturb_mpm.engines.cpu.buffers import Buffers
 from perturb_mpm.engines.cpu.calibration import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.compile import announced
 from perturb_mpm.engines.cpu.exact import ExactFilter
@@ -17,12 +18,14 @@ from perturb_mpm.engines.cpu.filters import Filter, factorize, published_gain
 from perturb_mpm.engines.cpu.groups import group
 from perturb_mpm.engines.cpu.lattice import Blur, build
 from perturb_mpm.engines.cpu.order import morton_order
+from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.plan import choose_batch, require_for_build
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.memory import give_back
 from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
+from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.posterior_parts import FRACTION_BITS
 
-LANES = 256
 LARGEST_HALF = 6e4
 BLURS = {
     "plain": Blur(),
@@ -54,7 +57,7 @@ class CpuSolver:
         self._crf = crf
         self._threads = Threads(threads)
         compact = compact and accuracy != "exact"
-        self._dtype = np.dtype(np.uint16 if compact else np.float32)
+        self._dtype: np.dtype[Any] = np.dtype(np.uint16 if compact else np.float32)
         self._unit = np.float32(65535 if compact else 1)
         self._rounding = np.float32(0.5 if compact else 0)
         self._order = morton_order(crf.grid)
@@ -72,47 +75,63 @@ class CpuSolver:
             f.forget_slice()
         give_back()
         rows = [f.rows for f in self._filters]
-        self._ceiling = np.float32(min(self._strongest_message() * 2 + 30, LARGEST_HALF))
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+        self._most_rows = max(rows, default=0)
+        self._ceiling = np.float32(min(self._strongest_message() * 2 + 30, LARGEST_HALF))
         self.batch = choose_batch(
             crf,
             batch,
-            int(self._starts[-1]) + max(rows, default=0),
+            int(self._starts[-1]) + self._most_rows,
             self._shared_bytes(),
             self._dtype.itemsize,
             budget,
         )
-        self._allocate(0)
+        self._perturber: Perturber | None = None
+        self._buffers = self._room_for(0)
+        self._fresh = False  # whether the rows are those of the present marginals
 
-    def load(
-        self,
-        energies: Problems,
-        marginals: Problems | None = None,
-    ) -> None:
+    def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
-        if len(energies) > self.batch:
-            raise ValueError(
-                f"energies must hold at most {self.batch} problems, got {len(energies)}"
-            )
-        self._allocate(len(energies))
-        n = self._crf.grid.voxels
+        self._make_room(len(energies), "energies")
         with announced():
             for b, problem in enumerate(energies):
-                source = self._checked(problem, "energies")
-                place = (self._energies, np.int64(b), np.int64(self._problems), self._ceiling)
-                self._threads.run(kernels.load_problem, n, source, self._order, *place)
-            scales = (self._unit, self._rounding)
+                place = (self._buffers.energies, np.int64(b), np.int64(len(energies)))
+                self._load_energies(problem, *place)
             if marginals is None:
-                arguments = (self._energies, self._marginals, self._labels, *scales)
-                self._threads.run(kernels.begin, len(self._energies), *arguments)
+                self._begin(1.0)
                 return
             for b, problem in enumerate(marginals):
-                source = self._checked(problem, "marginals")
-                places = (self._marginals, self._labels, np.int64(b), *scales)
-                self._threads.run(kernels.load_marginals, n, source, self._order, *places)
+                self._load_marginals(problem, b)
+
+    def perturb(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        marginals: NDArray[np.floating] | None = None,
+        *,
+        sharpness: float = 1.0,
+    ) -> None:
+        """Take the perturbed problems of these samples, started cold or at the given marginals."""
+        if self._perturber is None or self._perturber.perturbation != perturbation:
+            self._perturber = Perturber(
+                perturbation, self._crf.energies, self._crf.grid, self._order, self._threads
+            )
+        self._make_room(len(samples), "samples")
+        self._perturber.fill(self._buffers.energies, samples, self._ceiling)
+        with announced():
+            if marginals is None:
+                self._begin(sharpness)
+                return
+            for b in range(len(samples)):
+                self._load_marginals(marginals, b)
 
     def step(
-        self, update: Update = "parallel", damping: float = 0.0, *, watched: bool = True
+        self,
+        update: Update = "parallel",
+        damping: float = 0.0,
+        *,
+        sharpness: float = 1.0,
+        watched: bool = True,
     ) -> Change:
         """Update every marginal once."""
         if update == "convergent" and not self._crf.self_term:
@@ -121,48 +140,75 @@ class CpuSolver:
             self._refresh()
             changes = self._threads.run(
                 kernels.update,
-                len(self._energies),
-                self._energies,
+                self._buffers.tiles,
+                self._buffers.energies,
                 self._slices,
                 self._compatibilities,
-                self._rows,
-                self._marginals,
-                self._labels,
+                self._buffers.rows,
+                self._buffers.marginals,
+                self._buffers.labels,
                 self._unit,
                 self._rounding,
                 np.float32(damping),
+                np.float32(sharpness),
                 watched,
             )
-        overall, foreground = np.max(changes, axis=0).astype(np.float64)
-        return Change(overall, foreground)
+        self._fresh = False
+        pieces = np.array(changes, dtype=np.float64)  # (pieces, 3, B)
+        overall, foreground = pieces[:, :2].max(axis=0)
+        return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._crf.grid.voxels)
+
+    def conditional(self) -> NDArray[np.int64]:
+        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
+        labels, n = self._crf.energies.shape
+        tile, tiles = self._buffers.tile, self._buffers.tiles
+        unaries = np.zeros((tiles, labels - 1, tile), dtype=np.float32)
+        out = np.zeros((labels, n), dtype=np.int64)
+        with announced():
+            self._load_energies(self._crf.energies, unaries, np.int64(0), np.int64(1))
+            self._refresh()
+            self._threads.run(
+                kernels.conditional,
+                tiles,
+                np.int64(tile),
+                unaries,
+                self._slices,
+                self._compatibilities,
+                self._buffers.rows,
+                self._buffers.marginals,
+                self._unit,
+                float(1 << FRACTION_BITS),
+                self._order,
+                out,
+            )
+        return out
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
-        out = np.empty((self._problems, *self._crf.energies.shape), dtype=np.float32)
-        self._threads.run(
-            kernels.unload_marginals, out.shape[2], self._marginals, self._order, self._unit, out
-        )
+        out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)
+        arguments = (self._buffers.marginals, self._order, self._unit, out)
+        self._threads.run(kernels.unload_marginals, out.shape[2], *arguments)
         return out
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        out = np.empty((self._problems, len(self._order)), dtype=np.uint8)
-        out[:, self._order] = self._labels.T
+        out = np.empty((self._buffers.problems, len(self._order)), dtype=np.uint8)
+        out[:, self._order] = self._buffers.labels.T
         return out
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
-        out = np.empty((self._problems, *self._crf.energies.shape), dtype=np.float32)
+        out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)
         with announced():
             self._refresh()
             self._threads.run(
                 kernels.pairwise,
-                len(self._energies),
-                np.int64(self._tile),
+                self._buffers.tiles,
+                np.int64(self._buffers.tile),
                 self._slices,
                 self._compatibilities,
-                self._rows,
-                self._marginals,
+                self._buffers.rows,
+                self._buffers.marginals,
                 self._unit,
                 self._order,
                 out,
@@ -198,39 +244,83 @@ class CpuSolver:
         return float(sum(s * f.total.max() for s, f in zip(spans, self._filters, strict=True)))
 
     def _shared_bytes(self) -> int:
-        arrays: list[Any] = [*self._slices, self._order]
+        arrays: list[NDArray[Any]] = [*self._slices, self._order]
         for f in self._filters:
             if isinstance(f, Filter):
                 arrays += [part for stage in f.stages for part in vars(stage).values()]
         return sum(array.nbytes for array in arrays)
 
-    def _allocate(self, problems: int) -> None:
-        """Make room for so many problems; the old room is given back first."""
-        n, labels = self._crf.grid.voxels, self._crf.n_labels - 1
-        if problems == getattr(self, "_problems", None):
-            return
-        self._problems = problems
-        self._energies = self._marginals = self._labels = self._rows = self._spare = np.empty(0)
-        self._tile = max(1, LANES // max(1, problems))
-        blocks = -(-n // self._tile)
-        # 16-bit energies are the bits of half-precision floats
-        self._energies = np.zeros((blocks, labels, self._tile * problems), dtype=self._dtype)
-        self._marginals = np.empty((n, labels, problems), dtype=self._dtype)
-        self._labels = np.empty((n, problems), dtype=np.uint8)
-        width = labels * problems
-        self._rows = np.empty((int(self._starts[-1]), width), dtype=self._dtype)
-        most = max((f.rows for f in self._filters), default=0)
-        self._spare = np.empty((most, width), dtype=self._dtype)
+    def _make_room(self, problems: int, name: str) -> None:
+        if problems > self.batch:
+            raise ValueError(f"{name} must hold at most {self.batch} problems, got {problems}")
+        if problems != self._buffers.problems:
+            self._buffers = self._room_for(0)  # the old room is given back first
+            self._buffers = self._room_for(problems)
+        self._fresh = False
+
+    def _room_for(self, problems: int) -> Buffers:
+        return Buffers.make(
+            self._crf.grid.voxels,
+            self._crf.n_labels - 1,
+            problems,
+            int(self._starts[-1]),
+            self._most_rows,
+            self._dtype,
+        )
+
+    def _begin(self, sharpness: float) -> None:
+        self._threads.run(
+            kernels.begin,
+            self._buffers.tiles,
+            self._buffers.energies,
+            self._buffers.marginals,
+            self._buffers.labels,
+            self._unit,
+            self._rounding,
+            np.float32(sharpness),
+        )
+
+    def _load_energies(
+        self,
+        problem: NDArray[np.floating],
+        tiles: NDArray[Any],
+        place: np.int64,
+        problems: np.int64,
+    ) -> None:
+        source = self._checked(problem, "energies")
+        arguments = (source, self._order, tiles, place, problems, self._ceiling)
+        self._threads.run(kernels.load_problem, source.shape[1], *arguments)
+
+    def _load_marginals(self, problem: NDArray[np.floating], place: int) -> None:
+        source = self._checked(problem, "marginals")
+        self._threads.run(
+            kernels.load_marginals,
+            source.shape[1],
+            source,
+            self._order,
+            self._buffers.marginals,
+            self._buffers.labels,
+            np.int64(place),
+            self._unit,
+            self._rounding,
+        )
+        self._fresh = False
 
     def _refresh(self) -> None:
-        """Filter the marginals with every kernel."""
-        values = self._marginals.reshape(len(self._marginals), -1)
+        """Filter the marginals with every kernel, unless that has been done."""
+        if self._fresh:
+            return
+        rows, spare = self._buffers.rows, self._buffers.spare
+        values = self._buffers.marginals.reshape(self._crf.grid.voxels, -1)
         for f, start, stop in zip(self._filters, self._starts[:-1], self._starts[1:], strict=True):
-            f.apply(values, self._rows[start:stop], self._spare, self._threads)
+            f.apply(values, rows[start:stop], spare, self._threads)
+        self._fresh = True
 
     def _convergent_step(self, damping: float) -> Change:
         old = self.marginals().astype(np.float64)  # (B, L, N)
-        energies = np.stack([self._problem_energies(b) for b in range(self._problems)])
+        energies = np.zeros_like(old)
+        for b, problem in enumerate(energies):
+            problem[1:, self._order] = self._buffers.energies_of(b)
         diagonals = []
         for f in self._filters:
             diagonal = np.empty(len(self._order))
@@ -239,24 +329,11 @@ class CpuSolver:
         new = convergent_marginals(self._crf, -energies - self.pairwise(), old, diagonals)
         new = (1 - damping) * new + damping * old
         for b, problem in enumerate(new):
-            places = (self._marginals, self._labels, np.int64(b), self._unit, self._rounding)
-            source = problem.astype(np.float32)
-            self._threads.run(kernels.load_marginals, source.shape[1], source, self._order, *places)
+            self._load_marginals(problem, b)
         return change_between(old, new)
 
-    def _problem_energies(self, problem: int) -> NDArray[np.float64]:
-        """Return one problem's energies against label 0's, (L, N)."""
-        labels, n = self._crf.energies.shape
-        out = np.zeros((labels, n))
-        stored = self._energies
-        if self._dtype == np.uint16:
-            stored = stored.view(np.float16)
-        by_label = stored.transpose(1, 0, 2).reshape(labels - 1, -1)  # (L−1, lanes)
-        out[1:, self._order] = by_label[:, problem :: self._problems][:, :n]
-        return out
-
     def _checked(self, problem: NDArray[np.floating], name: str) -> NDArray[np.float32]:
-        array = np.ascontiguousarray(problem, dtype=np.float32)
+        array = np.array(problem, dtype=np.float32, order="C")
         if array.shape != self._crf.energies.shape:
             raise ValueError(
                 f"{name} must hold arrays of shape {self._crf.energies.shape}, got {array.shape}"

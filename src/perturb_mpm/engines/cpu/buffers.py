@@ -1,0 +1,65 @@
+"""The memory of one batch of problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Lanes of a tile: long enough for vector instructions, small enough for the first cache.
+LANES = 256
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Room for B problems; see ``row_kernels.py`` for the layout of tiles and rows."""
+
+    tile: int
+    energies: NDArray[Any]  # (tiles, L−1, T·B): float32, or the bits of half-precision floats
+    marginals: NDArray[Any]  # (N, L−1, B): float32, or units of 1/65535
+    labels: NDArray[np.uint8]  # (N, B)
+    rows: NDArray[Any]  # (all vertices, (L−1)·B)
+    spare: NDArray[Any]  # (most vertices of a kernel, (L−1)·B)
+
+    @classmethod
+    def make(
+        cls,
+        voxels: int,
+        labels: int,
+        problems: int,
+        rows: int,
+        most_rows: int,
+        dtype: np.dtype[Any],
+    ) -> Buffers:
+        """Make room for so many problems of ``labels`` + 1 labels."""
+        tile = max(1, LANES // max(1, problems))
+        width = labels * problems
+        return cls(
+            tile,
+            np.zeros((-(-voxels // tile), labels, tile * problems), dtype=dtype),
+            np.empty((voxels, labels, problems), dtype=dtype),
+            np.empty((voxels, problems), dtype=np.uint8),
+            np.empty((rows, width), dtype=dtype),
+            np.empty((most_rows, width), dtype=dtype),
+        )
+
+    @property
+    def problems(self) -> int:
+        """B, the number of problems."""
+        return int(self.labels.shape[1])
+
+    @property
+    def tiles(self) -> int:
+        """The number of tiles."""
+        return len(self.energies)
+
+    def energies_of(self, problem: int) -> NDArray[np.float64]:
+        """Return one problem's energies against label 0's in the engine's order, (L−1, N)."""
+        stored = (
+            self.energies if self.energies.dtype != np.uint16 else self.energies.view(np.float16)
+        )
+        by_label = stored.transpose(1, 0, 2).reshape(stored.shape[1], -1)  # (L−1, tiles·T·B)
+        one = by_label[:, problem :: self.problems]
+        return one[:, : len(self.labels)].astype(np.float64)

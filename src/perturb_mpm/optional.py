@@ -1,0 +1,18 @@
+"""Optional packages: imported where they are first used, with an error that names the extra."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+EXTRAS = {"zarr": "zarr", "maxflow": "graphcut"}
+
+
+def optional_package(name: str, purpose: str) -> ModuleType:
+    """Import a package of one of our extras, or say what to install."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{purpose} needs the package {name}: pip install 'perturb-mpm[{EXTRAS[name]}]'"
+        ) from error

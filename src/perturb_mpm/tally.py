@@ -1,0 +1,57 @@
+"""Counting label maps, batch by batch, in whole numbers: the order does not matter."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.grid import Grid
+
+
+class Tally:
+    """The votes of each voxel, the size of each label in each sample, and what else is summed."""
+
+    def __init__(self, grid: Grid, n_labels: int, *, conditional: bool) -> None:
+        self.counts: NDArray[np.uint32] = np.zeros((n_labels, grid.voxels), dtype=np.uint32)
+        self.conditional: NDArray[np.int64] | None = None
+        if conditional:
+            self.conditional = np.zeros((n_labels, grid.voxels), dtype=np.int64)
+        self._sizes: list[NDArray[np.int64]] = []  # each (B, L)
+        self._switched: list[NDArray[np.float64]] = []  # each (B,)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples counted."""
+        return sum(len(sizes) for sizes in self._sizes)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of voxels of each label in each sample, (S, L)."""
+        return np.concatenate(self._sizes)
+
+    @property
+    def switched(self) -> NDArray[np.float64]:
+        """The share of the voxels whose label the last update changed, (S,)."""
+        return np.concatenate(self._switched)
+
+    def add(self, labels: NDArray[np.uint8], switched: NDArray[np.float64]) -> None:
+        """Count the label maps of a batch, (B, N)."""
+        problems, voxels = labels.shape
+        n_labels = len(self.counts)
+        sizes = np.empty((problems, n_labels), dtype=np.int64)
+        votes_left = np.full(voxels, problems, dtype=np.uint32)
+        for l in range(1, n_labels):
+            given = labels == l  # (B, N)
+            votes = given.sum(axis=0, dtype=np.uint8 if problems < 256 else np.uint32)
+            self.counts[l] += votes
+            votes_left -= votes
+            sizes[:, l] = np.count_nonzero(given, axis=1)
+        self.counts[0] += votes_left
+        sizes[:, 0] = voxels - sizes[:, 1:].sum(axis=1)
+        self._sizes.append(sizes)
+        self._switched.append(switched)
+
+    def add_conditional(self, units: NDArray[np.int64]) -> None:
+        """Add a batch's conditional marginals, (L, N), in units of 2⁻³⁰."""
+        if self.conditional is not None:
+            self.conditional += units
