@@ -31,4 +31,7 @@ def real_problems() -> Catalogue:
     }
 
 
+SAMPLED = ("brain-1.5", "real-20")
+"""Where a whole sampling run is measured too."""
+
 QUICK = ("64", "96", "brain-0.1")

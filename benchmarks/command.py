@@ -6,13 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import brats, catalogue, files, machine, peer, scaling, table
-from benchmarks.measure import Plan, Row, measure
+from benchmarks.measure import SAMPLE_ITERATIONS, Plan, Row, measure
 from benchmarks.worker import ROOT
 
 
@@ -37,6 +37,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=Plan.batch)
     parser.add_argument("--rounds", type=int, help="turns each takes; 5, or 3 with --quick")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=200,
+        help="samples to draw in full from the largest brain and the real case; 0 for none",
+    )
     parser.add_argument("--threads", type=int, default=machine.cores())
     parser.add_argument(
         "--json",
@@ -61,6 +67,10 @@ def chosen(names: Sequence[str], console: Console) -> catalogue.Catalogue:
 def report(console: Console, rows: Sequence[Row], plan: Plan) -> None:
     setting = f"{plan.threads} threads, median of {plan.rounds} rounds"
     table.show(console, f"speed and memory: {setting}", rows, table.speed_columns(plan.batch))
+    sampled = [row for row in rows if row.sample_s is not None]
+    if sampled:
+        title = f"sampling, {SAMPLE_ITERATIONS} iterations each"
+        table.show(console, title, sampled, table.sampling_columns())
     table.show(console, "accuracy", rows, table.accuracy_columns(plan.batch))
     if exponents := scaling.exponents(rows):
         table.show_scaling(console, exponents, plan.batch)
@@ -88,7 +98,8 @@ def main() -> None:
         def tell(what: str, name: str = name) -> None:
             progress.print(f"{time.perf_counter() - began:6.1f} s  {name}: {what}")
 
-        rows += measure(make(), plan, peer.interpreter(), tell)
+        samples = options.samples if name in catalogue.SAMPLED else 0
+        rows += measure(make(), replace(plan, samples=samples), peer.interpreter(), tell)
         measured = {
             "seconds": time.perf_counter() - began,
             "rows": [asdict(row) for row in rows],

@@ -27,6 +27,10 @@ STEPS = 3
 COMPARED_ITERATIONS = 5
 """After so many iterations our marginals are compared with the peer's."""
 
+SAMPLE_ITERATIONS = 10
+PEER_SAMPLES = 2
+"""So many of the peer's samples are timed before ours and as many after, the median counts."""
+
 BILATERAL = 1
 """The bilateral kernel's place among the CRF's kernels."""
 
@@ -38,6 +42,8 @@ class Plan:
     batch: int = 16
     rounds: int = 5
     threads: int | None = None
+    samples: int = 0
+    """How many samples to draw in full; 0 leaves that out."""
 
 
 @dataclass
@@ -64,6 +70,12 @@ class Row:
     input_gb: float | None = None
     one_peak_gb: float | None = None
     batch_peak_gb: float | None = None
+    sample_s: float | None = None
+    """Seconds for all samples, from arrays to posterior; the peer's loop is timed on a few."""
+    sample_fields_s: float | None = None
+    """The same with two smooth fields beside the noise."""
+    sample_speedup: float | None = None
+    sample_peak_gb: float | None = None
     error: FilterError | None = None
     largest_difference: float | None = None
     """Largest |Q − peer's Q| after ``COMPARED_ITERATIONS``."""
@@ -122,6 +134,7 @@ class _Bench:
             self.peer_row.note = f"version {answer['version']}, one thread, no batches"
         self._one_problem()
         self._batch()
+        self._sample()
         if self.peer is not None:
             self.tell(f"{peer.NAME}: error")
             request = {"folder": str(self.home), "kernel": BILATERAL}
@@ -148,11 +161,33 @@ class _Bench:
                 self.peer_row.one_peak_gb = _peak_gb(self.peer)
             self._compare(workers)
 
+    def _sample(self) -> None:
+        """Sample as a user would; the peer's loop is timed on a few samples before and after."""
+        if not self.plan.samples or "calibrated" not in self.our_rows:
+            return
+        row = self.our_rows["calibrated"]
+        request = {"folder": str(self.home), "iterations": SAMPLE_ITERATIONS}
+        theirs = []
+        if self.peer is not None:
+            theirs += self.peer.ask("sample", samples=PEER_SAMPLES, **request)["seconds"]
+        self.tell(f"{self.plan.samples} samples of {SAMPLE_ITERATIONS} iterations, twice")
+        with ours.start() as worker:
+            answer = worker.ask(
+                "sample", samples=self.plan.samples, threads=self.plan.threads, **request
+            )
+            row.sample_s = answer["seconds"]["paper"]
+            row.sample_fields_s = answer["seconds"]["fields"]
+            row.sample_peak_gb = _peak_gb(worker)
+        if self.peer is not None:
+            theirs += self.peer.ask("sample", samples=PEER_SAMPLES, **request)["seconds"]
+            self.peer_row.sample_s = median(theirs) * self.plan.samples
+            row.sample_speedup = self.peer_row.sample_s / row.sample_s
+
     def _batch(self) -> None:
         size = self.plan.batch
         with ExitStack() as stack:
             workers, _ = self._start(stack, batch=size)
-            turns = self._turns(workers)
+            turns = self._turns(workers, watched=False)  # as all but a sample's last two
             if peer.NAME in turns:
                 self.peer_row.batch_s = median(turns[peer.NAME])
             for accuracy, row in self.our_rows.items():
@@ -182,18 +217,20 @@ class _Bench:
             "threads": self.plan.threads,
         }
 
-    def _turns(self, workers: dict[str, Worker]) -> dict[str, list[float]]:
+    def _turns(self, workers: dict[str, Worker], *, watched: bool = True) -> dict[str, list[float]]:
         """Let everyone take turns; return the fastest iteration of each turn, in seconds."""
         self.tell(f"{self.plan.rounds} rounds of {STEPS} iterations each")
         everyone = dict(workers)
         if self.peer is not None:
             everyone[peer.NAME] = self.peer
+        options = {name: {} if name == peer.NAME else {"watched": watched} for name in everyone}
         for worker in everyone.values():
             worker.ask("step", count=1)
         turns: dict[str, list[float]] = {name: [] for name in everyone}
         for _ in range(self.plan.rounds):
             for name, worker in everyone.items():
-                turns[name].append(min(worker.ask("step", count=STEPS)["seconds"]))
+                answer = worker.ask("step", count=STEPS, **options[name])
+                turns[name].append(min(answer["seconds"]))
         return turns
 
     def _compare(self, workers: dict[str, Worker]) -> None:

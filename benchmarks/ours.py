@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -41,7 +40,7 @@ class Ours:
         """Prepare a solver for the problem in ``folder`` and load a batch into it.
 
         What numba compiles is compiled on a tiny problem first and is not in ``setup_s``. A batch
-        of more than one is perturbed: its energies are U − Gumbel noise.
+        of more than one is perturbed, its energies U − Gumbel noise, and kept in 16 bits.
         """
         problem = Problem.load(Path(folder))
         compile_s = warm_up(problem, batch, options)
@@ -59,11 +58,11 @@ class Ours:
             "input_bytes": input_bytes,
         }
 
-    def step(self, count: int) -> Answer:
+    def step(self, count: int, *, watched: bool = True) -> Answer:
         times = []
         for _ in range(count):
             began = time.perf_counter()
-            self.solver.step()
+            self.solver.step(watched=watched)
             times.append(time.perf_counter() - began)
         return {"seconds": times}
 
@@ -84,20 +83,46 @@ class Ours:
         np.save(path, 1 - solver.pairwise()[0][:, chosen].T, allow_pickle=False)
         return {}
 
+    def sample(self, folder: str, samples: int, iterations: int, threads: int | None) -> Answer:
+        """Sample the problem from its arrays to its posterior; return seconds."""
+        from perturb_mpm import Field, sample
+
+        problem = Problem.load(Path(folder))
+        warm_up(problem, 16, {"engine": "cpu", "accuracy": "calibrated", "threads": threads})
+        seconds = {}
+        for name, fields in (("paper", ()), ("fields", (Field(20.0, 1.0), Field(60.0, 0.7)))):
+            sample(crf_of(corner_of(problem)), 16, iterations=2, fields=fields)
+            crf = crf_of(problem)
+            began = time.perf_counter()
+            sample(crf, samples, iterations=iterations, threads=threads, fields=fields)
+            seconds[name] = time.perf_counter() - began
+        return {"seconds": seconds}
+
     def memory(self) -> Answer:
         return {"peak_bytes": peak_bytes()}
 
 
 def solver_of(crf: DenseCRF, batch: int, options: Options) -> Solver:
+    """Return a solver as ``mean_field`` has it for one problem, and ``sample`` for a batch."""
     from perturb_mpm.engines import prepare
 
-    return prepare(crf, batch=batch, **options)
+    return prepare(crf, batch=batch, compact=batch > 1, **options)
 
 
 def warm_up(problem: Problem, batch: int, options: Options) -> float:
     """Solve a corner of the problem, which compiles what the whole of it needs; return seconds."""
+    began = time.perf_counter()
+    crf = crf_of(corner_of(problem))
+    solver = solver_of(crf, batch, options)
+    load(solver, crf.energies, batch)
+    solver.step()
+    return time.perf_counter() - began
+
+
+def corner_of(problem: Problem) -> Problem:
+    """Return a small piece out of the middle."""
     corner = tuple(slice(n // 2 - 6, n // 2 + 6) for n in problem.mask.shape)
-    tiny = Problem(
+    return Problem(
         name="corner",
         unary=problem.unary[:, *corner],
         images=problem.images[:, *corner],
@@ -106,45 +131,16 @@ def warm_up(problem: Problem, batch: int, options: Options) -> float:
         tumour=problem.tumour,
         setting=problem.setting,
     )
-    began = time.perf_counter()
-    crf = crf_of(tiny)
-    solver = solver_of(crf, batch, options)
-    load(solver, crf.energies, batch)
-    solver.step()
-    return time.perf_counter() - began
 
 
 def load(solver: Solver, energies: NDArray[np.float32], batch: int) -> None:
-    """Load one problem as it is, or a batch of perturbed ones, each with its own noise."""
-    solver.load(energies[np.newaxis] if batch == 1 else Perturbed(energies, batch))
+    """Load one problem as it is, or a batch of perturbed ones as ``sample`` does."""
+    from perturb_mpm.perturbation import Perturbation
 
-
-class Perturbed(Sequence[NDArray[np.float32]]):
-    """A batch of perturbed energies, each made when it is asked for.
-
-    As one array a batch of 16 would take more memory than the solver itself.
-    """
-
-    def __init__(self, energies: NDArray[np.float32], batch: int) -> None:
-        self.energies = energies  # (L, N)
-        self.batch = batch
-
-    def __len__(self) -> int:
-        return self.batch
-
-    def __getitem__(self, index: int) -> NDArray[np.float32]:  # type: ignore[override]  # no slices
-        if not 0 <= index < self.batch:
-            raise IndexError(index)
-        return perturbed(self.energies, seed=index)
-
-
-def perturbed(energies: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-    """Return U − γ with γ = −log e, e ~ Exp(1)."""
-    noise = np.random.default_rng(seed).standard_exponential(energies.shape, dtype=np.float32)
-    np.maximum(noise, np.finfo(np.float32).tiny, out=noise)
-    np.log(noise, out=noise)
-    noise += energies
-    return noise
+    if batch == 1:
+        solver.load(energies[np.newaxis])
+    else:
+        solver.perturb(Perturbation(seed=0), np.arange(batch))
 
 
 if __name__ == "__main__":
@@ -155,6 +151,7 @@ if __name__ == "__main__":
             "step": ours.step,
             "marginals": ours.marginals,
             "filtered": ours.filtered,
+            "sample": ours.sample,
             "memory": ours.memory,
         }
     )

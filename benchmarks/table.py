@@ -37,6 +37,15 @@ def speed_columns(batch: int) -> Columns:
     }
 
 
+def sampling_columns() -> Columns:
+    return {
+        "all samples\ns": lambda r: number(r.sample_s),
+        "with fields\ns": lambda r: number(r.sample_fields_s),
+        "× faster": lambda r: number(r.sample_speedup),
+        "peak GB": lambda r: number(r.sample_peak_gb),
+    }
+
+
 def accuracy_columns(batch: int) -> Columns:
     return {
         "error of K·Q/K·1\nrms, anywhere": lambda r: number(r.error and r.error.rms),
