@@ -135,10 +135,9 @@ def sample(
             switched = solver.step(sharpness=sharpness, watched=left < 2).switched
         if iterations == 0 and estimator == "conditional":
             tally.add_conditional(solver.conditional())
-        labels = solver.labels()  # (B, N)
-        tally.add(labels, switched)
+        tally.add_counted(solver.count_votes(tally.counts), switched)
         if samples_on_disk is not None:
-            samples_on_disk.write(part, labels)
+            samples_on_disk.write(part, solver.labels())
         if progress is not None:
             progress(tally.samples, len(numbers))
         if until is not None and until.reached(tally.counts, tally.samples):

@@ -8,6 +8,16 @@ from numpy.typing import NDArray
 from perturb_mpm.grid import Grid
 
 
+def count_votes(labels: NDArray[np.uint8], counts: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Add label maps (B, N) to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+    sizes = np.empty((len(labels), len(counts)), dtype=np.int64)
+    for l in range(len(counts)):
+        given = labels == l  # (B, N)
+        counts[l] += given.sum(axis=0, dtype=np.uint32)
+        sizes[:, l] = np.count_nonzero(given, axis=1)
+    return sizes
+
+
 class Tally:
     """The votes of each voxel, the size of each label in each sample, and what else is summed."""
 
@@ -36,18 +46,10 @@ class Tally:
 
     def add(self, labels: NDArray[np.uint8], switched: NDArray[np.float64]) -> None:
         """Count the label maps of a batch, (B, N)."""
-        problems, voxels = labels.shape
-        n_labels = len(self.counts)
-        sizes = np.empty((problems, n_labels), dtype=np.int64)
-        votes_left = np.full(voxels, problems, dtype=np.uint32)
-        for l in range(1, n_labels):
-            given = labels == l  # (B, N)
-            votes = given.sum(axis=0, dtype=np.uint8 if problems < 256 else np.uint32)
-            self.counts[l] += votes
-            votes_left -= votes
-            sizes[:, l] = np.count_nonzero(given, axis=1)
-        self.counts[0] += votes_left
-        sizes[:, 0] = voxels - sizes[:, 1:].sum(axis=1)
+        self.add_counted(count_votes(labels, self.counts), switched)
+
+    def add_counted(self, sizes: NDArray[np.int64], switched: NDArray[np.float64]) -> None:
+        """Note the label sizes (B, L) of a batch that is in ``counts`` already."""
         self._sizes.append(sizes)
         self._switched.append(switched)
 

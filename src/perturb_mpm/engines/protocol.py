@@ -96,6 +96,9 @@ class Solver(Protocol):
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label of every voxel, (B, N)."""
 
+    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+
     def pairwise(self) -> NDArray[np.floating]:
         """Return Σ_m Σ_l' μ_m(l, l') Σ_j k_m(f_i, f_j) Q_j(l') for the current Q, (B, L, N).
 

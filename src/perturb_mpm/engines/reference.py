@@ -12,6 +12,7 @@ from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import Change, Problems, Update, change_between
 from perturb_mpm.perturbation import Perturbation
 from perturb_mpm.posterior_parts import fixed_point
+from perturb_mpm.tally import count_votes
 
 if TYPE_CHECKING:
     from perturb_mpm.crf import DenseCRF, PairwiseTerm
@@ -102,6 +103,10 @@ class ReferenceSolver:
         """Return the most probable label, the first of equals, (B, N)."""
         labels: NDArray[np.uint8] = self._q.argmax(axis=1).astype(np.uint8)
         return labels
+
+    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+        return count_votes(self.labels(), counts)
 
     def pairwise(self) -> NDArray[np.float64]:
         """Return Σ_m μ_m Q K_mᵀ, (B, L, N), without the self term unless the CRF keeps it."""

@@ -20,6 +20,11 @@ from perturb_mpm.engines.cpu.row_kernels import combine
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.kernels import Normalization
 
+# Voxels of a splat block, whose values should fit into a core's own cache.
+SPLAT_BLOCK = 2048
+# A splat in two stages is worth it where a block's vertex has this many of its voxels on average.
+WORTH_A_STAGE = 8
+
 
 @dataclass(frozen=True)
 class Taps:
@@ -39,7 +44,8 @@ class Taps:
 class Filter:
     """K̂ in factors, with its row sums and its diagonal."""
 
-    stages: tuple[Taps, ...]  # splat, then the blur passes; rows sum to one
+    stages: tuple[Taps, ...]  # the splat in one or two, then the blur passes; rows sum to one
+    vertices: int
     columns: NDArray[np.int32]  # (N, p): the slice
     coefficients: NDArray[np.float32]  # (N, p)
     total: NDArray[np.float32]  # (N,): K̂·1
@@ -47,8 +53,8 @@ class Filter:
 
     @property
     def rows(self) -> int:
-        """The number of vertices."""
-        return self.stages[0].rows
+        """The most rows of any stage."""
+        return max(stage.rows for stage in self.stages)
 
     def forget_slice(self) -> None:
         """Give the slice's memory back, once it stands in a stack of slices."""
@@ -87,17 +93,19 @@ def factorize(
     The lattice's own weights are used up.
     """
     n = len(lattice.columns)
-    splat = _transposed(lattice)
-    before = np.ones(n)
-    masses = _masses(lattice, splat, before, threads)
+    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
+    masses = _masses(lattice, splat, np.ones(n), threads)
     raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
     before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
         masses = _masses(lattice, splat, before, threads)
     total = gain * after * _sliced(lattice, masses[-1], threads)
     own = np.minimum(gain * _own_response(lattice, threads), raw)
-    arguments = (splat.pointers, splat.columns, splat.coefficients, before, masses[0])
-    threads.run(kernels.splat_shares, splat.rows, *arguments)
+    splats = _in_two_stages(lattice, before, threads)
+    if not splats:
+        _share(splat, before, masses[0], threads)
+        splats = (splat,)
+    del splat
     passes = [
         _taps(found, weights, mass, threads)
         for found, weights, mass in zip(
@@ -106,12 +114,50 @@ def factorize(
     ]
     threads.run(kernels.slice_shares, n, lattice.columns, lattice.weights, masses[-1], gain * after)
     return Filter(
-        stages=(splat, *passes),
+        stages=(*splats, *passes),
+        vertices=lattice.vertices,
         columns=lattice.columns,
         coefficients=lattice.weights,
         total=total.astype(np.float32),
         diagonal=(own * before * after).astype(np.float32),
     )
+
+
+def _in_two_stages(
+    lattice: Lattice, before: NDArray[np.float64], threads: Threads
+) -> tuple[Taps, ...]:
+    """Return the splat as two matrices where that is quicker: blocks of voxels, then their sums.
+
+    A vertex with many voxels reads them from all over the memory. Their sums over blocks of voxels
+    that fit into the cache are read once; it pays where a block's voxels share their vertices.
+    """
+    n, p = lattice.columns.shape
+    parts = np.empty((n, p), dtype=np.int32)
+    owners = np.empty(n * p // WORTH_A_STAGE, dtype=np.int32)
+    marks = np.full(lattice.vertices, -1, dtype=np.int64)
+    count = kernels.parts_of(lattice.columns, SPLAT_BLOCK, marks, parts, owners)
+    if count < 0:
+        return ()
+    inner = _transposed(parts, lattice.weights, count)
+    inner_mass = np.empty(count)
+    arguments = (inner.pointers, inner.columns, inner.coefficients, before, inner_mass)
+    threads.run(kernels.splat_mass, count, *arguments)
+    _share(inner, before, inner_mass, threads)
+    ones = np.ones((count, 1), dtype=np.float32)
+    outer = _transposed(owners[:count, np.newaxis], ones, lattice.vertices)
+    mass = np.empty(lattice.vertices)
+    arguments = (outer.pointers, outer.columns, outer.coefficients, inner_mass, mass)
+    threads.run(kernels.splat_mass, lattice.vertices, *arguments)
+    _share(outer, inner_mass, mass, threads)
+    return inner, outer
+
+
+def _share(
+    splat: Taps, values: NDArray[np.float64], mass: NDArray[np.float64], threads: Threads
+) -> None:
+    """Turn the weights of a splat into shares of the mass that the values bring."""
+    arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
+    threads.run(kernels.splat_shares, splat.rows, *arguments)
 
 
 def published_gain(dimensions: int) -> float:
@@ -121,8 +167,9 @@ def published_gain(dimensions: int) -> float:
 
 def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
     """Return K·1 of the raw lattice, (N,)."""
+    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
     ones = np.ones(len(lattice.columns))
-    return _sliced(lattice, _masses(lattice, _transposed(lattice), ones, threads)[-1], threads)
+    return _sliced(lattice, _masses(lattice, splat, ones, threads)[-1], threads)
 
 
 def normalizers(
@@ -139,13 +186,13 @@ def normalizers(
     return ones, ones
 
 
-def _transposed(lattice: Lattice) -> Taps:
-    """Return the splat: for every vertex the voxels that touch it, and their weights."""
-    pointers = np.zeros(len(lattice.passes[0]) + 1, dtype=np.int64)
-    rows = np.empty(lattice.columns.size, dtype=np.int32)
-    weights = np.empty(lattice.columns.size, dtype=np.float32)
-    kernels.transpose(lattice.columns, lattice.weights, pointers, rows, weights)
-    return Taps(pointers, rows, weights)
+def _transposed(columns: NDArray[np.int32], weights: NDArray[np.float32], count: int) -> Taps:
+    """Return the transpose of (N, p) entries: the rows and weights of each of ``count`` columns."""
+    pointers = np.zeros(count + 1, dtype=np.int64)
+    rows = np.empty(columns.size, dtype=np.int32)
+    transposed = np.empty(columns.size, dtype=np.float32)
+    kernels.transpose(columns, weights, pointers, rows, transposed)
+    return Taps(pointers, rows, transposed)
 
 
 def _sliced(lattice: Lattice, mass: NDArray[np.float64], threads: Threads) -> NDArray[np.float64]:

@@ -55,6 +55,11 @@ class Lattice:
     pass_weights: tuple[NDArray[np.float64], ...]
 
     @property
+    def vertices(self) -> int:
+        """V, the number of vertices."""
+        return len(self.passes[0])
+
+    @property
     def dimensions(self) -> int:
         """d, the number of features."""
         return int(self.columns.shape[1]) - 1

@@ -75,11 +75,14 @@ def combine(pointers, columns, coefficients, source, target, rounding, start, st
 
 
 @kernel
-def _receive(i, t, first, last, columns, coefficients, rows, message):
-    """Set row t of ``message`` to Σ_e coefficients[i, e]·rows[columns[i, e]], first ≤ e < last."""
+def _receive(i, t, own, first, last, columns, coefficients, rows, marginals, message):
+    """Set row t of ``message`` to Σ_e coefficients[i, e]·rows[columns[i, e]], first ≤ e < last.
+
+    What the voxel sends to itself, ``own`` times its present marginals, is taken out first.
+    """
     width = rows.shape[1]
     for k in range(width):
-        message[t, k] = 0
+        message[t, k] = own * np.float32(marginals[i, k])
     e = first
     while e + 4 <= last:
         c0, c1 = coefficients[i, e], coefficients[i, e + 1]
@@ -112,54 +115,51 @@ def _to_lanes(rows, first, count, factor, lanes):
 
 
 @kernel
-def _to_rows(lanes, first, count, unit, rounding, rows):
-    """Write lanes (L−1, T, B) back to the rows of consecutive voxels in their unit."""
+def _to_rows(lanes, norm, first, count, unit, rounding, rows):
+    """Write lanes (L−1, T, B), each times its norm (T, B), to the rows of consecutive voxels."""
     labels, _, problems = lanes.shape
     if problems == 1:
         for l in range(labels):
             for t in range(count):
-                rows[first + t, l, 0] = fma(lanes[l, t, 0], unit, rounding)
+                rows[first + t, l, 0] = fma(lanes[l, t, 0] * norm[t, 0], unit, rounding)
         return
     for t in range(count):
         for l in range(labels):
             for b in range(problems):
-                rows[first + t, l, b] = fma(lanes[l, t, b], unit, rounding)
+                rows[first + t, l, b] = fma(lanes[l, t, b] * norm[t, b], unit, rounding)
 
 
 @kernel
 def _interact(
-    i0, count, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+    i0, count, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
 ):
     """Subtract the pairwise energy of a tile of voxels from its log-odds against label 0.
 
-    ``zero`` is raised by label 0's own pairwise energy, ``old`` set to the present marginals. What
-    a voxel sends to itself, its diagonal times its marginals, is taken out. ``filters`` and
-    ``compatibility`` are described in ``groups.py``.
+    ``zero`` is raised by label 0's own pairwise energy. ``filters`` and ``compatibility`` are
+    described in ``groups.py``.
     """
     columns, coefficients, ends, totals, diagonals = filters
     potts, matrices, offsets, firsts = compatibility
-    received, shaped, message, spread, shaped_old, every, rest, shaped_rest, own, shaped_own = (
-        scratch
-    )
+    received, shaped, message, spread, every, rest, shaped_rest = scratch
     labels, lanes = logits.shape
-    problems = marginals.shape[2]
-    _to_lanes(marginals, i0, count, inverse, shaped_old)
+    problems = shaped.shape[2]
     first = 0
     for g in range(ends.size):
         for t in range(count):
-            _receive(i0 + t, t, first, ends[g], columns, coefficients, rows, received)
-            diagonal = diagonals[g, i0 + t]
-            left = totals[g, i0 + t] - diagonal
+            i = i0 + t
+            own = -diagonals[g, i] * inverse
+            _receive(
+                i, t, own, first, ends[g], columns, coefficients, rows, flat_marginals, received
+            )
+            left = totals[g, i] - diagonals[g, i]
             for b in range(problems):
-                shaped_own[t, b] = diagonal
                 shaped_rest[t, b] = left
         _to_lanes(shaped, 0, count, ONE, spread)
         first = ends[g]
         for k in range(lanes):
-            every[k] = 0
-        for l in range(labels):
+            every[k] = message[0, k]
+        for l in range(1, labels):
             for k in range(lanes):
-                message[l, k] = fma(-own[k], old[l, k], message[l, k])
                 every[k] += message[l, k]
         if potts[g]:
             for k in range(lanes):
@@ -183,75 +183,60 @@ def _interact(
 
 
 @kernel
-def _scratch(count, tile, problems, old):
+def _scratch(count, tile, problems):
     lanes = tile * problems
     received = np.zeros((tile, count * problems), np.float32)
     message = np.zeros((count, lanes), np.float32)
     every, rest = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
-    own = np.zeros(lanes, np.float32)
     return (
         received,
         received.reshape(tile, count, problems),
         message,
         message.reshape(count, tile, problems),
-        old.reshape(count, tile, problems),
         every,
         rest,
         rest.reshape(tile, problems),
-        own,
-        own.reshape(tile, problems),
     )
 
 
 @kernel
-def _sharpen(flat, sharpness):
-    if sharpness != 1:
-        for k in range(flat.size):
-            flat[k] *= sharpness
+def _exponentials(logits, sharpness, zero, highest, norm):
+    """Turn log-odds against label 0 into unnormalised probabilities, ``zero`` into label 0's.
 
-
-@kernel
-def _softmax(logits, flat, zero, highest, norm):
-    """Turn log-odds against label 0 into probabilities, and ``zero`` into label 0's.
-
-    ``flat`` is the same memory as ``logits``, in one dimension.
+    ``norm`` becomes what normalises them.
     """
     labels, lanes = logits.shape
+    if sharpness != 1:
+        for l in range(labels):
+            for k in range(lanes):
+                logits[l, k] *= sharpness
     for k in range(lanes):
-        highest[k] = 0
-    for l in range(labels):
+        highest[k] = logits[0, k] if logits[0, k] > ZERO else ZERO
+    for l in range(1, labels):
         for k in range(lanes):
             highest[k] = logits[l, k] if logits[l, k] > highest[k] else highest[k]
-    for l in range(labels):
-        for k in range(lanes):
-            logits[l, k] -= highest[k]
-    for k in range(flat.size):
-        flat[k] = exp_negative(flat[k])
     for k in range(lanes):
         zero[k] = exp_negative(-highest[k])
         norm[k] = zero[k]
     for l in range(labels):
         for k in range(lanes):
+            logits[l, k] = exp_negative(logits[l, k] - highest[k])
             norm[k] += logits[l, k]
     for k in range(lanes):
         norm[k] = ONE / norm[k]
-        zero[k] *= norm[k]
-    for l in range(labels):
-        for k in range(lanes):
-            logits[l, k] *= norm[k]
 
 
 @kernel
-def _most_probable(probabilities, zero, best, highest):
+def _most_probable(shares, zero, best, highest):
     """Find the most probable label of every lane, the lowest of equals."""
-    labels, lanes = probabilities.shape
+    labels, lanes = shares.shape
     for k in range(lanes):
         highest[k] = zero[k]
         best[k] = 0
     for l in range(labels):
         label = int32(l + 1)
         for k in range(lanes):
-            share = probabilities[l, k]
+            share = shares[l, k]
             best[k] = label if share > highest[k] else best[k]
             highest[k] = share if share > highest[k] else highest[k]
 
@@ -281,13 +266,15 @@ def update(
     _, count, lanes = energies.shape
     problems = labels.shape[1]
     tile = lanes // problems
+    flat_marginals = marginals.reshape(marginals.shape[0], count * problems)
     logits = np.empty((count, lanes), np.float32)
-    shaped_logits, flat_logits = logits.reshape(count, tile, problems), logits.reshape(-1)
+    shaped_logits = logits.reshape(count, tile, problems)
     old = np.zeros((count, lanes), np.float32)
-    scratch = _scratch(count, tile, problems, old)
-    zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    shaped_old = old.reshape(count, tile, problems)
+    scratch = _scratch(count, tile, problems)
+    zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
     norm, moved = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    shaped_moved = moved.reshape(tile, problems)
+    shaped_norm, shaped_moved = norm.reshape(tile, problems), moved.reshape(tile, problems)
     best = np.empty(lanes, np.int32)
     shaped_best = best.reshape(tile, problems)
     overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
@@ -301,30 +288,34 @@ def update(
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
         _interact(
-            i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+            i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
-        _sharpen(flat_logits, sharpness)
-        _softmax(logits, flat_logits, zero, highest, norm)
+        _exponentials(logits, sharpness, zero, highest, norm)
+        if damping > 0 or watched:
+            _to_lanes(marginals, i0, size, inverse, shaped_old)
         if damping > 0:
+            for k in range(lanes):
+                zero[k] = 1
             for l in range(count):
                 for k in range(lanes):
-                    logits[l, k] = fma(keep, logits[l, k] - old[l, k], old[l, k])
-        _to_rows(shaped_logits, i0, size, unit, rounding, marginals)
+                    logits[l, k] = fma(keep, logits[l, k] * norm[k] - old[l, k], old[l, k])
+                    zero[k] -= logits[l, k]
+            for k in range(lanes):
+                norm[k] = 1
+        _to_rows(shaped_logits, shaped_norm, i0, size, unit, rounding, marginals)
         if not watched:
             continue
         # What the other labels' changes add up to is label 0's own.
         for k in range(lanes):
-            norm[k] = 0
+            highest[k] = 0
             moved[k] = 0
-            zero[k] = 1
         for l in range(count):
             for k in range(lanes):
-                step = logits[l, k] - old[l, k]
-                norm[k] += step
+                step = logits[l, k] * norm[k] - old[l, k]
+                highest[k] += step
                 moved[k] = abs(step) if abs(step) > moved[k] else moved[k]
-                zero[k] -= logits[l, k]
         for k in range(lanes):
-            moved[k] = abs(norm[k]) if abs(norm[k]) > moved[k] else moved[k]
+            moved[k] = abs(highest[k]) if abs(highest[k]) > moved[k] else moved[k]
         _most_probable(logits, zero, best, highest)
         for t in range(size):
             for b in range(problems):
@@ -342,10 +333,10 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
     """Write the pairwise energies of every voxel of some tiles: out (B, L, N)."""
     _, count, problems = marginals.shape
     lanes = tile * problems
+    flat_marginals = marginals.reshape(marginals.shape[0], count * problems)
     logits = np.empty((count, lanes), np.float32)
     shaped_logits = logits.reshape(count, tile, problems)
-    old = np.zeros((count, lanes), np.float32)
-    scratch = _scratch(count, tile, problems, old)
+    scratch = _scratch(count, tile, problems)
     zero = np.empty(lanes, np.float32)
     shaped_zero = zero.reshape(tile, problems)
     inverse = ONE / unit
@@ -355,7 +346,7 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
         logits[:] = 0
         zero[:] = 0
         _interact(
-            i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+            i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
         for t in range(size):
             for b in range(problems):
@@ -374,13 +365,13 @@ def conditional(
     """
     _, count, problems = marginals.shape
     lanes = tile * problems
+    flat_marginals = marginals.reshape(marginals.shape[0], count * problems)
     logits = np.empty((count, lanes), np.float32)
-    shaped_logits, flat_logits = logits.reshape(count, tile, problems), logits.reshape(-1)
-    old = np.zeros((count, lanes), np.float32)
-    scratch = _scratch(count, tile, problems, old)
-    zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    shaped_logits = logits.reshape(count, tile, problems)
+    scratch = _scratch(count, tile, problems)
+    zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
     norm = np.empty(lanes, np.float32)
-    shaped_zero = zero.reshape(tile, problems)
+    shaped_zero, shaped_norm = zero.reshape(tile, problems), norm.reshape(tile, problems)
     inverse = ONE / unit
     for block in range(start, stop):
         i0 = block * tile
@@ -390,18 +381,20 @@ def conditional(
                 for b in range(problems):
                     shaped_logits[l, t, b] = -unaries[block, l, t]
         _interact(
-            i0, size, filters, compatibility, rows, marginals, inverse, scratch, logits, zero, old
+            i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
-        _softmax(logits, flat_logits, zero, highest, norm)
+        _exponentials(logits, ONE, zero, highest, norm)
         for t in range(size):
             for l in range(count):
                 total = np.int64(0)
                 for b in range(problems):
-                    total += np.int64(np.float64(shaped_logits[l, t, b]) * whole + 0.5)
+                    share = shaped_logits[l, t, b] * shaped_norm[t, b]
+                    total += np.int64(np.float64(share) * whole + 0.5)
                 out[l + 1, order[i0 + t]] += total
             total = np.int64(0)
             for b in range(problems):
-                total += np.int64(np.float64(shaped_zero[t, b]) * whole + 0.5)
+                share = shaped_zero[t, b] * shaped_norm[t, b]
+                total += np.int64(np.float64(share) * whole + 0.5)
             out[0, order[i0 + t]] += total
 
 
@@ -412,9 +405,10 @@ def begin(energies, marginals, labels, unit, rounding, sharpness, start, stop):
     problems = labels.shape[1]
     tile = lanes // problems
     logits = np.empty((count, lanes), np.float32)
-    shaped_logits, flat_logits = logits.reshape(count, tile, problems), logits.reshape(-1)
+    shaped_logits = logits.reshape(count, tile, problems)
     zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
     norm = np.empty(lanes, np.float32)
+    shaped_norm = norm.reshape(tile, problems)
     best = np.empty(lanes, np.int32)
     shaped_best = best.reshape(tile, problems)
     for block in range(start, stop):
@@ -422,14 +416,26 @@ def begin(energies, marginals, labels, unit, rounding, sharpness, start, stop):
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
-        _sharpen(flat_logits, sharpness)
-        _softmax(logits, flat_logits, zero, highest, norm)
+        _exponentials(logits, sharpness, zero, highest, norm)
         _most_probable(logits, zero, best, highest)
         size = min(tile, marginals.shape[0] - i0)
-        _to_rows(shaped_logits, i0, size, unit, rounding, marginals)
+        _to_rows(shaped_logits, shaped_norm, i0, size, unit, rounding, marginals)
         for t in range(size):
             for b in range(problems):
                 labels[i0 + t, b] = shaped_best[t, b]
+
+
+@kernel
+def count_votes(labels, order, counts, start, stop):
+    """Add the labels (N, B) to counts (L, N); return each problem's label sizes, (B, L)."""
+    problems = labels.shape[1]
+    mine = np.zeros((problems, counts.shape[0]), np.int64)
+    for i in range(start, stop):
+        for b in range(problems):
+            label = labels[i, b]
+            counts[label, order[i]] += 1
+            mine[b, label] += 1
+    return mine
 
 
 @kernel

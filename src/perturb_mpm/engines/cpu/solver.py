@@ -183,6 +183,14 @@ class CpuSolver:
             )
         return out
 
+    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+        sizes = self._threads.run(
+            kernels.count_votes, len(self._order), self._buffers.labels, self._order, counts
+        )
+        total: NDArray[np.int64] = np.sum(sizes, axis=0)
+        return total
+
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
         out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)

@@ -32,6 +32,32 @@ def transpose(columns, weights, pointers, rows, transposed):
 
 
 @kernel
+def parts_of(columns, size, marks, parts, owners):
+    """Give numbers to the pairs of a block of ``size`` rows and a column that meet.
+
+    ``parts`` (N, p) takes the number of each entry's pair, ``owners`` the column of each pair, and
+    ``marks`` comes with −1 for every column. Returns how many there are, or −1 where ``owners``
+    has no room for them.
+    """
+    n, p = columns.shape
+    count = 0
+    first = 0  # the first pair of the present block
+    for i in range(n):
+        if i % size == 0:
+            first = count
+        for r in range(p):
+            v = columns[i, r]
+            if marks[v] < first:
+                if count == owners.size:
+                    return -1
+                marks[v] = count
+                owners[count] = v
+                count += 1
+            parts[i, r] = marks[v]
+    return count
+
+
+@kernel
 def splat_mass(pointers, rows, weights, values, mass, start, stop):
     """Add up what one value a voxel, (N,), brings to each vertex."""
     for v in range(start, stop):
