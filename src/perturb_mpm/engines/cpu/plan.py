@@ -5,7 +5,7 @@ from __future__ import annotations
 from perturb_mpm.crf import DenseCRF
 from perturb_mpm.engines.memory import require
 
-DEFAULT_BATCH = 16
+DEFAULT_BATCH = 32
 REMEDY = "use a larger memory_budget, a tighter mask, or larger sigmas"
 
 
