@@ -34,21 +34,19 @@ class ExactFilter:
     def __init__(
         self, features: NDArray[np.float64], normalization: Normalization, threads: Threads
     ) -> None:
-        n = len(features)
+        self.rows = len(features)
         # float32 resolves differences best around the origin
         centred = features - features.mean(axis=0)
         self._features = np.ascontiguousarray(centred.T, dtype=np.float32)  # (d, N)
-        self._before = np.ones(n, dtype=np.float32)
-        sums = self._filter(np.ones((n, 1), dtype=np.float32), threads)[:, 0]
-        before, after = normalizers(sums.astype(np.float64), normalization)
+        self._before = np.ones(self.rows, dtype=np.float32)
+        sums = self._row_sums(threads)
+        before, after = normalizers(sums, normalization)
         self._before = before.astype(np.float32)
-        mass = sums
         if normalization in ("symmetric", "before"):
-            mass = self._filter(np.ones((n, 1), dtype=np.float32), threads)[:, 0]
-        self.rows = n
-        self.columns = np.arange(n, dtype=np.int32)[:, np.newaxis]
+            sums = self._row_sums(threads)
+        self.columns = np.arange(self.rows, dtype=np.int32)[:, np.newaxis]
         self.coefficients = after.astype(np.float32)[:, np.newaxis]
-        self.total = (after * mass).astype(np.float32)
+        self.total = (after * sums).astype(np.float32)
         self.diagonal = (before * after).astype(np.float32)
 
     def forget_slice(self) -> None:
@@ -57,19 +55,15 @@ class ExactFilter:
         self.coefficients = np.empty((0, 0), dtype=np.float32)
 
     def apply(
-        self,
-        values: NDArray[Any],
-        target: NDArray[Any],
-        spare: NDArray[Any],
-        threads: Threads,
+        self, values: NDArray[Any], target: NDArray[Any], spare: NDArray[Any], threads: Threads
     ) -> None:
         """Write K·(before·values), (N, C), to ``target``."""
-        threads.run(
-            all_pairs, self.rows, self._features, self._features, self._before, values, target
-        )
+        arguments = (self._features, self._features, self._before, values, target)
+        threads.run(all_pairs, self.rows, *arguments)
 
-    def _filter(self, values: NDArray[np.float32], threads: Threads) -> NDArray[np.float32]:
-        out = np.empty_like(values)
-        self.rows = len(values)
-        self.apply(values, out, out, threads)
-        return out
+    def _row_sums(self, threads: Threads) -> NDArray[np.float64]:
+        """Return K·before, (N,)."""
+        ones = np.ones((self.rows, 1), dtype=np.float32)
+        out = np.empty((self.rows, 1))
+        self.apply(ones, out, out, threads)
+        return out[:, 0]

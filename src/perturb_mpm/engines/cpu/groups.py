@@ -11,7 +11,8 @@ label 0 has is left of the row sum R), the pairwise energy of label l against la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,14 @@ class Compatibilities(NamedTuple):
     firsts: NDArray[np.float32]  # (G, L): label 0's row of μ
 
 
+@dataclass(frozen=True)
+class _Group:
+    members: list[int]  # the kernels
+    weights: list[float]  # what multiplies each
+    compatibility: NDArray[np.float64]  # (L, L)
+    is_potts: bool
+
+
 def group(
     terms: Sequence[PairwiseTerm],
     filters: Sequence[Filter | ExactFilter],
@@ -50,45 +59,51 @@ def group(
     self_term: bool,
 ) -> tuple[Slices, Compatibilities]:
     """Stack the slices of all kernels; values in rows are in units of 1/unit."""
-    starts = np.concatenate([[0], np.cumsum([f.rows for f in filters])]).astype(np.int64)
-    potts = [m for m, term in enumerate(terms) if term.potts_weight is not None]
-    members = [potts] if potts else []
-    members += [[m] for m in range(len(terms)) if m not in potts]
-    columns, coefficients, totals, diagonals, matrices = [], [], [], [], []
-    for group_members in members:
-        total, diagonal = np.zeros((2, voxels), dtype=np.float32)
-        for m in group_members:
-            weight = terms[m].potts_weight if m in potts else 1.0
-            columns.append(filters[m].columns + np.int32(starts[m]))
-            coefficients.append(filters[m].coefficients * np.float32((weight or 0.0) / unit))
-            total += np.float32(weight or 0.0) * filters[m].total
-            diagonal += np.float32(weight or 0.0) * filters[m].diagonal
-        totals.append(total)
-        diagonals.append(np.zeros_like(diagonal) if self_term else diagonal)
-        is_potts = bool(potts) and group_members is members[0]
-        matrices.append(1 - np.eye(n_labels) if is_potts else terms[group_members[0]].compatibility)
-    widths = [sum(filters[m].columns.shape[1] for m in ms) for ms in members]
+    groups = _groups(terms, n_labels)
+    starts = np.concatenate([[0], np.cumsum([f.rows for f in filters])]).astype(np.int32)
+    entries = sum(f.columns.shape[1] for f in filters)
     slices = Slices(
-        np.concatenate([np.empty((voxels, 0), dtype=np.int32), *columns], axis=1),
-        np.concatenate([np.empty((voxels, 0), dtype=np.float32), *coefficients], axis=1),
-        np.cumsum(widths, dtype=np.int64),
-        np.stack(totals) if totals else np.empty((0, voxels), dtype=np.float32),
-        np.stack(diagonals) if diagonals else np.empty((0, voxels), dtype=np.float32),
+        np.empty((voxels, entries), dtype=np.int32),
+        np.empty((voxels, entries), dtype=np.float32),
+        np.empty(len(groups), dtype=np.int64),
+        np.zeros((len(groups), voxels), dtype=np.float32),
+        np.zeros((len(groups), voxels), dtype=np.float32),
     )
-    return slices, _reduce(
-        matrices, [bool(potts) and g == 0 for g in range(len(members))], n_labels
-    )
+    end = 0
+    for g, each in enumerate(groups):
+        for m, weight in zip(each.members, each.weights, strict=True):
+            f = filters[m]
+            begin, end = end, end + f.columns.shape[1]
+            np.add(f.columns, starts[m], out=slices.columns[:, begin:end])
+            factor = np.float32(weight / unit)
+            np.multiply(f.coefficients, factor, out=slices.coefficients[:, begin:end])
+            slices.totals[g] += np.float32(weight) * f.total
+            if not self_term:
+                slices.diagonals[g] += np.float32(weight) * f.diagonal
+        slices.ends[g] = end
+    return slices, _reduced(groups, n_labels)
 
 
-def _reduce(
-    matrices: Sequence[NDArray[Any]], potts: Sequence[bool], n_labels: int
-) -> Compatibilities:
-    mu = np.stack(matrices) if matrices else np.empty((0, n_labels, n_labels))  # (G, L, L)
+def _groups(terms: Sequence[PairwiseTerm], n_labels: int) -> list[_Group]:
+    potts = [(m, t.potts_weight) for m, t in enumerate(terms) if t.potts_weight is not None]
+    groups = [
+        _Group([m], [1.0], term.compatibility, is_potts=False)
+        for m, term in enumerate(terms)
+        if term.potts_weight is None
+    ]
+    if potts:
+        members, weights = [m for m, _ in potts], [w for _, w in potts]
+        groups.insert(0, _Group(members, weights, 1 - np.eye(n_labels), is_potts=True))
+    return groups
+
+
+def _reduced(groups: Sequence[_Group], n_labels: int) -> Compatibilities:
+    mu = np.array([g.compatibility for g in groups]).reshape(-1, n_labels, n_labels)  # (G, L, L)
     offsets = mu[:, 1:, 0] - mu[:, :1, 0]
-    reduced = mu[:, 1:, 1:] - mu[:, :1, 1:] - offsets[:, :, np.newaxis]
+    differences = mu[:, 1:, 1:] - mu[:, :1, 1:] - offsets[:, :, np.newaxis]
     return Compatibilities(
-        np.array(potts, dtype=np.bool_),
-        reduced.astype(np.float32),
+        np.array([g.is_potts for g in groups], dtype=np.bool_),
+        differences.astype(np.float32),
         offsets.astype(np.float32),
         mu[:, 0].astype(np.float32),
     )
