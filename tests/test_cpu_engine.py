@@ -138,7 +138,7 @@ def test_exp_is_good_to_a_few_units_in_the_last_place() -> None:
 def test_the_batch_follows_the_memory_budget() -> None:
     crf = smooth_problem()
     assert prepare(crf, "cpu").batch == 32
-    sizes = [prepare(crf, "cpu", memory_budget=b).batch for b in ("2 MB", "3 MB", "100 MB")]
+    sizes = [prepare(crf, "cpu", memory_budget=b).batch for b in ("2.5 MB", "4 MB", "100 MB")]
     assert 1 <= sizes[0] < sizes[1] < sizes[2] == 32
 
 

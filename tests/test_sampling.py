@@ -190,8 +190,25 @@ def test_sampling_stops_at_the_precision_asked_for() -> None:
     posterior = pm.sample(crf, samples=2000, until=until, batch=16, iterations=1)
     assert posterior.samples < 200
     assert until.reached(posterior.counts, posterior.samples)
-    earlier = pm.sample(crf, samples=posterior.samples - 16, iterations=1)
+    earlier = pm.sample(crf, samples=posterior.samples - 32, iterations=1)
     assert not until.reached(earlier.counts, earlier.samples)
+
+
+def test_where_it_stops_does_not_depend_on_the_batch(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    crf = pm.DenseCRF(unary=np.array([[0.0] * 6, [9.0] * 6]))
+    options = {"samples": 2000, "until": pm.Precision(epsilon=0.1), "iterations": 1}
+    whole = pm.sample(crf, store=tmp_path / "samples", **options)
+    for batch in (5, 32, 100):
+        assert pm.sample(crf, batch=batch, **options) == whole
+    assert zarr.open_array(str(tmp_path / "samples"), mode="r").shape == (whole.samples, 6)
+
+
+def test_a_run_that_cannot_start_leaves_no_store(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    with pytest.raises(MemoryError):
+        pm.sample(coupled(), 2, engine="cpu", memory_budget="10 kB", store=tmp_path / "samples")
+    assert not (tmp_path / "samples").exists()
 
 
 def test_progress_is_told_after_every_batch() -> None:

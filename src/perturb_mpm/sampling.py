@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -32,6 +33,8 @@ from perturb_mpm.version import version
 Start = Literal["cold", "warm"]
 Progress = Callable[[int, int], object]
 
+# After so many samples each time ``until`` is asked, whatever the batch: the result is the same.
+CHECK_EVERY = 32
 NOISE_SCALE: dict[str, float] = {"votes": 1.0, "conditional": 0.5}
 
 
@@ -73,7 +76,8 @@ def sample(
         Mean-field updates of each sample.
     estimator
         What the posterior's marginals are: "votes" counts each sample's labels (the paper);
-        "conditional" averages softmax(−U − pairwise), which integrates the voxel's own noise out.
+        "conditional" averages softmax(−U + fields − pairwise): the voxel's own noise is
+        integrated out.
     noise_scale
         Multiplies the Gumbel noise; None means 1 for votes and 0.5 for conditional. There the
         messages are computed from softmax(β·logits) with 1/β² = 1 − noise_scale².
@@ -86,7 +90,8 @@ def sample(
     antithetic
         Make samples 2t and 2t + 1 opposites, which halves the variance of means.
     until
-        Stop as soon as this precision is reached; ``samples`` is then the most to draw.
+        Stop as soon as this precision is reached, asked after every 32 samples; ``samples`` is
+        then the most to draw.
     engine, accuracy, batch, threads, memory_budget
         Where and how it is computed, see ``perturb_mpm.engines.prepare``.
     progress
@@ -109,6 +114,7 @@ def sample(
     if until is not None:
         _check_until(until, perturbation, estimator, len(numbers), crf)
     samples_on_disk = None if store is None else SampleStore(Path(store), numbers, crf.grid)
+    batch_limit = CHECK_EVERY if until is not None else len(numbers)
 
     solver = prepare(
         crf,
@@ -121,7 +127,7 @@ def sample(
     )
     unperturbed = _unperturbed(crf, solver, iterations)  # (L, N)
     tally = Tally(crf.grid, crf.n_labels, conditional=estimator == "conditional")
-    for part in _parts(numbers, solver.batch):
+    for part in _parts(numbers, solver.batch, batch_limit):
         solver.perturb(
             perturbation,
             np.array(part, dtype=np.int64),
@@ -140,8 +146,11 @@ def sample(
             samples_on_disk.write(part, solver.labels())
         if progress is not None:
             progress(tally.samples, len(numbers))
-        if until is not None and until.reached(tally.counts, tally.samples):
+        checked = tally.samples % CHECK_EVERY == 0
+        if until is not None and checked and until.reached(tally.counts, tally.samples):
             break
+    if samples_on_disk is not None:
+        samples_on_disk.finish(tally.samples)
 
     return Posterior(
         grid=crf.grid,
@@ -155,6 +164,7 @@ def sample(
             "perturbation": perturbation.describe(),
             "sharpness": sharpness,
             "start": start,
+            "until": None if until is None else asdict(until),
             "engine": solver.engine,
             "accuracy": solver.accuracy,
             "version": version(),
@@ -178,9 +188,12 @@ def sample_range(samples: int | range) -> range:
     return samples
 
 
-def _parts(numbers: range, batch: int) -> Iterator[range]:
-    for first in range(numbers.start, numbers.stop, batch):
-        yield range(first, min(first + batch, numbers.stop))
+def _parts(numbers: range, batch: int, block: int) -> Iterator[range]:
+    """Cut a range into blocks, and these into batches."""
+    for start in range(numbers.start, numbers.stop, block):
+        stop = min(start + block, numbers.stop)
+        for first in range(start, stop, batch):
+            yield range(first, min(first + batch, stop))
 
 
 def _sharpness(estimator: Estimator, scale: float) -> float:

@@ -84,10 +84,10 @@ class Solver(Protocol):
         """
 
     def conditional(self) -> NDArray[np.int64]:
-        """Return the sum over problems of softmax(−U − pairwise), in units of 2⁻³⁰, (L, N).
+        """Return the sum of softmax(−U + fields − pairwise) over problems, in 2⁻³⁰, (L, N).
 
-        U are the CRF's own unaries, without the perturbation, and the pairwise energies those of
-        the current Q.
+        It is for perturbed problems: U + their smooth fields without the noise of each voxel, and
+        the pairwise energies of the current Q.
         """
 
     def marginals(self) -> NDArray[np.floating]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +49,7 @@ class ReferenceSolver:
         self._kernels = [kernel_matrix(term) for term in crf.terms]  # each (N, N)
         self._energies = np.empty((0, *crf.energies.shape))  # (B, L, N)
         self._q = self._energies
+        self._without_noise: NDArray[np.floating] = self._energies
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -71,8 +73,13 @@ class ReferenceSolver:
         sharpness: float = 1.0,
     ) -> None:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
-        energies = perturbation.energies(self._crf.energies, self._crf.grid, samples)
+        crf = self._crf
+        energies = perturbation.energies(crf.energies, crf.grid, samples)
         self._energies = self._checked(energies, "energies")
+        self._without_noise = crf.energies[np.newaxis]
+        if perturbation.fields:
+            smooth = replace(perturbation, scale=0.0)
+            self._without_noise = smooth.energies(crf.energies, crf.grid, samples)
         self._q = softmax(-sharpness * self._energies)
         if marginals is not None:
             self._q = np.repeat(self._checked(marginals[np.newaxis], "marginals"), len(energies), 0)
@@ -119,8 +126,8 @@ class ReferenceSolver:
         return total
 
     def conditional(self) -> NDArray[np.int64]:
-        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
-        marginals = softmax(-self._crf.energies - self.pairwise())
+        """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        marginals = softmax(-self._without_noise - self.pairwise())
         total: NDArray[np.int64] = fixed_point(marginals).sum(axis=0)
         return total
 

@@ -27,8 +27,8 @@ def choose_batch(
     problems share, ``item`` that of a value in a row.
     """
     n, labels = crf.grid.voxels, crf.n_labels - 1
-    # energies, marginals and label of each voxel; one row of values for each vertex
-    each = n * (labels * (4 + item) + 1) + rows * labels * item
+    # Of each voxel: energies, marginals, energies without noise, and a label; a row a vertex.
+    each = n * (labels * (2 * item + 4) + 1) + rows * labels * item
     fits = (budget - fixed) // each
     least = 1 if wanted is None else wanted
     require(

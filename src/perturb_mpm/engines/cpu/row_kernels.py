@@ -357,14 +357,15 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
 
 @kernel
 def conditional(
-    tile, unaries, filters, compatibility, rows, marginals, unit, whole, order, out, start, stop
+    energies, filters, compatibility, rows, marginals, unit, whole, order, out, start, stop
 ):
-    """Add softmax(−unaries − pairwise) of all problems up, times ``whole``: out (L, N).
+    """Add softmax(−energies − pairwise) of all problems up, times ``whole``: out (L, N).
 
-    ``unaries`` are the energies of one problem in tiles, (tiles, L−1, T), without perturbation.
+    ``energies`` are those of all problems without their voxel noise, in tiles.
     """
     _, count, problems = marginals.shape
-    lanes = tile * problems
+    lanes = energies.shape[2]
+    tile = lanes // problems
     flat_marginals = marginals.reshape(marginals.shape[0], count * problems)
     logits = np.empty((count, lanes), np.float32)
     shaped_logits = logits.reshape(count, tile, problems)
@@ -377,9 +378,8 @@ def conditional(
         i0 = block * tile
         size = min(tile, marginals.shape[0] - i0)
         for l in range(count):
-            for t in range(tile):
-                for b in range(problems):
-                    shaped_logits[l, t, b] = -unaries[block, l, t]
+            for k in range(lanes):
+                logits[l, k] = -widened(energies[block, l, k])
         _interact(
             i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,8 @@ class CpuSolver:
             self._dtype.itemsize,
             budget,
         )
-        self._perturber: Perturber | None = None
+        self._perturber = self._without_noise = self._perturber_of(Perturbation(scale=0.0))
+        self._samples = np.empty(0, dtype=np.int64)
         self._buffers = self._room_for(0)
         self._fresh = False  # whether the rows are those of the present marginals
 
@@ -95,8 +97,7 @@ class CpuSolver:
         self._make_room(len(energies), "energies")
         with announced():
             for b, problem in enumerate(energies):
-                place = (self._buffers.energies, np.int64(b), np.int64(len(energies)))
-                self._load_energies(problem, *place)
+                self._load_energies(problem, b)
             if marginals is None:
                 self._begin(1.0)
                 return
@@ -112,11 +113,11 @@ class CpuSolver:
         sharpness: float = 1.0,
     ) -> None:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
-        if self._perturber is None or self._perturber.perturbation != perturbation:
-            self._perturber = Perturber(
-                perturbation, self._crf.energies, self._crf.grid, self._order, self._threads
-            )
+        if self._perturber.perturbation != perturbation:
+            self._perturber = self._perturber_of(perturbation)
+            self._without_noise = self._perturber_of(replace(perturbation, scale=0.0))
         self._make_room(len(samples), "samples")
+        self._samples = samples
         self._perturber.fill(self._buffers.energies, samples, self._ceiling)
         with announced():
             if marginals is None:
@@ -159,19 +160,16 @@ class CpuSolver:
         return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._crf.grid.voxels)
 
     def conditional(self) -> NDArray[np.int64]:
-        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
-        labels, n = self._crf.energies.shape
-        tile, tiles = self._buffers.tile, self._buffers.tiles
-        unaries = np.zeros((tiles, labels - 1, tile), dtype=np.float32)
-        out = np.zeros((labels, n), dtype=np.int64)
+        """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        out = np.zeros(self._crf.energies.shape, dtype=np.int64)
+        energies = np.zeros(self._buffers.energies.shape, dtype=np.float32)
+        self._without_noise.fill(energies, self._samples, self._ceiling)
         with announced():
-            self._load_energies(self._crf.energies, unaries, np.int64(0), np.int64(1))
             self._refresh()
             self._threads.run(
                 kernels.conditional,
-                tiles,
-                np.int64(tile),
-                unaries,
+                self._buffers.tiles,
+                energies,
                 self._slices,
                 self._compatibilities,
                 self._buffers.rows,
@@ -276,6 +274,10 @@ class CpuSolver:
             self._dtype,
         )
 
+    def _perturber_of(self, perturbation: Perturbation) -> Perturber:
+        crf = self._crf
+        return Perturber(perturbation, crf.energies, crf.grid, self._order, self._threads)
+
     def _begin(self, sharpness: float) -> None:
         self._threads.run(
             kernels.begin,
@@ -288,16 +290,18 @@ class CpuSolver:
             np.float32(sharpness),
         )
 
-    def _load_energies(
-        self,
-        problem: NDArray[np.floating],
-        tiles: NDArray[Any],
-        place: np.int64,
-        problems: np.int64,
-    ) -> None:
+    def _load_energies(self, problem: NDArray[np.floating], place: int) -> None:
         source = self._checked(problem, "energies")
-        arguments = (source, self._order, tiles, place, problems, self._ceiling)
-        self._threads.run(kernels.load_problem, source.shape[1], *arguments)
+        self._threads.run(
+            kernels.load_problem,
+            source.shape[1],
+            source,
+            self._order,
+            self._buffers.energies,
+            np.int64(place),
+            np.int64(self._buffers.problems),
+            self._ceiling,
+        )
 
     def _load_marginals(self, problem: NDArray[np.floating], place: int) -> None:
         source = self._checked(problem, "marginals")
