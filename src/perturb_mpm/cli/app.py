@@ -20,3 +20,22 @@ app.command(
     help="Segment a made-up brain with a glioma; write a picture and NIfTI files.",
     help_epilogue="Example:  perturb-mpm demo --output demo --seed 3",
 )
+
+reproduce = App(
+    name="reproduce",
+    help="Repeat the paper's experiments.",
+    help_epilogue="Example:  perturb-mpm reproduce synthetic --quick",
+)
+reproduce.command(
+    "perturb_mpm.cli.reproduce:synthetic",
+    name="synthetic",
+    help="Repeat the paper's validation on tiny grids; write a table, two figures and a page.",
+    help_epilogue="Example:  perturb-mpm reproduce synthetic --quick --output synthetic",
+)
+reproduce.command(
+    "perturb_mpm.cli.reproduce_volumes:volumes",
+    name="volumes",
+    help="Sample the volumes of real tumours with and without random fields; write a table.",
+    help_epilogue="Example:  perturb-mpm reproduce volumes --data brats2021_2mm --quick",
+)
+app.command(reproduce)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,13 @@ SHARPNESS = 1 / math.sqrt(1 - NOISE_SCALE**2)
 # Samples at a time. With 2¹⁴ a threaded matrix product was six times slower on a busy machine: the
 # matrices are too small to share out.
 _BATCH = 2**10
+
+# Batches of noise that are kept: a million samples, 100 MB at most. The settings and estimators
+# that follow each other share their noise, and drawing it is half of the work.
+_KEPT = 2**10
+
+# As float64 holds no less in 1 − p, and a logarithm is taken of it.
+_LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,20 @@ def mean_field_marginals(crf: DenseCRF) -> NDArray[np.float64]:
     return _logistic(-d)
 
 
-def votes(crf: DenseCRF, sizes: Sequence[int], seed: int) -> NDArray[np.int64]:
+def votes(
+    crf: DenseCRF, sizes: Sequence[int], seed: int, *, printed_sign: bool = False
+) -> NDArray[np.int64]:
     """Return how many of the first S samples vote for label 1, for each S in ``sizes``: (C, N).
 
     ``sizes`` rise. The samples are those of ``pm.sample`` with the same seed, but for rounding.
+    ``printed_sign`` adds the noise to the energies, as the paper prints it.
     """
+    sign = -1.0 if printed_sign else 1.0
     kernel, difference = _binary(crf)
     counts = []
     total = np.zeros(crf.grid.voxels, dtype=np.int64)
     for batch, is_size in _batches(sizes):
-        d = _last_update(kernel, difference - _noise(crf, batch, seed), sharpness=1.0)
+        d = _last_update(kernel, difference - sign * _noise(crf, batch, seed), sharpness=1.0)
         total += (d < 0).sum(axis=0)
         if is_size:
             counts.append(total.copy())
@@ -95,9 +107,10 @@ def smoothed(counts: NDArray[np.int64], samples: int) -> NDArray[np.float64]:
 def errors(estimate: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[float, float]:
     """Return the total variation and the mean absolute error of log-probabilities.
 
-    Both are marginals of label 1, (N,), strictly between 0 and 1.
+    Both are marginals of label 1, (N,), and taken to be at least 1e-12 and at most 1 − 1e-12.
     """
-    one, other = np.stack([1 - estimate, estimate]), np.stack([1 - truth, truth])
+    inside = [np.clip(p, _LEAST, 1 - _LEAST) for p in (estimate, truth)]
+    one, other = (np.stack([1 - p, p]) for p in inside)
     return total_variation(one, other), log_probability_error(one, other)
 
 
@@ -124,8 +137,15 @@ def _last_update(
 
 def _noise(crf: DenseCRF, samples: range, seed: int) -> NDArray[np.float64]:
     """Return γ(1) − γ(0), (B, N)."""
-    noise = gumbel(seed, samples, crf.grid.index, 2).astype(np.float64)  # (B, 2, N)
-    return noise[:, 1] - noise[:, 0]
+    return _kept_noise(seed, samples, tuple(crf.grid.index.tolist()))
+
+
+@lru_cache(maxsize=_KEPT)
+def _kept_noise(seed: int, samples: range, voxels: tuple[int, ...]) -> NDArray[np.float64]:
+    noise = gumbel(seed, samples, voxels, 2).astype(np.float64)  # (B, 2, N)
+    difference: NDArray[np.float64] = noise[:, 1] - noise[:, 0]
+    difference.flags.writeable = False
+    return difference
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[tuple[range, bool]]:
