@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from cyclopts import App
+
+from perturb_mpm.version import version
 
 app = App(
     name="perturb-mpm",
     help="Segment medical images with a dense CRF, and see how uncertain the segmentation is.",
     help_epilogue="Example:  perturb-mpm demo --output demo",
-    version=lambda: version("perturb-mpm"),
+    version=version,
     # Ctrl-C is reported like every other failure, by main.
     suppress_keyboard_interrupt=False,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator
 
@@ -57,15 +56,3 @@ class Collector:
 def generator(method: str, seed: int, number: int = 0) -> np.random.Generator:
     """Return random numbers that belong to a method, a seed and the number of a sample or chain."""
     return np.random.default_rng([seed & 0xFFFFFFFF, seed >> 32, _STREAMS[method], number])
-
-
-def digest(*parts: object) -> str:
-    """Return a name for the content of arrays and plain values, the same for the same content."""
-    whole = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            whole.update(f"{part.dtype}{part.shape}".encode())
-            whole.update(np.ascontiguousarray(part).data)
-        else:
-            whole.update(repr(part).encode())
-    return whole.hexdigest()

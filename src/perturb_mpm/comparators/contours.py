@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.comparators import signed_distance
-from perturb_mpm.comparators.common import Collector, Samples, digest, generator
+from perturb_mpm.comparators.common import Collector, Samples, generator
 from perturb_mpm.engines.memory import require, resolve_budget
+from perturb_mpm.fingerprint import digest
 from perturb_mpm.grid import Grid
 from perturb_mpm.posterior import Posterior
 

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.comparators.common import digest
 from perturb_mpm.comparators.grid_crf import GridCRF
 from perturb_mpm.crf import DenseCRF, PairwiseTerm
-from perturb_mpm.fingerprint import fingerprint
+from perturb_mpm.fingerprint import digest, fingerprint
 
 Model = DenseCRF | GridCRF
 
