@@ -7,7 +7,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import files, synthetic
+from benchmarks import figures, files, synthetic
 from benchmarks.accuracy import exact_rows, sample_rows, softmax, tumour_border
 from benchmarks.measure import Plan, Row, measure
 from benchmarks.problems import Problem, crf_of, in_fours
@@ -83,3 +83,10 @@ def test_results_are_written_whole(tmp_path: Path) -> None:
     files.write_json(path, {"rows": [1.5]})
     assert json.loads(path.read_text()) == {"rows": [1.5]}
     assert [p.name for p in path.parent.iterdir()] == ["cpu.json"]
+
+
+def test_the_readme_shows_the_figures_of_the_committed_run() -> None:
+    text = figures.README.read_text(encoding="utf-8")
+    rendered = figures.rendered(files.read_json(figures.RESULTS))
+    assert figures.with_figures(text, rendered) == text
+    assert figures.with_figures(text, "nothing") != text

@@ -1,0 +1,79 @@
+"""The README's figures, from the JSON of a full run: ``python -m benchmarks.figures``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.files import read_json
+from benchmarks.worker import ROOT
+
+RESULTS = ROOT / "benchmarks/results/cpu.json"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+
+HEADER = (
+    "| problem | engine | one problem, ms / iteration | × faster | batch of {batch}, "
+    "ms / problem and iteration | × faster | peak GB, batch | error of K·Q/K·1: anywhere, at the "
+    "tumour's border |"
+)
+
+
+def rendered(results: dict[str, Any]) -> str:
+    """Return the Markdown of the figures."""
+    batch, machine = results["plan"]["batch"], results["machine"]
+    cpu = machine["cpu"]
+    lines = [
+        f"Five labels, a spatial and a 7-D bilateral kernel; {cpu}, "
+        f"{results['plan']['threads']} threads, {machine['date'][:10]}; pydensecrf2 has one thread "
+        "and no batches. `make bench` does it again and explains the columns "
+        "([benchmarks](benchmarks/README.md)).",
+        "",
+        HEADER.format(batch=batch),
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [_row(row) for row in results["rows"]]
+    lines += ["", *_sampling(results["rows"])]
+    return "\n".join(lines)
+
+
+def _row(row: dict[str, Any]) -> str:
+    name = f"{row['problem']}, {row['voxels'] / 1e6:.2f} M voxels, {row['setting']}"
+    error = row["error"]
+    cells = [
+        name,
+        row["engine"],
+        _number(row["one_s"], 1e3),
+        _number(row["one_speedup"]),
+        _number(row["batch_s"], 1e3),
+        _number(row["batch_speedup"]),
+        _number(row["batch_peak_gb"]),
+        f"{error['rms']:.4f}, {error['rms_border']:.4f}" if error else "–",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _sampling(rows: list[dict[str, Any]]) -> list[str]:
+    sampled = [row for row in rows if row["sample_speedup"] is not None]
+    return [
+        f"200 samples of 10 iterations on {row['problem']} ({row['setting']}), from arrays to "
+        f"posterior: {row['sample_s']:.0f} s, {row['sample_fields_s']:.0f} s with two smooth "
+        f"fields, {row['sample_peak_gb']:.1f} GB at most; {row['sample_speedup']:.1f} times faster "
+        "than a loop through pydensecrf2."
+        for row in sampled
+    ]
+
+
+def _number(value: float | None, factor: float = 1.0) -> str:
+    return "–" if value is None else f"{float(f'{value * factor:.3g}'):g}"
+
+
+def with_figures(readme: str, figures: str) -> str:
+    """Return the README with its figures replaced."""
+    before, rest = readme.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    text = README.read_text(encoding="utf-8")
+    README.write_text(with_figures(text, rendered(read_json(RESULTS))), encoding="utf-8")
