@@ -22,11 +22,14 @@ def rendered(results: dict[str, Any]) -> str:
     """Return the Markdown of the figures."""
     batch, machine = results["plan"]["batch"], results["machine"]
     cpu = machine["cpu"]
-    lines = [
+    about = (
         f"Five labels, a spatial and a 7-D bilateral kernel; {cpu}, "
         f"{results['plan']['threads']} threads, {machine['date'][:10]}; pydensecrf2 has one thread "
         "and no batches. `make bench` does it again and explains the columns "
-        "([benchmarks](benchmarks/README.md)).",
+        "([benchmarks](benchmarks/README.md))."
+    )
+    lines = [
+        about,
         "",
         HEADER.format(batch=batch),
         "|---|---|--:|--:|--:|--:|--:|--:|",

@@ -109,18 +109,23 @@ class Peer:
         return {}
 
     def sample(self, folder: str, samples: int, iterations: int) -> Answer:
-        """Solve so many perturbed problems one after the other; return the seconds of each.
+        """Sample one perturbed problem after the other and count labels; return seconds of each.
 
-        Making the noise is not counted.
+        Noise is made as quickly as NumPy can: γ = −log e, e exponential, in float32.
         """
         energies = np.load(Path(folder) / "energies.npy", allow_pickle=False)
+        counts = np.zeros(energies.shape, dtype=np.uint16)
+        voxels = np.arange(energies.shape[1])
+        rng = np.random.default_rng(0)
         times = []
-        for number in range(samples):
-            noise = np.random.default_rng(number).gumbel(size=energies.shape).astype(np.float32)
-            perturbed = energies - noise
+        for _ in range(samples):
             began = time.perf_counter()
+            perturbed = rng.standard_exponential(energies.shape, dtype=np.float32)
+            np.maximum(perturbed, np.finfo(np.float32).tiny, out=perturbed)
+            np.log(perturbed, out=perturbed)
+            perturbed += energies
             self.crf.setUnaryEnergy(perturbed)
-            np.argmax(np.array(self.crf.inference(iterations)), axis=0)
+            counts[np.argmax(np.array(self.crf.inference(iterations)), axis=0), voxels] += 1
             times.append(time.perf_counter() - began)
         return {"seconds": times}
 

@@ -65,10 +65,12 @@ def iterate(
     while done < iterations and not (tolerance is not None and change <= tolerance):
         if done == iterations - 2 and not change <= limit:
             before_last = solver.marginals()
-        step = solver.step(update, damping)
+        watched = tolerance is not None or done >= iterations - 2
+        step = solver.step(update, damping, watched=watched)
         done += 1
         previous = change
-        change, foreground = float(step.maximum[0]), float(step.foreground[0])
+        if watched:
+            change, foreground = float(step.maximum[0]), float(step.foreground[0])
     if before_last is not None and done == iterations:
         two_updates = float(np.abs(solver.marginals() - before_last).max())
     return Course(update, done, change <= limit, change, foreground, previous, two_updates)

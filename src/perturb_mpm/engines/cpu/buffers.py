@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Lanes of a tile: long enough for vector instructions, small enough for the first cache.
-LANES = 512
+LANES = 1024
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,17 @@ class Filter:
 
 
 def factorize(
-    lattice: Lattice, normalization: Normalization, gain: float, threads: Threads
+    lattice: Lattice,
+    normalization: Normalization,
+    gain: float,
+    threads: Threads,
+    *,
+    wide_rows: bool = False,
 ) -> Filter:
     """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
 
-    The lattice's own weights are used up.
+    The lattice's own weights are used up. For ``wide_rows``, those of a batch, the splat may be
+    in two stages.
     """
     n = len(lattice.columns)
     splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
@@ -101,7 +107,7 @@ def factorize(
         masses = _masses(lattice, splat, before, threads)
     total = gain * after * _sliced(lattice, masses[-1], threads)
     own = np.minimum(gain * _own_response(lattice, threads), raw)
-    splats = _in_two_stages(lattice, before, threads)
+    splats = _in_two_stages(lattice, before, threads) if wide_rows else ()
     if not splats:
         _share(splat, before, masses[0], threads)
         splats = (splat,)

@@ -236,7 +236,8 @@ class CpuSolver:
         gain = published_gain(narrow.shape[1])
         if self.accuracy != "plain" and term.normalization == "none":  # cancels in all others
             gain = calibrated_gain(narrow, lattice, self._threads)
-        return factorize(lattice, term.normalization, gain, self._threads)
+        compact = self._dtype == np.uint16
+        return factorize(lattice, term.normalization, gain, self._threads, wide_rows=compact)
 
     def _unary_marginals(self) -> NDArray[np.float32]:
         """Return softmax(−U), (N, L), in the engine's order."""

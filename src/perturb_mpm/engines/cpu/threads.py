@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 # Several pieces a thread even out what a busy core delays.
-PIECES_PER_THREAD = 8
+PIECES_PER_THREAD = 4
 SMALLEST_PIECE = 16
 
 
