@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,3 +193,21 @@ def test_calibration_leaves_constant_images_alone(caplog: pytest.LogCaptureFixtu
         pm.mean_field(crf, engine="reference").free_energy, rel=0.05
     )
     assert math.isfinite(q.free_energy)
+
+
+def test_without_normalisation_the_lattice_has_the_gaussian_s_size() -> None:
+    """The plain lattice is too small by a factor, as published; calibration takes it away."""
+    smooth = smooth_problem((14, 16, 12))
+    kernel = smooth.kernels[1]
+    crf = pm.DenseCRF(
+        unary=smooth.grid.scatter(smooth.energies, 0.0),
+        kernels=[replace(kernel, normalization="none", weight=0.01)],
+        mask=smooth.grid.mask,
+    )
+    sums = {}
+    for engine, accuracy in (("reference", "exact"), ("cpu", "calibrated"), ("cpu", "plain")):
+        solver = prepare(crf, engine, accuracy, batch=1)
+        solver.load(crf.energies[np.newaxis])
+        sums[accuracy] = float(solver.pairwise().sum())
+    assert sums["calibrated"] == pytest.approx(sums["exact"], rel=0.03)
+    assert sums["plain"] < 0.8 * sums["exact"]

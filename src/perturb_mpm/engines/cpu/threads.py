@@ -41,9 +41,3 @@ class Threads:
             self._pool.submit(kernel, *arguments, start, stop) for start, stop in pairwise(edges)
         ]
         return [future.result() for future in futures]
-
-    def together(self, *tasks: Callable[[], Any]) -> list[Any]:
-        """Run independent tasks, none of which uses these threads, and return their results."""
-        if self._pool is None:
-            return [task() for task in tasks]
-        return [future.result() for future in [self._pool.submit(task) for task in tasks]]
