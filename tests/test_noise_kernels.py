@@ -15,8 +15,8 @@ from perturb_mpm import checks
 from perturb_mpm.engines.cpu import noise_kernels as kernels
 from perturb_mpm.engines.cpu.order import morton_order
 from perturb_mpm.engines.cpu.perturber import Perturber
-from perturb_mpm.engines.cpu.row_kernels import load_problem
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.cpu.transfer_kernels import load_problem
 from perturb_mpm.fields import Field
 from perturb_mpm.grid import Grid
 from perturb_mpm.noise import bits, gumbel, key_words, uniform

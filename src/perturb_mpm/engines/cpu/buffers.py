@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Lanes of a tile: long enough for vector instructions, small enough for the first cache.
+# Lanes of a tile: long enough for vector instructions, small enough for a core's own caches.
 LANES = 1024
 
 

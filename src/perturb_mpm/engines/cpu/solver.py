@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from perturb_mpm.crf import DenseCRF, PairwiseTerm
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
+from perturb_mpm.engines.cpu import transfer_kernels as transfer
 from perturb_mpm.engines.cpu.buffers import Buffers
 from perturb_mpm.engines.cpu.calibration import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.compile import announced
@@ -184,7 +185,7 @@ class CpuSolver:
     def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
         sizes = self._threads.run(
-            kernels.count_votes, len(self._order), self._buffers.labels, self._order, counts
+            transfer.count_votes, len(self._order), self._buffers.labels, self._order, counts
         )
         total: NDArray[np.int64] = np.sum(sizes, axis=0)
         return total
@@ -193,7 +194,7 @@ class CpuSolver:
         """Return Q, (B, L, N)."""
         out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)
         arguments = (self._buffers.marginals, self._order, self._unit, out)
-        self._threads.run(kernels.unload_marginals, out.shape[2], *arguments)
+        self._threads.run(transfer.unload_marginals, out.shape[2], *arguments)
         return out
 
     def labels(self) -> NDArray[np.uint8]:
@@ -294,7 +295,7 @@ class CpuSolver:
     def _load_energies(self, problem: NDArray[np.floating], place: int) -> None:
         source = self._checked(problem, "energies")
         self._threads.run(
-            kernels.load_problem,
+            transfer.load_problem,
             source.shape[1],
             source,
             self._order,
@@ -307,7 +308,7 @@ class CpuSolver:
     def _load_marginals(self, problem: NDArray[np.floating], place: int) -> None:
         source = self._checked(problem, "marginals")
         self._threads.run(
-            kernels.load_marginals,
+            transfer.load_marginals,
             source.shape[1],
             source,
             self._order,
