@@ -6,11 +6,13 @@ UV ?= $(shell command -v uv 2>/dev/null)
 VENV := .venv
 PEER := .venv-peer
 RUN := $(VENV)/bin/python
+TORCH ?= torch==2.13.0
+TRITON ?= triton==3.6.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one environment would race
-.PHONY: help demo test lint bench peer clean
+.PHONY: help demo test lint bench peer gpu clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -30,6 +32,8 @@ bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) benchmarks/cpu.py $(BENCH_ARGS)
 
 peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C++ compiler)
+
+gpu: $(VENV)/.gpu  ## install PyTorch and Triton, which the GPU engine and its tests need
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(PEER) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -60,6 +64,11 @@ $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	$(call install,$(VENV),--editable '.[$*]')
+	@touch $@
+
+# By pip alone: the exact version decides which build of PyTorch is taken.
+$(VENV)/.gpu: pyproject.toml | $(VENV)/.test
+	$(PIP) --python $(VENV)/bin/python install --quiet --disable-pip-version-check $(TORCH) $(TRITON)
 	@touch $@
 
 $(PEER)/.base: | $(PEER)/bin/python
