@@ -181,7 +181,7 @@ class Posterior:
 
     def marginals_of(self, estimator: Source) -> NDArray[np.float64]:
         """Return the marginals by votes, conditional or mean_field, (L, *spatial)."""
-        return self._image(self._voxel_marginals(estimator), 1)
+        return self._image(self.voxel_marginals(estimator), 1)
 
     def entropy_of(self, estimator: Source) -> NDArray[np.float64]:
         """Return the entropy in bits by votes, conditional or mean_field, (*spatial)."""
@@ -296,7 +296,8 @@ class Posterior:
         checks.choice(estimator, "estimator of this posterior", list(held))
         return held[estimator]
 
-    def _voxel_marginals(self, estimator: Source) -> NDArray[np.float64]:
+    def voxel_marginals(self, estimator: Source) -> NDArray[np.float64]:
+        """Return the marginals inside the mask, (L, N)."""
         scores = self._scores(estimator)
         if estimator == "votes":
             return scores / float(self.samples)
@@ -308,12 +309,12 @@ class Posterior:
     def _voxel_entropy(self, estimator: Source) -> NDArray[np.float64]:
         if estimator == "votes":
             return uncertainty.entropy_of_votes(self.voxel_counts, self.samples)
-        return uncertainty.entropy_of_marginals(self._voxel_marginals(estimator))
+        return uncertainty.entropy_of_marginals(self.voxel_marginals(estimator))
 
     def _voxel_minority(self) -> NDArray[np.float64]:
         if self.estimator == "votes":
             return self._dissent() / self.samples
-        minority: NDArray[np.float64] = 1.0 - self._voxel_marginals(self.estimator).max(axis=0)
+        minority: NDArray[np.float64] = 1.0 - self.voxel_marginals(self.estimator).max(axis=0)
         return minority
 
     def _dissent(self) -> NDArray[np.int64]:

@@ -1,0 +1,43 @@
+"""Extent of resection, residual tumour volume, and the statistics that go with them."""
+
+from __future__ import annotations
+
+from perturb_mpm.biomarkers.agreement import bland_altman, icc, kendalls_w
+from perturb_mpm.biomarkers.intervals import conformal_widening, coverage, crps
+from perturb_mpm.biomarkers.multiple import bonferroni, holm
+from perturb_mpm.biomarkers.resection import (
+    distribution,
+    extent_of_resection,
+    paired_samples,
+    region_volume_ml,
+)
+from perturb_mpm.biomarkers.resection_classes import (
+    KARSCHNIA_2021,
+    RANO_RESECT,
+    ResectionClass,
+    class_probabilities,
+    classify,
+)
+from perturb_mpm.biomarkers.signed_rank import hodges_lehmann, wilcoxon_exact
+
+__all__ = [
+    "extent_of_resection",
+    "region_volume_ml",
+    "paired_samples",
+    "distribution",
+    "ResectionClass",
+    "RANO_RESECT",
+    "KARSCHNIA_2021",
+    "classify",
+    "class_probabilities",
+    "crps",
+    "coverage",
+    "conformal_widening",
+    "wilcoxon_exact",
+    "hodges_lehmann",
+    "bonferroni",
+    "holm",
+    "icc",
+    "bland_altman",
+    "kendalls_w",
+]

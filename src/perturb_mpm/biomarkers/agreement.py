@@ -1,0 +1,165 @@
+"""How well raters agree: ICC(A,1), Bland–Altman limits, Kendall's W."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+
+
+@dataclass(frozen=True)
+class IntraclassCorrelation:
+    """ICC(A,1): absolute agreement of single ratings, subjects and raters random."""
+
+    estimate: float
+    lower: float
+    upper: float
+    subjects: int
+    raters: int
+
+
+def icc(ratings: ArrayLike, confidence: float = 0.95) -> IntraclassCorrelation:
+    """Return ICC(A,1) of ``ratings`` (subjects, raters) with its interval.
+
+    (MSR − MSE)/(MSR + (k − 1)·MSE + k·(MSC − MSE)/n), McGraw & Wong 1996, who give the interval.
+    Subjects with a NaN are dropped. Where all ratings are equal it is undefined: NaN.
+    """
+    from scipy.stats import f as f_law
+
+    confidence = checks.number(confidence, "confidence", positive=True, below=1)
+    table = _table(ratings)
+    n, k = table.shape
+    grand = table.mean()
+    between = k * float(((table.mean(axis=1) - grand) ** 2).sum())
+    columns = n * float(((table.mean(axis=0) - grand) ** 2).sum())
+    rest = float(((table - grand) ** 2).sum()) - between - columns
+    msr, msc, mse = between / (n - 1), columns / (k - 1), max(rest, 0.0) / ((n - 1) * (k - 1))
+    denominator = msr + (k - 1) * mse + k * (msc - mse) / n
+    if denominator <= 0:
+        return IntraclassCorrelation(math.nan, math.nan, math.nan, n, k)
+    value = (msr - mse) / denominator
+    if mse == 0 and msc == 0:
+        return IntraclassCorrelation(value, 1.0, 1.0, n, k)
+    a = k * value / (n * (1 - value))
+    b = 1 + k * value * (n - 1) / (n * (1 - value))
+    freedom = (a * msc + b * mse) ** 2 / (
+        (a * msc) ** 2 / (k - 1) + (b * mse) ** 2 / ((n - 1) * (k - 1))
+    )
+    tail = 1 - (1 - confidence) / 2
+    above = f_law.ppf(tail, n - 1, freedom)
+    below = f_law.ppf(tail, freedom, n - 1)
+    noise = k * msc + (k * n - k - n) * mse
+    lower = n * (msr - above * mse) / (above * noise + n * msr)
+    upper = n * (below * msr - mse) / (noise + n * below * msr)
+    return IntraclassCorrelation(value, float(lower), float(upper), n, k)
+
+
+@dataclass(frozen=True)
+class BlandAltman:
+    """Bias and limits of agreement of two methods, each with its confidence interval."""
+
+    bias: float
+    bias_interval: tuple[float, float]
+    lower_limit: float
+    lower_limit_interval: tuple[float, float]
+    upper_limit: float
+    upper_limit_interval: tuple[float, float]
+    slope: float
+    """Of the difference on the mean: not 0 where the disagreement grows with the size."""
+    subjects: int
+
+
+def bland_altman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> BlandAltman:
+    """Return mean and mean ± 1.96 sd of x − y, with exact intervals (Carkeet 2015).
+
+    The limits' intervals come from the noncentral t distribution. Pairs with a NaN are dropped.
+    """
+    from scipy.stats import nct, norm
+    from scipy.stats import t as t_law
+
+    confidence = checks.number(confidence, "confidence", positive=True, below=1)
+    table = _table(np.column_stack([_column(x, "x"), _column(y, "y")]))
+    n = len(table)
+    differences = table[:, 0] - table[:, 1]
+    bias, spread = float(differences.mean()), float(differences.std(ddof=1))
+    tails = ((1 - confidence) / 2, (1 + confidence) / 2)
+    z = float(norm.ppf(0.975))
+    error = spread / math.sqrt(n)
+    quantiles = [float(nct.ppf(tail, n - 1, z * math.sqrt(n))) * error for tail in tails]
+    half = float(t_law.ppf(tails[1], n - 1)) * error
+    means = table.mean(axis=1)
+    centred = means - means.mean()
+    square = float((centred**2).sum())
+    return BlandAltman(
+        bias=bias,
+        bias_interval=(bias - half, bias + half),
+        lower_limit=bias - z * spread,
+        lower_limit_interval=(bias - quantiles[1], bias - quantiles[0]),
+        upper_limit=bias + z * spread,
+        upper_limit_interval=(bias + quantiles[0], bias + quantiles[1]),
+        slope=float((centred * differences).sum()) / square if square > 0 else math.nan,
+        subjects=n,
+    )
+
+
+@dataclass(frozen=True)
+class Concordance:
+    """Kendall's W: 1 where all raters rank the subjects alike, 0 where they share nothing."""
+
+    w: float
+    statistic: float
+    """χ² = m(n − 1)W, with n − 1 degrees of freedom."""
+    pvalue: float
+    subjects: int
+    raters: int
+
+
+def kendalls_w(ratings: ArrayLike) -> Concordance:
+    """Return Kendall's W of ``ratings`` (subjects, raters), corrected for ties.
+
+    W = 12·S/(m²(n³ − n) − m·ΣT), S the sum of squared deviations of the subjects' rank sums, T the
+    sum of t³ − t over each rater's groups of t tied ranks. NaN where every rater ties all subjects.
+    """
+    from scipy.stats import chi2, rankdata
+
+    table = _table(ratings)
+    n, m = table.shape
+    ranks = rankdata(table, axis=0)  # (n, m) midranks
+    sums = ranks.sum(axis=1)
+    s = float(((sums - sums.mean()) ** 2).sum())
+    ties = 0.0
+    for column in ranks.T:
+        sizes = np.unique(column, return_counts=True)[1]
+        ties += float((sizes.astype(np.float64) ** 3 - sizes).sum())
+    denominator = m**2 * (n**3 - n) - m * ties
+    if denominator <= 0:
+        return Concordance(math.nan, math.nan, math.nan, n, m)
+    w = 12 * s / denominator
+    statistic = m * (n - 1) * w
+    return Concordance(w, statistic, float(chi2.sf(statistic, n - 1)), n, m)
+
+
+def _table(ratings: ArrayLike) -> NDArray[np.float64]:
+    """Return the complete rows of a table (subjects, raters)."""
+    table = checks.numeric(ratings, "ratings").astype(np.float64)
+    if table.ndim != 2 or table.shape[1] < 2:
+        raise ValueError(
+            f"ratings must be (subjects, raters) with at least two raters, got shape {table.shape}"
+        )
+    if np.isinf(table).any():
+        raise ValueError("ratings must not be infinite; NaN marks a value that is missing")
+    table = table[~np.isnan(table).any(axis=1)]
+    if len(table) < 3:
+        raise ValueError(f"ratings must have at least three complete subjects, got {len(table)}")
+    return table
+
+
+def _column(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    array = checks.numeric(values, name).astype(np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be a list of numbers, got shape {array.shape}")
+    return array

@@ -1,0 +1,73 @@
+"""Is the uncertainty any good? Measures of any posterior, or of samples from elsewhere."""
+
+from __future__ import annotations
+
+from perturb_mpm.evaluation.case import evaluate_case
+from perturb_mpm.evaluation.detection import (
+    auroc,
+    average_precision,
+    detection_curve,
+    error_detection,
+)
+from perturb_mpm.evaluation.error_overlap import error_overlap
+from perturb_mpm.evaluation.failure import risk_coverage
+from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
+from perturb_mpm.evaluation.overlap import confusion, dice, iou
+from perturb_mpm.evaluation.patches import patch_counts
+from perturb_mpm.evaluation.prediction import (
+    Prediction,
+    from_marginals,
+    from_posterior,
+    from_samples,
+)
+from perturb_mpm.evaluation.raters import (
+    best_dice,
+    generalized_energy_distance,
+    level_dice,
+    matched_iou,
+    rater_correlation,
+)
+from perturb_mpm.evaluation.regions import default_regions
+from perturb_mpm.evaluation.rows import Row, Summary, summarise
+from perturb_mpm.evaluation.structures import (
+    agreement_of_votes,
+    image_uncertainty,
+    lesions,
+    volume_variation,
+)
+from perturb_mpm.evaluation.surface import hausdorff95, surface_dice
+
+__all__ = [
+    "Prediction",
+    "from_posterior",
+    "from_samples",
+    "from_marginals",
+    "evaluate_case",
+    "Row",
+    "Summary",
+    "summarise",
+    "default_regions",
+    "confusion",
+    "dice",
+    "iou",
+    "hausdorff95",
+    "surface_dice",
+    "error_detection",
+    "detection_curve",
+    "auroc",
+    "average_precision",
+    "error_overlap",
+    "filtered_curve",
+    "binary_entropy_percent",
+    "patch_counts",
+    "generalized_energy_distance",
+    "matched_iou",
+    "best_dice",
+    "rater_correlation",
+    "level_dice",
+    "volume_variation",
+    "agreement_of_votes",
+    "lesions",
+    "image_uncertainty",
+    "risk_coverage",
+]

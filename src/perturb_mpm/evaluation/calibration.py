@@ -1,0 +1,150 @@
+"""Do probabilities mean what they say? Three measures share the name ECE: they are named apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+
+TOP_LABEL_BINS, FOREGROUND_BINS, CLASS_BINS = 15, 10, 20
+_EDGE = 1e-9  # votes k/S sit on the edges of bins: 0.29·100 must not fall into bin 28
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How often events of a stated probability happen, bin by bin; bins without any are NaN."""
+
+    confidence: NDArray[np.float64]  # (B,) mean stated probability
+    accuracy: NDArray[np.float64]  # (B,) how often it happened
+    voxels: NDArray[np.int64]  # (B,)
+
+    @property
+    def expected_error(self) -> float:
+        """ECE: the mean |accuracy − confidence| over voxels; NaN without voxels."""
+        total = int(self.voxels.sum())
+        if total == 0:
+            return math.nan
+        return float(np.nansum(self.voxels * np.abs(self.accuracy - self.confidence)) / total)
+
+    @property
+    def average_error(self) -> float:
+        """ACE: the mean over bins that are not empty."""
+        return float(np.nanmean(self._gaps)) if self.voxels.any() else math.nan
+
+    @property
+    def largest_error(self) -> float:
+        """MCE: the largest of any bin."""
+        return float(np.nanmax(self._gaps)) if self.voxels.any() else math.nan
+
+    @property
+    def _gaps(self) -> NDArray[np.float64]:
+        return np.abs(self.accuracy - self.confidence)
+
+    def pooled(self, other: Reliability) -> Reliability:
+        """Return the curve of the voxels of both."""
+        voxels = self.voxels + other.voxels
+
+        def mean(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+            total = np.nan_to_num(a) * self.voxels + np.nan_to_num(b) * other.voxels
+            return _means(total, voxels)
+
+        return Reliability(
+            mean(self.confidence, other.confidence), mean(self.accuracy, other.accuracy), voxels
+        )
+
+
+def reliability(probability: ArrayLike, happened: ArrayLike, bins: int) -> Reliability:
+    """Return the reliability curve of stated probabilities; p = 1 falls into the last bin."""
+    bins = checks.integer(bins, "bins", minimum=1)
+    p = checks.numeric(probability, "probability").ravel()
+    event = np.asarray(happened).ravel()
+    if p.shape != event.shape:
+        raise ValueError(
+            f"probability and happened must have the same shape, got {p.shape} and {event.shape}"
+        )
+    checks.finite(p, "probability")
+    if p.size and (p.min() < -_EDGE or p.max() > 1 + 1e-5):
+        raise ValueError(f"probability must lie between 0 and 1, got {p.min()} to {p.max()}")
+    index = np.minimum((p * np.float64(bins) + _EDGE * bins).astype(np.int64), bins - 1)
+    voxels = np.bincount(index, minlength=bins)
+
+    def mean(weights: NDArray[Any]) -> NDArray[np.float64]:
+        total = np.bincount(index, weights=weights.astype(np.float64), minlength=bins)
+        return _means(total.astype(np.float64), voxels)
+
+    return Reliability(mean(p), mean(event), voxels)
+
+
+def top_label(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Reliability:
+    """Return how often the most probable label is right, by its probability, 15 bins.
+
+    ``marginals`` (L, N), ``truth`` (N,). What TorchMetrics calls the calibration error.
+    """
+    _check(marginals, truth)
+    return reliability(marginals.max(axis=0), marginals.argmax(axis=0) == truth, TOP_LABEL_BINS)
+
+
+def foreground(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Reliability:
+    """Return how often there is foreground, by 1 − p(background), 10 bins (Jungo & Reyes 2019)."""
+    _check(marginals, truth)
+    return reliability(np.clip(1 - marginals[0], 0, 1), truth != 0, FOREGROUND_BINS)
+
+
+def class_wise(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> list[Reliability]:
+    """Return the curve of each label's marginal, 20 bins; MONAI averages their errors."""
+    _check(marginals, truth)
+    return [reliability(p, truth == label, CLASS_BINS) for label, p in enumerate(marginals)]
+
+
+def smoothed(
+    marginals: NDArray[np.floating], samples: int | None, alpha: float = 0.5
+) -> NDArray[np.float64]:
+    """Return (S·f + α)/(S + α·L): frequencies without zeros. ``samples`` None leaves them be."""
+    p = np.asarray(marginals, dtype=np.float64)
+    if samples is None:
+        return p
+    return (samples * p + alpha) / (samples + alpha * len(p))
+
+
+def negative_log_likelihood(
+    marginals: NDArray[np.floating], truth: NDArray[np.integer], samples: int | None
+) -> float:
+    """Return the mean −ln p(truth) in nats, of frequencies smoothed with α = ½."""
+    _check(marginals, truth)
+    if truth.size == 0:
+        return math.nan
+    p = np.take_along_axis(smoothed(marginals, samples), truth[np.newaxis].astype(np.int64), 0)
+    with np.errstate(divide="ignore"):
+        return float(-np.log(p).mean())
+
+
+def brier(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> float:
+    """Return the mean over voxels of Σ_l (p(l) − [truth = l])², 0 … 2."""
+    _check(marginals, truth)
+    if truth.size == 0:
+        return math.nan
+    total = 0.0
+    for label, p in enumerate(marginals):
+        total += float(((p.astype(np.float64) - (truth == label)) ** 2).mean())
+    return total
+
+
+def _means(total: NDArray[np.float64], voxels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return total / voxels, NaN where there is none."""
+    means = np.full(len(total), math.nan)
+    np.divide(total, voxels, out=means, where=voxels > 0)
+    return means
+
+
+def _check(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> None:
+    if marginals.ndim != 2 or truth.shape != marginals.shape[1:]:
+        raise ValueError(
+            "marginals must be (L, N) and truth (N,), "
+            f"got shapes {marginals.shape} and {truth.shape}"
+        )
+    checks.in_range(truth.astype(np.int64), "truth", len(marginals))

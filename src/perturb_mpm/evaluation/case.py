@@ -1,0 +1,194 @@
+"""Everything that is measured of one case against a truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.biomarkers.intervals import crps
+from perturb_mpm.evaluation import calibration, structures
+from perturb_mpm.evaluation.detection import detection_curve, error_detection
+from perturb_mpm.evaluation.domains import Domain, domain_mask
+from perturb_mpm.evaluation.error_overlap import error_overlap
+from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
+from perturb_mpm.evaluation.overlap import confusion
+from perturb_mpm.evaluation.patches import patch_counts
+from perturb_mpm.evaluation.prediction import Prediction
+from perturb_mpm.evaluation.regions import Regions, checked_regions
+from perturb_mpm.evaluation.rows import ALL, Row
+from perturb_mpm.evaluation.surface import hausdorff95, surface_dice
+
+DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
+THRESHOLDS_BITS = (0.0, 0.1)
+Named = Iterator[tuple[str, str, float]]  # domain, metric, value
+
+
+@dataclass(frozen=True, eq=False)
+class _Region:
+    """One region of one case, as images and inside the mask."""
+
+    predicted: NDArray[np.bool_]  # (*spatial)
+    true: NDArray[np.bool_]  # (*spatial)
+    share: NDArray[np.float64]  # (N,) of samples, or the marginal
+    bits: NDArray[np.float64]  # (N,) binary entropy of the share
+
+
+def evaluate_case(
+    prediction: Prediction,
+    truth: ArrayLike,
+    regions: Regions,
+    *,
+    case: str = "case",
+    domains: Sequence[Domain] = DOMAINS,
+    thresholds_bits: Sequence[float] = THRESHOLDS_BITS,
+    margin_mm: float = 10.0,
+) -> list[Row]:
+    """Measure a prediction against a truth (*spatial), label indices 0 … L − 1.
+
+    Measures of a region are of its binary question (in or out) and the entropy of that, so that two
+    tumour labels which compete do not count as uncertainty of the whole tumour. Those of all labels
+    use the entropy over labels. Errors and uncertainty outside the mask do not count.
+    """
+    grid = prediction.grid
+    true = checks.whole(truth, "truth")
+    if true.shape != grid.shape:
+        raise ValueError(f"truth must have the prediction's shape {grid.shape}, got {true.shape}")
+    checks.in_range(true, "truth", prediction.n_labels)
+    named = checked_regions(regions, prediction.n_labels)
+    brain = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
+    labels = grid.scatter(prediction.labels, 0)
+
+    rows: list[Row] = []
+
+    def add(region: str, values: Named) -> None:
+        rows.extend(
+            Row(case, prediction.name, region, domain, metric, float(value))
+            for domain, metric, value in values
+        )
+
+    voxel_truth = grid.gather(true)
+    around = {
+        domain: grid.gather(
+            domain_mask(domain, labels > 0, true > 0, brain, grid.spacing, margin_mm)
+        )
+        for domain in domains
+    }
+    add(ALL, _all_labels(prediction, voxel_truth, around, thresholds_bits))
+    add(ALL, _patches(prediction, labels == true, brain))
+    for name, members in named.items():
+        share = prediction.share(members)
+        region = _Region(
+            np.isin(labels, members),
+            np.isin(true, members),
+            share,
+            binary_entropy_percent(share) / 100.0,
+        )
+        add(name, _overlap(region, grid.spacing))
+        add(name, _volumes(prediction, region, members))
+        add(name, _filtering(prediction, region))
+        for domain in domains:
+            where = grid.gather(
+                domain_mask(domain, region.predicted, region.true, brain, grid.spacing, margin_mm)
+            )
+            wrong = grid.gather(region.predicted != region.true)
+            add(name, _detection(domain, region.bits[where], wrong[where], 1.0, thresholds_bits))
+            happened = grid.gather(region.true)[where]
+            curve = calibration.reliability(share[where], happened, calibration.FOREGROUND_BINS)
+            add(name, iter([(domain, "ece_region", curve.expected_error)]))
+    return rows
+
+
+def _all_labels(
+    prediction: Prediction,
+    truth: NDArray[np.int64],
+    around: dict[Domain, NDArray[np.bool_]],
+    thresholds: Sequence[float],
+) -> Named:
+    most = math.log2(prediction.n_labels)
+    for domain, where in around.items():
+        wrong = (prediction.labels != truth)[where]
+        yield from _detection(domain, prediction.entropy_bits[where], wrong, most, thresholds)
+        marginals, true = prediction.marginals[:, where], truth[where]
+        top = calibration.top_label(marginals, true)
+        yield domain, "ece_top_label", top.expected_error
+        yield domain, "ace_top_label", top.average_error
+        yield domain, "mce_top_label", top.largest_error
+        yield domain, "ece_foreground", calibration.foreground(marginals, true).expected_error
+        classes = [each.expected_error for each in calibration.class_wise(marginals, true)]
+        yield domain, "ece_class_wise", float(np.mean(classes))
+        likelihood = calibration.negative_log_likelihood(marginals, true, prediction.samples)
+        yield domain, "negative_log_likelihood_nats", likelihood
+        yield domain, "brier", calibration.brier(marginals, true)
+
+
+def _patches(prediction: Prediction, correct: NDArray[np.bool_], brain: NDArray[np.bool_]) -> Named:
+    entropy = prediction.grid.scatter(prediction.entropy_bits, 0)
+    counts = patch_counts(entropy, correct, brain, threshold=0.1)
+    yield "brain", "pavpu", counts.pavpu
+    yield "brain", "patch_accurate_given_certain", counts.accurate_given_certain
+    yield "brain", "patch_uncertain_given_inaccurate", counts.uncertain_given_inaccurate
+
+
+def _overlap(region: _Region, spacing: Sequence[float]) -> Named:
+    counts = confusion(region.predicted, region.true)
+    yield "brain", "dice", counts.dice
+    yield "brain", "iou", counts.iou
+    yield "brain", "hausdorff95_mm", hausdorff95(region.predicted, region.true, spacing)
+    yield "brain", "surface_dice_2mm", surface_dice(region.predicted, region.true, spacing, 2.0)
+
+
+def _volumes(prediction: Prediction, region: _Region, members: Sequence[int]) -> Named:
+    voxel_ml = math.prod(prediction.grid.spacing) / 1000.0
+    true_ml = float(np.count_nonzero(region.true)) * voxel_ml
+    inside = prediction.grid.gather(region.predicted)
+    yield "brain", "volume_true_ml", true_ml
+    yield "brain", "volume_ml", float(np.count_nonzero(region.predicted)) * voxel_ml
+    entropy = prediction.entropy_bits[inside]
+    yield "prediction", "mean_entropy_bits", float(entropy.mean()) if len(entropy) else math.nan
+    if prediction.samples is not None and prediction.samples > 1:
+        votes = np.rint(region.share * prediction.samples)
+        yield "brain", "pairwise_dice", structures.agreement_of_votes(votes, prediction.samples)
+    sampled = prediction.region_volumes_ml(members)
+    if sampled is None:
+        return
+    lower, median, upper = np.quantile(sampled, [0.025, 0.5, 0.975])
+    yield "brain", "volume_median_ml", float(median)
+    yield "brain", "volume_interval_width_ml", float(upper - lower)
+    yield "brain", "volume_covered", float(lower <= true_ml <= upper)
+    yield "brain", "volume_crps_ml", crps(sampled, true_ml)
+    if len(sampled) > 1:
+        yield "brain", "volume_cv", structures.volume_variation(sampled)
+
+
+def _filtering(prediction: Prediction, region: _Region) -> Named:
+    gather = prediction.grid.gather
+    curve = filtered_curve(gather(region.predicted), gather(region.true), 100 * region.bits)
+    yield "brain", "qu_brats_dice_area", curve.dice_area
+    yield "brain", "qu_brats_ftp_area", curve.true_positive_area
+    yield "brain", "qu_brats_ftn_area", curve.true_negative_area
+    yield "brain", "qu_brats_score", curve.score
+
+
+def _detection(
+    domain: str,
+    bits: NDArray[np.float64],
+    wrong: NDArray[np.bool_],
+    most_bits: float,
+    thresholds: Sequence[float],
+) -> Named:
+    for threshold in thresholds:
+        counts = error_detection(bits, wrong, threshold)
+        yield domain, f"sensitivity_above_{threshold:g}_bits", counts.sensitivity
+        yield domain, f"specificity_above_{threshold:g}_bits", counts.specificity
+    curve = detection_curve(bits, wrong)
+    yield domain, "auroc", curve.auroc
+    yield domain, "auprc", curve.average_precision
+    yield domain, "error_prevalence", curve.prevalence
+    overlap = error_overlap(np.clip(bits / most_bits, 0, 1), wrong)
+    yield domain, "error_overlap_best", overlap.best
+    yield domain, "error_overlap_threshold", overlap.best_threshold

@@ -1,0 +1,122 @@
+"""Does uncertainty find the errors? Thresholds, curves and areas, with ties treated right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.evaluation.overlap import Confusion, confusion
+
+
+def error_detection(uncertainty: ArrayLike, error: ArrayLike, threshold: float) -> Confusion:
+    """Count errors (second) against voxels more uncertain than ``threshold`` (first).
+
+    Its ``sensitivity`` is p(uncertain | error) and its ``specificity`` p(certain | correct), as in
+    Meier et al. 2017; NaN where there is no error, or nothing but errors.
+    """
+    u, e = _pair(uncertainty, error)
+    return confusion(u > checks.number(threshold, "threshold"), e)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Errors found at every threshold, from the strictest (nothing is uncertain) downwards."""
+
+    thresholds: NDArray[np.float64]  # (K,) decreasing; the first is infinite
+    found: NDArray[np.int64]  # (K,) errors with an uncertainty of at least the threshold
+    alarms: NDArray[np.int64]  # (K,) correct voxels with one
+    errors: int
+    correct: int
+
+    @property
+    def sensitivity(self) -> NDArray[np.float64]:
+        """p(u ≥ threshold | error), (K,); NaN without errors."""
+        return _shares(self.found, self.errors)
+
+    @property
+    def specificity(self) -> NDArray[np.float64]:
+        """p(u < threshold | correct), (K,); NaN where all are errors."""
+        return 1 - _shares(self.alarms, self.correct)
+
+    @property
+    def precision(self) -> NDArray[np.float64]:
+        """p(error | u ≥ threshold), (K,); 1 where nothing is that uncertain, by convention."""
+        named = self.found + self.alarms
+        share = np.ones(len(named))
+        np.divide(self.found, named, out=share, where=named > 0)
+        return share
+
+    @property
+    def auroc(self) -> float:
+        """The area under the ROC curve: p(u of an error > u of a correct voxel), ties half."""
+        if self.errors == 0 or self.correct == 0:
+            return math.nan
+        return float(np.trapezoid(self.sensitivity, 1 - self.specificity))
+
+    @property
+    def average_precision(self) -> float:
+        """Σ (R_k − R_{k−1})·P_k, the step-wise area under precision and recall."""
+        if self.errors == 0:
+            return math.nan
+        return float((np.diff(self.sensitivity) * self.precision[1:]).sum())
+
+    @property
+    def prevalence(self) -> float:
+        """The share of errors: the average precision of a useless uncertainty."""
+        voxels = self.errors + self.correct
+        return self.errors / voxels if voxels else math.nan
+
+    def sensitivity_at(self, specificity: float) -> float:
+        """Return the sensitivity at a given specificity, interpolated along the ROC curve."""
+        target = checks.number(specificity, "specificity", minimum=0)
+        if self.errors == 0 or self.correct == 0:
+            return math.nan
+        return float(np.interp(1 - target, 1 - self.specificity, self.sensitivity))
+
+
+def detection_curve(uncertainty: ArrayLike, error: ArrayLike) -> Curve:
+    """Return how many errors and correct voxels each threshold names, one point a distinct value.
+
+    Equal uncertainties move together, so a map that is 0 almost everywhere gets no credit for an
+    order it does not have.
+    """
+    u, e = _pair(uncertainty, error)
+    values, where = np.unique(u.ravel(), return_inverse=True)
+    every = np.bincount(where, minlength=len(values))[::-1]
+    wrong = np.bincount(where, weights=e.ravel(), minlength=len(values))[::-1].astype(np.int64)
+    found = np.concatenate([[0], np.cumsum(wrong)])
+    alarms = np.concatenate([[0], np.cumsum(every - wrong)])
+    thresholds = np.concatenate([[math.inf], values[::-1].astype(np.float64)])
+    return Curve(thresholds, found, alarms, int(found[-1]), int(alarms[-1]))
+
+
+def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float:
+    """Return the tie-correct area under the ROC curve; NaN without errors or without hits."""
+    return detection_curve(uncertainty, error).auroc
+
+
+def average_precision(uncertainty: ArrayLike, error: ArrayLike) -> float:
+    """Return the average precision (AUPRC) of finding errors; NaN without errors."""
+    return detection_curve(uncertainty, error).average_precision
+
+
+def _pair(
+    uncertainty: ArrayLike, error: ArrayLike
+) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+    u, e = np.asarray(uncertainty), np.asarray(error)
+    if e.dtype != np.bool_:
+        raise TypeError(f"error must be an array of booleans, got dtype {e.dtype}")
+    if u.shape != e.shape:
+        raise ValueError(
+            f"uncertainty and error must have the same shape, got {u.shape} and {e.shape}"
+        )
+    checks.finite(checks.numeric(u, "uncertainty"), "uncertainty")
+    return u, e
+
+
+def _shares(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
+    return part / whole if whole else np.full(len(part), math.nan)

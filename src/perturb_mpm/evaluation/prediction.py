@@ -1,0 +1,126 @@
+"""What is evaluated: labels, marginals and volumes of one case, whichever method they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.grid import Grid
+from perturb_mpm.posterior import Posterior, Source
+from perturb_mpm.uncertainty import entropy_of_marginals
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Labels and marginals of the N voxels inside a mask."""
+
+    grid: Grid
+    labels: NDArray[np.int64]  # (N,)
+    marginals: NDArray[np.float32]  # (L, N)
+    entropy_bits: NDArray[np.float64]  # (N,)
+    samples: int | None
+    """How many samples the marginals were counted from; None where they were not counted."""
+    volumes_mm3: NDArray[np.float64] | None  # (S, L)
+    name: str = "votes"
+
+    @property
+    def n_labels(self) -> int:
+        """L, the number of labels."""
+        return len(self.marginals)
+
+    def share(self, region: Sequence[int]) -> NDArray[np.float64]:
+        """Return the probability that a voxel belongs to a set of labels, (N,)."""
+        p: NDArray[np.float64] = self.marginals[list(region)].sum(axis=0, dtype=np.float64)
+        return np.clip(p, 0.0, 1.0)
+
+    def region_volumes_ml(self, region: Sequence[int]) -> NDArray[np.float64] | None:
+        """Return the sampled volumes of a set of labels, (S,)."""
+        if self.volumes_mm3 is None:
+            return None
+        volumes: NDArray[np.float64] = self.volumes_mm3[:, list(region)].sum(axis=1) / 1000.0
+        return volumes
+
+
+def from_posterior(
+    posterior: Posterior, source: Source | None = None, labels_from: Source | None = None
+) -> Prediction:
+    """Take marginals from a posterior: "votes", "conditional" or "mean_field".
+
+    ``labels_from`` names the marginals whose most probable labels count as the prediction, the same
+    by default: fix it to compare uncertainties of one segmentation.
+    """
+    chosen = source or posterior.estimator
+    marginals = posterior.voxel_marginals(chosen)
+    labelling = posterior.voxel_marginals(labels_from or chosen)
+    counted = chosen != "mean_field"
+    return Prediction(
+        posterior.grid,
+        labelling.argmax(axis=0),
+        marginals.astype(np.float32),
+        entropy_of_marginals(marginals),
+        posterior.samples if chosen == "votes" else None,
+        posterior.volumes if counted else None,
+        chosen,
+    )
+
+
+def from_samples(
+    label_maps: ArrayLike,
+    n_labels: int,
+    spacing: Sequence[float],
+    mask: ArrayLike | None = None,
+    name: str = "samples",
+) -> Prediction:
+    """Take sampled label maps (S, *spatial) from elsewhere: an ensemble, Monte Carlo dropout."""
+    n_labels = checks.integer(n_labels, "n_labels", minimum=2, maximum=checks.MOST_LABELS)
+    maps = np.asarray(label_maps)
+    if maps.ndim < 2 or len(maps) == 0:
+        raise ValueError(f"label_maps must be (samples, *spatial), got shape {maps.shape}")
+    grid = Grid(maps.shape[1:], spacing, mask)
+    votes = np.zeros((n_labels, grid.voxels))
+    volumes = np.empty((len(maps), n_labels))
+    for row, each in enumerate(maps):
+        labels = checks.whole(grid.gather(each), "label_maps")
+        checks.in_range(labels, "label_maps", n_labels)
+        votes[labels, np.arange(len(labels))] += 1
+        volumes[row] = np.bincount(labels, minlength=n_labels) * math.prod(grid.spacing)
+    return _counted(grid, votes / len(maps), len(maps), volumes, name)
+
+
+def from_marginals(
+    marginals: ArrayLike,
+    spacing: Sequence[float],
+    mask: ArrayLike | None = None,
+    name: str = "marginals",
+) -> Prediction:
+    """Take marginals (L, *spatial) alone: a network's softmax, say."""
+    p = checks.floats(marginals, "marginals")
+    checks.labels_first(p, "marginals")
+    grid = Grid(p.shape[1:], spacing, mask)
+    inside = grid.gather(p).astype(np.float64)
+    if inside.min() < 0 or np.abs(inside.sum(axis=0) - 1).max() > 1e-3:
+        raise ValueError("marginals must be probabilities that sum to 1 over the labels")
+    return _counted(grid, inside, None, None, name)
+
+
+def _counted(
+    grid: Grid,
+    marginals: NDArray[np.float64],
+    samples: int | None,
+    volumes: NDArray[np.float64] | None,
+    name: str,
+) -> Prediction:
+    return Prediction(
+        grid,
+        marginals.argmax(axis=0),
+        marginals.astype(np.float32),
+        entropy_of_marginals(marginals),
+        samples,
+        volumes,
+        name,
+    )

@@ -1,0 +1,68 @@
+"""One number a row: case, method, region, domain, metric, value."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+ALL = "all labels"
+"""The region of measures that look at every label at once."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured value; NaN where the measure is not defined for this case."""
+
+    case: str
+    method: str
+    region: str
+    domain: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A metric over the cases of a cohort."""
+
+    method: str
+    region: str
+    domain: str
+    metric: str
+    mean: float
+    sd: float
+    """With n − 1; NaN for one case."""
+    median: float
+    cases: int
+    undefined: int
+    """Cases without a value, left out."""
+
+
+def summarise(rows: Iterable[Row]) -> list[Summary]:
+    """Return mean, sd and median of every metric over cases, in the order they first appear."""
+    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        groups[row.method, row.region, row.domain, row.metric].append(row.value)
+    summaries = []
+    for (method, region, domain, metric), values in groups.items():
+        array = np.array(values)
+        defined = array[np.isfinite(array)]
+        n = len(defined)
+        summaries.append(
+            Summary(
+                method,
+                region,
+                domain,
+                metric,
+                float(defined.mean()) if n else math.nan,
+                float(defined.std(ddof=1)) if n > 1 else math.nan,
+                float(np.median(defined)) if n else math.nan,
+                n,
+                len(array) - n,
+            )
+        )
+    return summaries

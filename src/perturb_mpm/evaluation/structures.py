@@ -1,0 +1,105 @@
+"""Uncertainty of a whole structure, from its samples: volume spread, agreement, mean entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+
+
+def volume_variation(volumes: ArrayLike) -> float:
+    """Return CV = sd/mean of a structure's sampled volumes (Roy et al. 2019); NaN where it is 0."""
+    v = checks.floats(volumes, "volumes").astype(np.float64)
+    if v.ndim != 1 or len(v) < 2:
+        raise ValueError(f"volumes must be a list of at least two, got shape {v.shape}")
+    mean = float(v.mean())
+    return float(v.std(ddof=1)) / mean if mean > 0 else math.nan
+
+
+def agreement_of_votes(votes: ArrayLike, samples: int) -> float:
+    """Return the pairwise Dice of S samples of a structure, from its votes k alone.
+
+    Σ k(k − 1)/((S − 1)·Σ k): twice the intersections of all pairs over their sizes, sums before
+    ratios. Unlike the IoU of all samples it does not shrink with S. 1 where no sample holds it.
+    """
+    samples = checks.integer(samples, "samples", minimum=2)
+    k = np.asarray(votes).astype(np.float64)
+    total = float(k.sum())
+    return float((k * (k - 1)).sum()) / ((samples - 1) * total) if total else 1.0
+
+
+@dataclass(frozen=True)
+class Lesion:
+    """One connected piece of a segmented structure."""
+
+    volume_ml: float
+    mean_entropy_bits: float
+    mean_share: float
+    """The mean share of samples that hold its voxels."""
+    hit: bool | None
+    """Whether it touches the truth, where one is given."""
+
+
+def lesions(
+    structure: NDArray[np.bool_],
+    entropy_bits: NDArray[np.floating],
+    share: NDArray[np.floating],
+    spacing: Sequence[float],
+    truth: NDArray[np.bool_] | None = None,
+    fewest_voxels: int = 1,
+) -> list[Lesion]:
+    """Return the connected pieces (26 neighbours) of a structure, the largest first."""
+    from scipy.ndimage import label
+
+    for array, name in ((entropy_bits, "entropy_bits"), (share, "share"), (truth, "truth")):
+        if array is not None and array.shape != structure.shape:
+            raise ValueError(f"{name} must have shape {structure.shape}, got {array.shape}")
+    pieces, count = label(structure, structure=np.ones((3,) * structure.ndim))
+    where = pieces[structure] - 1
+    sizes = np.bincount(where, minlength=count)
+    entropy = np.bincount(where, weights=entropy_bits[structure], minlength=count)
+    shares = np.bincount(where, weights=share[structure], minlength=count)
+    hits = None
+    if truth is not None:
+        hits = np.bincount(where, weights=truth[structure], minlength=count) > 0
+    voxel_ml = math.prod(spacing) / 1000.0
+    return [
+        Lesion(
+            float(sizes[each]) * voxel_ml,
+            float(entropy[each] / sizes[each]),
+            float(shares[each] / sizes[each]),
+            None if hits is None else bool(hits[each]),
+        )
+        for each in np.argsort(-sizes, kind="stable")
+        if sizes[each] >= fewest_voxels
+    ]
+
+
+def image_uncertainty(
+    uncertainty: NDArray[np.floating], mask: NDArray[np.bool_], width: int = 10
+) -> dict[str, float]:
+    """Return one number for a whole image, in three ways (ValUES, Kahl et al. 2024).
+
+    "sum" over the mask grows with the structure; "patch" is the largest mean over boxes of
+    ``width`` voxels a side; "above" is the mean of the voxels above the mean.
+    """
+    from scipy.ndimage import uniform_filter
+
+    if mask.shape != uncertainty.shape:
+        raise ValueError(f"mask must have shape {uncertainty.shape}, got {mask.shape}")
+    values = uncertainty[mask].astype(np.float64)
+    if len(values) == 0:
+        return dict.fromkeys(("sum", "patch", "above"), math.nan)
+    above = values[values > values.mean()]
+    box = np.minimum(width, uncertainty.shape)
+    smooth = uniform_filter(np.where(mask, uncertainty, 0.0), size=tuple(box), mode="constant")
+    return {
+        "sum": float(values.sum()),
+        "patch": float(smooth.max()),
+        "above": float(above.mean()) if len(above) else float(values.mean()),
+    }
