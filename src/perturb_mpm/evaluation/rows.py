@@ -1,4 +1,4 @@
-"""One number a row: case, method, region, domain, metric, value."""
+"""One number a row: case, method, region, domain, metric, value, and what it was held against."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Row:
     domain: str
     metric: str
     value: float
+    against: str = "truth"
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,16 @@ class Summary:
     cases: int
     undefined: int
     """Cases without a value, left out."""
+    against: str = "truth"
 
 
 def summarise(rows: Iterable[Row]) -> list[Summary]:
     """Return mean, sd and median of every metric over cases, in the order they first appear."""
-    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        groups[row.method, row.region, row.domain, row.metric].append(row.value)
+        groups[row.method, row.region, row.domain, row.metric, row.against].append(row.value)
     summaries = []
-    for (method, region, domain, metric), values in groups.items():
+    for (method, region, domain, metric, against), values in groups.items():
         array = np.array(values)
         defined = array[np.isfinite(array)]
         n = len(defined)
@@ -63,6 +65,7 @@ def summarise(rows: Iterable[Row]) -> list[Summary]:
                 float(np.median(defined)) if n else math.nan,
                 n,
                 len(array) - n,
+                against,
             )
         )
     return summaries
