@@ -5,7 +5,13 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-EXTRAS = {"zarr": "zarr", "maxflow": "graphcut"}
+EXTRAS = {
+    "zarr": "zarr",
+    "maxflow": "graphcut",
+    "highdicom": "dicom",
+    "pydicom": "dicom",
+    "SimpleITK": "itk",
+}
 
 
 def optional_package(name: str, purpose: str) -> ModuleType:

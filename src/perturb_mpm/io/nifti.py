@@ -6,12 +6,16 @@ import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.io.atomic import atomic_open
+from perturb_mpm.io.case import Geometry
+
+if TYPE_CHECKING:
+    from nibabel.filebasedimages import SerializableImage
 
 # NIfTI has no booleans and no half floats.
 _STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
@@ -20,6 +24,13 @@ _STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
 }
 _MOST_BYTES = {"i": 4, "u": 4, "f": 8}  # 64-bit integers are beyond many readers
 _SCANNER = 1
+# The header's fields that say where voxels are.
+_PLACE = (
+    *("pixdim", "qform_code", "sform_code", "xyzt_units"),
+    *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("srow_x", "srow_y", "srow_z"),
+)
+_COMPRESSION = 6  # more takes several times as long and saves next to nothing
 
 
 def save_nifti(
@@ -36,25 +47,44 @@ def save_nifti(
     """
     import nibabel as nib
 
-    compressed = _is_compressed(path)
+    _check_ending(path)
     voxels = _storable(volume)
     matrix = _checked_affine(affine)
-    label = description.encode()
-    if len(label) > 79:
-        raise ValueError(f"description must be at most 79 bytes, got {len(label)}")
-
     image = nib.Nifti1Image(voxels, matrix)
     image.set_sform(matrix, code=_SCANNER)
     image.set_qform(matrix, code=_SCANNER)
     image.header.set_xyzt_units(xyz="mm")
-    image.header["descrip"] = label
-    with atomic_open(path) as file:
-        if compressed:
-            # No name and no time in the header of the stream: equal volumes, equal files.
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:
-                image.to_stream(stream)
-        else:
-            image.to_stream(file)
+    image.header["descrip"] = _checked_description(description)
+    _write(path, image)
+
+
+def save_like(
+    path: str | os.PathLike[str], volume: ArrayLike, geometry: Geometry, description: str = ""
+) -> None:
+    """Write ``volume`` (X, Y, Z) or (X, Y, Z, maps) where the file of ``geometry`` lies.
+
+    Voxel order, sform, qform, their codes and the units are that file's own to the last bit,
+    whatever they are. Otherwise as ``save_nifti``.
+    """
+    import nibabel as nib
+
+    _check_ending(path)
+    voxels = _storable(volume)
+    if voxels.shape[:3] != geometry.shape:
+        raise ValueError(
+            f"volume must have the shape {geometry.shape} of the geometry, got {voxels.shape}"
+        )
+    own = geometry.header
+    kind = nib.Nifti2Image if isinstance(own, nib.Nifti2Header) else nib.Nifti1Image
+    header = kind.header_class()
+    header.set_data_dtype(voxels.dtype)
+    header.set_data_shape(voxels.shape)
+    for field in _PLACE:
+        header[field] = own[field]
+    if voxels.ndim == 4:
+        header["pixdim"][4] = 1.0  # a fourth axis without a step is beyond some readers
+    header["descrip"] = _checked_description(description)
+    _write(path, kind(voxels, None, header))
 
 
 def centred_affine(shape: Sequence[int], spacing: Sequence[float]) -> NDArray[np.float64]:
@@ -64,11 +94,27 @@ def centred_affine(shape: Sequence[int], spacing: Sequence[float]) -> NDArray[np
     return affine
 
 
-def _is_compressed(path: str | os.PathLike[str]) -> bool:
+def _write(path: str | os.PathLike[str], image: SerializableImage) -> None:
+    with atomic_open(path) as file:
+        if Path(path).suffix == ".gz":
+            # No name and no time in the header of the stream: equal volumes, equal files.
+            with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as stream:
+                image.to_stream(stream)
+        else:
+            image.to_stream(file)
+
+
+def _check_ending(path: str | os.PathLike[str]) -> None:
     name = Path(path).name
     if not name.endswith((".nii", ".nii.gz")):
         raise ValueError(f"path must end in .nii or .nii.gz, got {name!r}")
-    return name.endswith(".gz")
+
+
+def _checked_description(description: str) -> bytes:
+    label = description.encode()
+    if len(label) > 79:
+        raise ValueError(f"description must be at most 79 bytes, got {len(label)}")
+    return label
 
 
 def _storable(volume: ArrayLike) -> NDArray[Any]:

@@ -1,0 +1,34 @@
+"""Digests of the files that were read, so that a result can name its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from io import BufferedIOBase
+from pathlib import Path
+
+
+def sha256(file: BufferedIOBase) -> str:
+    """Return the SHA-256 of a file from its beginning, and go back there."""
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return digest
+
+
+class Digests:
+    """The SHA-256 of every file that was read, under the shortest name that tells it apart."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[Path, str] = {}
+
+    def add(self, path: Path, digest: str) -> None:
+        """Note the digest of a file; the same path again changes nothing."""
+        self._by_path.setdefault(path, digest)
+
+    def named(self) -> dict[str, str]:
+        """Return name -> SHA-256 in reading order; folders only where names are the same."""
+        names = [path.name for path in self._by_path]
+        return {
+            path.name if names.count(path.name) == 1 else str(path): digest
+            for path, digest in self._by_path.items()
+        }

@@ -1,0 +1,152 @@
+"""Tables, JSON and the BIDS sidecars."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perturb_mpm.io.bids import bids_names, write_bids_sidecars
+from perturb_mpm.io.case import LabelScheme
+from perturb_mpm.io.errors import InputError
+from perturb_mpm.io.json_file import write_json
+from perturb_mpm.io.tables import write_table, write_volumes
+
+SCHEME = LabelScheme((0, 4), ("background", 'tumour, "core"'))
+
+
+def test_volumes_come_back_exactly(tmp_path: Path) -> None:
+    volumes = np.array([[1 / 3, 2e9], [0.0, 1234.5]])
+    write_volumes(tmp_path / "v.csv", volumes, SCHEME, sample_index=[5, 9])
+    with (tmp_path / "v.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["sample", "label", "name", "volume_mm3", "volume_ml"]
+    assert [(r["sample"], r["label"]) for r in rows] == [
+        ("5", "0"),
+        ("5", "4"),
+        ("9", "0"),
+        ("9", "4"),
+    ]
+    assert [float(r["volume_mm3"]) for r in rows] == volumes.ravel().tolist()
+    assert [float(r["volume_ml"]) for r in rows] == (volumes.ravel() / 1000).tolist()
+    assert rows[1]["name"] == 'tumour, "core"'
+    assert b"\r" not in (tmp_path / "v.csv").read_bytes()
+
+
+def test_volumes_must_fit_the_labels(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"volumes must be \(samples, 2\), got shape \(3, 3\)"):
+        write_volumes(tmp_path / "v.csv", np.zeros((3, 3)), SCHEME)
+    with pytest.raises(ValueError, match="sample_index must have 3 numbers, got 1"):
+        write_volumes(tmp_path / "v.csv", np.zeros((3, 2)), SCHEME, sample_index=[1])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_row_of_another_length_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a row must have 2 fields, got 1"):
+        write_table(tmp_path / "t.csv", ("a", "b"), [(1, 2), (3,)])
+    assert os.listdir(tmp_path) == []
+
+
+def test_numbers_have_one_form(tmp_path: Path) -> None:
+    rows = [(0.1, np.float32(0.1), np.float64(2), 3, None)]
+    write_table(tmp_path / "t.csv", "abcde", rows)
+    assert (tmp_path / "t.csv").read_text() == "a,b,c,d,e\n0.1,0.10000000149011612,2.0,3,\n"
+
+
+def test_json_keeps_order_and_takes_numpy(tmp_path: Path) -> None:
+    content = {
+        "z_ml": np.float64(1.5),
+        "a": np.arange(2),
+        "path": tmp_path,
+        "name": "Ödem",
+        "none": None,
+        "flag": np.True_,
+    }
+    write_json(tmp_path / "a.json", content)
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert list(found) == list(content)
+    assert found == {
+        "z_ml": 1.5,
+        "a": [0, 1],
+        "path": str(tmp_path),
+        "name": "Ödem",
+        "none": None,
+        "flag": True,
+    }
+    assert "Ödem" in text
+    assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(np.nan, ValueError), (np.array([np.inf]), ValueError), (object(), TypeError)],
+)
+def test_what_json_does_not_have_leaves_no_file(
+    tmp_path: Path, value: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        write_json(tmp_path / "a.json", {"a": value})
+    assert os.listdir(tmp_path) == []
+
+
+def test_bids_names() -> None:
+    names = bids_names("07", "pre")
+    assert set(names) == {
+        *("labels", "marginals", "entropy", "uncertainty", "volumes", "summary", "report")
+    }
+    start = "sub-07/ses-pre/anat/sub-07_ses-pre_space-orig_seg-pmpm"
+    assert names["labels"] == f"{start}_dseg.nii.gz"
+    assert names["marginals"] == f"{start}_probseg.nii.gz"
+    assert names["entropy"] == f"{start}_desc-entropy_map.nii.gz"
+    assert bids_names("07")["labels"] == "sub-07/anat/sub-07_space-orig_seg-pmpm_dseg.nii.gz"
+
+
+@pytest.mark.parametrize(("subject", "session"), [("sub-07", None), ("", None), ("7", "a_b")])
+def test_bids_labels_are_letters_and_digits(subject: str, session: str | None) -> None:
+    with pytest.raises(InputError, match=r"--bids must name the s.* by letters and digits only"):
+        bids_names(subject, session)
+
+
+def test_bids_sidecars(tmp_path: Path) -> None:
+    names = bids_names("07")
+    written = write_bids_sidecars(tmp_path, names, SCHEME, 1.0, "1.2.3")
+    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    start = tmp_path / "sub-07/anat/sub-07_space-orig_seg-pmpm"
+    table = Path(f"{start}_dseg.tsv").read_text()
+    assert table == 'index\tname\n0\tbackground\n4\ttumour, "core"\n'
+    marginals = json.loads(Path(f"{start}_probseg.json").read_text())
+    assert marginals["LabelMap"] == list(SCHEME.names)
+    entropy = json.loads(Path(f"{start}_desc-entropy_map.json").read_text())
+    assert (entropy["Units"], entropy["Maximum"]) == ("bits", 1.0)
+    about = json.loads((tmp_path / "dataset_description.json").read_text())
+    assert about["DatasetType"] == "derivative"
+    assert about["GeneratedBy"] == [{"Name": "perturb-mpm", "Version": "1.2.3"}]
+    assert {"Name", "BIDSVersion"} <= set(about)
+
+
+def test_every_name_that_bids_does_not_know_is_ignored(tmp_path: Path) -> None:
+    names = bids_names("07")
+    write_bids_sidecars(tmp_path, names, SCHEME, 1.0, "1.2.3")
+    patterns = (tmp_path / ".bidsignore").read_text().splitlines()
+    files = [Path(name) for name in names.values()]
+    files += [path.relative_to(tmp_path) for path in tmp_path.rglob("*.[jt]s*")]
+    known = {file for file in files if not any(Path(file.name).match(p) for p in patterns)}
+    suffixes = {file.name.partition(".")[0].rpartition("_")[2] for file in known}
+    assert suffixes == {"dseg", "probseg", "description"}
+
+
+def test_a_second_subject_leaves_the_dataset_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "dataset_description.json").write_text('{"Name": "ours"}')
+    (tmp_path / ".bidsignore").write_text("mine.txt\n*_map.json\n")
+    write_bids_sidecars(tmp_path, bids_names("07"), SCHEME, 1.0, "1")
+    once = (tmp_path / ".bidsignore").read_text()
+    second = write_bids_sidecars(tmp_path, bids_names("08"), SCHEME, 1.0, "1")
+    assert (tmp_path / "dataset_description.json").read_text() == '{"Name": "ours"}'
+    assert once.startswith("mine.txt\n*_map.json\n*_map.nii.gz\n")
+    assert (tmp_path / ".bidsignore").read_text() == once
+    assert all("sub-08" in str(path) for path in second)
