@@ -36,7 +36,7 @@ class Import:
 
 
 def names(cell: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z_]+", cell)) - {"nothing"}
+    return frozenset(re.findall(r"[a-z0-9_]+", cell)) - {"nothing"}
 
 
 def read_rooms() -> list[Room]:

@@ -14,8 +14,8 @@ from perturb_mpm.io.nifti import centred_affine, save_nifti
 from perturb_mpm.phantom import Phantom
 from perturb_mpm.report.slices import LineStyle, Outline, Panel, draw_panels
 
-_CORE = (1, 3)
-_WHOLE_TUMOUR = (1, 2, 3)
+_CORE = (1, 3, 4)
+_WHOLE_TUMOUR = (1, 2, 3, 4)
 
 
 def write_volumes(folder: Path, phantom: Phantom, result: MeanField) -> list[Path]:

@@ -1,0 +1,235 @@
+"""One slice as layers that lie on top of each other: sequences, entropy, outlines of the labels.
+
+Layers stay apart so that a reader can hide them, which works without scripts. Grey and coloured
+pixels are the voxels themselves; the page stretches them to their size in mm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.report.colours import (
+    LabelStyle,
+    entropy_colours,
+    entropy_levels,
+    label_styles,
+)
+from perturb_mpm.report.data import ReportData
+from perturb_mpm.report.outlines import outline_path
+from perturb_mpm.report.planes import Plane, in_words, radiological_planes, to_mm
+from perturb_mpm.report.png import data_uri, grey_png, palette_png
+
+_MARGIN_MM = 4.0
+_MOST_PIXELS = 320  # a side of a grey layer; more are averaged, to keep the page small
+_SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
+_WHITE_OVER_MEDIAN = 2.3
+_ERROR_COLOUR = (255, 60, 200, 215)  # magenta: no sequence and no label has it
+
+Voxel = tuple[int, int, int]
+Box = tuple[slice, slice, slice]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The border of one label in a slice."""
+
+    style: LabelStyle
+    path: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a page needs to draw one slice."""
+
+    plane: Plane
+    position: str  # the slice's place in mm
+    description: str  # for those who do not see it
+    width_mm: float
+    height_mm: float
+    columns: int
+    rows: int
+    greys: tuple[tuple[str, str], ...]  # (sequence, address of its pixels)
+    overlay: str | None = None  # address of the coloured pixels
+    outlines: tuple[Outline, ...] = ()
+    cross: tuple[float, float] | None = None  # what it is about, in % from the top and the left
+    scale_bar_mm: int = 0
+
+    @property
+    def scale_bar_percent(self) -> float:
+        """The length of the scale bar, of the picture's width."""
+        return 100.0 * self.scale_bar_mm / self.width_mm
+
+
+@dataclass(frozen=True)
+class Studio:
+    """Makes the pictures of one report, all with the same windows, colours and field of view."""
+
+    data: ReportData
+    planes: tuple[Plane, ...] = field(init=False)
+    styles: tuple[LabelStyle, ...] = field(init=False)
+    colours: NDArray[np.uint8] = field(init=False)  # (256, 4)
+    box: Box = field(init=False)
+    windows: Mapping[str, tuple[float, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        data = self.data
+        set_once = object.__setattr__
+        set_once(self, "planes", _useful(radiological_planes(data.affine), data.mask.shape))
+        set_once(self, "styles", label_styles(data.label_names))
+        set_once(self, "colours", entropy_colours(data.colour_map, self.top_bits))
+        set_once(self, "box", _box_around(data.mask, data.spacing))
+        windows = {name: _window(image[data.mask]) for name, image in data.images.items()}
+        set_once(self, "windows", windows)
+
+    @property
+    def top_bits(self) -> float:
+        """The top of the colour scale, log2 L."""
+        return math.log2(len(self.data.label_names))
+
+    def entropy_picture(
+        self,
+        plane: Plane,
+        voxel: Voxel,
+        *,
+        entropy: NDArray[np.float32] | None = None,
+        sequences: int | None = None,
+        reach_mm: float | None = None,
+    ) -> Picture:
+        """Return the slice through a voxel with its entropy and the labels' outlines.
+
+        ``entropy`` replaces the final map; ``sequences`` limits how many are kept, and
+        ``reach_mm`` how far the picture reaches to each side of the voxel.
+        """
+        shown = self.data.entropy if entropy is None else entropy
+        box = self.box if reach_mm is None else self._box_at(voxel, reach_mm)
+        bits = plane.cut(shown, voxel[plane.across], box)
+        levels = entropy_levels(bits, self.top_bits)
+        return self._picture(
+            plane,
+            voxel,
+            box,
+            overlay=data_uri(palette_png(levels, self.colours)),
+            labels=self.data.labels,
+            sequences=sequences,
+            description=f"{plane.name} slice with entropy up to {bits.max():.2f} bits",
+        )
+
+    def error_picture(self, plane: Plane, voxel: Voxel, truth: NDArray[np.uint8]) -> Picture:
+        """Return the slice through a voxel with wrong voxels coloured and the truth's outlines."""
+        wrong = (truth != self.data.labels) & self.data.mask
+        pixels = plane.cut(wrong, voxel[plane.across], self.box).astype(np.uint8)
+        colours = np.zeros((256, 4), dtype=np.uint8)
+        colours[1] = _ERROR_COLOUR
+        return self._picture(
+            plane,
+            voxel,
+            self.box,
+            overlay=data_uri(palette_png(pixels, colours)),
+            labels=truth,
+            sequences=None,
+            description=f"{plane.name} slice with {int(pixels.sum())} wrongly labelled voxels",
+        )
+
+    def _picture(
+        self,
+        plane: Plane,
+        voxel: Voxel,
+        box: Box,
+        *,
+        overlay: str,
+        labels: NDArray[np.uint8],
+        sequences: int | None,
+        description: str,
+    ) -> Picture:
+        index = voxel[plane.across]
+        shown = plane.cut(labels, index, box)
+        rows, columns = shown.shape
+        width_mm = columns * self.data.spacing[plane.columns]
+        down, right = plane.place(voxel, box)
+        position = in_words(
+            plane.looks_along, to_mm(self.data.affine, voxel)[plane.looks_along], digits=1
+        )
+        return Picture(
+            plane=plane,
+            position=f"{position} mm",
+            description=f"{description}, at {position} mm",
+            width_mm=width_mm,
+            height_mm=rows * self.data.spacing[plane.rows],
+            columns=columns,
+            rows=rows,
+            greys=tuple(
+                (name, self._grey(name, plane, index, box))
+                for name in list(self.data.images)[:sequences]
+            ),
+            overlay=overlay,
+            outlines=tuple(
+                Outline(style, outline_path(shown == label))
+                for label, style in enumerate(self.styles, start=1)
+                if (shown == label).any()
+            ),
+            cross=(100.0 * down, 100.0 * right),
+            scale_bar_mm=next((bar for bar in _SCALE_BARS_MM if bar <= 0.4 * width_mm), 0),
+        )
+
+    def _grey(self, name: str, plane: Plane, index: int, box: Box) -> str:
+        pixels = _averaged(plane.cut(self.data.images[name], index, box).astype(np.float64))
+        low, high = self.windows[name]
+        shades = np.clip(np.nan_to_num((pixels - low) / (high - low)), 0.0, 1.0) * 255.0
+        return data_uri(grey_png(np.round(shades).astype(np.uint8)))
+
+    def _box_at(self, voxel: Voxel, reach_mm: float) -> Box:
+        """Return the voxels within ``reach_mm`` of one, moved to lie in the field of view."""
+        spans = []
+        for index, whole, step in zip(voxel, self.box, self.data.spacing):
+            reach = max(1, round(reach_mm / step))
+            start = max(whole.start, min(index - reach, whole.stop - 2 * reach - 1))
+            spans.append(slice(start, min(whole.stop, start + 2 * reach + 1)))
+        return spans[0], spans[1], spans[2]
+
+
+def _useful(planes: tuple[Plane, ...], shape: tuple[int, ...]) -> tuple[Plane, ...]:
+    """Leave out planes of which a slice would be a line, unless that is all there is."""
+    wide = tuple(p for p in planes if shape[p.rows] > 1 and shape[p.columns] > 1)
+    return wide or planes[:1]
+
+
+def _box_around(mask: NDArray[np.bool_], spacing: tuple[float, float, float]) -> Box:
+    """Return the box around the mask with a margin, or everything where the mask is empty."""
+    spans = []
+    for axis, (size, step) in enumerate(zip(mask.shape, spacing)):
+        others = tuple(other for other in range(3) if other != axis)
+        inside = np.flatnonzero(mask.any(axis=others))
+        margin = math.ceil(_MARGIN_MM / step)
+        first, last = (inside[0], inside[-1]) if len(inside) else (0, size - 1)
+        spans.append(slice(max(0, int(first) - margin), min(size, int(last) + 1 + margin)))
+    return spans[0], spans[1], spans[2]
+
+
+def _window(values: NDArray[np.float32]) -> tuple[float, float]:
+    """Return which intensities are black and white.
+
+    A few outliers do not count, and ordinary tissue is never darker than a middle grey: what is
+    much brighter, such as vessels and enhancing tumour under contrast, is white.
+    """
+    values = values[np.isfinite(values)]
+    if values.size == 0:
+        return 0.0, 1.0
+    low, median, high = np.percentile(values, [0.5, 50.0, 99.7])
+    if median > low:
+        high = min(high, low + _WHITE_OVER_MEDIAN * (median - low))
+    return float(low), float(high if high > low else low + 1.0)
+
+
+def _averaged(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average neighbouring pixels where a picture has more than a page needs."""
+    for axis, size in enumerate(pixels.shape):
+        if size > _MOST_PIXELS:
+            edges = np.linspace(0, size, _MOST_PIXELS + 1).round().astype(np.int64)
+            counts = np.expand_dims(np.diff(edges), 1 - axis)
+            pixels = np.add.reduceat(pixels, edges[:-1], axis=axis) / counts
+    return pixels

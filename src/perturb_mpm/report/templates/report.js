@@ -1,0 +1,22 @@
+// A click on a region, or Enter while it has the focus, asks the viewer to go there.
+(() => {
+  const go = (row) => {
+    const detail = {
+      mm: JSON.parse(row.dataset.mm),
+      voxel: JSON.parse(row.dataset.voxel),
+      rank: Number(row.dataset.rank),
+    };
+    window.dispatchEvent(new CustomEvent('pmpm:goto', { detail }));
+    if (document.getElementById('viewer')) return;
+    const place = document.getElementById(`place-${detail.rank}`);
+    if (place) place.scrollIntoView({ behavior: 'smooth' });
+  };
+  for (const row of document.querySelectorAll('tr.region')) {
+    row.addEventListener('click', (event) => {
+      if (!event.target.closest('a')) go(row);
+    });
+    row.addEventListener('keydown', (event) => {
+      if (event.key === 'Enter' && event.target === row) go(row);
+    });
+  }
+})();

@@ -1,0 +1,79 @@
+"""Numbers and parameters as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+NOTHING = "–"
+
+
+def ml(value: float) -> str:
+    """Return a volume with as many digits as it deserves, without its unit."""
+    if math.isnan(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    size = abs(value)
+    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 0.095 else 3
+    return f"{value:.{digits}f}"
+
+
+def interval_ml(low: float, high: float) -> str:
+    """Return an interval of volumes; both ends have enough digits to differ."""
+    if math.isnan(low):
+        return NOTHING
+    digits = 1 if low >= 10 else 2
+    while high > low and f"{low:.{digits}f}" == f"{high:.{digits}f}" and digits < 4:
+        digits += 1
+    return f"{low:.{digits}f} – {high:.{digits}f}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share in per cent."""
+    if share is None or math.isnan(share):
+        return NOTHING
+    return f"{100.0 * share:.{digits}f} %"
+
+
+def rows_of(parameters: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every parameter as (name, value), those inside others with both names."""
+    for name, value in parameters.items():
+        full = f"{before} · {name}" if before else str(name)
+        if isinstance(value, Mapping):
+            yield from rows_of(value, full)
+        elif _holds_mappings(value):
+            for place, each in enumerate(value, start=1):
+                yield from rows_of(each, f"{full} {place}")
+        else:
+            yield full, _text(value)
+
+
+def find_parameter(parameters: Mapping[str, Any], name: str) -> str | None:
+    """Return the first parameter of this name, wherever it stands."""
+    for full, value in rows_of(parameters):
+        if full.split(" · ")[-1] == name:
+            return value
+    return None
+
+
+def _holds_mappings(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and bool(value)
+        and all(isinstance(each, Mapping) for each in value)
+    )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return repr(float(value))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_text(each) for each in value) or NOTHING
+    return str(value)

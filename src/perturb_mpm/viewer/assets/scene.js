@@ -1,0 +1,156 @@
+// The only file that knows NiiVue: a sequence, the entropy over it, labels over both, and a drawing.
+
+const IMAGE = 0;
+const ENTROPY = 1;
+const LABELS = 2;
+const HIDDEN_BELOW_MINIMUM = 2; // a colormapType: colours from 0 to the top, none below cal_min
+const OUTLINE_OPACITY = 0.95;
+const LEAST_OPACITY = 0.01; // a layer of opacity 0 is left out, and its outlines with it
+const LAYOUT = [
+  { sliceType: 0, position: [0, 0, 0.6, 1] }, // axial
+  { sliceType: 1, position: [0.6, 0, 0.4, 0.5] }, // coronal
+  { sliceType: 2, position: [0.6, 0.5, 0.4, 0.5] }, // sagittal
+];
+
+function canDraw() {
+  return document.createElement("canvas").getContext("webgl2") !== null;
+}
+
+class Scene {
+  // colours: one [r, g, b] a label, the first of no account; palettes: name -> 256 [r, g, b].
+  constructor(canvas, { colours, palettes, topBits, onMove }) {
+    this.topBits = topBits;
+    this.colours = colours;
+    this.nv = new niivue.Niivue({
+      logLevel: "silent",
+      loadingText: "",
+      backColor: [0, 0, 0, 1],
+      crosshairColor: [0.55, 0.85, 1, 0.9],
+      crosshairWidth: 0.4,
+      crosshairWidthUnit: "mm",
+      crosshairGap: 10,
+      isRadiologicalConvention: true,
+      sagittalNoseLeft: true,
+      isNearestInterpolation: true,
+      isOrientCube: false,
+      isColorbar: false,
+      dragAndDropEnabled: false,
+      show3Dcrosshair: false,
+      multiplanarShowRender: niivue.SHOW_RENDER.NEVER,
+      fontSizeScaling: 0.5,
+      viewModeHotKey: "none",
+      clipPlaneHotKey: "none",
+      cycleClipPlaneHotKey: "none",
+    });
+    this.nv.onLocationChange = (where) => onMove(Array.from(where.mm).slice(0, 3));
+    for (const [name, palette] of Object.entries(palettes)) {
+      this.nv.addColormap(`pmpm-${name}`, asColourMap(palette));
+    }
+    this.canvas = canvas;
+  }
+
+  async open(image, entropy, labels, range) {
+    await this.nv.attachToCanvas(this.canvas, false);
+    for (const [name, volume] of [["image", image], ["entropy", entropy], ["labels", labels]]) {
+      await this.nv.loadFromArrayBuffer(volume.buffer, `${name}.nii`);
+    }
+    const [base, bits, map] = this.nv.volumes;
+    [base.cal_min, base.cal_max] = range;
+    bits.colormapType = HIDDEN_BELOW_MINIMUM;
+    map.setColormapLabel({
+      R: this.colours.map((colour) => colour[0]),
+      G: this.colours.map((colour) => colour[1]),
+      B: this.colours.map((colour) => colour[2]),
+      A: this.colours.map((_, label) => (label ? 255 : 0)),
+      I: this.colours.map((_, label) => label),
+      labels: this.colours.map(String),
+    });
+    this.nv.setSliceType(this.nv.sliceTypeMultiplanar);
+    this.nv.setCustomLayout(LAYOUT);
+    this.ordered = base.permRAS.join() === "1,2,3";
+  }
+
+  // Layers are set first and drawn once: each drawing fills textures of the whole volume.
+  draw() {
+    this.nv.updateGLVolume();
+  }
+
+  setImage(volume, range) {
+    const base = this.nv.volumes[IMAGE];
+    base.img = volume.data;
+    base.hdr.scl_slope = volume.slope;
+    [base.cal_min, base.cal_max] = range;
+  }
+
+  setEntropy({ volume, visible, threshold, opacity, colourMap }) {
+    const bits = this.nv.volumes[ENTROPY];
+    bits.img = volume.data;
+    bits.opacity = visible ? opacity : 0;
+    if (bits.colormap !== `pmpm-${colourMap}`) bits.colormap = `pmpm-${colourMap}`;
+    // After the colour map, which sets both ends anew.
+    [bits.cal_min, bits.cal_max] = [Math.max(threshold, 1e-4), this.topBits];
+  }
+
+  setLabels({ volume, visible, opacity }) {
+    const map = this.nv.volumes[LABELS];
+    map.img = volume.data;
+    map.opacity = visible ? Math.max(opacity, LEAST_OPACITY) : 0;
+    this.nv.opts.atlasOutline = OUTLINE_OPACITY;
+  }
+
+  goTo(mm) {
+    this.nv.scene.crosshairPos = this.nv.mm2frac(mm).map((v) => Math.min(1, Math.max(0, v)));
+    this.nv.createOnLocationChange();
+    this.nv.drawScene();
+  }
+
+  move(x, y, z) {
+    this.nv.moveCrosshairInVox(x, y, z);
+  }
+
+  // Values of the drawing are label + 1; 0 is a voxel that nobody has set.
+  startDrawing(onChange) {
+    const shades = [[0, 0, 0], ...this.colours];
+    this.nv.setDrawingEnabled(true);
+    this.nv.setDrawColormap({
+      R: shades.map((colour) => colour[0]),
+      G: shades.map((colour) => colour[1]),
+      B: shades.map((colour) => colour[2]),
+      A: shades.map((_, value) => (value ? 255 : 0)),
+      I: shades.map((_, value) => value),
+      labels: shades.map(() => ""),
+    });
+    this.nv.setDrawOpacity(0.6);
+    this.nv.opts.drawingEnabled = false;
+    this.nv.onDrawingChanged = onChange;
+  }
+
+  // A pen draws label + 1, or takes edits away where it is null; without a size it is put away.
+  setPen(label, size) {
+    this.nv.opts.drawingEnabled = size > 0;
+    if (size > 0) {
+      this.nv.opts.penSize = size;
+      this.nv.setPenValue(label === null ? 0 : label + 1, false);
+    }
+  }
+
+  get drawing() {
+    return this.nv.drawBitmap;
+  }
+
+  replaceDrawing(values) {
+    this.nv.drawBitmap.set(values);
+    this.nv.refreshDrawing(true);
+  }
+}
+
+function asColourMap(palette) {
+  const places = [...Array(32).keys()].map((k) => Math.round((k * 255) / 31));
+  return {
+    R: places.map((place) => palette[place][0]),
+    G: places.map((place) => palette[place][1]),
+    B: places.map((place) => palette[place][2]),
+    A: places.map((place) => (place ? 255 : 0)),
+    I: places,
+  };
+}

@@ -1,0 +1,90 @@
+"""A real browser that opens pages, and writes down what they ask for and complain about."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+FLAGS = (
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+)
+FROM_THE_PAGE_ITSELF = ("data:", "blob:", "about:")
+
+
+@dataclass
+class OpenPage:
+    """A page in the browser, with the requests that left it and the errors it met."""
+
+    page: Page
+    address: str
+    requests: list[str] = field(default_factory=list)  # of other addresses than its own
+    errors: list[str] = field(default_factory=list)  # of the console, or never caught
+
+    def note_request(self, url: str) -> None:
+        """Keep the address of a request, unless the page asks for itself or its own contents."""
+        if url.split("#", maxsplit=1)[0] != self.address and not url.startswith(
+            FROM_THE_PAGE_ITSELF
+        ):
+            self.requests.append(url)
+
+
+def chromium_or_skip() -> str:
+    """Return the path of Chromium, and skip the test where it or Playwright is missing."""
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.skip("no Chromium is installed: apt-get install chromium")
+
+
+@contextmanager
+def open_page(
+    path: Path | str, *, javascript: bool = True, width: int = 1280, height: int = 900
+) -> Iterator[OpenPage]:
+    """Open a file, or an address, in a Chromium of its own, and close both at the end.
+
+    A file is opened without a network; every request for anything else than itself is noted, and
+    so is every error. Scripts of the test run in the page even where its own do not.
+    """
+    executable = chromium_or_skip()
+    from playwright.sync_api import sync_playwright
+
+    address = path if isinstance(path, str) else path.resolve().as_uri()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
+        try:
+            context = browser.new_context(
+                java_script_enabled=javascript,
+                offline=address.startswith("file:"),
+                viewport={"width": width, "height": height},
+            )
+            opened = OpenPage(context.new_page(), address)
+            opened.page.on("request", lambda request: opened.note_request(request.url))
+            opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
+            opened.page.on(
+                "console",
+                lambda message: (
+                    opened.errors.append(message.text) if message.type == "error" else None
+                ),
+            )
+            opened.page.goto(address, wait_until="load")
+            yield opened
+        finally:
+            browser.close()
