@@ -45,6 +45,14 @@ def test_a_histogram_counts_every_sample_and_reaches_the_label_map() -> None:
     assert chart.median == pytest.approx(100.0 * 0.24 / 4.48)
 
 
+def test_equal_volumes_that_rounding_sets_apart() -> None:
+    almost = np.nextafter(0.3, 1.0)
+    chart = volume_histogram(LabelVolume("x", 1, 0.3, np.full(8, almost)))
+    assert chart is not None
+    (bar,) = chart.bars
+    assert bar.height == 100
+
+
 @pytest.mark.parametrize("samples", [[], [0.0], [5.0, 5.0]])
 def test_a_histogram_of_few_or_equal_samples(samples: list[float]) -> None:
     chart = volume_histogram(LabelVolume("x", 1, 5.0, np.array(samples)))

@@ -11,7 +11,11 @@ _EXIT_FAILED, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 when done, 2 for bad arguments, 1 for other failures."""
+    """Run the command line and exit.
+
+    The code is 0 when all is done, 2 for bad input (arguments, files, a folder that cannot be
+    written to), 130 when interrupted, and 1 for other failures.
+    """
     from cyclopts import CycloptsError
 
     from perturb_mpm.cli.app import app
@@ -22,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error), _EXIT_USAGE)
     except (OSError, MemoryError) as error:
         _fail(str(error), _EXIT_FAILED)
-    except KeyboardInterrupt:
-        _fail("interrupted", _EXIT_INTERRUPTED)
+    except KeyboardInterrupt as error:
+        _fail(str(error) or "interrupted", _EXIT_INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:

@@ -17,8 +17,68 @@ app = App(
 app.command(
     "perturb_mpm.cli.demo:demo",
     name="demo",
-    help="Segment a made-up brain with a glioma; write a picture and NIfTI files.",
+    help="Run everything on a made-up patient; write maps, tables and a report.",
     help_epilogue="Example:  perturb-mpm demo --output demo --seed 3",
+)
+app.command(
+    "perturb_mpm.cli.run:run",
+    name="run",
+    help="Sample segmentations of one patient; write labels, uncertainty, volumes and a report.",
+    help_epilogue=(
+        "Example:  perturb-mpm run --image t1.nii.gz t1c.nii.gz t2.nii.gz flair.nii.gz "
+        "--probabilities case.npz --output case\n\n"
+        "Exit codes: 0 done; 2 bad input (arguments, files, a folder that cannot be written to); "
+        "130 interrupted; 1 other failures."
+    ),
+)
+app.command(
+    "perturb_mpm.cli.view:view",
+    name="view",
+    help="Look at a run in the browser, and correct its labels.",
+    help_epilogue="Example:  perturb-mpm view case",
+)
+app.command(
+    "perturb_mpm.cli.doctor:doctor",
+    name="doctor",
+    help="Show versions, extras, threads, cache, GPU and memory, and solve a tiny problem.",
+    help_epilogue="Example:  perturb-mpm doctor --json",
+)
+
+app.command(
+    "perturb_mpm.cli.tune:tune",
+    name="tune",
+    help="Learn the CRF's settings on labelled cases; write a TOML file that run takes.",
+    help_epilogue=(
+        "Example:  perturb-mpm tune --data cases --layout brats --labels brats2021 "
+        "--model model.skops --output tuned"
+    ),
+)
+app.command(
+    "perturb_mpm.cli.train:train",
+    name="train",
+    help="Train a segmenter on labelled cases; report how it does on patients it never saw.",
+    help_epilogue=(
+        "Example:  perturb-mpm train --data brats2021_2mm --layout brats --labels brats2021 "
+        "--output model.skops"
+    ),
+)
+app.command(
+    "perturb_mpm.cli.evaluate:evaluate",
+    name="evaluate",
+    help="Measure how good an uncertainty is, against a truth or several raters.",
+    help_epilogue=(
+        "Example:  perturb-mpm evaluate --prediction case --truth truth.nii.gz "
+        "--region core=1,4 --output evaluation"
+    ),
+)
+app.command(
+    "perturb_mpm.cli.biomarkers:biomarkers",
+    name="biomarkers",
+    help="Extent of resection and residual tumour volume, with what is known of their error.",
+    help_epilogue=(
+        "Example:  perturb-mpm biomarkers --before preop --after postop --region 4 "
+        "--output biomarkers"
+    ),
 )
 
 reproduce = App(
@@ -37,5 +97,29 @@ reproduce.command(
     name="volumes",
     help="Sample the volumes of real tumours with and without random fields; write a table.",
     help_epilogue="Example:  perturb-mpm reproduce volumes --data brats2021_2mm --quick",
+)
+reproduce.command(
+    "perturb_mpm.cli.reproduce_segmentation:segmentation",
+    name="segmentation",
+    help="Segment patients with a forest and a CRF learned on all others; write tables, a page.",
+    help_epilogue="Example:  perturb-mpm reproduce segmentation --data brats2021_2mm",
+)
+reproduce.command(
+    "perturb_mpm.cli.reproduce_clinical:quality",
+    name="quality",
+    help="Measure how well uncertainty finds errors, on made-up or real patients.",
+    help_epilogue="Example:  perturb-mpm reproduce quality --data brats2021_2mm --output quality",
+)
+reproduce.command(
+    "perturb_mpm.cli.reproduce_clinical:biomarkers",
+    name="biomarkers",
+    help="Compare extent of resection and residual volume with four raters, 19 patients.",
+    help_epilogue="Example:  perturb-mpm reproduce biomarkers --output biomarkers",
+)
+reproduce.command(
+    "perturb_mpm.cli.reproduce_clinical:raters",
+    name="raters",
+    help="Hold drawings of real raters and algorithms against each other.",
+    help_epilogue="Example:  perturb-mpm reproduce raters --data data --output raters",
 )
 app.command(reproduce)

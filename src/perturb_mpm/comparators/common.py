@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from perturb_mpm.grid import Grid
 from perturb_mpm.noise import checked_seed
 from perturb_mpm.posterior import Posterior
-from perturb_mpm.sampling import sample_range
+from perturb_mpm.sampler import sample_range
 from perturb_mpm.tally import Tally
 from perturb_mpm.version import version
 

@@ -61,7 +61,9 @@ def volume_histogram(volume: LabelVolume) -> Histogram | None:
     if not len(samples):
         return None
     ends = (min(samples.min(), volume.mpm_ml), max(samples.max(), volume.mpm_ml))
-    spread = float(ends[1] - ends[0]) or max(0.02 * abs(ends[0]), 0.1)
+    spread = float(ends[1] - ends[0])
+    if spread <= 1e-9 * float(ends[1]):  # rounding: too narrow for bins of their own
+        spread = max(0.02 * float(ends[0]), 0.1)
     start = max(0.0, float(ends[0]) - 0.06 * spread)
     stop = float(ends[1]) + 0.06 * spread
 

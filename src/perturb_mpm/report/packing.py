@@ -133,7 +133,7 @@ def _note(data: ReportData, writer: _Writer, packed: Packed, levels: int) -> str
     """Say what this page leaves out of the volumes."""
     less = ["cut to the surroundings of the mask", f"with {levels} grey levels"]
     if writer.every > 1:
-        less.append(f"with every {writer.every}th voxel of each axis")
+        less.append(f"with one voxel in {writer.every} along each axis")
     if len(packed.images) < len(data.images):
         less.append(f"with {len(packed.images)} of {len(data.images)} sequences")
     if len(packed.samples) < len(data.sampled_labels):
@@ -147,8 +147,7 @@ def _note(data: ReportData, writer: _Writer, packed: Packed, levels: int) -> str
 def _in_grey(image: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Return the image in 0 … 255, between the percentiles of what is inside the mask."""
     low, high = np.percentile(image[mask], (_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE))
-    low = min(low, high - 1e-6)
-    scaled = np.nan_to_num((image - low) / (high - low if high > low else 1.0))
+    scaled = np.nan_to_num((image - high) / (high - low if high > low else 1.0) + 1.0)
     grey: NDArray[np.uint8] = np.round(np.clip(scaled, 0.0, 1.0) * 255).astype(np.uint8)
     return grey
 

@@ -18,7 +18,6 @@ WITHOUT_WEBGL = (
     "This browser cannot draw in 3-D (it lacks WebGL 2, or it is switched off), so the viewer is "
     "not shown. The slices above show the same maps."
 )
-WITHOUT_SCRIPTS = "The viewer needs scripts; the slices above show the same maps without them."
 BACKGROUND_COLOUR = "#ff6fd8"  # seen where a label was painted over with background
 _AROUND_MM = 5.0
 
@@ -47,10 +46,10 @@ def viewer_fragment(data: ReportData) -> ViewerFragment:
         f'<script type="application/gzip" id="{name}">{text}</script>'
         for name, text in packed.volumes.items()
     )
+    settings = _settings(data, packed).as_json()
     html = f"""<style>
 {asset("viewer.css")}</style>
-{asset("viewer.html")}<noscript><p>{WITHOUT_SCRIPTS}</p></noscript>
-<script type="application/json" id="pmpm-settings">{_settings(data, packed).as_json()}</script>
+{asset("viewer.html")}<script type="application/json" id="pmpm-settings">{settings}</script>
 {volumes}
 <script type="application/gzip" id="pmpm-niivue">{niivue_packed()}</script>
 """

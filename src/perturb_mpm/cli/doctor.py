@@ -1,0 +1,139 @@
+"""``perturb-mpm doctor``: what is installed, what this machine offers, whether it computes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json as json_format
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from perturb_mpm.version import version
+
+if TYPE_CHECKING:
+    from perturb_mpm.cli.self_test import Check
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+_FOR_DEVELOPERS = ("test", "lint")
+_REQUIREMENT = re.compile(r"([\w.-]+).*?(?:extra == ['\"](\w+)['\"])?$")
+
+
+def doctor(*, quiet: Flag = False, json: Flag = False) -> None:
+    """Show versions, extras, threads, cache, GPU and memory, and solve a tiny problem.
+
+    Parameters
+    ----------
+    quiet
+        Print nothing: the exit code says whether the self-test passed.
+    json
+        Print everything as one JSON object.
+    """
+    from perturb_mpm.cli.self_test import self_test
+
+    facts = {
+        "versions": {"perturb-mpm": version(), "python": platform.python_version()},
+        "extras": {},
+        **_machine(),
+    }
+    for (package, extra), found in _requirements().items():
+        if extra is None:
+            facts["versions"][package] = found
+        else:
+            facts["extras"].setdefault(extra, {})[package] = found
+    checks = self_test()
+    passed = all(check.passed for check in checks)
+    if json:
+        report = {**facts, "self_test": [asdict(check) for check in checks], "passed": passed}
+        sys.stdout.write(json_format.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    elif not quiet:
+        _print(facts, checks)
+    if not passed:
+        raise SystemExit(1)
+
+
+def _requirements() -> dict[tuple[str, str | None], str | None]:
+    """Return the version of each package that we ask for, None where it is missing."""
+    try:
+        lines = requires("perturb-mpm") or []
+    except PackageNotFoundError:
+        return {}
+    found: dict[tuple[str, str | None], str | None] = {}
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match and match[2] not in _FOR_DEVELOPERS:
+            found[match[1], match[2]] = _version_of(match[1])
+    return found
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return installed_version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _machine() -> dict[str, Any]:
+    from perturb_mpm.engines.cpu.compile import cache_folder
+    from perturb_mpm.engines.cpu.threads import default_threads
+    from perturb_mpm.engines.memory import available_bytes, resolve_budget
+
+    cache = cache_folder()
+    return {
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "threads": default_threads(),
+        "cache": {"folder": None if cache is None else str(cache), "writable": cache is not None},
+        "gpu": _gpu(),
+        "memory": {
+            "free_gb": round(available_bytes() / 1e9, 2),
+            "used_at_most_gb": round(resolve_budget(None) / 1e9, 2),
+        },
+    }
+
+
+def _gpu() -> dict[str, Any]:
+    """Return the GPU that PyTorch sees, and its memory."""
+    if importlib.util.find_spec("torch") is None:
+        return {"found": False, "detail": "PyTorch is not installed (extra gpu)"}
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"found": False, "detail": f"PyTorch {torch.__version__} sees none"}
+    free, total = torch.cuda.mem_get_info()
+    name = torch.cuda.get_device_name()
+    memory = {"free_gb": round(free / 1e9, 2), "total_gb": round(total / 1e9, 2)}
+    return {"found": True, "detail": name, **memory}
+
+
+def _print(facts: Mapping[str, Any], checks: list[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for package, number in facts["versions"].items():
+        table.add_row(package, number or "missing")
+    for extra, packages in facts["extras"].items():
+        words = [f"{name} {number or 'not installed'}" for name, number in packages.items()]
+        table.add_row(f"extra {extra}", ", ".join(words))
+    table.add_row("system", f"{facts['system']}, {facts['processor']}")
+    table.add_row("threads", str(facts["threads"]))
+    folder = facts["cache"]["folder"]
+    table.add_row("cache", folder or "none that only you can write to: kernels compile every time")
+    table.add_row("GPU", facts["gpu"]["detail"])
+    memory = facts["memory"]
+    table.add_row(
+        "memory", f"{memory['free_gb']} GB free, {memory['used_at_most_gb']} GB used at most"
+    )
+    for check in checks:
+        table.add_row(check.name, f"{'passed' if check.passed else 'FAILED'}: {check.detail}")
+    Console().print(table, highlight=False)
