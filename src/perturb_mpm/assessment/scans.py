@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assessment.sources import is_run, label_indices, read_segmentation
+from perturb_mpm.assessment.sources import is_run, read_segmentation
 from perturb_mpm.biomarkers.resection import region_volume_ml
 from perturb_mpm.io.case import Geometry, LabelScheme
 from perturb_mpm.io.errors import InputError, Source
+from perturb_mpm.io.label_map import label_indices
 from perturb_mpm.io.nifti_read import read_volume
 from perturb_mpm.posterior import Posterior
 

@@ -18,6 +18,7 @@ from perturb_mpm.evaluation.prediction import (
 from perturb_mpm.io.case import Geometry, LabelScheme
 from perturb_mpm.io.errors import InputError, Source
 from perturb_mpm.io.geometry import difference
+from perturb_mpm.io.label_map import label_indices
 from perturb_mpm.io.nifti_read import Volume, read_volume
 from perturb_mpm.pipeline.state import STATE, StateError, load_state
 from perturb_mpm.posterior import Posterior
@@ -86,23 +87,6 @@ def read_labels(source: Source, like: Segmentation) -> NDArray[np.uint8]:
     if words is not None:
         raise source.error(f"must lie on the grid of the prediction, got {words}")
     return label_indices(volume.voxels, like.scheme, source)
-
-
-def label_indices(
-    values: NDArray[np.floating], scheme: LabelScheme, source: Source
-) -> NDArray[np.uint8]:
-    """Return the indices 0 … L − 1 of the user's label values."""
-    known = np.asarray(scheme.values, dtype=np.float64)
-    order = np.argsort(known)
-    place = np.minimum(np.searchsorted(known[order], values), len(known) - 1)
-    indices = order[place]
-    strange = known[indices] != values
-    if strange.any():
-        raise source.error(
-            f"must hold the label values {', '.join(map(str, scheme.values))} alone, "
-            f"got {float(values[strange].flat[0]):g}"
-        )
-    return indices.astype(np.uint8)
 
 
 def regions_of(words: Sequence[str], scheme: LabelScheme) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.io.case import LARGEST_VALUE
+from perturb_mpm.io.case import LARGEST_VALUE, LabelScheme
 from perturb_mpm.io.errors import InputError, Source
 
 
@@ -53,3 +53,21 @@ def warning(confidence: float) -> str:
         "this number, not what the segmentation's author or model was unsure of; give the model's "
         "probabilities where there are any."
     )
+
+
+def label_indices(
+    values: NDArray[np.float32], scheme: LabelScheme, source: Source, remedy: str = ""
+) -> NDArray[np.uint8]:
+    """Return a label map as labels 0 … L − 1; a value that the scheme does not have is refused."""
+    labels = np.zeros(values.shape, dtype=np.uint8)
+    known = np.zeros(values.shape, dtype=np.bool_)
+    for label, value in enumerate(scheme.values):
+        here = values == value
+        labels[here] = label
+        known |= here
+    if not known.all():
+        raise source.error(
+            f"must hold the label values {', '.join(map(str, scheme.values))} alone, "
+            f"got {values[~known][0]:g}{remedy}"
+        )
+    return labels
