@@ -17,7 +17,7 @@ TRITON ?= triton==3.6.0
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/.base  ## segment a made-up brain; look at demo/demo.png
+demo: $(VENV)/.base  ## segment a made-up patient; open demo/report.html
 	$(VENV)/bin/perturb-mpm demo --output demo
 
 test: $(VENV)/.test  ## run the tests and report coverage

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 
 from perturb_mpm.cli import main
 
-VOLUMES = ("t1", "t1ce", "t2", "flair", "truth", "classifier", "labels", "entropy")
-FILES = {*(f"{name}.nii.gz" for name in VOLUMES), "demo.png"}
-COARSE = ("--voxel-mm", "8")
+IMAGES = ("t1c", "t1", "t2", "flair")
+MAPS = ("labels", "marginals", "entropy", "uncertainty")
+PATIENT = {f"{name}.nii.gz" for name in (*IMAGES, "probabilities", "mask", "truth")}
+FILES = {*(f"{name}.nii.gz" for name in MAPS), "volumes.csv", "summary.json", "report.html"}
+NAMES = ("necrosis", "oedema", "non-enhancing core", "enhancing tumour")
+COARSE = ("--voxel-mm", "8", "--samples", "12")
 
 
 def call(*arguments: str) -> int:
@@ -31,35 +35,62 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_demo_writes_a_picture_and_volumes(folder: Path) -> None:
-    assert set(os.listdir(folder)) == FILES
-    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG\r\n")
+def volume(file: Path) -> np.ndarray:
+    return np.asanyarray(nib.load(file).dataobj)
+
+
+def test_the_demo_writes_a_patient_and_what_run_writes(folder: Path) -> None:
+    assert set(os.listdir(folder)) == {*FILES, "patient", "state"}
+    assert set(os.listdir(folder / "patient")) == PATIENT
+    assert "Phantom glioblastoma, seed 0" in (folder / "report.html").read_text()
 
 
 def test_the_demos_volumes_share_one_geometry(folder: Path) -> None:
-    images = {name: nib.load(folder / f"{name}.nii.gz") for name in VOLUMES}
-    for image in images.values():
-        assert image.shape == (20, 24, 18)
-        np.testing.assert_allclose(image.header.get_zooms(), (8.0, 8.0, 8.0))
-        np.testing.assert_array_equal(image.affine, images["t1"].affine)
-    labels = np.asanyarray(images["labels"].dataobj)
+    files = [folder / "patient" / name for name in PATIENT]
+    files += [folder / f"{name}.nii.gz" for name in MAPS]
+    images = [nib.load(file) for file in files]
+    for image in images:
+        assert image.shape[:3] == (20, 25, 21)
+        np.testing.assert_allclose(image.header.get_zooms()[:3], (8.0, 8.0, 8.0))
+        np.testing.assert_array_equal(image.affine, images[0].affine)
+    labels = volume(folder / "labels.nii.gz")
     assert labels.dtype == np.uint8
-    assert set(np.unique(labels)) <= {0, 1, 2, 3}
+    assert set(np.unique(labels)) <= {0, 1, 2, 3, 4}
 
 
 def test_the_demos_entropy_is_in_bits_and_highest_in_the_tumour(folder: Path) -> None:
-    entropy = np.asanyarray(nib.load(folder / "entropy.nii.gz").dataobj)
-    flair = np.asanyarray(nib.load(folder / "flair.nii.gz").dataobj)
-    truth = np.asanyarray(nib.load(folder / "truth.nii.gz").dataobj)
+    entropy = volume(folder / "entropy.nii.gz")
+    mask = volume(folder / "patient" / "mask.nii.gz") > 0
+    truth = volume(folder / "patient" / "truth.nii.gz")
     assert entropy.min() >= 0.0
-    assert entropy.max() <= 2.0
-    assert (entropy[flair == 0.0] == 0.0).all()
-    assert entropy[truth > 0].mean() > 3.0 * entropy[(truth == 0) & (flair > 0.0)].mean()
+    assert entropy.max() <= np.log2(5) + 1e-6
+    assert (entropy[~mask] == 0.0).all()
+    assert entropy[truth > 0].mean() > 3.0 * entropy[(truth == 0) & mask].mean()
+
+
+def test_the_demo_gives_what_run_gives_on_the_same_files(folder: Path, tmp_path: Path) -> None:
+    patient = folder / "patient"
+    settings = tmp_path / "settings.toml"
+    fields = "".join(
+        f"[[fields]]\nlength_mm = 20.0\nscale = {scale}\nlabels = {labels}\n"
+        for scale, labels in ((1.0, [1, 2, 3, 4]), *((0.7, [label]) for label in (1, 2, 3, 4)))
+    )
+    settings.write_text(f"[sampling]\nsamples = 12\n{fields}")
+    arguments = ["run", "--settings", settings, "--output", tmp_path / "run", "--quiet"]
+    for name in IMAGES:
+        arguments += ["--image", patient / f"{name}.nii.gz"]
+    arguments += ["--probabilities", patient / "probabilities.nii.gz"]
+    arguments += ["--mask", patient / "mask.nii.gz", "--label-names", "healthy", *NAMES]
+    assert call(*map(str, arguments)) == 0
+    for name in MAPS:
+        file = f"{name}.nii.gz"
+        assert (tmp_path / "run" / file).read_bytes() == (folder / file).read_bytes(), file
 
 
 def test_quiet_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call("demo", "--output", str(tmp_path), "--quiet", *COARSE) == 0
-    assert capfd.readouterr().out == ""
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""
 
 
 def test_json_tells_what_was_made_and_how_good_it_is(
@@ -67,34 +98,40 @@ def test_json_tells_what_was_made_and_how_good_it_is(
 ) -> None:
     assert call("demo", "--output", str(tmp_path), "--json", *COARSE) == 0
     summary = json.loads(capfd.readouterr().out)
-    assert {Path(file).name for file in summary["files"]} == FILES
-    assert all(Path(file).is_file() for file in summary["files"])
-    assert summary["converged"]
-    assert [row["label"] for row in summary["labels"]] == [
-        "necrotic core",
-        "oedema",
-        "enhancing rim",
-    ]
-    for row in summary["labels"]:
+    assert summary["output"] == str(tmp_path)
+    assert set(summary["files"].values()) == FILES
+    assert summary["samples"] == 12
+    assert not summary["volumes_reflect_voxel_noise_alone"]
+    assert [row["label"] for row in summary["truth"]] == list(NAMES)
+    for row, found in zip(summary["truth"], summary["labels"][1:]):
+        assert found["name"] == row["label"]
         assert row["truth_ml"] > 0.0
-        assert set(row["volume_ml"]) == set(row["dice"]) == {"classifier", "crf"}
-    oedema = summary["labels"][1]
-    assert oedema["dice"]["crf"] > oedema["dice"]["classifier"]
+        assert row["volume_ml"]["perturb_mpm"] == pytest.approx(found["volume_ml"])
+        assert set(row["dice"]) == {"classifier", "perturb_mpm"}
+    assert summary["truth"][1]["dice"]["perturb_mpm"] > 0.5
 
 
-def test_the_table_names_every_label_and_file(
+def test_the_table_names_every_label_and_the_report(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert call("demo", "--output", str(tmp_path), "--seed", "1", *COARSE) == 0
-    printed = capfd.readouterr().out
-    for text in ("necrotic core", "oedema", "enhancing rim", "Dice", "ml", *FILES):
-        assert text in printed
+    printed = capfd.readouterr()
+    report = f"report: {tmp_path / 'report.html'}"
+    for text in (*NAMES, "Dice", "true", "found", "95 %", "uncertain", report):
+        assert text in printed.out
+    assert "making a patient" in printed.err
 
 
-def test_the_demo_gives_the_same_bytes_again(folder: Path, tmp_path: Path) -> None:
+def test_the_demo_again_replaces_the_first_and_gives_the_same_bytes(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert call("demo", "--output", str(tmp_path), "--quiet", "--seed", "1", *COARSE) == 0
+    (tmp_path / "mine.txt").write_text("kept")
     assert call("demo", "--output", str(tmp_path), "--quiet", *COARSE) == 0
-    for name in FILES:
+    same = [*(f"patient/{name}" for name in PATIENT), *(f"{name}.nii.gz" for name in MAPS)]
+    for name in (*same, "volumes.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+    assert (tmp_path / "mine.txt").read_text() == "kept"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +141,7 @@ def test_the_demo_gives_the_same_bytes_again(folder: Path, tmp_path: Path) -> No
         (["demo", "--seed", "-1"], "--seed must not be negative, got -1"),
         (["demo", "--voxel-mm", "0.1"], "--voxel-mm must be between 1 and 8, got 0.1"),
         (["demo", "--voxel-mm", "nan"], "--voxel-mm must be between 1 and 8, got nan"),
+        (["demo", "--samples", "0"], "--samples must be at least 1, got 0"),
         (["demo", "--colour", "red"], "--colour"),
         (["demo", "left", "over"], "left"),
         (["dmeo"], "dmeo"),
@@ -124,6 +162,16 @@ def test_bad_arguments_are_one_line_on_stderr_and_exit_2(
     assert printed.err.count("\n") == 1
     assert message in printed.err
     assert os.listdir(tmp_path) == []
+
+
+def test_the_demo_does_not_replace_a_run_of_ones_own(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder, tmp_path / "mine", ignore=shutil.ignore_patterns("patient"))
+    before = (tmp_path / "mine" / "labels.nii.gz").read_bytes()
+    assert call("demo", "--output", str(tmp_path / "mine"), "--seed", "1", *COARSE) == 2
+    assert "--output must not hold a run of yours" in capfd.readouterr().err
+    assert (tmp_path / "mine" / "labels.nii.gz").read_bytes() == before
 
 
 def test_an_output_that_is_a_file_is_refused(
@@ -170,8 +218,8 @@ def test_failures_are_one_line_too(
     def fail(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("perturb_mpm.phantom.glioma_phantom", fail)
-    assert call("demo", "--output", str(tmp_path)) == code
+    monkeypatch.setattr("perturb_mpm.phantom.glioblastoma", fail)
+    assert call("demo", "--output", str(tmp_path), "--quiet") == code
     assert capfd.readouterr().err == message
 
 

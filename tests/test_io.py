@@ -10,11 +10,9 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perturb_mpm.io.atomic import atomic_open
-from perturb_mpm.io.nifti import centred_affine, save_nifti
+from perturb_mpm.io.nifti import save_nifti
 
 AFFINE = np.array(
     [[-0.9, 0.1, 0.0, 12.0], [0.1, 0.9, 0.0, -7.0], [0.0, 0.0, 3.0, 5.5], [0.0, 0.0, 0.0, 1.0]]
@@ -83,19 +81,6 @@ def test_volume_and_geometry_come_back(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(image.get_qform(), AFFINE, atol=1e-5)
     assert image.header.get_xyzt_units()[0] == "mm"
     assert image.header["descrip"].item() == b"entropy, bits"
-
-
-@given(
-    shape=st.tuples(*[st.integers(1, 6)] * 3),
-    spacing=st.tuples(*[st.floats(0.125, 10.0)] * 3),
-)
-def test_the_middle_of_a_centred_grid_is_the_origin(
-    shape: tuple[int, int, int], spacing: tuple[float, float, float]
-) -> None:
-    affine = centred_affine(shape, spacing)
-    middle = affine @ [*((size - 1) / 2.0 for size in shape), 1.0]
-    np.testing.assert_allclose(middle, [0.0, 0.0, 0.0, 1.0], atol=1e-9)
-    np.testing.assert_allclose(nib.affines.voxel_sizes(affine), spacing)
 
 
 def test_two_writes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

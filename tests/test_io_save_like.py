@@ -12,7 +12,7 @@ import pytest
 from io_files import AFFINE, SHAPE, image, write
 from perturb_mpm.io.case import Geometry
 from perturb_mpm.io.geometry import geometry_from_affine
-from perturb_mpm.io.nifti import centred_affine, save_like
+from perturb_mpm.io.nifti import save_like
 from perturb_mpm.io.read_images import read_images
 
 PLACE = (
@@ -118,7 +118,7 @@ def test_two_writes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_grid_from_no_file_gets_a_header_of_its_own(tmp_path: Path) -> None:
-    affine = centred_affine(SHAPE, (1.0, 2.0, 3.0))
+    affine = np.diag([1.0, 2.0, 3.0, 1.0])
     geometry = geometry_from_affine(SHAPE, affine)
     assert geometry.spacing == (1.0, 2.0, 3.0)
     save_like(tmp_path / "a.nii.gz", np.zeros(SHAPE, np.uint8), geometry)

@@ -42,7 +42,7 @@ def test_links_to_files_lead_somewhere(document: Path) -> None:
 
 
 def test_the_readmes_picture_is_small() -> None:
-    assert (ROOT / "docs" / "demo.png").stat().st_size < 400_000
+    assert (ROOT / "docs" / "report.png").stat().st_size < 400_000
 
 
 def test_the_citation_file_has_what_its_format_asks_for() -> None:

@@ -15,7 +15,7 @@ import pytest
 import perturb_mpm as pm
 from perturb_mpm.cli import main
 from perturb_mpm.engines import prepare
-from perturb_mpm.phantom import glioma_phantom
+from perturb_mpm.phantom import glioblastoma
 from perturb_mpm.reproduce import volume_cases, volume_unaries
 from perturb_mpm.reproduce.volume_page import interval_coverage
 from perturb_mpm.reproduce.volume_sampling import (
@@ -36,9 +36,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     affine = np.diag([-8.0, -8.0, 8.0, 1.0])
     for number in range(2):
-        made = glioma_phantom(shape=(20, 24, 18), seed=number)
+        made = glioblastoma(seed=number, spacing_mm=8.0)
         images = np.where(made.mask, made.images - made.images.min() + 1, 0)
-        labels = np.array([0, 1, 2, 4])[made.truth]
+        labels = np.array([0, 1, 2, 1, 4])[made.truth]
         if number == 1:
             labels[labels == 4] = 1
         folder = root / volume_cases.DATASET / f"P{number}"

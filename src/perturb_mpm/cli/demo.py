@@ -1,4 +1,4 @@
-"""``perturb-mpm demo``: one segmentation of a made-up patient, from images to files."""
+"""``perturb-mpm demo``: a made-up patient through everything that ``run`` does."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from cyclopts import Parameter
 
 from perturb_mpm.cli.errors import UsageError
 from perturb_mpm.cli.output import prepare_folder
+from perturb_mpm.cli.progress import shown_progress
 
 if TYPE_CHECKING:
-    from perturb_mpm.inference import MeanField
+    from perturb_mpm.io.case import Case
     from perturb_mpm.phantom import Phantom
+    from perturb_mpm.pipeline.progress import Progress
+    from perturb_mpm.pipeline.run import RunResult
     from perturb_mpm.report.comparison import LabelComparison
 
 Flag = Annotated[bool, Parameter(negative="")]
+
+PATIENT, TRUTH = "patient", "truth.nii.gz"  # the folder of what a user would bring
+SEQUENCES = ("T1c", "T1", "T2", "FLAIR")  # the report shows the first one first
+
+# Independent noise alone would make volumes far too certain; `tune` learns such fields from data.
+FIELD_MM = 20.0
+SHARED_FIELD, OWN_FIELD = 1.0, 0.7  # nats, for all tumour labels together and for each
 
 
 def demo(
@@ -26,19 +36,22 @@ def demo(
     output: Path = Path("demo"),
     seed: int = 0,
     voxel_mm: float = 2.0,
+    samples: int = 200,
     quiet: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Segment a made-up brain with a glioma; write a picture and NIfTI files.
+    """Make a patient with a glioblastoma, run the whole pipeline on it, compare with the truth.
 
     Parameters
     ----------
     output
-        The folder to write to; made where it is missing.
+        The folder to write to; made where it is missing. An earlier demo in it is replaced.
     seed
         Which patient to make.
     voxel_mm
         The edge of a voxel, 1 to 8 mm: larger is faster and coarser.
+    samples
+        How many segmentations to sample.
     quiet
         Print nothing.
     json
@@ -48,74 +61,124 @@ def demo(
         raise UsageError(f"--voxel-mm must be between 1 and 8, got {voxel_mm:g}")
     if seed < 0:
         raise UsageError(f"--seed must not be negative, got {seed}")
+    if samples < 1:
+        raise UsageError(f"--samples must be at least 1, got {samples}")
     folder = prepare_folder(output)
+    if (folder / "state").exists() and not (folder / PATIENT / TRUTH).exists():
+        raise UsageError(f"--output must not hold a run of yours, got {folder}; name another one")
 
-    from perturb_mpm.phantom import FIELD_OF_VIEW_MM, glioma_phantom
-    from perturb_mpm.report.demo import write_picture, write_volumes
+    from perturb_mpm.phantom import glioblastoma
+    from perturb_mpm.pipeline.errors import OutputError
 
-    shape = [round(extent / voxel_mm) for extent in FIELD_OF_VIEW_MM]
-    phantom = glioma_phantom(shape, seed=seed)
-    result = segment(phantom)
-    files = [*write_volumes(folder, phantom, result), write_picture(folder, phantom, result)]
-    rows = _compare(phantom, result)
+    with shown_progress(quiet=quiet) as progress:
+        progress.stage("making a patient")
+        patient = glioblastoma(seed, spacing_mm=voxel_mm)
+        case = _through_files(folder / PATIENT, patient)
+        try:
+            result = _run(case, patient, folder, samples, progress)
+        except OutputError as error:
+            raise UsageError(str(error)) from error
+    rows = _compare(patient, result)
     if json:
-        _print_json(files, rows, result)
+        _print_json(rows, result)
     elif not quiet:
-        _print_table(files, rows)
+        _print_table(rows, result)
 
 
-def segment(phantom: Phantom) -> MeanField:
-    """Refine the classifier's probabilities with a dense CRF on all four images."""
-    import perturb_mpm as pm
+def _through_files(folder: Path, patient: Phantom) -> Case:
+    """Write what a user would bring, and read it as ``run`` does."""
+    from perturb_mpm.io.nifti import save_nifti
+    from perturb_mpm.io.read_case import read_case
 
-    crf = pm.DenseCRF(
-        unary=pm.unary_from_probabilities(phantom.probabilities),
-        kernels=[
-            pm.SpatialKernel(sigma=2.5, weight=1.0),
-            pm.BilateralKernel(phantom.images, sigma_space=10.0, sigma_intensity=0.5, weight=4.0),
-        ],
-        spacing=phantom.spacing,
-        mask=phantom.mask,
+    folder.mkdir(exist_ok=True)
+    images = []
+    for name in SEQUENCES:
+        image = patient.images[patient.channel_names.index(name)]
+        images.append(folder / f"{name.lower()}.nii.gz")
+        save_nifti(images[-1], image, patient.affine, f"{name}, arbitrary units")
+    probabilities, mask = folder / "probabilities.nii.gz", folder / "mask.nii.gz"
+    labels_last = patient.probabilities.transpose(1, 2, 3, 0)
+    save_nifti(probabilities, labels_last, patient.affine, "probability of each label")
+    save_nifti(mask, patient.mask, patient.affine, "1 in the brain")
+    save_nifti(folder / TRUTH, patient.truth, patient.affine, "the true labels")
+    return read_case(
+        images,
+        [probabilities],
+        label_names=patient.label_names,
+        mask=mask,
+        image_names=SEQUENCES,
     )
-    return pm.mean_field(crf, iterations=50, tolerance=0.01)
 
 
-def _compare(phantom: Phantom, result: MeanField) -> list[LabelComparison]:
-    """Compare the classifier and the CRF with the truth."""
+def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: Progress) -> RunResult:
+    """Sample and write everything; but for the fields the settings are those of ``run``."""
+    from perturb_mpm import Field
+    from perturb_mpm.pipeline.run import run_case
+    from perturb_mpm.pipeline.settings import RunSettings
+
+    ill = tuple(range(1, len(case.labels)))
+    own = (Field(FIELD_MM, OWN_FIELD, labels=(label,)) for label in ill)
+    fields = (Field(FIELD_MM, SHARED_FIELD, labels=ill), *own)
+    return run_case(
+        case,
+        RunSettings(samples=samples, fields=fields),
+        folder,
+        title=f"Phantom glioblastoma, seed {patient.seed}",
+        overwrite=True,
+        truth=patient.truth,
+        progress=progress,
+    )
+
+
+def _compare(patient: Phantom, result: RunResult) -> list[LabelComparison]:
+    """Compare the classifier and the labels that were written with the truth."""
+    from perturb_mpm.io.errors import Source
+    from perturb_mpm.io.nifti_read import read_volume
     from perturb_mpm.report.comparison import compare_labels
-    from perturb_mpm.report.demo import most_probable
 
-    segmentations = {"classifier": most_probable(phantom), "crf": result.labels}
-    return compare_labels(phantom.truth, segmentations, phantom.label_names, phantom.spacing)
-
-
-def _print_json(files: list[Path], rows: list[LabelComparison], result: MeanField) -> None:
-    """Print one JSON object; the unit stands in the name of every key."""
-    summary = {
-        "files": [str(file) for file in files],
-        "labels": [asdict(row) for row in rows],
-        "engine": result.engine,
-        "iterations": result.iterations,
-        "converged": result.converged,
-        "free_energy_nats": result.free_energy,
+    written = read_volume(Source("labels", result.files["labels"])).voxels.astype("uint8")
+    segmentations = {
+        "classifier": patient.probabilities.argmax(axis=0),
+        "perturb_mpm": written,
     }
-    sys.stdout.write(json_format.dumps(summary, indent=2) + "\n")
+    return compare_labels(patient.truth, segmentations, patient.label_names, patient.spacing)
 
 
-def _print_table(files: list[Path], rows: list[LabelComparison]) -> None:
-    """Print what was written, and volume and overlap of every label."""
+def _print_json(rows: list[LabelComparison], result: RunResult) -> None:
+    """Print the run's summary and the comparison as one object."""
+    summary = {
+        "output": str(result.folder),
+        "truth": [asdict(row) for row in rows],
+        **result.summary,
+    }
+    sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+
+def _print_table(rows: list[LabelComparison], result: RunResult) -> None:
+    """Print volume, overlap and uncertainty of every label, and where the report is."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table()
     table.add_column("label")
-    for heading in ("truth\nml", "classifier\nml", "CRF\nml", "classifier\nDice", "CRF\nDice"):
+    for heading in ("true\nml", "found\nml", "sampled 95 %\nml", "Dice", "uncertain\n%"):
         table.add_column(heading, justify="right")
-    for row in rows:
-        volumes = (row.truth_ml, row.volume_ml["classifier"], row.volume_ml["crf"])
-        overlaps = (row.dice["classifier"], row.dice["crf"])
-        table.add_row(row.label, *(f"{v:.1f}" for v in volumes), *(f"{d:.3f}" for d in overlaps))
+    for row, found in zip(rows, result.summary["labels"][1:]):
+        share = found["uncertain_frac"]
+        table.add_row(
+            row.label,
+            f"{row.truth_ml:.1f}",
+            f"{found['volume_ml']:.1f}",
+            f"{found['interval_lower_ml']:.1f} to {found['interval_upper_ml']:.1f}",
+            f"{row.dice['perturb_mpm']:.3f}",
+            "" if share is None else f"{100 * share:.1f}",
+        )
     console = Console()
     console.print(table)
-    for file in files:
-        console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+    if result.summary["volumes_reflect_voxel_noise_alone"]:
+        console.print(
+            "The noise is independent at every voxel: the sampled volumes reflect that noise "
+            "alone, and their intervals are far too narrow.",
+            highlight=False,
+        )
+    console.print(f"report: {result.files['report']}", highlight=False, soft_wrap=True)

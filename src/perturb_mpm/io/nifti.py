@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +84,6 @@ def save_like(
         header["pixdim"][4] = 1.0  # a fourth axis without a step is beyond some readers
     header["descrip"] = _checked_description(description)
     _write(path, kind(voxels, None, header))
-
-
-def centred_affine(shape: Sequence[int], spacing: Sequence[float]) -> NDArray[np.float64]:
-    """Return the affine (4, 4) of a grid with ``spacing`` (mm) whose middle is the origin."""
-    affine = np.diag([*spacing, 1.0])
-    affine[:3, 3] = [-(size - 1) / 2.0 * step for size, step in zip(shape, spacing, strict=True)]
-    return affine
 
 
 def _write(path: str | os.PathLike[str], image: SerializableImage) -> None:

@@ -1,64 +1,82 @@
-"""What an imperfect voxelwise classifier would say: blurred, biased, noisy, wrong in places."""
+"""What an imperfect classifier would say: unsure at borders, fooled by what looks alike."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.phantom.shapes import Array, smooth_noise
-from perturb_mpm.phantom.tumour import Tumour
+from perturb_mpm.phantom.contrast import SPREAD, TYPICAL
+from perturb_mpm.phantom.labels import ENHANCING, LABEL_OF
+from perturb_mpm.phantom.space import Array, Grid, Source
 
-_BLUR_MM = 2.0
-_FLOOR = 2e-3
-_BIAS = (0.0, 0.3, 0.2, -0.3)  # log odds: it sees too much core and oedema and too little rim
-_REGIONAL_SD, _REGIONAL_MM = 1.0, 9.0
-_VOXEL_SD = 1.1
+_NEAR_MM, _FAR_MM = 4.5, 14.0  # how well it knows where each label, and any tumour, is
+_FAR_SHARE, _ANYWHERE = 0.03, 1e-4
+_BLOOD_SHARE = 0.4  # enhancing tumour that it expects where blood is
+_TRUST = 0.2  # in the images; below 1 because the sequences do not err independently
+_REGIONAL_SD, _REGIONAL_MM = 0.9, 12.0
+_VOXEL_SD = 0.6
+_FARTHEST = 16.0  # squared deviations: beyond that a brightness tells no more
 
 
 def classify(
-    memberships: Array,
-    points: Array,
-    tumour: Tumour,
+    source: Source,
+    grid: Grid,
+    images: NDArray[np.float32],
     mask: NDArray[np.bool_],
-    spacing: tuple[float, float, float],
-    rng: np.random.Generator,
+    tissue: dict[str, Array],
+    memberships: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return probabilities (4, *shape) that follow ``memberships`` (4, *shape) with errors."""
+    """Return probabilities (L, X, Y, Z) that follow ``memberships`` (L, X, Y, Z) with errors.
+
+    They join the likelihood of the four brightnesses at a voxel, under one Gaussian a tissue, with
+    the truth strongly blurred and two kinds of noise. What looks like tumour and lies near it is
+    thus taken for it: blood, vessels, choroid plexus.
+    """
     from scipy.ndimage import gaussian_filter
     from scipy.special import softmax
 
-    voxels = [_BLUR_MM / step for step in spacing]
-    logits = np.empty_like(memberships)
+    rng = source.rng("classifier")
+    looks = _likelihoods(images, mask, tissue["white"], len(memberships))
+    near = [_NEAR_MM / step for step in grid.spacing]
+    far = [_FAR_MM / step for step in grid.spacing]
+    anywhere = np.float32(_FAR_SHARE) * gaussian_filter(1.0 - memberships[0], far)[mask]
+    anywhere += np.float32(_ANYWHERE)
+    logits = np.empty((len(memberships), int(mask.sum())), dtype=np.float32)
     for label, membership in enumerate(memberships):
-        blurred = gaussian_filter(membership, voxels)
-        regional = _REGIONAL_SD * smooth_noise(points, _REGIONAL_MM, rng)
-        logits[label] = np.log(blurred + _FLOOR) + _BIAS[label] + regional
-    _add_false_positive(logits, points, tumour)
-    _add_leak(logits, points, tumour, rng)
-    logits += _VOXEL_SD * rng.standard_normal(logits.shape)
-    probabilities = softmax(logits, axis=0)
-    certain = np.array([1.0, 0.0, 0.0, 0.0]).reshape(4, 1, 1, 1)
-    result: NDArray[np.float32] = np.where(mask, probabilities, certain).astype(np.float32)
-    return result
+        expected = gaussian_filter(membership, near)[mask] + anywhere
+        if label == ENHANCING and "blood" in tissue:
+            expected += np.float32(_BLOOD_SHARE) * gaussian_filter(tissue["blood"], near)[mask]
+        regional = source.noise(grid, f"classifier {label}", _REGIONAL_MM)[mask]
+        logits[label] = np.log(expected) + np.float32(_REGIONAL_SD) * regional
+        logits[label] += np.float32(_TRUST) * looks[label]
+    logits += np.float32(_VOXEL_SD) * rng.standard_normal(logits.shape, dtype=np.float32)
+    probabilities = np.zeros(memberships.shape, dtype=np.float32)
+    probabilities[0] = 1.0
+    probabilities[:, mask] = softmax(logits, axis=0)
+    return probabilities
 
 
-def _add_false_positive(logits: Array, points: Array, tumour: Tumour) -> None:
-    """Raise oedema and rim in a healthy spot of the other hemisphere."""
-    x, y, z = tumour.centre
-    blob = _blob(points, np.array([-0.9 * x, y - 12.0 * np.sign(y), z]), 6.0)
-    logits[2] += 7.0 * blob
-    logits[3] += 6.5 * blob
+def _likelihoods(
+    images: NDArray[np.float32], mask: NDArray[np.bool_], white: Array, n_labels: int
+) -> NDArray[np.float32]:
+    """Return the log-likelihood of each voxel's brightness under each label, (L, N).
 
-
-def _add_leak(logits: Array, points: Array, tumour: Tumour, rng: np.random.Generator) -> None:
-    """Let the oedema run out over its border on one side."""
-    angle = rng.uniform(0.0, 2.0 * np.pi)
-    direction = np.array([np.cos(angle), np.sin(angle), 0.0])
-    logits[2] += 4.5 * _blob(points, tumour.centre + tumour.oedema_radius * direction, 9.0)
-
-
-def _blob(points: Array, centre: Array, radius_mm: float) -> Array:
-    """Return a Gaussian bump of height 1."""
-    squared = ((points - centre.reshape(3, 1, 1, 1)) ** 2).sum(axis=0)
-    bump: Array = np.exp(-0.5 * squared / radius_mm**2)
-    return bump
+    It knows what tissues look like on average, not in this scan; only the scale of each image is
+    taken from the scan, at the white matter.
+    """
+    sure = mask & (white > 0.9)
+    looks = np.full((n_labels, int(mask.sum())), -np.inf, dtype=np.float32)
+    units = [
+        float(np.median(image[sure])) / bright for image, bright in zip(images, TYPICAL["white"])
+    ]
+    for tissue, label in LABEL_OF.items():
+        if label >= n_labels:
+            continue
+        distance = np.zeros(looks.shape[1], dtype=np.float32)
+        for channel, image in enumerate(images):
+            typical = TYPICAL[tissue][channel]
+            sd = np.hypot(0.06, typical * np.hypot(0.08, SPREAD[tissue][channel]))
+            apart = (image[mask] / np.float32(units[channel]) - typical) / np.float32(sd)
+            distance += np.minimum(apart**2, _FARTHEST) / 2.0 + np.float32(np.log(sd))
+        looks[label] = np.logaddexp(looks[label], -distance)
+    return looks

@@ -1,39 +1,82 @@
-"""From tissue to four MR images: brightness, texture, coil shading, Rician noise."""
+"""From tissue to four MR images: brightness, texture, thick slices, coil shading, Rician noise."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.phantom.shapes import Array, smooth_noise
+from perturb_mpm.phantom.anatomy import Anatomy
+from perturb_mpm.phantom.contrast import CHANNEL_NAMES, brightness
+from perturb_mpm.phantom.enhancement import normal_enhancement
+from perturb_mpm.phantom.space import Array, Grid, Source, soft_step
 
-CHANNEL_NAMES = ("T1", "T1ce", "T2", "FLAIR")
-
-_BRIGHTNESS = {  # of each tissue in the four channels, white matter in T1 being 1
-    "white": (1.00, 1.00, 0.46, 0.56),
-    "grey": (0.74, 0.76, 0.66, 0.70),
-    "fluid": (0.30, 0.31, 1.40, 0.15),
-    "necrosis": (0.44, 0.42, 1.20, 0.50),
-    "oedema": (0.72, 0.73, 1.02, 1.15),
-    "rim": (0.68, 1.45, 0.84, 0.95),
-}
-_UNITS = 400.0  # a scanner's arbitrary ones
-_NOISE_SD = 0.04
+_THICK_SLICE_SD_MM = 1.27  # FLAIR has slices of 3 mm: a full width at half maximum of that
+_PATCHINESS = {"oedema": 1.0, "non-enhancing": 1.0, "necrosis": 1.5, "cavity": 1.2}
+_FLUID_IN_T2 = 2
+_CONTRAST_AGENT = 1
+_FLAIR = 3
 
 
 def scan(
-    tissue: dict[str, Array],
-    points: Array,
-    mask: NDArray[np.bool_],
-    rng: np.random.Generator,
+    source: Source, grid: Grid, around: Anatomy, tissue: dict[str, Array], stage: str
 ) -> NDArray[np.float32]:
-    """Return the images (4, *shape) of ``tissue``, the shares of each at every voxel."""
-    texture = 0.06 * smooth_noise(points, 5.0, rng) + 0.06 * smooth_noise(points, 14.0, rng)
-    images = np.empty((len(CHANNEL_NAMES), *mask.shape), dtype=np.float32)
+    """Return the images (4, X, Y, Z) of ``tissue``, the shares of each at every voxel."""
+    from scipy.ndimage import gaussian_filter, gaussian_filter1d
+
+    bright = brightness(source, stage)
+    rng = source.rng(f"scanner, {stage}")
+    normal = normal_enhancement(source, grid, around)
+    healthy = tissue["white"] + tissue["grey"] + tissue["fluid"]
+    texture = 1.0 + 0.030 * source.noise(grid, "texture", 4.0)
+    texture += 0.030 * source.noise(grid, "texture, coarse", 12.0)
+    images = np.empty((len(CHANNEL_NAMES), *grid.shape), dtype=np.float32)
     for channel in range(len(CHANNEL_NAMES)):
-        signal = sum(share * _BRIGHTNESS[name][channel] for name, share in tissue.items())
-        shading = np.exp(0.06 * smooth_noise(points, 80.0, rng))
-        signal = signal * (1.0 + texture) * shading
-        noise = _NOISE_SD * rng.standard_normal((2, *mask.shape))
-        images[channel] = _UNITS * np.hypot(signal + noise[0], noise[1]) * mask
+        signal = np.zeros(grid.shape, dtype=np.float32)
+        for name, share in tissue.items():
+            signal += share * np.float32(bright[name][channel])
+        signal += _uneven(source, grid, around, tissue, channel)
+        if channel == _CONTRAST_AGENT:
+            signal += normal.brightness * healthy
+        elif channel == _FLUID_IN_T2:  # flowing blood is dark
+            signal *= 1.0 - 0.6 * normal.vessels * healthy
+        signal *= texture
+        if channel == _FLAIR:
+            signal = gaussian_filter1d(signal, _THICK_SLICE_SD_MM / grid.spacing[2], axis=2)
+        shading = np.exp(0.07 * source.noise(grid, f"shading {channel}, {stage}", 85.0))
+        level = np.float32(rng.uniform(0.022, 0.038))
+        noise = [
+            level * gaussian_filter(rng.standard_normal(grid.shape, dtype=np.float32), 0.45)
+            for _ in range(2)
+        ]
+        measured = np.hypot(signal * shading + noise[0], noise[1])
+        images[channel] = rng.uniform(250.0, 900.0) * measured * around.mask
     return images
+
+
+def _uneven(
+    source: Source, grid: Grid, around: Anatomy, tissue: dict[str, Array], channel: int
+) -> Array:
+    """Return how brightness varies inside the lesions, and around the ventricles with age."""
+    if channel == _CONTRAST_AGENT:
+        return tissue["enhancing"] * (0.22 * source.noise(grid, "uptake", 6.0))
+    patchy = source.noise(grid, "patchy", 9.0)
+    strength = (0.03, 0.0, 0.13, 0.13)[channel]
+    uneven = np.zeros(grid.shape, dtype=np.float32)
+    for name, patchiness in _PATCHINESS.items():
+        if name in tissue:
+            uneven += np.float32(strength * patchiness) * patchy * tissue[name]
+    if channel == _FLAIR:
+        uneven += _ventricular_caps(source, grid, around)
+    return uneven
+
+
+def _ventricular_caps(source: Source, grid: Grid, around: Anatomy) -> Array:
+    """Return the bright caps of ageing white matter around the ventricles in FLAIR."""
+    from scipy.ndimage import gaussian_filter
+
+    amount = float(source.rng("age").uniform(0.0, 1.0))
+    deep = soft_step(around.depth_mm - 28.0, 3.0)
+    near = gaussian_filter(around.fluid * deep, [3.5 / step for step in grid.spacing])
+    patches = np.clip(0.6 + 0.5 * source.noise(grid, "caps", 8.0), 0.0, 1.5)
+    caps: Array = np.float32(1.6 * amount) * near * around.white * patches
+    return caps

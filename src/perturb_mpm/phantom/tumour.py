@@ -1,4 +1,4 @@
-"""The glioma: a necrotic core, an enhancing rim around it, oedema along the white matter."""
+"""The solid tumour: an enhancing rim with gaps, a non-enhancing part, necrosis inside."""
 
 from __future__ import annotations
 
@@ -6,57 +6,96 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perturb_mpm.phantom.shapes import Array, smooth_noise, soft_step
+from perturb_mpm.phantom.anatomy import Anatomy
+from perturb_mpm.phantom.disease import Disease
+from perturb_mpm.phantom.space import Array, Grid, Source, level_for_volume, soft_step
+
+_SATELLITE_CHANCE = 0.45
 
 
 @dataclass(frozen=True)
 class Tumour:
-    """Where a tumour lies and how far it reaches, in mm."""
+    """Shares of the parts of a tumour at every voxel, (X, Y, Z) each."""
 
-    centre: Array  # (3,)
-    core_radius: float
-    oedema_radius: float
+    enhancing: Array
+    non_enhancing: Array
+    necrosis: Array
+    inside_mm: Array  # about how deep in the core a voxel lies, negative outside
 
-    @classmethod
-    def place(cls, rng: np.random.Generator) -> Tumour:
-        """Put a tumour of random size into the white matter of one hemisphere."""
-        side = rng.choice([-1.0, 1.0])
-        centre = np.array([side * rng.uniform(28, 34), rng.uniform(-28, 26), rng.uniform(8, 22)])
-        core_radius = rng.uniform(15.0, 19.0)
-        return cls(centre, core_radius, core_radius * rng.uniform(1.8, 2.1))
+    @property
+    def core(self) -> Array:
+        """The share of all three."""
+        return self.enhancing + self.non_enhancing + self.necrosis
 
-    def distance_mm(self, points: Array) -> Array:
-        """Return how far each of ``points`` (3, *shape) lies from the centre."""
-        offsets = points - self.centre.reshape(3, 1, 1, 1)
-        distance: Array = np.sqrt((offsets**2).sum(axis=0))
-        return distance
 
-    def undo_mass_effect(self, points: Array) -> Array:
-        """Return where each point of the pushed-aside brain lay before the tumour grew."""
-        centre = self.centre.reshape(3, 1, 1, 1)
-        reach = self.distance_mm(points) / (1.7 * self.core_radius)
-        return centre + (points - centre) * (1.0 - 0.35 * np.exp(-(reach**2)))
+def tumour(source: Source, grid: Grid, disease: Disease, around: Anatomy) -> Tumour:
+    """Return the solid tumour, with the volumes that ``disease`` states."""
+    soft = edge_mm(grid)
+    inside = core_depth_mm(source, grid, disease, around, disease.core_ml)
+    core = soft_step(inside, soft)
+    hard = around.mask & (inside > 0.0)
 
-    def tissue(
-        self, points: Array, healthy: dict[str, Array], soft_mm: float, rng: np.random.Generator
-    ) -> dict[str, Array]:
-        """Return the shares of all tissues once the tumour has taken its place; they sum to 1."""
-        distance = self.distance_mm(points)
-        lobes = np.exp(
-            0.16 * smooth_noise(points, 13.0, rng) + 0.06 * smooth_noise(points, 5.0, rng)
-        )
-        core = soft_step(self.core_radius - distance * lobes, soft_mm)
-        hollow = 0.74 + 0.11 * smooth_noise(points, 8.0, rng)  # the rim is nowhere equally thick
-        necrosis = core * soft_step(self.core_radius * hollow - distance * lobes, soft_mm)
+    thickness = np.exp(
+        0.55 * source.noise(grid, "rim", 13.0) + 0.35 * source.noise(grid, "rim, fine", 5.0)
+    )
+    gap = soft_step(source.noise(grid, "gaps", 12.0) - 1.0, 0.15)
+    near_rim = -np.maximum(inside, 0.0) / thickness - 14.0 * gap
+    level = level_for_volume(near_rim, hard, disease.enhancing_ml, grid)
+    rim_mm = (near_rim - np.float32(level)) * thickness
+    enhancing = soft_step(np.minimum(inside, rim_mm), soft)
 
-        fingers = np.exp(0.16 * smooth_noise(points, 16.0, rng))
-        barrier = 14.0 * healthy["grey"]  # oedema follows white matter and stops at the cortex
-        # It fades out over some 8 mm, so that where it ends is a matter of opinion.
-        reach = self.oedema_radius - distance * fingers - barrier
-        same_side = soft_step(points[0] * np.sign(self.centre[0]) - 3.0, soft_mm)
-        spread = soft_step(reach, 4.0) * same_side * (1.0 - healthy["fluid"])
-        oedema = spread * (1.0 - core)
+    bulk = 1.2 * source.noise(grid, "bulk", 12.0) + 2.0 * gap - 0.12 * np.maximum(inside, 0.0)
+    rest = hard & (near_rim <= level)
+    bulk_level = level_for_volume(bulk, rest, disease.non_enhancing_ml, grid)
+    solid = soft_step(bulk - np.float32(bulk_level), 0.25)
+    left = core - enhancing
+    return Tumour(enhancing, left * solid, left * (1.0 - solid), inside)
 
-        left_over = 1.0 - core - oedema
-        shares = {name: share * left_over for name, share in healthy.items()}
-        return shares | {"necrosis": necrosis, "rim": core - necrosis, "oedema": oedema}
+
+def core_depth_mm(
+    source: Source, grid: Grid, disease: Disease, around: Anatomy, volume_ml: float
+) -> Array:
+    """Return about how deep in the core each voxel lies; ``volume_ml`` of them are inside."""
+    radius = _distorted_radius_mm(source, grid, disease, around)
+    level = level_for_volume(-radius, around.mask, volume_ml, grid)
+    return -np.float32(level) - radius
+
+
+def edge_mm(grid: Grid) -> float:
+    """Return how wide a sharp edge looks on a grid: partial volume."""
+    return max(0.7, 0.4 * float(np.mean(grid.spacing)))
+
+
+def _distorted_radius_mm(source: Source, grid: Grid, disease: Disease, around: Anatomy) -> Array:
+    """Return a distance from the tumour's centre whose level sets are lobed and stay inside."""
+    rng = source.rng("shape")
+    points = grid.points()
+    turn, _ = np.linalg.qr(rng.standard_normal((3, 3)))
+    stretch = np.exp(rng.normal(0.0, 0.16, 3))
+    turned = (stretch / np.cbrt(stretch.prod()))[:, None] * turn.T
+    radius = _length(points, disease.centre, turned.astype(np.float32))
+    if rng.random() < _SATELLITE_CHANCE:
+        towards = rng.standard_normal(3)
+        towards *= rng.uniform(1.35, 1.6) * disease.core_radius_mm / np.linalg.norm(towards)
+        shrink = disease.core_radius_mm / rng.uniform(5.0, 8.0)
+        place = (disease.centre + towards).astype(np.float32)
+        satellite = shrink * _length(points, place, np.eye(3, dtype=np.float32))
+        radius = np.minimum(radius, satellite + 20.0 * around.grey)
+    lobes = np.exp(
+        0.20 * source.noise(grid, "lobes", 17.0)
+        + 0.09 * source.noise(grid, "lobes, fine", 7.0)
+        + 0.04 * source.noise(grid, "lobes, finest", 4.0)
+    )
+    side = np.sign(disease.centre[0])
+    across = soft_step(-around.atlas_mm[0] * side - 1.0, 1.5) * (1.0 - around.white)
+    outside = soft_step(4.0 - around.depth_mm, 1.5)
+    distorted: Array = radius * lobes * (1.0 + 0.35 * around.fluid) + 25.0 * across + 25.0 * outside
+    return distorted
+
+
+def _length(points: Array, centre: Array, matrix: Array) -> Array:
+    """Return the length of ``matrix`` times the way from ``centre`` to each point."""
+    x, y, z = (points[axis] - centre[axis] for axis in range(3))
+    squared = sum((row[0] * x + row[1] * y + row[2] * z) ** 2 for row in matrix)
+    length: Array = np.sqrt(squared)
+    return length
