@@ -56,7 +56,12 @@ def chromium_or_skip() -> str:
 
 @contextmanager
 def open_page(
-    path: Path | str, *, javascript: bool = True, width: int = 1280, height: int = 900
+    path: Path | str,
+    *,
+    javascript: bool = True,
+    width: int = 1280,
+    height: int = 900,
+    flags: tuple[str, ...] = (),
 ) -> Iterator[OpenPage]:
     """Open a file, or an address, in a Chromium of its own, and close both at the end.
 
@@ -68,7 +73,7 @@ def open_page(
 
     address = path if isinstance(path, str) else path.resolve().as_uri()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=executable, args=[*FLAGS, *flags])
         try:
             context = browser.new_context(
                 java_script_enabled=javascript,

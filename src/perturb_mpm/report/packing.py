@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.viewer.nifti_bytes import nifti_bytes
-from perturb_mpm.viewer.turning import Turning
+from perturb_mpm.viewer.turning import Turning, box_around
 
 IMAGE_BYTES = 7_000_000
 """The most that all sequences take together, as text."""
@@ -61,32 +61,24 @@ class _Writer:
     """Crops volumes to the surroundings of the mask and writes them in the browser's order."""
 
     def __init__(self, data: ReportData) -> None:
-        self.box = _box(data.mask)
-        size = math.prod(span.stop - span.start for span in self.box)
+        box = box_around(data.mask, _MARGIN_VOXELS)
+        size = math.prod(span.stop - span.start for span in box)
         self.every = math.ceil((size / MOST_VOXELS) ** (1 / 3))
-        corner = [span.start for span in self.box]
-        affine = data.affine.copy()
-        affine[:3, 3] = affine[:3, :3] @ corner + affine[:3, 3]
-        affine[:3, :3] *= self.every
-        shape = self._cut(data.mask).shape
-        self._turning = Turning(affine, shape)
+        thinned = box_around(data.mask, _MARGIN_VOXELS, self.every)
+        self._turning = Turning(data.affine, data.mask.shape, thinned)
 
     def labels(self, volume: NDArray[np.uint8]) -> str:
         """Return a label map."""
-        return self._text(self._cut(volume), labels=True)
+        return self._text(volume, labels=True)
 
     def eighths(self, volume: NDArray[np.floating], top: float) -> str:
         """Return 0 … top in 255 steps."""
-        steps = np.round(np.clip(self._cut(volume / top), 0.0, 1.0) * 255)
+        steps = np.round(np.clip(volume / top, 0.0, 1.0) * 255)
         return self._text(steps.astype(np.uint8), slope=top / 255)
 
     def image(self, volume: NDArray[np.uint8]) -> str:
         """Return a sequence in 8 bits."""
-        return self._text(self._cut(volume))
-
-    def _cut(self, volume: NDArray[Any]) -> NDArray[Any]:
-        step = self.every
-        return volume[tuple(slice(span.start, span.stop, step) for span in self.box)]
+        return self._text(volume)
 
     def _text(self, volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> str:
         turned = self._turning.turned(volume)
@@ -150,14 +142,3 @@ def _in_grey(image: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.
     scaled = np.nan_to_num((image - high) / (high - low if high > low else 1.0) + 1.0)
     grey: NDArray[np.uint8] = np.round(np.clip(scaled, 0.0, 1.0) * 255).astype(np.uint8)
     return grey
-
-
-def _box(mask: NDArray[np.bool_]) -> tuple[slice, slice, slice]:
-    """Return the box around the mask, a few voxels wider."""
-    spans = []
-    for axis in range(3):
-        others = tuple(other for other in range(3) if other != axis)
-        inside = np.flatnonzero(mask.any(axis=others))
-        start = max(int(inside[0]) - _MARGIN_VOXELS, 0)
-        spans.append(slice(start, min(int(inside[-1]) + 1 + _MARGIN_VOXELS, mask.shape[axis])))
-    return spans[0], spans[1], spans[2]

@@ -155,6 +155,7 @@ class Correction {
   async refresh() {
     const { viewer } = this;
     const { settings } = viewer;
+    [settings.labelMap, settings.entropy, ...settings.shares].forEach((s) => viewer.forget(s));
     const original = this.part("original").checked;
     const query = original ? "" : `?revision=${this.revision || 0}`;
     settings.labelMap = { url: `/volumes/${original ? "run-" : ""}labels${query}` };

@@ -26,7 +26,7 @@ class Scene {
       loadingText: "",
       backColor: [0, 0, 0, 1],
       crosshairColor: [0.55, 0.85, 1, 0.9],
-      crosshairWidth: 0.4,
+      crosshairWidth: 0.8,
       crosshairWidthUnit: "mm",
       crosshairGap: 10,
       isRadiologicalConvention: true,

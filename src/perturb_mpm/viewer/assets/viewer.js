@@ -18,7 +18,9 @@ class Viewer {
     this.cache = new Map();
     this.sample = 0; // 0: the most probable labels; k: the k-th sampled segmentation
     this.state = { ready: false, supported: true, error: null, mm: null };
+    this.goal = settings.startMm;
     window.pmpm = this.state;
+    window.addEventListener("pmpm:goto", (event) => this.goTo(event.detail.mm));
   }
 
   part(name) {
@@ -32,6 +34,7 @@ class Viewer {
       this.say(this.settings.withoutWebgl);
       return;
     }
+    this.say("The viewer is being loaded.");
     try {
       await this.open();
     } catch (error) {
@@ -63,7 +66,7 @@ class Viewer {
     await this.scene.open(image, entropy, labels, settings.images[0].range);
     this.fillControls();
     await this.refresh();
-    this.scene.goTo(settings.startMm);
+    this.scene.goTo(this.goal);
     this.listen();
     this.say("");
     this.state.ready = true;
@@ -74,8 +77,16 @@ class Viewer {
 
   volume(source) {
     const key = JSON.stringify(source);
-    if (!this.cache.has(key)) this.cache.set(key, readVolume(source, this.headers));
+    if (!this.cache.has(key)) {
+      const read = readVolume(source, this.headers);
+      read.catch(() => this.cache.delete(key));
+      this.cache.set(key, read);
+    }
     return this.cache.get(key);
+  }
+
+  forget(source) {
+    this.cache.delete(JSON.stringify(source));
   }
 
   fillControls() {
@@ -111,11 +122,12 @@ class Viewer {
     this.part("next").addEventListener("click", () => this.step(1));
     this.part("most-probable").addEventListener("click", () => this.step(-this.sample));
     this.part("canvas").addEventListener("keydown", (event) => this.pressed(event), true);
-    window.addEventListener("pmpm:goto", (event) => this.goTo(event.detail.mm));
   }
 
+  // Before the volumes are there, the place is kept for later.
   goTo(mm) {
-    this.scene.goTo(mm);
+    this.goal = mm;
+    if (this.state.ready) this.scene.goTo(mm);
     this.root.scrollIntoView({ behavior: "instant", block: "nearest" });
   }
 
@@ -150,7 +162,7 @@ class Viewer {
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      this.refresh();
+      this.refresh().catch((error) => this.say(`This could not be shown: ${error.message}.`));
     });
   }
 
@@ -179,6 +191,7 @@ class Viewer {
       opacity: Number(this.part("labels-opacity").value),
     });
     scene.draw();
+    this.say("");
     if (this.state.mm) this.moved(this.state.mm);
     this.state.drawn = (this.state.drawn || 0) + 1;
   }

@@ -1,0 +1,72 @@
+"""``perturb-mpm view``: look at a run in the browser, and correct it."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from perturb_mpm.cli.errors import UsageError
+
+Flag = Annotated[bool, Parameter(negative="")]
+_LARGEST_PORT = 65535
+
+
+def view(
+    output: Path,
+    /,
+    *,
+    port: int = 0,
+    samples: int | None = None,
+    no_browser: Flag = False,
+    quiet: Flag = False,
+) -> None:
+    """Look at a run in the browser, and correct its labels. Ctrl-C ends it.
+
+    Parameters
+    ----------
+    output
+        The folder that ``perturb-mpm run`` or ``perturb-mpm demo`` wrote.
+    port
+        Where to listen on this machine; a free port where it is 0.
+    samples
+        How many of the run's samples a correction solves again; all of them where not given.
+        Fewer are faster, and leave the maps coarser near edits.
+    no_browser
+        Print the address without opening it.
+    quiet
+        Print the address alone.
+    """
+    if not 0 <= port <= _LARGEST_PORT:
+        raise UsageError(f"--port must be between 0 and {_LARGEST_PORT}, got {port}")
+    if samples is not None and samples < 1:
+        raise UsageError(f"--samples must be at least 1, got {samples}")
+    if not output.is_dir():
+        raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
+
+    from perturb_mpm.serving.server import ViewServer
+    from perturb_mpm.serving.session import open_session
+
+    try:
+        session = open_session(output, samples)
+    except ValueError as error:
+        raise UsageError(f"OUTPUT must be the folder of a finished run: {error}") from error
+    try:
+        server = ViewServer(session, port)
+    except OSError as error:
+        raise UsageError(f"--port must be free, got {port}: {error.strerror}") from error
+    with server:
+        sys.stdout.write(f"{server.address}\n")
+        sys.stdout.flush()
+        if not quiet:
+            sys.stderr.write("Open this address in a browser of this machine; Ctrl-C ends it.\n")
+        if not no_browser:
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            if not quiet:
+                sys.stderr.write("\nended; corrections that were saved stay in the folder\n")

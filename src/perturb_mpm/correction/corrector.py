@@ -1,0 +1,117 @@
+"""A run's maps with some voxels held at the labels that a person gave them.
+
+The run's samples are drawn again with the same noise, the edited voxels held. Voxels that this
+moves within reach of an edit take their new marginals; all others keep what the run gave them, to
+the last bit. Where fewer samples are drawn than the run had, its marginals move by what the edits
+change in those. The result depends on the run and the edits, not on the order of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.correction.reach import reach_mm, within_reach
+from perturb_mpm.correction.solving import FREE, Progress, Sampling, draw, with_held
+from perturb_mpm.crf import DenseCRF
+from perturb_mpm.uncertainty import entropy_of_marginals
+
+Edits = Mapping[int, int]
+"""The label of each edited voxel, by its C-order index in the whole image."""
+
+# Differences of marginals below this are rounding.
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The marginals of the voxels that edits have set or moved; all others are the run's own."""
+
+    index: NDArray[np.int64]  # (M,) C-order indices in the whole image, increasing
+    marginals: NDArray[np.float64]  # (L, M)
+
+    def labels(self, of_run: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the corrected labels (*spatial) from those of the run."""
+        labels = of_run.copy()
+        labels.flat[self.index] = self.marginals.argmax(axis=0)
+        return labels
+
+    def entropy(self, of_run: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the corrected entropy in bits (*spatial) from that of the run."""
+        entropy = of_run.copy()
+        entropy.flat[self.index] = entropy_of_marginals(self.marginals)
+        return entropy
+
+
+def no_correction(n_labels: int) -> Correction:
+    """Return a correction that leaves everything as it is."""
+    return Correction(np.empty(0, dtype=np.int64), np.empty((n_labels, 0)))
+
+
+class Corrector:
+    """Solves the CRF of a run again with edits.
+
+    ``marginals`` are the run's own, (L, N) in the order of the mask, from ``run_samples`` samples;
+    ``sampling`` may take fewer of them.
+    """
+
+    def __init__(
+        self,
+        crf: DenseCRF,
+        sampling: Sampling,
+        marginals: NDArray[np.floating],
+        run_samples: int,
+    ) -> None:
+        self._crf, self._sampling = crf, sampling
+        self._marginals = marginals.astype(np.float64)
+        # What the drawn samples give without edits; with all samples that is the run itself.
+        self._free = self._marginals if sampling.samples == run_samples else None
+
+    def correct(self, edits: Edits, progress: Progress = lambda _: None) -> Correction:
+        """Return what the edits set and move."""
+        grid, n_labels = self._crf.grid, self._crf.n_labels
+        inside = np.isin(grid.index, list(edits))
+        held = np.full(grid.voxels, FREE, dtype=np.int16)  # (N,)
+        held[inside] = [edits[voxel] for voxel in grid.index[inside].tolist()]
+        near = within_reach(inside, grid, reach_mm(self._crf.kernels))
+        marginals = self._marginals
+        if inside.any():
+            marginals = self._solve(held, progress)
+        fixed = held != FREE
+        marginals = marginals.copy()
+        marginals[:, fixed] = np.arange(n_labels)[:, np.newaxis] == held[fixed]
+        moved = np.abs(marginals - self._marginals).max(axis=0) > _NOTHING
+        kept = (moved & near) | fixed
+        known = Correction(grid.index[kept], marginals[:, kept])
+        return _together(known, self._outside_mask(edits))
+
+    def _solve(self, held: NDArray[np.int16], progress: Progress) -> NDArray[np.float64]:
+        """Return the marginals with these voxels held, (L, N)."""
+        first = 0.5 if self._free is None else 0.0
+        if self._free is None:
+            self._free = draw(self._crf, self._sampling, lambda share: progress(first * share))
+        again = with_held(self._crf, held)
+        after = draw(again, self._sampling, lambda share: progress(first + (1 - first) * share))
+        if self._free is self._marginals:
+            return after
+        marginals: NDArray[np.float64] = np.maximum(self._marginals + after - self._free, 0.0)
+        marginals /= marginals.sum(axis=0)
+        return marginals
+
+    def _outside_mask(self, edits: Edits) -> Correction:
+        """Return the edits that the CRF knows nothing of: they are taken as they are."""
+        index = np.setdiff1d(np.array(list(edits), dtype=np.int64), self._crf.grid.index)
+        labels = np.array([edits[voxel] for voxel in index.tolist()], dtype=np.int64)
+        own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # (L, M)
+        return Correction(index, own.astype(np.float64))
+
+
+def _together(one: Correction, other: Correction) -> Correction:
+    """Return both as one, in the order of the image."""
+    index = np.concatenate([one.index, other.index])
+    marginals = np.concatenate([one.marginals, other.marginals], axis=1)
+    order = np.argsort(index)
+    return Correction(index[order], marginals[:, order])
