@@ -11,6 +11,8 @@ EXTRAS = {
     "highdicom": "dicom",
     "pydicom": "dicom",
     "SimpleITK": "itk",
+    "torch": "gpu",
+    "triton": "gpu",
 }
 
 

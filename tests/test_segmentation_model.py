@@ -1,0 +1,284 @@
+"""Forests, folds, the model file, and what of it is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skops.io
+from sklearn.linear_model import LogisticRegression
+
+from perturb_mpm.io.case import ImageSet
+from perturb_mpm.io.errors import InputError, Source
+from perturb_mpm.io.geometry import geometry_from_affine
+from perturb_mpm.segmentation.cascade import Cascade, CascadeSettings, deal_folds
+from perturb_mpm.segmentation.cases import find_cases, training_cases
+from perturb_mpm.segmentation.draw import DrawSettings
+from perturb_mpm.segmentation.experiment import held_out_probabilities
+from perturb_mpm.segmentation.forest import ForestSettings, grow_forest, predict_forest
+from perturb_mpm.segmentation.model import (
+    SegmenterModel,
+    probabilities_from_model,
+    require_scheme,
+)
+from perturb_mpm.segmentation.model_file import load_skops, save_skops
+from perturb_mpm.segmentation.preprocessing import prepare
+from perturb_mpm.segmentation.schemes import SCHEMES
+from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
+from perturb_mpm.segmentation.training import TrainingReport, train_segmenter
+from tiny_cohort import AFFINE, SEQUENCES, make_patient, write_cohort
+
+SCHEME = SCHEMES["brats2021"]
+SETTINGS = CascadeSettings(
+    folds=3,
+    first_trees=3,
+    second_trees=4,
+    draw=DrawSettings(60, 200),
+    forest=ForestSettings(least_leaf=3),
+)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[TrainingCase]:
+    root = write_cohort(tmp_path_factory.mktemp("cohort"))
+    return training_cases(find_cases(root, "brats"), SEQUENCES, SCHEME)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("features")
+
+
+@pytest.fixture(scope="module")
+def trained(cases: list[TrainingCase], cache: Path) -> tuple[SegmenterModel, TrainingReport]:
+    return train_segmenter(cases, SEQUENCES, SCHEME, seed=3, settings=SETTINGS, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def saved(
+    trained: tuple[SegmenterModel, TrainingReport], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.skops"
+    trained[0].save(path)
+    return path
+
+
+def images_of(seed: int, drop: tuple[str, ...] = ()) -> tuple[ImageSet, np.ndarray]:
+    images, labels = make_patient(seed)
+    kept = {name: image.astype(np.float32) for name, image in images.items() if name not in drop}
+    mask = images["t1"] != 0
+    geometry = geometry_from_affine(mask.shape, AFFINE)
+    return ImageSet(kept, mask, "given", geometry, {}), labels
+
+
+def test_leaves_are_smoothed_by_laplaces_rule() -> None:
+    features = np.array([[0.0], [0.0], [0.0], [1.0], [1.0]], dtype=np.float32)
+    labels = np.array([0, 0, 0, 1, 0])
+    forest = grow_forest(features, labels, 1, 0, ForestSettings(least_leaf=1, smoothing=0.5))
+    [tree] = forest.estimators_
+    drawn = tree.tree_.weighted_n_node_samples  # the root, then its two leaves
+    assert drawn.sum() == 2 * 5
+    plain = ForestSettings(least_leaf=1, smoothing=1e-9)
+    shares = grow_forest(features, labels, 1, 0, plain).estimators_[0].tree_.value[:, 0]
+    for count, share, smooth in zip(drawn, shares, tree.tree_.value[:, 0]):
+        assert np.allclose(smooth, (count * share + 0.5) / (count + 2 * 0.5))
+    found = predict_forest(forest, np.float32([[0.0]]), 3)
+    assert found[0, 0] > found[0, 1] > 0
+    assert found[0, 2] == 0  # never shown
+
+
+def test_bad_forest_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="smoothing must be positive"):
+        ForestSettings(smoothing=0)
+    with pytest.raises(ValueError, match="folds must be at least 3"):
+        CascadeSettings(folds=2)
+    with pytest.raises(ValueError, match="at least 3 cases"):
+        deal_folds(["a", "b"], 5, 0)
+
+
+def test_folds_hold_every_case_once() -> None:
+    names = [f"P{i}" for i in range(11)]
+    folds = deal_folds(names, 5, seed=1)
+    assert sorted(name for fold in folds for name in fold) == sorted(names)
+    assert {len(fold) for fold in folds} == {2, 3}
+    assert deal_folds(names, 5, seed=1) == folds != deal_folds(names, 5, seed=2)
+    assert len(deal_folds(names[:4], 5, seed=1)) == 4
+
+
+def test_a_model_finds_the_lump_in_a_new_patient(saved: Path) -> None:
+    images, labels = images_of(17)
+    probabilities, scheme = probabilities_from_model(saved, images)
+    assert scheme == SCHEME
+    assert probabilities.shape == (4, *labels.shape)
+    assert np.allclose(probabilities.sum(axis=0), 1, atol=1e-5)
+    assert (probabilities[0][~images.mask] == 1).all()
+    found, truth = probabilities.argmax(axis=0) > 0, labels > 0
+    assert 2 * (found & truth).sum() / (found.sum() + truth.sum()) > 0.7
+
+
+def test_names_of_sequences_and_orientation_do_not_matter(saved: Path) -> None:
+    images, _ = images_of(17)
+    wanted, _ = probabilities_from_model(saved, images)
+    flipped = AFFINE.copy()
+    flipped[:, 0] *= -1
+    other = ImageSet(
+        {("t1ce" if n == "t1c" else n): i[::-1] for n, i in reversed(images.images.items())},
+        images.mask[::-1],
+        "given",
+        geometry_from_affine(images.mask.shape, flipped),
+        {},
+    )
+    found, _ = probabilities_from_model(saved, other)
+    assert np.array_equal(found[:, ::-1], wanted)
+
+
+def test_a_missing_sequence_is_refused(saved: Path) -> None:
+    images, _ = images_of(17, drop=("t1c",))
+    with pytest.raises(InputError, match=r"t1, t1c, t2, flair are needed, t1c is missing; got t1"):
+        probabilities_from_model(saved, images)
+
+
+def test_another_label_scheme_is_refused(trained: tuple[SegmenterModel, TrainingReport]) -> None:
+    source = Source("--model", Path("model.skops"))
+    require_scheme(trained[0], SCHEME, source)
+    with pytest.raises(InputError, match=r"label values 0, 1, 2, 3, got 0, 1, 2, 4"):
+        require_scheme(trained[0], SCHEMES["brats2023"], source)
+
+
+def test_the_same_seed_gives_the_same_bytes(
+    cases: list[TrainingCase], saved: Path, cache: Path, tmp_path: Path
+) -> None:
+    again, _ = train_segmenter(cases, SEQUENCES, SCHEME, seed=3, settings=SETTINGS)
+    again.save(tmp_path / "again.skops")
+    assert (tmp_path / "again.skops").read_bytes() == saved.read_bytes()
+    other, _ = train_segmenter(cases, SEQUENCES, SCHEME, seed=4, settings=SETTINGS, cache=cache)
+    other.save(tmp_path / "other.skops")
+    assert (tmp_path / "other.skops").read_bytes() != saved.read_bytes()
+
+
+def test_a_model_is_read_as_it_was_written(
+    trained: tuple[SegmenterModel, TrainingReport], saved: Path, tmp_path: Path
+) -> None:
+    loaded = SegmenterModel.load(saved)
+    assert loaded.calibration == trained[0].calibration
+    assert loaded.cascade.folds == trained[0].cascade.folds
+    images, affine = images_of(21)[0], AFFINE
+    prepared = prepare({n: images.images[n] for n in SEQUENCES}, affine, images.mask)
+    assert np.array_equal(loaded.probabilities(prepared), trained[0].probabilities(prepared))
+    loaded.save(tmp_path / "again.skops")
+    assert (tmp_path / "again.skops").read_bytes() == saved.read_bytes()
+
+
+def test_a_file_with_another_type_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "model.skops"
+    model = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
+    path.write_bytes(skops.io.dumps({"format": "perturb-mpm segmenter 1", "first": [model]}))
+    with pytest.raises(InputError, match=r"got the type .*LogisticRegression; it was not opened"):
+        SegmenterModel.load(path)
+
+
+def test_a_type_hidden_under_a_known_name_is_not_opened(tmp_path: Path) -> None:
+    """The schema names a harmless class for an object that would be made by a function."""
+    schema = {
+        "__class__": "dict",
+        "__module__": "builtins",
+        "__loader__": "ReduceNode",
+        "reduce": {"__class__": "str", "__module__": "os", "__loader__": "JsonNode"},
+        "__id__": 1,
+        "protocol": 2,
+        "_skops_version": "0.11",
+    }
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("schema.json", json.dumps(schema))
+    path = tmp_path / "model.skops"
+    path.write_bytes(data.getvalue())
+    with pytest.raises(InputError, match=r"got the type os.str"):
+        SegmenterModel.load(path)
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path, saved: Path) -> None:
+    path = tmp_path / "model.skops"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(InputError, match="it is not, or damaged"):
+        SegmenterModel.load(path)
+    path.write_bytes(saved.read_bytes()[:-1000])
+    with pytest.raises(InputError, match="it is not, or damaged"):
+        SegmenterModel.load(path)
+    save_skops(path, {"format": "something else"})
+    with pytest.raises(InputError, match="got something else"):
+        SegmenterModel.load(path)
+    save_skops(path, {"format": "perturb-mpm segmenter 1"})
+    with pytest.raises(InputError, match="lacks 'sequences'"):
+        SegmenterModel.load(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        SegmenterModel.load(tmp_path / "nowhere.skops")
+
+
+def test_a_model_of_other_features_is_refused(saved: Path, tmp_path: Path) -> None:
+    content: dict[str, Any] = load_skops(saved)
+    content["features"] = [*content["features"], "one_more"]
+    save_skops(tmp_path / "other.skops", content)
+    with pytest.raises(InputError, match="features that this version computes"):
+        SegmenterModel.load(tmp_path / "other.skops")
+
+
+def test_the_report_is_of_patients_the_trees_never_saw(
+    trained: tuple[SegmenterModel, TrainingReport],
+) -> None:
+    report = trained[1]
+    assert report.cases == ("P0", "P1", "P2", "P3", "P4")
+    assert report.dice["P3"]["enhancing tumour"] is None
+    assert all(value is None for value in report.dice["P4"].values())
+    assert report.mean_dice["all labels"] is not None
+    assert report.mean_dice["all labels"] > 0.6
+    assert report.log_loss_nats["after"] <= report.log_loss_nats["before"]
+    assert sum(report.importances.values()) == pytest.approx(1)
+
+
+def chain_sees(cascade: Cascade, fold: int) -> set[str]:
+    """Return the patients that the trees asked about a fold were shown, as the folds say."""
+    pairs = [pair for pair in cascade.first if fold in pair]
+    return {
+        name
+        for pair in pairs
+        for other, names in enumerate(cascade.folds)
+        if other not in pair
+        for name in names
+    }
+
+
+def test_a_patient_is_judged_by_trees_that_never_saw_it(
+    cases: list[TrainingCase], cache: Path
+) -> None:
+    """Other labels in one patient change the model, but not what it says of that patient."""
+    from perturb_mpm.segmentation.cascade import train_cascade
+    from perturb_mpm.segmentation.store import Labelled
+
+    def swapped() -> Labelled:
+        found = cases[0].read()
+        return Labelled(found.scene, np.where(found.labels > 0, 0, 2).astype(np.uint8))
+
+    wrong = [TrainingCase("P0", swapped), *cases[1:]]
+    stores = FeatureStore(cases, cache), FeatureStore(wrong, cache)
+    first, second = (train_cascade(store, 4, 0, SETTINGS) for store in stores)
+    assert first.folds == second.folds
+    scene, table = stores[0].labelled("P0").scene, stores[0].features("P0")
+    fold = first.fold_of("P0")
+    assert "P0" not in chain_sees(first, fold)
+    assert np.array_equal(first.predict(scene, table, fold), second.predict(scene, table, fold))
+    assert not np.array_equal(first.predict(scene, table), second.predict(scene, table))
+
+
+def test_leave_one_out_is_nested(cases: list[TrainingCase], cache: Path) -> None:
+    [found] = held_out_probabilities(cases, 4, cache=cache, settings=SETTINGS, tests=["P1"])
+    assert found.test == "P1"
+    assert set(found.tuning) == {"P0", "P2", "P3", "P4"}
+    labels = cases[1].read().labels
+    assert found.probabilities.shape == (labels.size, 4)
+    assert np.allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
