@@ -26,6 +26,7 @@ Told = Callable[[int, str], object]
 def quality(
     *,
     data: Path | None = None,
+    forests: Path | None = None,
     settings: Path | None = None,
     samples: int = 200,
     seed: int = 0,
@@ -42,6 +43,9 @@ def quality(
     data
         A folder of BraTS 2021 patients, each segmented by a forest that never saw it; without it
         14 made-up patients are segmented by a forest trained on others.
+    forests
+        The folder of an earlier reproduce segmentation on the same data, whose forests are taken;
+        else they are grown, and kept in the output folder.
     settings
         A settings file as perturb-mpm tune writes it; the defaults of run without it.
     samples
@@ -63,6 +67,8 @@ def quality(
     _check_spacing(spacing_mm)
     if data is not None and not data.is_dir():
         raise UsageError(f"--data must be a folder of patients, got {data}")
+    if forests is not None and (data is None or not forests.is_dir()):
+        raise UsageError(f"--forests must be a folder, and come with --data, got {forests}")
     folder = prepare_folder(output)
 
     from perturb_mpm.io.errors import InputError
@@ -75,7 +81,7 @@ def quality(
             if data is None:
                 cohort = sources.preoperative(seed, spacing_mm, quick=quick, tell=tell)
             else:
-                cohort = sources.held_out(data, seed, quick=quick, tell=tell)
+                cohort = sources.held_out(data, forests or folder, seed, quick=quick, tell=tell)
             found = experiment.measure_quality(cohort.patients, cohort.regions, chosen, tell)
     except InputError as error:
         raise UsageError(str(error)) from error

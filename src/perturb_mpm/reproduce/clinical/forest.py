@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.io.case import Case, LabelScheme
-from perturb_mpm.io.errors import Source
-from perturb_mpm.io.nifti_read import read_volume
-from perturb_mpm.io.read_images import read_images
+from perturb_mpm.io.geometry import geometry_from_affine
 from perturb_mpm.phantom import Phantom
 from perturb_mpm.reproduce.clinical.patient import Patient
+from perturb_mpm.reproduce.segmentation import TURNS
+from perturb_mpm.reproduce.segmentation_cases import glioma_experiment, load_turn, save_turn
 from perturb_mpm.segmentation.cascade import CascadeSettings
-from perturb_mpm.segmentation.cases import CaseFiles, find_cases
-from perturb_mpm.segmentation.experiment import held_out_probabilities
 from perturb_mpm.segmentation.model import SegmenterModel
 from perturb_mpm.segmentation.preprocessing import Prepared, prepare
-from perturb_mpm.segmentation.schemes import SCHEMES, label_indices
-from perturb_mpm.segmentation.sequences import select_sequences
+from perturb_mpm.segmentation.schemes import SCHEMES
 from perturb_mpm.segmentation.store import FeatureStore, Labelled, TrainingCase
 from perturb_mpm.segmentation.training import held_out_answers, train_segmenter
 
 SEQUENCES = ("t1", "t1c", "t2", "flair")
-QUICK = CascadeSettings(folds=3, first_trees=2, second_trees=4)
+QUICK = CascadeSettings(folds=3, second_trees=6)
 FULL = CascadeSettings()
 Tell = Callable[[int, str], object]
 
@@ -75,50 +71,32 @@ def train_on(
     return model, honest
 
 
-def left_out(data: Path, seed: int, *, quick: bool, tell: Tell) -> Iterator[Patient]:
-    """Yield BraTS 2021 patients, each with the probabilities of a forest that never saw it."""
+def left_out(data: Path, folder: Path, seed: int, *, quick: bool, tell: Tell) -> Iterator[Patient]:
+    """Yield BraTS 2021 patients, each with the probabilities of a forest that never saw it.
+
+    What the forests say is kept in ``folder`` as ``reproduce segmentation`` keeps it, and taken
+    from there where it is.
+    """
+    experiment = glioma_experiment(data, folder, seed, lambda *_: None)
+    (folder / TURNS).mkdir(exist_ok=True)
     scheme = SCHEMES["brats2021"]
-    files = find_cases(data, "brats")[: 4 if quick else None]
-    read: dict[str, tuple[Case, Prepared, NDArray[np.uint8]]] = {}
-    for each in files:
-        read[each.name] = _read(each, scheme)
-        tell(len(read), f"read {each.name}")
-    cases = [
-        TrainingCase(name, partial(_labelled, prepared, truth))
-        for name, (_, prepared, truth) in read.items()
-    ]
-    outside = np.eye(len(scheme), dtype=np.float32)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        found = held_out_probabilities(
-            cases,
-            len(scheme),
-            cache=Path(folder),
-            seed=seed,
-            settings=QUICK if quick else FULL,
+    for name, patient in islice(experiment.patients.items(), 3 if quick else None):
+        kept = folder / TURNS / f"{name}.npz"
+        if not kept.exists():
+            tell(0, f"growing the forests for {name}")
+            (turn,) = experiment.turns([name])
+            save_turn(kept, turn)
+        said = load_turn(kept, name).probabilities  # (N, L)
+        x, y, z = patient.mask.shape
+        case = Case(
+            images=dict(zip(SEQUENCES, patient.images)),
+            probabilities=patient.grid.scatter(
+                np.ascontiguousarray(said.T), np.eye(len(scheme), dtype=np.float32)[0]
+            ),
+            mask=patient.mask,
+            mask_origin="voxels that are not 0",
+            labels=scheme,
+            geometry=geometry_from_affine((x, y, z), np.diag([*patient.spacing, 1.0])),
+            hashes={},
         )
-        for held in found:
-            case, prepared, truth = read[held.test]
-            probabilities = prepared.restore(held.probabilities.T, outside)
-            yield Patient(held.test, replace(case, probabilities=probabilities), truth)
-
-
-def _labelled(prepared: Prepared, truth: NDArray[np.uint8]) -> Labelled:
-    return Labelled(prepared.scene, prepared.inside(truth))
-
-
-def _read(files: CaseFiles, scheme: LabelScheme) -> tuple[Case, Prepared, NDArray[np.uint8]]:
-    wanted = select_sequences(files.images, SEQUENCES, f"--data: case {files.name}")
-    images = read_images(list(wanted.values()), mask=files.mask, image_names=list(wanted))
-    volume = read_volume(Source("--data", files.labels))
-    truth = label_indices(volume.voxels, scheme, volume.source).astype(np.uint8)
-    case = Case(
-        images=images.images,
-        probabilities=np.zeros((len(scheme), 1, 1, 1), dtype=np.float32),
-        mask=images.mask,
-        mask_origin=images.mask_origin,
-        labels=scheme,
-        geometry=images.geometry,
-        hashes=images.hashes,
-    )
-    prepared = prepare(images.images, images.geometry.affine, images.mask)
-    return case, prepared, np.where(images.mask, truth, 0).astype(np.uint8)
+        yield Patient(name, case, patient.truth.astype(np.uint8))

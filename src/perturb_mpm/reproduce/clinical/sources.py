@@ -53,10 +53,10 @@ class OperatedCohort:
     training: Sequence[Patient]
 
 
-def held_out(data: Path, seed: int, *, quick: bool, tell: Tell) -> Cohort:
+def held_out(data: Path, folder: Path, seed: int, *, quick: bool, tell: Tell) -> Cohort:
     """Return real patients, each segmented by a forest that was trained on all others."""
     return Cohort(
-        left_out(data, seed, quick=quick, tell=tell),
+        left_out(data, folder, seed, quick=quick, tell=tell),
         {"tumour core": (1, 3), "enhancing tumour": (3,)},
         (
             "Real patients with a glioma before surgery (BraTS 2021), each segmented by a decision "
