@@ -11,8 +11,9 @@ import pytest
 
 from perturb_mpm.io.case import LabelScheme
 from perturb_mpm.io.errors import InputError, Source
+from perturb_mpm.io.label_map import label_indices
 from perturb_mpm.segmentation.cases import find_cases, read_labelled, training_cases
-from perturb_mpm.segmentation.schemes import SCHEMES, label_indices, scheme_of
+from perturb_mpm.segmentation.schemes import SCHEMES, scheme_of
 from perturb_mpm.segmentation.sequences import select_sequences, standard_name
 from tiny_cohort import SEQUENCES, VALUES, make_patient, write_cohort, write_patient
 
@@ -102,7 +103,7 @@ def test_a_missing_sequence_is_refused_before_anything_is_read(brats: Path, tmp_
 
 def test_another_label_scheme_is_refused(brats: Path) -> None:
     case = find_cases(brats, "brats")[0]
-    with pytest.raises(InputError, match=r"must hold the label values 0, 1, 2, 3, got 4"):
+    with pytest.raises(InputError, match=r"must hold the label values 0, 1, 2, 3 alone, got 4"):
         read_labelled(case, SEQUENCES, SCHEMES["brats2023"])
 
 

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from perturb_mpm.cli.errors import UsageError
 from perturb_mpm.cli.output import prepare_folder
+from perturb_mpm.cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from perturb_mpm.pipeline.settings import RunSettings
@@ -234,11 +235,9 @@ def _sampling_words(settings: RunSettings) -> str:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Told]:
-    """Yield what is told how many are done and of what: a line each."""
-    if quiet:
-        yield lambda _done, _what: None
-        return
-    yield lambda done, what: sys.stderr.write(f"{done} done: {what}\n")
+    """Yield what is told how many are done and of what."""
+    with shown_progress(quiet=quiet) as shown:
+        yield lambda done, what: shown.stage(f"{done} done: {what}" if done else what)
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from perturb_mpm.io.case import LabelScheme
 from perturb_mpm.io.dataset_json import read_dataset
 from perturb_mpm.io.errors import InputError, Source
+from perturb_mpm.io.label_map import label_indices
 from perturb_mpm.io.maps import require_same_grid
 from perturb_mpm.io.nifti_read import read_volume
 from perturb_mpm.io.read_images import read_images
 from perturb_mpm.segmentation.preprocessing import prepare
-from perturb_mpm.segmentation.schemes import label_indices
 from perturb_mpm.segmentation.sequences import select_sequences, standard_name
 from perturb_mpm.segmentation.store import Labelled, TrainingCase
 
@@ -70,7 +70,9 @@ def read_labelled(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme
     first = Source(_OPTION, next(iter(wanted.values())))
     require_same_grid(volume.source, volume.geometry, first, found.geometry)
     prepared = prepare(found.images, found.geometry.affine, found.mask)
-    labels = label_indices(volume.voxels, scheme, volume.source)
+    labels = label_indices(
+        volume.voxels, scheme, volume.source, "; name the right scheme by --labels"
+    )
     return Labelled(prepared.scene, prepared.inside(labels))
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from perturb_mpm.io.case import LabelScheme
-from perturb_mpm.io.errors import InputError, Source
+from perturb_mpm.io.errors import InputError
 
 _GLIOMA = ("background", "necrotic or non-enhancing core", "oedema", "enhancing tumour")
 
@@ -34,21 +31,3 @@ def scheme_of(text: str) -> LabelScheme:
         return LabelScheme(values, tuple(name.strip() for _, name in pairs))
     except ValueError as error:
         raise InputError(f"--labels {text}: {error}") from error
-
-
-def label_indices(
-    values: NDArray[np.float32], scheme: LabelScheme, source: Source
-) -> NDArray[np.uint8]:
-    """Return a label map as labels 0 … L − 1; a value that the scheme does not have is refused."""
-    labels = np.zeros(values.shape, dtype=np.uint8)
-    known = np.zeros(values.shape, dtype=bool)
-    for label, value in enumerate(scheme.values):
-        here = values == value
-        labels[here] = label
-        known |= here
-    if not known.all():
-        raise source.error(
-            f"must hold the label values {', '.join(map(str, scheme.values))}, "
-            f"got {values[~known][0]:g}; name the right scheme by --labels"
-        )
-    return labels

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from perturb_mpm.io.case import Case, LabelScheme
 from perturb_mpm.io.geometry import geometry_from_affine
 from perturb_mpm.phantom import Phantom
-from perturb_mpm.pipeline.model import build_crf
+from perturb_mpm.pipeline.model import build_crf, build_sampler
 from perturb_mpm.pipeline.settings import RunSettings
 from perturb_mpm.posterior import Estimator, Posterior
-from perturb_mpm.sampling import sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +50,6 @@ def phantom_patient(
 
 def sampled(patient: Patient, settings: RunSettings, estimator: Estimator = "votes") -> Posterior:
     """Sample a patient's segmentations; the mean field comes along."""
-    settings = replace(settings, estimator=estimator, noise_scale=None)
-    return sample(
-        build_crf(patient.case, settings),
-        samples=settings.samples,
-        seed=settings.seed,
-        iterations=settings.iterations,
-        estimator=estimator,
-        fields=settings.fields,
-        engine=settings.engine,
-        accuracy=settings.accuracy,
-        threads=settings.threads,
-        memory_budget=settings.memory,
-    )
+    settings = replace(settings, estimator=estimator, noise_scale=None, until=None)
+    sampler = build_sampler(build_crf(patient.case, settings), settings)
+    return sampler.draw(settings.samples)
