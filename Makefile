@@ -12,10 +12,10 @@ TRITON ?= triton==3.6.0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one environment would race
-.PHONY: help demo test lint bench peer gpu clean
+.PHONY: help demo test lint bench bench-gpu peer gpu clean
 
 help:  ## show the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.base  ## segment a made-up patient; open demo/report.html
 	$(VENV)/bin/perturb-mpm demo --output demo
@@ -30,6 +30,9 @@ lint: $(VENV)/.lint  ## check style and types
 
 bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) benchmarks/cpu.py $(BENCH_ARGS)
+
+bench-gpu: $(VENV)/.base  ## time the GPU engine, on a machine with an NVIDIA GPU and the extra gpu
+	$(RUN) benchmarks/gpu.py $(BENCH_ARGS)
 
 peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C++ compiler)
 

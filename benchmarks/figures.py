@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks import gpu_figures
 from benchmarks.files import read_json
 from benchmarks.worker import ROOT
 
 RESULTS = ROOT / "benchmarks/results/cpu.json"
+GPU_RESULTS = ROOT / "benchmarks/results/gpu.json"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+GPU_BEGIN, GPU_END = "<!-- gpu figures -->", "<!-- end of gpu figures -->"
 
 HEADER = (
     "| problem | engine | one problem, ms / iteration | × faster | batch of {batch}, "
@@ -70,13 +73,15 @@ def _number(value: float | None, factor: float = 1.0) -> str:
     return "–" if value is None else f"{float(f'{value * factor:.3g}'):g}"
 
 
-def with_figures(readme: str, figures: str) -> str:
+def with_figures(readme: str, figures: str, begin: str = BEGIN, end: str = END) -> str:
     """Return the README with its figures replaced."""
-    before, rest = readme.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+    before, rest = readme.split(begin, 1)
+    after = rest.split(end, 1)[1]
+    return f"{before}{begin}\n{figures}\n{end}{after}"
 
 
 if __name__ == "__main__":
-    text = README.read_text(encoding="utf-8")
-    README.write_text(with_figures(text, rendered(read_json(RESULTS))), encoding="utf-8")
+    text = with_figures(README.read_text(encoding="utf-8"), rendered(read_json(RESULTS)))
+    if GPU_BEGIN in text:
+        text = with_figures(text, gpu_figures.rendered(read_json(GPU_RESULTS)), GPU_BEGIN, GPU_END)
+    README.write_text(text, encoding="utf-8")

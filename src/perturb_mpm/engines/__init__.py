@@ -33,16 +33,19 @@ def prepare(
     crf
         The model.
     engine
-        "reference" (NumPy, float64, all pairs), "cpu" (Numba, threads) or "auto".
+        "reference" (NumPy, float64, all pairs), "cpu" (Numba, threads), "gpu" (PyTorch and
+        Triton, one NVIDIA GPU) or "auto": the GPU where there is one and the problem is large
+        enough, else the CPU.
     accuracy
-        The filter of the ``cpu`` engine: "plain", "calibrated", "accurate" or "exact". The
-        ``reference`` engine is always exact.
+        The filter of the ``cpu`` and ``gpu`` engines: "plain", "calibrated", "accurate" or
+        "exact". The ``reference`` engine is always exact.
     batch
         The most problems solved at once; planned from the memory budget where it is None.
     threads
-        How many threads to use; all cores where it is None.
+        How many threads the ``cpu`` engine uses; all cores where it is None.
     memory_budget
-        Bytes, or a text such as "4 GB"; 60 % of the free memory where it is None.
+        Bytes, or a text such as "4 GB"; 60 % of the free memory where it is None. On the ``gpu``
+        engine it is the device's memory, 80 % of what is free where it is None.
     compact
         Let an engine keep values in 16 bits: half the memory and faster, marginals good to about
         1e-3. Meant for many noisy problems.
@@ -54,10 +57,12 @@ def prepare(
     if threads is not None:
         threads = checks.integer(threads, "threads", minimum=1)
     budget = resolve_budget(memory_budget)
-    if engine == "gpu":
-        raise ValueError(
-            'engine "gpu" is not available yet: use "cpu", "reference" or "auto" instead'
-        )
+    if engine == "gpu" or (engine == "auto" and _gpu_is_worth_it(crf)):
+        from perturb_mpm.engines import gpu
+
+        # The budget is the device's own here, and so is what is free where none is given.
+        own = None if memory_budget is None else budget
+        return gpu.prepare(crf, accuracy, batch, own, compact=compact)
     if engine == "reference":
         from perturb_mpm.engines import reference
 
@@ -66,3 +71,9 @@ def prepare(
     from perturb_mpm.engines import cpu
 
     return cpu.prepare(crf, accuracy, batch, threads, budget, compact=compact)
+
+
+def _gpu_is_worth_it(crf: DenseCRF) -> bool:
+    from perturb_mpm.engines import gpu
+
+    return gpu.is_worth_it(crf.grid.voxels)

@@ -1,0 +1,25 @@
+"""The GPU engine (PyTorch and Triton)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perturb_mpm.engines.gpu.device import choose_device, free_bytes, is_worth_it
+
+if TYPE_CHECKING:
+    from perturb_mpm.crf import DenseCRF
+    from perturb_mpm.engines.gpu.solver import GpuSolver
+    from perturb_mpm.engines.protocol import Accuracy
+
+__all__ = ["is_worth_it", "prepare"]
+
+
+def prepare(
+    crf: DenseCRF, accuracy: Accuracy, batch: int | None, budget: int | None, *, compact: bool
+) -> GpuSolver:
+    """Build the filters of ``crf``; ``budget`` is in bytes, None means 80 % of what is free."""
+    device = choose_device()
+    from perturb_mpm.engines.gpu.solver import GpuSolver
+
+    allowed = free_bytes(device) if budget is None else budget
+    return GpuSolver(crf, accuracy, batch, allowed, device, compact=compact)

@@ -1,0 +1,65 @@
+"""The kernels' features, computed on the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from perturb_mpm.crf import PairwiseTerm
+from perturb_mpm.engines.gpu.device import on_device
+from perturb_mpm.engines.gpu.keys import interleaved
+from perturb_mpm.grid import Grid
+from perturb_mpm.kernels import BilateralKernel, SpatialKernel
+
+
+def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
+    """Return the coordinates along each axis of voxels with these places in the image, (N,)."""
+    rest, along = index, []
+    for size in reversed(grid.shape):
+        along.append(rest % size)
+        rest = rest // size
+    return along[::-1]
+
+
+def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
+    """Return the voxels inside the mask along a Morton curve, (N,), as on the CPU."""
+    along = torch.stack(coordinates_of(grid, index), 1)
+    return torch.argsort(interleaved(along, max(grid.shape).bit_length()), stable=True)
+
+
+def features_of(term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return a kernel's features in units of sigma, (N, d) float64, in the engine's order.
+
+    ``index`` are the voxels' places in the whole image in that order.
+    """
+    kernel, grid = term.kernel, term.grid
+    if isinstance(kernel, SpatialKernel):
+        return _positions(grid, index, kernel.sigma)
+    if isinstance(kernel, BilateralKernel):
+        return torch.cat(
+            [_positions(grid, index, kernel.sigma_space), _intensities(kernel, index)], dim=1
+        )
+    return on_device(term.features(), order.device)[order]
+
+
+def each(sigma: object, count: int) -> np.ndarray:
+    """Return one sigma for each of ``count`` axes or channels."""
+    return np.broadcast_to(np.asarray(sigma, dtype=np.float64), (count,))
+
+
+def _positions(grid: Grid, index: torch.Tensor, sigma: object) -> torch.Tensor:
+    along = torch.stack(coordinates_of(grid, index), 1).double()
+    spacing = torch.tensor(grid.spacing, dtype=torch.float64, device=index.device)
+    return along * spacing / torch.tensor(each(sigma, grid.ndim).copy(), device=index.device)
+
+
+def _intensities(kernel: BilateralKernel, index: torch.Tensor) -> torch.Tensor:
+    images = np.asarray(kernel.images)
+    values = on_device(images.reshape(len(images), -1), index.device)[:, index].double()  # (C, N)
+    if kernel.standardize:
+        varies = values.amax(1, keepdim=True) > values.amin(1, keepdim=True)
+        values = values - values.mean(1, keepdim=True)
+        deviation = values.std(1, keepdim=True, correction=0)
+        values = torch.where(varies, values / torch.where(varies, deviation, 1.0), 0.0)
+    sigma = torch.tensor(each(kernel.sigma_intensity, len(values)).copy(), device=index.device)
+    return (values / sigma[:, None]).T

@@ -1,0 +1,105 @@
+"""What the kernels make of the marginals: rows on lattices, or exact messages at every voxel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from perturb_mpm.engines.gpu.combine_kernel import combine
+from perturb_mpm.engines.gpu.exact import ExactFilter
+from perturb_mpm.engines.gpu.filters import LatticeFilter
+from perturb_mpm.engines.gpu.groups import Group
+from perturb_mpm.engines.gpu.room import Room
+from perturb_mpm.engines.gpu.slice_kernel import slice_group
+from perturb_mpm.engines.gpu.splat_kernel import splat
+from perturb_mpm.engines.gpu.tiles import Tiles, make_tiles, rows_of
+
+
+class LatticeMessages:
+    """Rows on the lattices of all kernels, one lattice after the other."""
+
+    def __init__(
+        self,
+        filters: Sequence[LatticeFilter],
+        groups: Sequence[Group],
+        totals: torch.Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        """Lay the filters out for the groups' row sums, (G, rows)."""
+        self._starts = [sum(f.vertices for f in filters[:m]) for m in range(len(filters))]
+        weights = {m: w for g in groups for m, w in zip(g.members, g.weights, strict=True)}
+        tiles, outer = make_tiles(
+            filters,
+            [weights[m] for m in range(len(filters))],
+            [g.members for g in groups],
+            totals,
+            self._starts,
+            dtype,
+        )
+        self.tiles: Tiles | None = tiles
+        self._tiles = tiles
+        self._totals = totals
+        self._chains = [(o, f.passes) for o, f in zip(outer, filters)]
+        sizes = [rows_of(f, o) for f, o in zip(filters, outer)]
+        # The pieces of a long list lie where the next lattice's rows will be, which are made later.
+        ends = [start + size for start, size in zip(self._starts, sizes)]
+        self.rows, self.spare = max(ends, default=1), max(sizes, default=1)
+        self.partials = max(1, tiles.entries)
+        self.exact_rows = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that all problems share."""
+        matrices = [matrix for outer, passes in self._chains for matrix in (*outer, *passes)]
+        return self._tiles.nbytes + sum(matrix.nbytes for matrix in matrices)
+
+    def refresh(self, room: Room) -> None:
+        """Make the rows of the present marginals."""
+        width = room.layout.width
+        splat(self._tiles, room.marginals, room.partials, width)
+        for (outer, passes), start in zip(self._chains, self._starts):
+            here, there = room.rows[start:], room.spare
+            if len(passes) % 2:
+                here, there = there, here
+            combine(outer[0], room.partials, here, width)
+            for sums in outer[1:]:
+                combine(sums, here, here, width)
+            for taps in passes:
+                combine(taps, here, there, width)
+                here, there = there, here
+
+    def received(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
+        """Return K̂Q of some channels, summed over a group's kernels, (rows, width)."""
+        means = slice_group(self._tiles, room.rows, group, room.layout, first, width)
+        return means.mul_(self._totals[group][:, None])
+
+
+class ExactMessages:
+    """Exact messages at every voxel, group by group."""
+
+    tiles = None
+    partials = spare = rows = 1
+
+    def __init__(self, filters: Sequence[ExactFilter], groups: Sequence[Group]) -> None:
+        self._filters = filters
+        self._groups = groups
+        self.exact_rows = len(groups)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that all problems share."""
+        return sum(f.nbytes for f in self._filters)
+
+    def refresh(self, room: Room) -> None:
+        """Filter the marginals with every kernel."""
+        layout = room.layout
+        room.exact.zero_()
+        for g, group in enumerate(self._groups):
+            for m, weight in zip(group.members, group.weights, strict=True):
+                filtered = self._filters[m].apply(room.marginals, layout.width)
+                room.exact[g, : layout.voxels, : layout.width].add_(filtered, alpha=weight)
+
+    def received(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
+        """Return K̂Q of some channels, summed over a group's kernels, (rows, width)."""
+        return room.exact[group, :, first : first + width].clone()

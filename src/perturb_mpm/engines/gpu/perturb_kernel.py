@@ -1,0 +1,239 @@
+"""Perturbed energies and their starting marginals, all samples in one pass.
+
+Energies are U − scale·γ − fields, each against label 0's. An energy more than ``ceiling`` above the
+voxel's lowest counts as that: a forbidden label must not use up the digits that tell the others
+apart. What a sample gets depends neither on its place in a batch nor on the batch's size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from perturb_mpm.engines.gpu.device import interpreted
+from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.noise_kernels import (
+    log_exponential,
+    log_exponential_twin,
+    philox,
+    philox_twin,
+)
+
+VOXELS = 64 if interpreted() else 32
+ELEMENTS = 2**14 if interpreted() else 2**11
+NO_LABEL = tl.constexpr(1e30)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Smooth fields on their nodes, all of them one after the other, and how voxels see them.
+
+    For field f, axis a (images of fewer than four axes have axes of length 1 before their own) and
+    coordinate x, ``firsts[f, a, x]`` is the first row (rows of several axes add up),
+    ``weights[f, a, x]`` are those of three nodes, ``steps[f, a]`` the rows from a node to the next.
+    """
+
+    nodes: torch.Tensor  # (R, stride) float32, against label 0's
+    firsts: torch.Tensor  # (F, 4, longest) int64
+    weights: torch.Tensor  # (F, 4, longest, 3) float32
+    steps: torch.Tensor  # (F, 4) int64
+    shape: tuple[int, ...]  # four numbers
+    axes: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What is added to the unaries besides fields."""
+
+    samples: torch.Tensor  # (B,) int64
+    key: tuple[int, int]
+    scale: float
+    antithetic: bool
+
+
+@triton.jit(do_not_specialize=["first_key", "second_key"])
+def _perturb(
+    unaries,
+    index,
+    samples,
+    energies,
+    marginals,
+    labels,
+    nodes,
+    firsts,
+    weights,
+    steps,
+    first_key,
+    second_key,
+    per_log,
+    ceiling,
+    sharpness,
+    voxels,
+    rows,
+    problems,
+    n_labels,
+    stride,
+    n_fields,
+    longest,
+    shape_1,
+    shape_2,
+    shape_3,
+    padded,
+    ANTITHETIC: tl.constexpr,
+    NOISY: tl.constexpr,
+    START: tl.constexpr,
+    AXES: tl.constexpr,
+    TAPS: tl.constexpr,
+    VOXELS: tl.constexpr,
+    PROBLEMS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    LABELS: tl.constexpr = 4 * BLOCKS
+    voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
+    problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
+    label = tl.arange(0, LABELS)
+    known = (label < n_labels)[None, None, :]
+    place = tl.load(index + voxel, mask=voxel < voxels, other=0)
+    energy = tl.load(
+        unaries + label[None, :] * rows + voxel[:, None],
+        mask=(label < n_labels)[None, :],
+        other=0.0,
+    )[:, None, :]
+    energy = tl.broadcast_to(energy, (VOXELS, PROBLEMS, LABELS))
+    channel = (problem * padded)[None, :, None] + label[None, None, :] - 1
+    real = (problem < problems)[None, :, None] & (label >= 1)[None, None, :] & known
+    x3 = place % shape_3
+    x2 = (place // shape_3) % shape_2
+    x1 = (place // shape_3 // shape_2) % shape_1
+    x0 = place // shape_3 // shape_2 // shape_1
+    for f in range(n_fields):
+        table = f * 4 * longest
+        corner = tl.load(firsts + table + x0) + tl.load(firsts + table + longest + x1)
+        corner += tl.load(firsts + table + 2 * longest + x2)
+        corner += tl.load(firsts + table + 3 * longest + x3)
+        for tap in range(TAPS):
+            digit = tap % 3
+            node = corner + tl.load(steps + f * 4 + 3) * digit
+            share = tl.load(weights + (table + 3 * longest + x3) * 3 + digit)
+            if AXES > 1:
+                digit = tap // 3 % 3
+                node += tl.load(steps + f * 4 + 2) * digit
+                share *= tl.load(weights + (table + 2 * longest + x2) * 3 + digit)
+            if AXES > 2:
+                digit = tap // 9 % 3
+                node += tl.load(steps + f * 4 + 1) * digit
+                share *= tl.load(weights + (table + longest + x1) * 3 + digit)
+            if AXES > 3:
+                digit = tap // 27
+                node += tl.load(steps + f * 4) * digit
+                share *= tl.load(weights + (table + x0) * 3 + digit)
+            values = tl.load(nodes + (node * stride)[:, None, None] + channel, mask=real, other=0.0)
+            energy -= share[:, None, None] * values
+    if NOISY:
+        sample = tl.load(samples + problem, mask=problem < problems, other=0)
+        flip = tl.zeros((PROBLEMS,), tl.uint32)
+        if ANTITHETIC:
+            flip = tl.where((sample & 1) != 0, 0xFFFFFFFF, 0).to(tl.uint32)
+            sample -= sample & 1
+        nothing = tl.zeros((VOXELS, PROBLEMS, BLOCKS), tl.uint32)
+        c0 = nothing + place.to(tl.uint32)[:, None, None]
+        c1 = nothing + sample.to(tl.uint32)[None, :, None]
+        c2 = nothing + tl.arange(0, BLOCKS).to(tl.uint32)[None, None, :]
+        c3 = nothing + (place >> 32).to(tl.uint32)[:, None, None]
+        w0, w1, w2, w3 = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
+        words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # (…, BLOCKS, 2, 2), rising
+        words = tl.reshape(words, (VOXELS, PROBLEMS, LABELS)) ^ flip[None, :, None]
+        energy = tl.fma(log_exponential(words), per_log, energy)
+    energy = tl.where(known, energy, NO_LABEL)
+    lowest = tl.min(energy, axis=2)
+    away = tl.minimum(energy - lowest[:, :, None], ceiling)
+    zero = tl.sum(tl.where((label == 0)[None, None, :], away, 0.0), axis=2)
+    stored = (away - zero[:, :, None]).to(energies.dtype.element_ty)
+    at = (voxel.to(tl.int64) * stride)[:, None, None] + channel
+    tl.store(energies + at, stored, mask=real)
+    if START:
+        logits = tl.where(known, -sharpness * stored.to(tl.float32), -NO_LABEL)
+        highest = tl.max(logits, axis=2)
+        shares = tl.exp(logits - highest[:, :, None])
+        new = shares / tl.sum(shares, axis=2)[:, :, None]
+        tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
+        best = tl.min(tl.where(logits == highest[:, :, None], label[None, None, :], LABELS), axis=2)
+        where = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
+        tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
+
+
+def perturb(
+    unaries: torch.Tensor,
+    index: torch.Tensor,
+    noise: Noise,
+    fields: Fields,
+    layout: Layout,
+    energies: torch.Tensor,
+    start: tuple[torch.Tensor, torch.Tensor] | None,
+    *,
+    ceiling: float,
+    sharpness: float,
+) -> None:
+    """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at.
+
+    ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
+    engine's order.
+    """
+    blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
+    problems = max(1, ELEMENTS // (VOXELS * 4 * blocks))
+    _perturb[(layout.rows // VOXELS, triton.cdiv(layout.problems, problems))](
+        unaries,
+        index,
+        noise.samples,
+        energies,
+        energies if start is None else start[0],
+        noise.samples if start is None else start[1],
+        fields.nodes,
+        fields.firsts,
+        fields.weights,
+        fields.steps,
+        noise.key[0],
+        noise.key[1],
+        noise.scale * math.log(2),
+        ceiling,
+        sharpness,
+        layout.voxels,
+        layout.rows,
+        layout.problems,
+        layout.n_labels,
+        energies.stride(0),
+        len(fields.firsts),
+        fields.firsts.shape[2],
+        *fields.shape[1:],
+        layout.padded,
+        ANTITHETIC=noise.antithetic,
+        NOISY=noise.scale > 0,
+        START=start is not None,
+        AXES=fields.axes,
+        TAPS=3**fields.axes,
+        VOXELS=VOXELS,
+        PROBLEMS=problems,
+        BLOCKS=blocks,
+        num_warps=4,
+    )
+
+
+def perturb_twin(
+    unaries: torch.Tensor, index: torch.Tensor, noise: Noise, layout: Layout, ceiling: float
+) -> torch.Tensor:
+    """Return the energies of perturbed problems without fields, (B, L − 1, N), in plain PyTorch."""
+    n, labels = layout.voxels, layout.n_labels
+    sample = noise.samples[:, None, None]
+    drawn = sample & ~1 if noise.antithetic else sample
+    blocks = torch.arange(-(-labels // 4))[None, :, None]
+    counter = torch.broadcast_tensors(index & 0xFFFFFFFF, drawn, blocks, index >> 32)
+    words = torch.stack(philox_twin(counter, noise.key), 2).reshape(len(sample), -1, n)[:, :labels]
+    if noise.antithetic:
+        words = torch.where(sample & 1 != 0, words ^ 0xFFFFFFFF, words)
+    energy = unaries[:, :n] + noise.scale * math.log(2) * log_exponential_twin(words)
+    away = (energy - energy.amin(1, keepdim=True)).clamp(max=ceiling)
+    return away[:, 1:] - away[:, :1]

@@ -1,0 +1,85 @@
+"""The slice alone: what every voxel receives, group by group."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.tile_kernels import received
+from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
+
+
+@triton.jit
+def _slice(
+    rows,
+    vertices,
+    slices,
+    starts,
+    messages,
+    group,
+    groups,
+    blocks,
+    first_lane,
+    stride,
+    width,
+    out_stride,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    out_lanes = block * LANES + tl.arange(0, LANES)
+    inside = out_lanes < width
+    lanes = first_lane + out_lanes
+    first = tl.load(starts + tile * groups + group)
+    stop = tl.load(starts + tile * groups + group + 1)
+    total = received(vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES)
+    voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
+    place = voxel[:, None] * out_stride + out_lanes[None, :]
+    tl.store(messages + place, total, mask=inside[None, :])
+
+
+def slice_group(
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: Layout, first: int, width: int
+) -> torch.Tensor:
+    """Return the group's weighted means at every voxel, (tiles·T, width), of channels from first.
+
+    They are to be multiplied by the voxel's row sum.
+    """
+    messages = torch.empty((layout.rows, width), dtype=torch.float32, device=rows.device)
+    blocks = triton.cdiv(width, layout.lanes)
+    _slice[(layout.tiles * blocks,)](
+        rows,
+        tiles.vertices,
+        tiles.slices,
+        tiles.starts,
+        messages,
+        group,
+        tiles.groups,
+        blocks,
+        first,
+        rows.stride(0),
+        width,
+        messages.stride(0),
+        TILE=TILE,
+        STEP=STEP,
+        LANES=layout.lanes,
+        num_warps=4,
+    )
+    return messages
+
+
+def slice_group_twin(
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: Layout, first: int, width: int
+) -> torch.Tensor:
+    """Do what ``slice_group`` does in plain PyTorch."""
+    messages = torch.zeros((layout.tiles, TILE, width))
+    for tile in range(layout.tiles):
+        start, stop = tiles.starts[tile * tiles.groups + group :][:2].tolist()
+        vertices = tiles.vertices[start:stop].long()
+        real = vertices >= 0
+        values = rows[vertices[real], first : first + width].float()
+        messages[tile] = tiles.slices[start:stop][real].float().T @ values
+    return messages.reshape(layout.rows, width)

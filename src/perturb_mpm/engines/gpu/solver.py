@@ -1,0 +1,299 @@
+"""The GPU engine: all problems of a batch side by side, on lattices or on all pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from perturb_mpm.crf import DenseCRF
+from perturb_mpm.engines.convergent import convergent_marginals
+from perturb_mpm.engines.gpu import transfer
+from perturb_mpm.engines.gpu.device import give_back, on_device
+from perturb_mpm.engines.gpu.exact import ExactFilter
+from perturb_mpm.engines.gpu.features import morton_order
+from perturb_mpm.engines.gpu.fields import FieldDrawer
+from perturb_mpm.engines.gpu.filters import LatticeFilter
+from perturb_mpm.engines.gpu.groups import coupling_of, groups_of
+from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.make_filters import exact_filters, lattice_filters
+from perturb_mpm.engines.gpu.messages import ExactMessages, LatticeMessages
+from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
+from perturb_mpm.engines.gpu.plan import choose_batch, take_pool
+from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
+from perturb_mpm.engines.gpu.votes_kernel import count_votes
+from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
+from perturb_mpm.noise import key_words
+from perturb_mpm.perturbation import Perturbation
+
+LARGEST_HALF = 6e4
+CHANNELS_AT_ONCE = 32
+"""How many channels leave the device's own layout at once."""
+
+
+class GpuSolver:
+    """The kernels of one CRF on a GPU; see ``engines.protocol.Solver`` for the methods.
+
+    ``compact`` keeps marginals, energies and lattice values in half precision: meant for many noisy
+    problems. Otherwise they are float32.
+    """
+
+    engine = "gpu"
+
+    def __init__(
+        self,
+        crf: DenseCRF,
+        accuracy: Accuracy,
+        batch: int | None,
+        budget: int,
+        device: torch.device,
+        *,
+        compact: bool,
+    ) -> None:
+        self.accuracy: str = accuracy
+        self._crf = crf
+        self._device = device
+        dtype = torch.float16 if compact else torch.float32
+        index = on_device(crf.grid.index, device)
+        self._order = morton_order(crf.grid, index)
+        self._index = index[self._order]  # (N,): the voxels' places in the image
+        layout = Layout(crf.grid.voxels, crf.n_labels, 0)
+        self._unaries = torch.zeros((crf.n_labels, layout.rows), device=device)
+        energies = on_device(np.asarray(crf.energies), device)
+        self._unaries[:, : layout.voxels] = energies.float()[:, self._order]
+        groups = groups_of(crf.terms, crf.n_labels)
+        places = (self._order, self._index)
+        exact: list[ExactFilter] = []
+        lattices: list[LatticeFilter] = []
+        if accuracy == "exact":
+            exact = exact_filters(crf, *places, dtype)
+        else:
+            lattices = lattice_filters(crf, *places, self._unaries, accuracy, budget)
+        filters: list[ExactFilter | LatticeFilter] = [*exact, *lattices]
+        give_back(budget, device)
+        self._diagonals = [f.diagonal for f in filters]
+        self._coupling = coupling_of(groups, filters, layout, device, self_term=crf.self_term)
+        strongest = sum(
+            float(np.ptp(term.compatibility)) * float(f.total.max())
+            for term, f in zip(crf.terms, filters)
+        )
+        self._ceiling = min(strongest * 2 + 30, LARGEST_HALF)
+        self._messages = (
+            ExactMessages(exact, groups)
+            if accuracy == "exact"
+            else LatticeMessages(lattices, groups, self._coupling.totals, dtype)
+        )
+        del filters, lattices
+        give_back(budget, device)
+        shared = self._messages.nbytes + self._unaries.nbytes + 3 * self._index.nbytes
+        planned = choose_batch(layout, self._messages, batch, shared, dtype.itemsize, budget)
+        self.batch, self._pool = take_pool(layout, self._messages, planned, dtype, device)
+        self._room = self._pool.room(layout)
+        self._fields = FieldDrawer(Perturbation(), crf.grid, crf.n_labels, device)
+        self._samples = np.empty(0, dtype=np.int64)
+        self._fresh = False  # whether the rows are those of the present marginals
+
+    def load(self, energies: Problems, marginals: Problems | None = None) -> None:
+        """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
+        self._make_room(len(energies), "energies")
+        for b, problem in enumerate(energies):
+            transfer.load_energies(self._room, b, self._taken(problem, "energies"), self._ceiling)
+            if marginals is None:
+                transfer.begin(self._room, b)
+        for b, problem in enumerate(() if marginals is None else marginals):
+            transfer.load_marginals(self._room, b, self._taken(problem, "marginals"))
+
+    def perturb(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        marginals: NDArray[np.floating] | None = None,
+        *,
+        sharpness: float = 1.0,
+    ) -> None:
+        """Take the perturbed problems of these samples, started cold or at the given marginals."""
+        crf = self._crf
+        if self._fields.perturbation != perturbation:
+            self._fields = FieldDrawer(perturbation, crf.grid, crf.n_labels, self._device)
+        self._make_room(len(samples), "samples")
+        self._samples = samples
+        room = self._room
+        self._perturbed(
+            samples,
+            room.layout,
+            room.energies,
+            perturbation.scale,
+            (room.marginals, room.labels) if marginals is None else None,
+            sharpness,
+        )
+        if marginals is not None:
+            start = self._taken(marginals, "marginals")
+            for b in range(len(samples)):
+                transfer.load_marginals(room, b, start)
+
+    def step(
+        self,
+        update: Update = "parallel",
+        damping: float = 0.0,
+        *,
+        sharpness: float = 1.0,
+        watched: bool = True,
+    ) -> Change:
+        """Update every marginal once."""
+        if update == "convergent" and not self._crf.self_term:
+            return self._convergent_step(damping)
+        self._refresh()
+        room = self._room
+        changes = update_marginals(
+            room,
+            self._messages.tiles,
+            self._coupling,
+            damping=damping,
+            sharpness=sharpness,
+            watched=watched,
+        )
+        self._fresh = False
+        if changes is None:
+            nothing = np.zeros(room.layout.problems)
+            return Change(nothing, nothing, nothing)
+        maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
+        return Change(maximum, foreground, switched / room.layout.voxels)
+
+    def conditional(self) -> NDArray[np.int64]:
+        """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        layout = self._room.layout
+        total = torch.zeros(
+            (layout.n_labels, layout.voxels), dtype=torch.int64, device=self._device
+        )
+        for first in range(0, layout.problems, self._problems_at_once):
+            stop = min(first + self._problems_at_once, layout.problems)
+            part = replace(layout, problems=stop - first)
+            energies = torch.zeros((part.rows, part.stride), device=self._device)
+            self._perturbed(self._samples[first:stop], part, energies, 0.0, None, 1.0)
+            pairwise = self._pairwise(first, stop)  # (b, L, N)
+            logits = -pairwise
+            own = transfer.by_problem(energies[:, : part.width], part)
+            logits[:, 1:] -= own
+            total += transfer.fixed_point(torch.softmax(logits, 1)).sum(0)
+        return transfer.in_mask_order(total, self._order).cpu().numpy()
+
+    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+        votes, sizes = count_votes(self._room)
+        counts += transfer.in_mask_order(votes, self._order).cpu().numpy()
+        return sizes.cpu().numpy()
+
+    def marginals(self) -> NDArray[np.float32]:
+        """Return Q, (B, L, N)."""
+        layout = self._room.layout
+        out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
+        for b in range(layout.problems):
+            q = transfer.marginals_of(self._room, b)
+            out[b] = transfer.in_mask_order(q, self._order).cpu().numpy()
+        return out
+
+    def labels(self) -> NDArray[np.uint8]:
+        """Return the most probable label, the lowest of equals, (B, N)."""
+        labels = self._room.labels[: self._room.layout.voxels].T
+        return transfer.in_mask_order(labels, self._order).cpu().numpy()
+
+    def pairwise(self) -> NDArray[np.float32]:
+        """Return the pairwise energies of the current Q, (B, L, N)."""
+        layout = self._room.layout
+        out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
+        for first in range(0, layout.problems, self._problems_at_once):
+            stop = min(first + self._problems_at_once, layout.problems)
+            part = self._pairwise(first, stop)
+            out[first:stop] = transfer.in_mask_order(part, self._order).cpu().numpy()
+        return out
+
+    @property
+    def _problems_at_once(self) -> int:
+        return max(1, CHANNELS_AT_ONCE // self._room.layout.padded)
+
+    def _pairwise(self, first: int, stop: int) -> torch.Tensor:
+        """Return the pairwise energies of some problems in the engine's order, (b, L, N)."""
+        self._refresh()
+        room, coupling = self._room, self._coupling
+        layout = room.layout
+        lanes = slice(first * layout.padded, stop * layout.padded)
+        old = room.marginals[:, lanes].float()
+        total = torch.zeros((stop - first, layout.n_labels, layout.voxels), device=self._device)
+        for g, matrix in enumerate(coupling.compatibilities):
+            message = self._messages.received(room, g, lanes.start, lanes.stop - lanes.start)
+            message -= old * coupling.diagonals[g][:, None]
+            rest = (coupling.totals[g] - coupling.diagonals[g])[: layout.voxels]
+            total += transfer.coupled(message, rest, matrix, layout)
+        return total
+
+    def _perturbed(
+        self,
+        samples: NDArray[np.int64],
+        layout: Layout,
+        energies: torch.Tensor,
+        scale: float,
+        start: tuple[torch.Tensor, torch.Tensor] | None,
+        sharpness: float,
+    ) -> None:
+        perturbation = self._fields.perturbation
+        low, high = (int(word) for word in key_words(perturbation.seed))
+        noise = Noise(
+            torch.from_numpy(samples.astype(np.int64)).to(self._device),
+            (low, high),
+            scale,
+            perturbation.antithetic,
+        )
+        fields = self._fields.draw(samples, layout)
+        perturb(
+            self._unaries,
+            self._index,
+            noise,
+            fields,
+            layout,
+            energies,
+            start,
+            ceiling=self._ceiling,
+            sharpness=sharpness,
+        )
+
+    def _make_room(self, problems: int, name: str) -> None:
+        if problems > self.batch:
+            raise ValueError(f"{name} must hold at most {self.batch} problems, got {problems}")
+        if problems != self._room.layout.problems:
+            self._room = self._pool.room(replace(self._room.layout, problems=problems))
+        self._fresh = False
+
+    def _refresh(self) -> None:
+        """Filter the marginals with every kernel, unless that has been done."""
+        if self._fresh:
+            return
+        self._messages.refresh(self._room)
+        self._fresh = True
+
+    def _convergent_step(self, damping: float) -> Change:
+        old = self.marginals().astype(np.float64)  # (B, L, N)
+        energies = np.zeros_like(old)
+        for b, problem in enumerate(energies):
+            stored = self._room.problem(self._room.energies, b).T.double()
+            problem[1:] = transfer.in_mask_order(stored, self._order).cpu().numpy()
+        diagonals = [
+            transfer.in_mask_order(d.double(), self._order).cpu().numpy() for d in self._diagonals
+        ]
+        new = convergent_marginals(self._crf, -energies - self.pairwise(), old, diagonals)
+        new = (1 - damping) * new + damping * old
+        for b, problem in enumerate(new):
+            transfer.load_marginals(self._room, b, self._taken(problem, "marginals"))
+        self._fresh = False
+        return change_between(old, new)
+
+    def _taken(self, problem: NDArray[np.floating], name: str) -> torch.Tensor:
+        """Return a problem's (L, N) array on the device, in the engine's order."""
+        array = np.asarray(problem)
+        if array.shape != self._crf.energies.shape:
+            raise ValueError(
+                f"{name} must hold arrays of shape {self._crf.energies.shape}, got {array.shape}"
+            )
+        narrow = np.asarray(array, dtype=np.float32)
+        return on_device(narrow, self._device)[:, self._order]

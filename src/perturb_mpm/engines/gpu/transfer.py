@@ -1,0 +1,74 @@
+"""Carrying problems into the engine's layout and results out of it."""
+
+from __future__ import annotations
+
+import torch
+
+from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.room import Room
+from perturb_mpm.posterior_parts import FRACTION_BITS
+
+
+def load_energies(room: Room, b: int, energies: torch.Tensor, ceiling: float) -> None:
+    """Take one problem's energies (L, N) against label 0's.
+
+    An energy more than ``ceiling`` above the voxel's lowest counts as that: a forbidden label must
+    not use up the digits that tell the others apart.
+    """
+    away = (energies - energies.amin(0)).clamp_(max=ceiling)
+    room.problem(room.energies, b).copy_((away[1:] - away[:1]).T)
+
+
+def begin(room: Room, b: int) -> None:
+    """Start a problem at softmax(−energies)."""
+    energies = room.problem(room.energies, b).float()
+    logits = torch.cat([torch.zeros_like(energies[:, :1]), -energies], 1)
+    load_marginals(room, b, torch.softmax(logits, 1).T)
+
+
+def load_marginals(room: Room, b: int, marginals: torch.Tensor) -> None:
+    """Take one problem's marginals (L, N)."""
+    room.problem(room.marginals, b).copy_(marginals[1:].T)
+    largest = marginals.amax(0)
+    label = torch.arange(len(marginals), device=marginals.device)[:, None]
+    best = torch.where(marginals == largest, label, len(marginals)).amin(0)
+    room.labels[: room.layout.voxels, b] = best.to(torch.uint8)
+
+
+def marginals_of(room: Room, b: int) -> torch.Tensor:
+    """Return one problem's marginals, (L, N)."""
+    others = room.problem(room.marginals, b).float().T
+    rest = torch.ones_like(others[0])
+    for share in others:
+        rest = rest - share
+    return torch.cat([rest.clamp_(min=0)[None], others])
+
+
+def coupled(
+    message: torch.Tensor, rest: torch.Tensor, compatibility: torch.Tensor, layout: Layout
+) -> torch.Tensor:
+    """Return Σ_l' μ(l, l')·messages, (b, L, N), from those of labels 1 … L − 1, (rows, b·P).
+
+    ``rest`` (N,) is what the messages of all labels sum to.
+    """
+    others = by_problem(message, layout)  # (b, L − 1, N)
+    whole = torch.cat([rest - others.sum(1, keepdim=True), others], 1)
+    return torch.einsum("lm,bmn->bln", compatibility, whole)
+
+
+def by_problem(values: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return the channels of some problems, (rows, b·P), as (b, L − 1, N)."""
+    shaped = values[: layout.voxels].unflatten(1, (-1, layout.padded))
+    return shaped[:, :, : layout.n_labels - 1].permute(1, 2, 0)
+
+
+def fixed_point(marginals: torch.Tensor) -> torch.Tensor:
+    """Return marginals as whole numbers of 2⁻³⁰."""
+    return torch.round(marginals.double() * (1 << FRACTION_BITS)).long()
+
+
+def in_mask_order(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Return (…, N) values in the order of the mask."""
+    out = torch.empty_like(values, memory_format=torch.contiguous_format)
+    out[..., order] = values
+    return out

@@ -1,0 +1,258 @@
+"""The update in one pass: slice, logits, softmax, labels and how far everything moved.
+
+Which channel of a row belongs to which problem and label is said in ``layout.py``. Label 0 is left
+out: what the others leave of the row's sum is its own.
+Everything is computed for each channel alone, in blocks whose shape never depends on the batch: a
+problem's result does not depend on its place in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from perturb_mpm.engines.gpu.room import Room
+from perturb_mpm.engines.gpu.slice_kernel import slice_group_twin
+from perturb_mpm.engines.gpu.tile_kernels import received
+from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
+
+FORBIDDEN = tl.constexpr(-1e30)
+LOG2E = tl.constexpr(1.4426950408889634)
+WARPS = 4
+STAGES = 5
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """What the kernels' messages do to the logits, group by group (see ``groups.py``)."""
+
+    self_term: bool
+    potts: bool  # whether every group is Potts: then there is one, and no need of matrices
+    matrices: torch.Tensor  # (G, P, P) float32: A
+    offsets: torch.Tensor  # (G, P) float32: c
+    compatibilities: torch.Tensor  # (G, L, L) float32: μ
+    totals: torch.Tensor  # (G, tiles·T) float32: row sums
+    diagonals: torch.Tensor  # (G, tiles·T) float32: what a voxel must not send to itself
+
+
+@triton.jit
+def _mixed(values, matrix, LABELS: tl.constexpr):
+    """Return Σ_m matrix[l, m]·values[…, m] for values (T, problems, P)."""
+    label = tl.arange(0, LABELS)
+    total = tl.zeros_like(values)
+    for m in range(LABELS):
+        column = tl.load(matrix + label * LABELS + m)
+        one = tl.sum(tl.where((label == m)[None, None, :], values, 0.0), axis=2)
+        total += one[:, :, None] * column[None, None, :]
+    return total
+
+
+@triton.jit
+def _update(
+    energies,
+    marginals,
+    labels,
+    rows,
+    changes,
+    vertices,
+    slices,
+    starts,
+    matrices,
+    offsets,
+    totals,
+    diagonals,
+    groups,
+    tiles,
+    blocks,
+    voxels,
+    stride,
+    width,
+    problems,
+    n_labels,
+    damping,
+    sharpness,
+    EXACT: tl.constexpr,
+    POTTS: tl.constexpr,
+    SELFLESS: tl.constexpr,
+    DAMPED: tl.constexpr,
+    WATCHED: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    LABELS: tl.constexpr,
+    PROBLEMS: tl.constexpr,
+):
+    LANES: tl.constexpr = PROBLEMS * LABELS
+    tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    lanes = block * LANES + tl.arange(0, LANES)
+    inside = lanes < width
+    voxel = tile * TILE + tl.arange(0, TILE)
+    at = voxel.to(tl.int64)[:, None] * stride + lanes[None, :]
+    label = tl.arange(0, LABELS)
+    logits = tl.zeros((TILE, PROBLEMS, LABELS), tl.float32)
+    for g in range(groups):
+        if EXACT:
+            place = (g * tiles * TILE + voxel).to(tl.int64)[:, None] * stride + lanes[None, :]
+            message = tl.load(rows + place, mask=inside[None, :], other=0.0)
+        else:
+            first = tl.load(starts + tile * groups + g)
+            stop = tl.load(starts + tile * groups + g + 1)
+            message = received(
+                vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES
+            )
+        own = tl.load(diagonals + g * tiles * TILE + voxel)
+        whole = tl.load(totals + g * tiles * TILE + voxel)
+        if not EXACT:
+            message = message * whole[:, None]
+        if SELFLESS:
+            old = tl.load(marginals + at, mask=inside[None, :], other=0.0)
+            message -= old.to(tl.float32) * own[:, None]
+        message = tl.reshape(message, (TILE, PROBLEMS, LABELS))
+        rest = whole - own
+        if POTTS:
+            every = tl.sum(message, axis=2) - rest[:, None]
+            logits += message + every[:, :, None]
+        else:
+            offset = tl.load(offsets + g * LABELS + label)
+            logits -= _mixed(message, matrices + g * LABELS * LABELS, LABELS)
+            logits -= rest[:, None, None] * offset[None, None, :]
+    energy = tl.load(energies + at, mask=inside[None, :], other=0.0)
+    logits -= tl.reshape(energy.to(tl.float32), (TILE, PROBLEMS, LABELS))
+    logits = tl.where((label < n_labels - 1)[None, None, :], logits * sharpness, FORBIDDEN)
+    highest = tl.maximum(tl.max(logits, axis=2), 0.0)
+    shares = tl.exp2((logits - highest[:, :, None]) * LOG2E)
+    zero = tl.exp2(-highest * LOG2E)
+    norm = 1.0 / (zero + tl.sum(shares, axis=2))
+    new = shares * norm[:, :, None]
+    if DAMPED or WATCHED:
+        zero = zero * norm
+        last_marginals = tl.load(marginals + at, mask=inside[None, :], other=0.0).to(tl.float32)
+        before = tl.reshape(last_marginals, (TILE, PROBLEMS, LABELS))
+    if DAMPED:
+        new = before + (1.0 - damping) * (new - before)
+        zero = 1.0 - tl.sum(new, axis=2)
+    values = tl.reshape(new, (TILE, LANES)).to(marginals.dtype.element_ty)
+    tl.store(marginals + at, values, mask=inside[None, :])
+    if WATCHED:
+        step = new - before
+        # What the other labels' changes add up to is label 0's own.
+        moved = tl.maximum(tl.max(tl.abs(step), axis=2), tl.abs(tl.sum(step, axis=2)))
+        largest = tl.max(new, axis=2)
+        lowest = tl.min(tl.where(new == largest[:, :, None], label[None, None, :], LABELS), axis=2)
+        best = tl.where(largest > zero, lowest + 1, 0)
+        problem = block * PROBLEMS + tl.arange(0, PROBLEMS)
+        real = problem < problems
+        place = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
+        last = tl.load(labels + place, mask=real[None, :], other=0).to(tl.int32)
+        tl.store(labels + place, best.to(tl.uint8), mask=real[None, :])
+        moved = tl.where((voxel < voxels)[:, None], moved, 0.0)
+        switched = (best != last) & (voxel < voxels)[:, None]
+        out = changes + problem * tiles + tile  # the tiles of a problem side by side, to be reduced
+        size = tiles * problems
+        tl.store(out, tl.max(moved, axis=0), mask=real)
+        foreground = tl.where(best + last > 0, moved, 0.0)
+        tl.store(out + size, tl.max(foreground, axis=0), mask=real)
+        tl.store(out + 2 * size, tl.sum(switched.to(tl.float32), axis=0), mask=real)
+
+
+def update(
+    room: Room,
+    tiles: Tiles | None,
+    coupling: Coupling,
+    *,
+    damping: float,
+    sharpness: float,
+    watched: bool,
+) -> torch.Tensor | None:
+    """Update every marginal once, from the rows of the present ones.
+
+    Without tiles the messages are exact. Where it is watched, labels are updated too, and the
+    largest change, that in the foreground and the number of new labels are returned, (3, B).
+    """
+    layout = room.layout
+    count = layout.tiles
+    changes = torch.empty(
+        (3, layout.problems, count) if watched else (1,),
+        dtype=torch.float32,
+        device=room.energies.device,
+    )
+    _update[(count * layout.blocks,)](
+        room.energies,
+        room.marginals,
+        room.labels,
+        room.exact if tiles is None else room.rows,
+        changes,
+        *(3 * [coupling.totals] if tiles is None else tiles.slice_parts),
+        coupling.matrices,
+        coupling.offsets,
+        coupling.totals,
+        coupling.diagonals,
+        len(coupling.matrices),
+        count,
+        layout.blocks,
+        layout.voxels,
+        layout.stride,
+        layout.width,
+        layout.problems,
+        layout.n_labels,
+        damping,
+        sharpness,
+        EXACT=tiles is None,
+        POTTS=coupling.potts,
+        SELFLESS=not coupling.self_term,
+        DAMPED=damping > 0,
+        WATCHED=watched,
+        TILE=TILE,
+        STEP=STEP,
+        LABELS=layout.padded,
+        PROBLEMS=layout.lanes // layout.padded,
+        num_warps=WARPS,
+        num_stages=STAGES,
+    )
+    if not watched:
+        return None
+    return torch.stack([changes[0].amax(1), changes[1].amax(1), changes[2].sum(1)])
+
+
+def update_twin(
+    room: Room,
+    tiles: Tiles | None,
+    coupling: Coupling,
+    *,
+    damping: float,
+    sharpness: float,
+    watched: bool,
+) -> torch.Tensor | None:
+    """Do what ``update`` does in plain PyTorch."""
+    layout = room.layout
+    n, labels = layout.voxels, layout.n_labels - 1
+
+    def shaped(values: torch.Tensor) -> torch.Tensor:
+        return values[:n, : layout.width].float().unflatten(1, (-1, layout.padded))[:, :, :labels]
+
+    old = shaped(room.marginals)  # (N, B, L − 1)
+    logits = -shaped(room.energies)
+    for g in range(len(coupling.matrices)):
+        whole, own = coupling.totals[g, :n, None, None], coupling.diagonals[g, :n, None, None]
+        if tiles is None:
+            message = shaped(room.exact[g])
+        else:
+            message = whole * shaped(slice_group_twin(tiles, room.rows, g, layout, 0, layout.width))
+        message = message - own * old
+        matrix, offset = coupling.matrices[g, :labels, :labels], coupling.offsets[g, :labels]
+        logits = logits - message @ matrix.T - offset * (whole - own)
+    logits = torch.cat([torch.zeros_like(logits[:, :, :1]), sharpness * logits], 2)
+    before = torch.cat([1 - old.sum(2, keepdim=True), old], 2)
+    new = damping * before + (1 - damping) * torch.softmax(logits, 2)
+    room.marginals[:n, : layout.width].unflatten(1, (-1, layout.padded))[:, :, :labels] = new[
+        :, :, 1:
+    ].to(room.marginals.dtype)
+    if not watched:
+        return None
+    best, last = new.argmax(2), room.labels[:n].long()
+    room.labels[:n] = best.to(torch.uint8)
+    moved = (new - before).abs().amax(2)  # (N, B)
+    foreground = torch.where(best + last > 0, moved, 0.0)
+    return torch.stack([moved.amax(0), foreground.amax(0), (best != last).float().sum(0)])

@@ -1,0 +1,75 @@
+"""Counting labels: how many problems give each voxel each label, and how large labels are."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from perturb_mpm.engines.gpu.room import Room
+
+VOXELS = 64
+PROBLEMS = 64
+
+
+@triton.jit
+def _count(
+    labels,
+    votes,
+    sizes,
+    voxels,
+    problems,
+    n_labels,
+    VOXELS: tl.constexpr,
+    PROBLEMS: tl.constexpr,
+):
+    voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
+    inside = voxel < voxels
+    for l in range(n_labels):
+        total = tl.zeros((VOXELS,), tl.int32)
+        for first in range(0, problems, PROBLEMS):
+            problem = first + tl.arange(0, PROBLEMS)
+            real = problem < problems
+            given = tl.load(
+                labels + voxel.to(tl.int64)[:, None] * problems + problem[None, :],
+                mask=inside[:, None] & real[None, :],
+                other=255,
+            )
+            hit = (given == l).to(tl.int32)
+            total += tl.sum(hit, axis=1)
+            place = (tl.program_id(0) * n_labels + l) * problems + problem
+            tl.store(sizes + place, tl.sum(hit, axis=0).to(tl.uint8), mask=real)
+        tl.store(votes + l * voxels + voxel, total.to(votes.dtype.element_ty), mask=inside)
+
+
+def count_votes(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each label's votes, (L, N), of the narrowest type, and label sizes, (B, L)."""
+    layout, labels = room.layout, room.labels
+    narrow = layout.problems < 2**8
+    votes = torch.empty(
+        (layout.n_labels, layout.voxels),
+        dtype=torch.uint8 if narrow else torch.uint32,
+        device=labels.device,
+    )
+    blocks = triton.cdiv(layout.voxels, VOXELS)
+    sizes = torch.empty(
+        (blocks, layout.n_labels, layout.problems), dtype=torch.uint8, device=labels.device
+    )
+    _count[(blocks,)](
+        labels,
+        votes,
+        sizes,
+        layout.voxels,
+        layout.problems,
+        layout.n_labels,
+        VOXELS=VOXELS,
+        PROBLEMS=PROBLEMS,
+        num_warps=4,
+    )
+    return votes, sizes.sum(0, dtype=torch.int64).T
+
+
+def count_votes_twin(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do what ``count_votes`` does in plain PyTorch."""
+    given = room.labels[: room.layout.voxels, :, None] == torch.arange(room.layout.n_labels)
+    return given.sum(1).T, given.sum(0)

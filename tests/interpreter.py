@@ -1,0 +1,56 @@
+"""Triton's interpreter in place of a GPU, where there is none."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import Any
+
+import pytest
+
+
+def need_gpu_or_interpreter() -> None:
+    """Skip where the GPU engine cannot run at all; mend Triton's interpreter where it stands in."""
+    torch = pytest.importorskip("torch", reason="engine gpu needs torch")
+    pytest.importorskip("triton", reason="engine gpu needs triton")
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        reason = "engine gpu needs a GPU, or TRITON_INTERPRET=1 before triton is imported"
+        pytest.skip(reason, allow_module_level=True)
+    _mend_interpreter()
+
+
+@functools.cache
+def _mend_interpreter() -> None:
+    """Let computed numbers bound loops, and patch Triton's language once a launch.
+
+    NumPy 2.4 refuses int() of arrays with one axis. The interpreter patches the language anew for
+    every function that a kernel calls, which takes most of its time.
+    """
+    from triton.runtime import interpreter
+
+    patch_tensor, patch_language = interpreter._patch_lang_tensor, interpreter._patch_lang
+    executor = interpreter.GridExecutor.__call__
+    patched: set[int] = set()
+
+    def tensor(cls: Any, scope: Any) -> None:
+        patch_tensor(cls, scope)
+        scope.set_attr(cls, "__index__", lambda self: int(self.handle.data.item()))
+
+    def language(function: Any) -> Any:
+        modules = {id(value) for value in function.__globals__.values() if inspect.ismodule(value)}
+        if modules & LANGUAGE <= patched:
+            return interpreter._LangPatchScope()
+        patched.update(modules & LANGUAGE)
+        return patch_language(function)
+
+    def launch(self: Any, *args: Any, **kwargs: Any) -> None:
+        patched.clear()
+        executor(self, *args, **kwargs)
+
+    LANGUAGE = {id(interpreter.tl), id(interpreter.tl.core)}
+    interpreter._patch_lang_tensor = tensor
+    interpreter._patch_lang = language
+    interpreter.GridExecutor.__call__ = launch
