@@ -36,7 +36,7 @@ bench-gpu: $(VENV)/.base  ## time the GPU engine, on a machine with an NVIDIA GP
 
 peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C++ compiler)
 
-gpu: $(VENV)/.gpu  ## install PyTorch and Triton, which the GPU engine and its tests need
+gpu: $(VENV)/.gpu  ## install PyTorch and Triton, which the GPU engine and some tests need
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(PEER) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -71,7 +71,7 @@ $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 
 # By pip alone: the exact version decides which build of PyTorch is taken.
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.test
-	$(PIP) --python $(VENV)/bin/python install --quiet --disable-pip-version-check $(TORCH) $(TRITON)
+	$(PIP) --python $(VENV)/bin/python install --quiet --disable-pip-version-check $(TORCH) $(TRITON) torchmetrics
 	@touch $@
 
 $(PEER)/.base: | $(PEER)/bin/python

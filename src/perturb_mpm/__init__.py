@@ -6,6 +6,7 @@ from perturb_mpm.crf import DenseCRF
 from perturb_mpm.fields import Field
 from perturb_mpm.inference import MeanField, mean_field
 from perturb_mpm.kernels import BilateralKernel, FeatureKernel, SpatialKernel
+from perturb_mpm.learning.learn import Learned, learn
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.precision import Precision
 from perturb_mpm.sampling import sample
@@ -30,5 +31,7 @@ __all__ = [
     "Field",
     "Precision",
     "samples_needed",
+    "learn",
+    "Learned",
     "__version__",
 ]

@@ -28,8 +28,8 @@ RESIDUALS_ML = (0.0, 0.5, 2.0, 5.0)
 LEARNING_PATIENTS = 6
 SETTINGS = tuple(
     FieldSetting(length, shared, own)
-    for length in (20.0, 40.0)
-    for shared, own in ((0.5, 0.5), (1.0, 1.0), (2.0, 1.0))
+    for length in (20.0, 60.0)
+    for shared, own in ((0.5, 0.5), (1.0, 1.0), (2.0, 1.0), (3.0, 2.0))
 )
 PAPER, FIELDS = "independent noise (the paper)", "noise and learned fields"
 

@@ -1,0 +1,160 @@
+"""What learning maximises: how well the marginals Q of labelled volumes agree with their truth.
+
+An objective is a function of sums over voxels, so that volumes can be pooled: the sums of all
+volumes are added, and only then the value is taken. Every objective is larger where it is better.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm import checks
+
+ObjectiveName = Literal["iou", "log_likelihood", "hamming"]
+
+# A marginal below this counts as this in a logarithm.
+SMALLEST_MARGINAL = 1e-12
+
+
+class Objective(ABC):
+    """A value made of sums over the voxels of all volumes.
+
+    ``q`` is (N, L), ``truth`` is (N,) with values 0 … L − 1.
+    """
+
+    name: ObjectiveName
+
+    @abstractmethod
+    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the sums of one volume; those of several volumes are added."""
+
+    @abstractmethod
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the objective of the sums of all volumes."""
+
+    @abstractmethod
+    def gradient(
+        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return d value / d q of one volume, (N, L), given the sums of all volumes."""
+
+
+class IntersectionOverUnion(Objective):
+    """The mean over labels of the expected intersection over the expected union.
+
+    I_l = Σ_{g_i = l} Q_i(l) and U_l = |{g_i = l}| + Σ_{g_i ≠ l} Q_i(l); labels that no volume has
+    do not count.
+    """
+
+    name: ObjectiveName = "iou"
+
+    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (3, L): voxels of the label, Σ Q over them, Σ Q over all voxels."""
+        n_labels = q.shape[1]
+        own = np.take_along_axis(q, truth[:, np.newaxis], axis=1)[:, 0]
+        return np.stack(
+            [
+                np.bincount(truth, minlength=n_labels).astype(np.float64),
+                np.bincount(truth, weights=own, minlength=n_labels),
+                q.sum(axis=0, dtype=np.float64),
+            ]
+        )
+
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the mean over the labels that are present."""
+        return float(np.nanmean(self.by_label(sums)))
+
+    def by_label(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return I_l / U_l, (L,); NaN for a label that no volume has."""
+        size, inside, everywhere = sums
+        with np.errstate(invalid="ignore"):
+            ratio: NDArray[np.float64] = inside / (size + everywhere - inside)
+        return np.where(size > 0, ratio, np.nan)
+
+    def gradient(
+        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return 1 / U_l where the truth is l and −I_l / U_l² elsewhere, over the labels' count."""
+        size, inside, everywhere = sums
+        present = size > 0
+        union = np.where(present, size + everywhere - inside, 1.0)
+        here = np.where(present, 1.0 / union, 0.0) / present.sum()  # (L,)
+        there = np.where(present, -inside / union**2, 0.0) / present.sum()  # (L,)
+        gradient = np.empty_like(q)
+        gradient[:] = there
+        gradient[np.arange(len(q)), truth] = here[truth]
+        return gradient
+
+
+class LogLikelihood(Objective):
+    """The mean of log Q_i(g_i) over voxels, in nats."""
+
+    name: ObjectiveName = "log_likelihood"
+
+    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (2,): voxels, Σ log Q."""
+        own = np.take_along_axis(q, truth[:, np.newaxis], axis=1)
+        logs = np.log(np.maximum(own, SMALLEST_MARGINAL), dtype=np.float64)
+        return np.array([float(len(truth)), logs.sum()])
+
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the mean over voxels."""
+        return float(sums[1] / sums[0])
+
+    def gradient(
+        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return 1 / (N Q_i(g_i)) at the true label, 0 elsewhere."""
+        gradient = np.zeros_like(q)
+        place = np.arange(len(q)), truth
+        gradient[place] = 1.0 / (sums[0] * np.maximum(q[place], SMALLEST_MARGINAL))
+        return gradient
+
+
+class Hamming(Objective):
+    """The mean of Q_i(g_i) over voxels: the expected share of voxels that are right."""
+
+    name: ObjectiveName = "hamming"
+
+    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (2,): voxels, Σ Q."""
+        own = np.take_along_axis(q, truth[:, np.newaxis], axis=1)
+        return np.array([float(len(truth)), own.sum(dtype=np.float64)])
+
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the mean over voxels."""
+        return float(sums[1] / sums[0])
+
+    def gradient(
+        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return 1 / N at the true label, 0 elsewhere."""
+        gradient = np.zeros_like(q)
+        gradient[np.arange(len(q)), truth] = 1.0 / sums[0]
+        return gradient
+
+
+OBJECTIVES: dict[str, Objective] = {
+    objective.name: objective for objective in (IntersectionOverUnion(), LogLikelihood(), Hamming())
+}
+
+
+def objective_of(name: object) -> Objective:
+    """Return the objective of a name."""
+    checks.choice(name, "objective", list(OBJECTIVES))
+    return OBJECTIVES[str(name)]
+
+
+def hard_iou(
+    predicted: list[NDArray[np.int64]], truths: list[NDArray[np.int64]], n_labels: int
+) -> NDArray[np.float64]:
+    """Return the IoU of each label, (L,), pooled over volumes; NaN for a label no truth has."""
+    iou = IntersectionOverUnion()
+    sums = np.zeros((3, n_labels))
+    for labels, truth in zip(predicted, truths, strict=True):
+        sums += iou.sums(np.eye(n_labels)[labels], truth)
+    return iou.by_label(sums)

@@ -1,0 +1,267 @@
+"""The page and the table of the segmentation experiment, written from its numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+
+from perturb_mpm.learning.fields import NO_FIELDS, FieldSetting
+from perturb_mpm.reproduce.segmentation_plan import DEFAULT_ITERATIONS, SegmentationPlan
+from perturb_mpm.reproduce.segmentation_summary import (
+    DEFAULT,
+    FOREST,
+    LIKELY,
+    TUNED,
+    TurnResult,
+    VolumeScore,
+    calibration_rows,
+    chosen_settings,
+    label_iou,
+    log_scores,
+    mean_dice,
+    overlap_rows,
+    pooled_curve,
+    volume_scores,
+)
+
+_PAGE = """# Segmentation with a learned CRF
+
+Written by `perturb-mpm reproduce segmentation{options}`.
+
+{origin}, one left out in each turn. {unaries}.
+
+The tuned CRF makes {iterations} mean-field iterations; its phases are {phases}, its voxels those
+within {crop:g} mm of foreground, true or likely. The default CRF has a spatial kernel of 3 mm and
+weight 1, a bilateral kernel of 20 mm, 0.5 standard deviations and weight 3, and makes
+{default_iterations} iterations. A patient without a region does not count for it.
+
+## Overlap
+
+{overlap}
+
+{overlap_findings}
+
+IoU of each label, the mean over patients that have it, before and after tuning for overlap:
+
+{iou}
+
+## Calibration around the tumour
+
+The most probable label's probability against how often it is right, 15 bins, over the voxels within
+10 mm of tumour, true or by the forest: the same voxels for every map. ECE pooled over the voxels of
+all patients, and the mean over patients; log score: the mean of −ln p(truth), p no less than
+10⁻⁵, votes smoothed by ½. Raw is the forest before its temperature.
+
+{calibration}
+
+{calibration_findings}
+
+![Reliability before and after tuning](calibration.png)
+
+## Volumes
+
+{samples} samples of the CRF tuned for overlap, with random fields: one shared by all tumour labels
+and one of its own for each. For each patient the length and the amplitudes are those that predict
+the volumes of all others best, with a log score of their voxels no worse than without fields and
+intervals that hold the truth in 85 % of them in every region. Each row of that table of scores
+comes from a forest and a CRF that did not see its patient; they did see the patient that the row is
+used for, as one of many. CRPS: of log(volume + 1 ml), lower is better. Fixed width: a log-normal
+around the CRF's volume, its width that of the errors of all others; shifted: around it times their
+mean error, too.
+
+{volumes}
+
+{volume_findings}
+
+![Volume intervals](volumes.png)
+
+Chosen: {chosen}.
+"""
+
+
+def page(
+    turns: Sequence[TurnResult], plan: SegmentationPlan, origin: str, unaries: str, options: str
+) -> str:
+    """Return the page as Markdown."""
+    return _PAGE.format(
+        options=options,
+        origin=origin,
+        unaries=unaries,
+        iterations=plan.iterations,
+        default_iterations=DEFAULT_ITERATIONS,
+        phases=" and ".join(plan.phases),
+        crop=plan.crop_mm,
+        samples=plan.samples,
+        overlap=_overlap_table(turns),
+        overlap_findings=overlap_findings(turns),
+        iou=_iou_table(turns),
+        calibration=_calibration_table(turns),
+        calibration_findings=calibration_findings(turns),
+        volumes=_volume_table(volume_scores(turns)),
+        volume_findings=volume_findings(turns),
+        chosen=_chosen(chosen_settings(turns)),
+    )
+
+
+def overlap_findings(turns: Sequence[TurnResult]) -> str:
+    """Return in words whether the tuned CRFs are worse than the forest anywhere."""
+    rows = overlap_rows(turns)
+    forest = mean_dice(rows, FOREST)
+    sentences = []
+    for name, method in (("overlap", TUNED), ("likelihood", LIKELY)):
+        tuned = mean_dice(rows, method)
+        worse = [region for region in forest if tuned[region] < forest[region]]
+        where = f"for: {', '.join(worse)}" if worse else "in no region's mean"
+        sentences.append(f"Tuned for {name} the CRF is worse than the forest {where}.")
+    return "\n".join(sentences)
+
+
+def calibration_findings(turns: Sequence[TurnResult]) -> str:
+    """Return in words what temperature and tuning do to the calibration error."""
+    error = {row.map: row.pooled_ece for row in calibration_rows(turns)}
+    raw, votes = error["forest, raw"], error["votes, tuned for likelihood"]
+    before, after = (
+        pooled_curve(turns, name, "brain_reliability").expected_error
+        for name in ("forest, raw", FOREST)
+    )
+    return (
+        f"The temperature moves the forest's ECE from {before:.3f} to {after:.3f} over the whole "
+        f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour. Tuning for "
+        f"likelihood moves that of votes\naround the tumour from {error['votes, default']:.3f} to "
+        f"{votes:.3f}, {'no worse' if votes <= raw else 'worse'} than the raw forest's {raw:.3f}."
+    )
+
+
+def volume_findings(turns: Sequence[TurnResult]) -> str:
+    """Return in words where fields predict volumes better than a fixed width, and the voxels."""
+    rows = volume_scores(turns)
+    better: list[str] = []
+    worse: list[str] = []
+    for region in dict.fromkeys(row.region for row in rows):
+        here = [row for row in rows if row.region == region]
+        fields = sum(row.crps for row in here)
+        fixed = min(
+            sum(row.crps_fixed_width for row in here),
+            sum(row.crps_fixed_width_shifted for row in here),
+        )
+        (better if fields < fixed else worse).append(region)
+    without, with_fields = log_scores(turns)
+    return (
+        f"Fields predict volumes better than the better of the two fixed widths for: "
+        f"{', '.join(better) or 'no region'};\nworse for: {', '.join(worse) or 'no region'}. "
+        f"Voxelwise log score over the brain: {without:.3f} nats without\nfields, "
+        f"{with_fields:.3f} with them."
+    )
+
+
+def table(turns: Sequence[TurnResult]) -> str:
+    """Return one line a patient, method and region as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["patient", "method", "region", "dice", "volume_ml", "truth_ml"])
+    for turn in turns:
+        for method, by_region in turn["dice"].items():
+            for region, value in by_region.items():
+                volume = turn["volume_ml"].get(method, {}).get(region)
+                cells = [_digits(each) for each in (value, volume, turn["truth_ml"][region])]
+                writer.writerow([turn["patient"], method, region, *cells])
+    return text.getvalue()
+
+
+def volume_csv(turns: Sequence[TurnResult]) -> str:
+    """Return one line a patient and region as CSV: intervals and scores of volumes."""
+    text = io.StringIO()
+    names = [each.name for each in fields(VolumeScore) if each.name != "setting"]
+    settings = ["length_mm", "shared", "own"]
+    writer = csv.DictWriter(text, [*names, *settings], lineterminator="\n")
+    writer.writeheader()
+    for row in volume_scores(turns):
+        values = asdict(row)
+        setting = values.pop("setting")
+        writer.writerow({key: _digits(each) for key, each in (values | setting).items()})
+    return text.getvalue()
+
+
+def _overlap_table(turns: Sequence[TurnResult]) -> str:
+    rows = overlap_rows(turns)
+    regions = list(turns[0]["truth_ml"])
+    counts = [next(row.patients for row in rows if row.region == region) for region in regions]
+    head = [f"{region} (n = {count})" for region, count in zip(regions, counts)]
+    lines = [_line(["mean Dice", *head]), _line(["---"] * (len(head) + 1))]
+    for method in (FOREST, DEFAULT, TUNED, LIKELY):
+        found = mean_dice(rows, method)
+        lines.append(_line([method, *(f"{found[region]:.3f}" for region in regions)]))
+    return "\n".join(lines)
+
+
+def _iou_table(turns: Sequence[TurnResult]) -> str:
+    before, after = label_iou(turns, DEFAULT), label_iou(turns, TUNED)
+    head = ["label", *(str(label) for label in range(len(before)))]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for name, values in (("default", before), ("tuned", after)):
+        lines.append(_line([name, *("–" if math.isnan(v) else f"{v:.3f}" for v in values)]))
+    return "\n".join(lines)
+
+
+def _calibration_table(turns: Sequence[TurnResult]) -> str:
+    lines = [
+        "| map | ECE, pooled | ECE, mean of patients | log score, nats |",
+        "|---|---|---|---|",
+    ]
+    for row in calibration_rows(turns):
+        numbers = (row.pooled_ece, row.mean_ece, row.log_score_nats)
+        lines.append(_line([row.map, *(f"{number:.3f}" for number in numbers)]))
+    return "\n".join(lines)
+
+
+def _volume_table(rows: Sequence[VolumeScore]) -> str:
+    lines = [
+        "| region | 95 %, fields | without | CRPS, fields | without | fixed width | shifted |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for region in dict.fromkeys(row.region for row in rows):
+        here = [row for row in rows if row.region == region]
+        n = len(here)
+        cells = [
+            f"{sum(row.inside for row in here)}/{n}",
+            f"{sum(row.inside_without_fields for row in here)}/{n}",
+            f"{sum(row.crps for row in here) / n:.3f}",
+            f"{sum(row.crps_without_fields for row in here) / n:.3f}",
+            f"{sum(row.crps_fixed_width for row in here) / n:.3f}",
+            f"{sum(row.crps_fixed_width_shifted for row in here) / n:.3f}",
+        ]
+        lines.append(_line([region, *cells]))
+    return "\n".join(lines)
+
+
+def _chosen(settings: Sequence[FieldSetting]) -> str:
+    counted = {setting: settings.count(setting) for setting in settings}
+    return "; ".join(
+        f"{_words(setting)} for {count} of {len(settings)}" for setting, count in counted.items()
+    )
+
+
+def _words(setting: FieldSetting) -> str:
+    if setting == NO_FIELDS:
+        return "no fields"
+    length = "one offset" if math.isinf(setting.length_mm) else f"{setting.length_mm:g} mm"
+    own = setting.own if isinstance(setting.own, tuple) else (setting.own,)
+    each = ", ".join(f"{amplitude:g}" for amplitude in own)
+    return f"{length}, {setting.shared:g} nats shared and {each} of each label"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _digits(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, tuple):
+        return " ".join(_digits(each) for each in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Settings of ``run`` tuned on labelled cases, and cross-validated."""

@@ -1,0 +1,59 @@
+"""What learning maximises, against sums made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from perturb_mpm.learning.objectives import (
+    Hamming,
+    IntersectionOverUnion,
+    LogLikelihood,
+    hard_iou,
+    objective_of,
+)
+
+Q = np.array([[0.7, 0.2, 0.1], [0.4, 0.5, 0.1], [0.1, 0.8, 0.1], [0.6, 0.1, 0.3]])  # (N, L)
+TRUTH = np.array([0, 0, 1, 1])
+
+
+def test_iou_by_hand_skips_the_label_that_is_absent() -> None:
+    iou = IntersectionOverUnion()
+    sums = iou.sums(Q, TRUTH)
+    first = (0.7 + 0.4) / (2 + 0.1 + 0.6)
+    second = (0.8 + 0.1) / (2 + 0.2 + 0.5)
+    np.testing.assert_allclose(iou.by_label(sums), [first, second, math.nan])
+    assert iou.value(sums) == pytest.approx((first + second) / 2)
+
+
+def test_iou_pools_volumes_before_it_divides() -> None:
+    iou = IntersectionOverUnion()
+    parts = iou.sums(Q[:1], TRUTH[:1]) + iou.sums(Q[1:], TRUTH[1:])
+    np.testing.assert_allclose(parts, iou.sums(Q, TRUTH))
+    apart = (iou.value(iou.sums(Q[:1], TRUTH[:1])) + iou.value(iou.sums(Q[1:], TRUTH[1:]))) / 2
+    assert iou.value(parts) != pytest.approx(apart, rel=0.01)
+
+
+def test_log_likelihood_and_hamming_by_hand() -> None:
+    likelihood, hamming = LogLikelihood(), Hamming()
+    own = [0.7, 0.4, 0.8, 0.1]
+    assert likelihood.value(likelihood.sums(Q, TRUTH)) == pytest.approx(np.mean(np.log(own)))
+    assert hamming.value(hamming.sums(Q, TRUTH)) == pytest.approx(np.mean(own))
+
+
+def test_a_marginal_of_zero_has_a_finite_likelihood() -> None:
+    likelihood = LogLikelihood()
+    sums = likelihood.sums(np.array([[0.0, 1.0]]), np.array([0]))
+    assert likelihood.value(sums) == pytest.approx(math.log(1e-12))
+
+
+def test_hard_iou_is_that_of_masks() -> None:
+    predicted, truth = np.array([0, 1, 1, 2, 0]), np.array([0, 1, 2, 2, 1])
+    np.testing.assert_allclose(hard_iou([predicted], [truth], 4), [1 / 2, 1 / 3, 1 / 2, math.nan])
+
+
+def test_an_unknown_objective_is_refused() -> None:
+    with pytest.raises(ValueError, match="objective must be one of iou, log_likelihood, hamming"):
+        objective_of("dice")
