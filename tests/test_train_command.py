@@ -72,7 +72,7 @@ def test_a_table_is_printed(
         (("--seed", -1), "--seed must not be negative"),
         (("--layout", "tree"), "--layout must be one of"),
         (("--labels", "brats"), "--labels must be one of brats2021"),
-        (("--labels", "brats2023"), "must hold the label values 0, 1, 2, 3, got 4"),
+        (("--labels", "brats2023"), "must hold the label values 0, 1, 2, 3 alone, got 4"),
         (("--sequences", "t1", "pd"), "pd is missing"),
         (("--output", "nowhere/model.skops"), "--output must be a file in a folder that is there"),
         (("--data", "nowhere"), "--data must be there, got nowhere"),
