@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from perturb_mpm.assessment.pair_table import Line, Pair
     from perturb_mpm.assessment.pairs import Biomarkers
     from perturb_mpm.assessment.resection_calibration import ResectionCalibration
+    from perturb_mpm.biomarkers import ResectionClass
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -73,64 +75,87 @@ def biomarkers(
         raise UsageError(f"--spacing must be three positive numbers in mm, got {spacing}")
 
     from perturb_mpm.assessment.pair_table import COLUMNS, lines_of
-    from perturb_mpm.assessment.pairs import resection
-    from perturb_mpm.assessment.resection_calibration import (
-        calibrate,
-        read_calibration,
-        write_calibration,
-    )
-    from perturb_mpm.assessment.scans import Scan, read_scan
+    from perturb_mpm.assessment.resection_calibration import read_calibration
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
-    from perturb_mpm.io.errors import InputError, Source
+    from perturb_mpm.io.errors import InputError
     from perturb_mpm.io.json_file import write_json
     from perturb_mpm.io.tables import write_table
 
     limits = RANO_RESECT if classes == "rano" else KARSCHNIA_2021
-
-    def read(option: str, path: Path) -> Scan:
-        return read_scan(Source(option, path), region, spacing)
-
     try:
         known = None if calibration is None else read_calibration(calibration)
-        found = {
-            pair.case: resection(
-                read("--before", pair.before), read("--after", pair.after), limits, noise_floor_ml
-            )
-            for pair in pairs
-        }
-        truths = {
-            pair.case: (
-                read("truth_before", pair.truth_before).original_ml,
-                read("truth_after", pair.truth_after).original_ml,
-            )
-            for pair in pairs
-            if pair.truth_before is not None and pair.truth_after is not None
-        }
+        found, truths = _read(pairs, region, spacing, limits, noise_floor_ml)
     except InputError as error:
         raise UsageError(str(error)) from error
     _check_perturbation(known, found)
 
     folder = prepare_folder(output)
-    files = ["biomarkers.csv", "biomarkers.json"]
+    files = [folder / "biomarkers.csv", folder / "biomarkers.json"]
     lines = [line for case, each in found.items() for line in lines_of(case, each, known)]
-    write_table(folder / files[0], COLUMNS, lines)
+    write_table(files[0], COLUMNS, lines)
     plain = {case: _plain(each, known) for case, each in found.items()}
-    write_json(folder / files[1], plain)
-    sampled = [case for case in truths if found[case].sampled is not None]
-    if sampled:
-        learnt = calibrate(
-            [found[case] for case in sampled],
-            [truths[case][0] for case in sampled],
-            [truths[case][1] for case in sampled],
-            limits,
-            noise_floor_ml,
-        )
-        write_calibration(folder / "calibration.json", learnt)
-        files.append("calibration.json")
+    write_json(files[1], plain)
+    files += _write_calibration(folder, found, truths, limits, noise_floor_ml)
     if json:
         sys.stdout.write(json_format.dumps(plain, indent=2) + "\n")
     elif not quiet:
-        _print(lines, found, known, [folder / name for name in files])
+        _print(lines, found, known, files)
+
+
+def _read(
+    pairs: list[Pair],
+    region: list[int],
+    spacing: tuple[float, float, float] | None,
+    limits: Sequence[ResectionClass],
+    noise_floor_ml: float,
+) -> tuple[dict[str, Biomarkers], dict[str, tuple[float, float]]]:
+    """Return every case's biomarkers, and the true volumes before and after where known, in ml."""
+    from perturb_mpm.assessment.pairs import resection
+    from perturb_mpm.assessment.scans import Scan, read_scan
+    from perturb_mpm.io.errors import Source
+
+    def read(option: str, path: Path) -> Scan:
+        return read_scan(Source(option, path), region, spacing)
+
+    found = {
+        pair.case: resection(
+            read("--before", pair.before), read("--after", pair.after), limits, noise_floor_ml
+        )
+        for pair in pairs
+    }
+    truths = {
+        pair.case: (
+            read("truth_before", pair.truth_before).original_ml,
+            read("truth_after", pair.truth_after).original_ml,
+        )
+        for pair in pairs
+        if pair.truth_before is not None and pair.truth_after is not None
+    }
+    return found, truths
+
+
+def _write_calibration(
+    folder: Path,
+    found: dict[str, Biomarkers],
+    truths: dict[str, tuple[float, float]],
+    limits: Sequence[ResectionClass],
+    noise_floor_ml: float,
+) -> list[Path]:
+    """Write what cases with known volumes teach, where there are any; return the file."""
+    from perturb_mpm.assessment.resection_calibration import calibrate, write_calibration
+
+    sampled = [case for case in truths if found[case].sampled is not None]
+    if not sampled:
+        return []
+    learnt = calibrate(
+        [found[case] for case in sampled],
+        [truths[case][0] for case in sampled],
+        [truths[case][1] for case in sampled],
+        limits,
+        noise_floor_ml,
+    )
+    write_calibration(folder / "calibration.json", learnt)
+    return [folder / "calibration.json"]
 
 
 def _pairs(before: Path | None, after: Path | None, table: Path | None) -> list[Pair]:
