@@ -86,7 +86,7 @@ def measure_part(options: argparse.Namespace) -> dict[str, object]:
     else:
         table = np.load(options.table)
         began, cpu = time.perf_counter(), time.process_time()
-        model.calibration.apply(model.cascade.predict(scene, table))
+        model.calibration.apply(model.ensemble.predict(table))
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     if options.part == "features":
         np.save(options.table, table)
@@ -94,9 +94,7 @@ def measure_part(options: argparse.Namespace) -> dict[str, object]:
         "shape": list(prepared.shape),
         "voxels": int(scene.mask.sum()),
         "features": table.shape[1],
-        "trees": sum(
-            len(f.estimators_) for f in (*model.cascade.first.values(), *model.cascade.second)
-        ),
+        "trees": sum(forest.count for forest in model.ensemble.forests),
         "wall_s": round(wall_s, 2),
         "cpu_s": round(cpu_s, 2),
         "peak_gb": round(peak_gb(), 3),

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.segmentation.features.answers import CoarseGrid, answer_names, tumour_shares
 from perturb_mpm.segmentation.features.document import features_page
 from perturb_mpm.segmentation.features.table import (
     FAMILIES,
@@ -245,28 +244,6 @@ def test_mirroring_twice_is_nothing() -> None:
     points = np.random.default_rng(0).normal(size=(5, 3))
     assert np.allclose(plane.mirrored(plane.mirrored(points)), points)
     assert np.allclose(plane.distance(plane.mirrored(points)), -plane.distance(points))
-
-
-def test_answers_are_read_off_the_coarse_grid() -> None:
-    scene = make_scene((13, 12, 10))
-    grid = CoarseGrid(scene)
-    assert grid.stride == (2, 2, 2)
-    voxels = np.argwhere(scene.mask)
-    assert np.array_equal(voxels[grid.rows] % 2, np.zeros((len(grid.rows), 3)))
-    share = voxels[grid.rows][:, :1] / 12.0
-    answers = grid.columns(np.hstack([1 - share, share]).astype(np.float32))
-    table = answers.at(voxels[grid.rows])
-    assert table.shape[1] == len(answer_names(2))
-    assert np.allclose(table[:, :1], share, atol=1e-6)
-    # Between two voxels of the coarse grid the answer lies half way.
-    middle = answers.at(np.array([[5, 6, 4]]))
-    assert middle[0, 0] == pytest.approx(5 / 12, abs=1e-6)
-
-
-def test_shares_are_of_what_is_taken_for_tumour() -> None:
-    answers = np.float32([[0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.4, 0.0, 0.6]])
-    assert np.allclose(tumour_shares(answers), [0.6 / 1.4, 0.8 / 1.4])
-    assert tumour_shares(answers[:1]).tolist() == [0, 0]
 
 
 def test_the_page_of_features_is_current() -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import skops.io
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from perturb_mpm.io.case import ImageSet
 from perturb_mpm.io.errors import InputError, Source
 from perturb_mpm.io.geometry import geometry_from_affine
-from perturb_mpm.segmentation.cascade import Cascade, CascadeSettings, deal_folds
+from perturb_mpm.segmentation.boosting import Boosting
 from perturb_mpm.segmentation.cases import find_cases, training_cases
 from perturb_mpm.segmentation.draw import DrawSettings
+from perturb_mpm.segmentation.ensemble import EnsembleSettings, deal_folds, train_ensemble
 from perturb_mpm.segmentation.experiment import held_out_probabilities
-from perturb_mpm.segmentation.forest import ForestSettings, grow_forest, predict_forest
+from perturb_mpm.segmentation.forest import RandomForest
 from perturb_mpm.segmentation.model import (
     SegmenterModel,
     probabilities_from_model,
@@ -29,18 +32,17 @@ from perturb_mpm.segmentation.model import (
 from perturb_mpm.segmentation.model_file import load_skops, save_skops
 from perturb_mpm.segmentation.preprocessing import prepare
 from perturb_mpm.segmentation.schemes import SCHEMES
-from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
+from perturb_mpm.segmentation.store import FeatureStore, Labelled, TrainingCase
 from perturb_mpm.segmentation.training import TrainingReport, train_segmenter
 from tiny_cohort import AFFINE, SEQUENCES, make_patient, write_cohort
 
 SCHEME = SCHEMES["brats2021"]
-SETTINGS = CascadeSettings(
-    folds=3,
-    first_trees=3,
-    second_trees=4,
-    draw=DrawSettings(60, 200),
-    forest=ForestSettings(least_leaf=3),
-)
+DRAW = DrawSettings(60, 200)
+GROWERS: dict[str, Boosting | RandomForest] = {
+    "boosted": Boosting(rounds=12, rate=0.3, least_leaf=5),
+    "random": RandomForest(trees=4),
+}
+SETTINGS = EnsembleSettings(folds=3, draw=DRAW, trees=GROWERS["boosted"])
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +56,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("features")
 
 
+@pytest.fixture(scope="module", params=GROWERS)
+def settings(request: pytest.FixtureRequest) -> EnsembleSettings:
+    return replace(SETTINGS, trees=GROWERS[request.param])
+
+
 @pytest.fixture(scope="module")
-def trained(cases: list[TrainingCase], cache: Path) -> tuple[SegmenterModel, TrainingReport]:
-    return train_segmenter(cases, SEQUENCES, SCHEME, seed=3, settings=SETTINGS, cache=cache)
+def trained(
+    cases: list[TrainingCase], cache: Path, settings: EnsembleSettings
+) -> tuple[SegmenterModel, TrainingReport]:
+    return train_segmenter(cases, SEQUENCES, SCHEME, seed=3, settings=settings, cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -79,26 +88,74 @@ def images_of(seed: int, drop: tuple[str, ...] = ()) -> tuple[ImageSet, np.ndarr
 def test_leaves_are_smoothed_by_laplaces_rule() -> None:
     features = np.array([[0.0], [0.0], [0.0], [1.0], [1.0]], dtype=np.float32)
     labels = np.array([0, 0, 0, 1, 0])
-    forest = grow_forest(features, labels, 1, 0, ForestSettings(least_leaf=1, smoothing=0.5))
-    [tree] = forest.estimators_
+    grown = RandomForest(trees=1, least_leaf=1, smoothing=0.5).grow(features, labels, 0)
+    [tree] = grown.forest.estimators_
     drawn = tree.tree_.weighted_n_node_samples  # the root, then its two leaves
     assert drawn.sum() == 2 * 5
-    plain = ForestSettings(least_leaf=1, smoothing=1e-9)
-    shares = grow_forest(features, labels, 1, 0, plain).estimators_[0].tree_.value[:, 0]
+    plain = RandomForest(trees=1, least_leaf=1, smoothing=1e-9).grow(features, labels, 0)
+    shares = plain.forest.estimators_[0].tree_.value[:, 0]
     for count, share, smooth in zip(drawn, shares, tree.tree_.value[:, 0]):
         assert np.allclose(smooth, (count * share + 0.5) / (count + 2 * 0.5))
-    found = predict_forest(forest, np.float32([[0.0]]), 3)
+    found = grown.predict(np.float32([[0.0]]), 3)
     assert found[0, 0] > found[0, 1] > 0
     assert found[0, 2] == 0  # never shown
 
 
-def test_bad_forest_settings_are_refused() -> None:
+@pytest.mark.parametrize("shown", [(0, 1), (0, 2, 3), (0, 1, 2, 3)])
+def test_boosted_trees_say_what_scikit_learn_says(shown: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(700, 6)).astype(np.float32)
+    product = np.digitize(features[:, 0] * features[:, 1], [0.0, 0.5, 1.0])
+    labels = np.array(shown)[product % len(shown)]
+    boosting = Boosting(rounds=9, rate=0.2, leaves=7, least_leaf=10, share=0.5)
+    grown = boosting.grow(features, labels, seed=4)
+    theirs = HistGradientBoostingClassifier(
+        learning_rate=0.2,
+        max_iter=9,
+        max_leaf_nodes=7,
+        min_samples_leaf=10,
+        l2_regularization=5.0,
+        max_features=0.5,
+        early_stopping=False,
+        random_state=4,
+    ).fit(features, labels)
+    fresh = rng.normal(size=(500, 6)).astype(np.float32)
+    found = grown.predict(fresh, 4)
+    assert np.allclose(found[:, list(shown)], theirs.predict_proba(fresh), atol=1e-6)
+    assert np.allclose(found.sum(axis=1), 1, atol=1e-6)
+    assert not found[:, [label for label in range(4) if label not in shown]].any()
+    assert grown.count == 9 * (1 if len(shown) == 2 else len(shown))
+
+
+def test_boosting_is_importance_of_what_matters() -> None:
+    rng = np.random.default_rng(6)
+    features = rng.normal(size=(900, 5)).astype(np.float32)
+    labels = (features[:, 3] > 0.2).astype(np.int64)
+    grown = Boosting(rounds=10, least_leaf=10, share=1.0).grow(features, labels, 0)
+    assert grown.importances.shape == (5,)
+    assert grown.importances.sum() == pytest.approx(1)
+    assert grown.importances[3] > 0.95
+
+
+def test_bad_settings_of_trees_are_refused() -> None:
     with pytest.raises(ValueError, match="smoothing must be positive"):
-        ForestSettings(smoothing=0)
+        RandomForest(smoothing=0)
+    with pytest.raises(ValueError, match="rounds must be at least 1"):
+        Boosting(rounds=0)
     with pytest.raises(ValueError, match="folds must be at least 3"):
-        CascadeSettings(folds=2)
+        EnsembleSettings(folds=2)
     with pytest.raises(ValueError, match="at least 3 cases"):
         deal_folds(["a", "b"], 5, 0)
+
+
+def test_cases_of_one_label_are_refused(cases: list[TrainingCase], cache: Path) -> None:
+    def blank(case: TrainingCase) -> TrainingCase:
+        found = case.read()
+        return TrainingCase(case.name, lambda: Labelled(found.scene, 0 * found.labels))
+
+    store = FeatureStore([cases[0], *map(blank, cases[1:])], cache)
+    with pytest.raises(ValueError, match="two labels or more to tell apart, got one label without"):
+        train_ensemble(store, 4, 0, SETTINGS)
 
 
 def test_folds_hold_every_case_once() -> None:
@@ -151,12 +208,16 @@ def test_another_label_scheme_is_refused(trained: tuple[SegmenterModel, Training
 
 
 def test_the_same_seed_gives_the_same_bytes(
-    cases: list[TrainingCase], saved: Path, cache: Path, tmp_path: Path
+    cases: list[TrainingCase],
+    settings: EnsembleSettings,
+    saved: Path,
+    cache: Path,
+    tmp_path: Path,
 ) -> None:
-    again, _ = train_segmenter(cases, SEQUENCES, SCHEME, seed=3, settings=SETTINGS)
+    again, _ = train_segmenter(cases, SEQUENCES, SCHEME, seed=3, settings=settings)
     again.save(tmp_path / "again.skops")
     assert (tmp_path / "again.skops").read_bytes() == saved.read_bytes()
-    other, _ = train_segmenter(cases, SEQUENCES, SCHEME, seed=4, settings=SETTINGS, cache=cache)
+    other, _ = train_segmenter(cases, SEQUENCES, SCHEME, seed=4, settings=settings, cache=cache)
     other.save(tmp_path / "other.skops")
     assert (tmp_path / "other.skops").read_bytes() != saved.read_bytes()
 
@@ -166,7 +227,7 @@ def test_a_model_is_read_as_it_was_written(
 ) -> None:
     loaded = SegmenterModel.load(saved)
     assert loaded.calibration == trained[0].calibration
-    assert loaded.cascade.folds == trained[0].cascade.folds
+    assert loaded.ensemble.folds == trained[0].ensemble.folds
     images, affine = images_of(21)[0], AFFINE
     prepared = prepare({n: images.images[n] for n in SEQUENCES}, affine, images.mask)
     assert np.array_equal(loaded.probabilities(prepared), trained[0].probabilities(prepared))
@@ -177,7 +238,7 @@ def test_a_model_is_read_as_it_was_written(
 def test_a_file_with_another_type_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "model.skops"
     model = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
-    path.write_bytes(skops.io.dumps({"format": "perturb-mpm segmenter 1", "first": [model]}))
+    path.write_bytes(skops.io.dumps({"format": "perturb-mpm segmenter 2", "forests": [model]}))
     with pytest.raises(InputError, match=r"got the type .*LogisticRegression; it was not opened"):
         SegmenterModel.load(path)
 
@@ -213,7 +274,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path, saved: Path) -> No
     save_skops(path, {"format": "something else"})
     with pytest.raises(InputError, match="got something else"):
         SegmenterModel.load(path)
-    save_skops(path, {"format": "perturb-mpm segmenter 1"})
+    save_skops(path, {"format": "perturb-mpm segmenter 2"})
     with pytest.raises(InputError, match="lacks 'sequences'"):
         SegmenterModel.load(path)
     with pytest.raises(InputError, match="there is no such file"):
@@ -241,24 +302,10 @@ def test_the_report_is_of_patients_the_trees_never_saw(
     assert sum(report.importances.values()) == pytest.approx(1)
 
 
-def chain_sees(cascade: Cascade, fold: int) -> set[str]:
-    """Return the patients that the trees asked about a fold were shown, as the folds say."""
-    pairs = [pair for pair in cascade.first if fold in pair]
-    return {
-        name
-        for pair in pairs
-        for other, names in enumerate(cascade.folds)
-        if other not in pair
-        for name in names
-    }
-
-
 def test_a_patient_is_judged_by_trees_that_never_saw_it(
-    cases: list[TrainingCase], cache: Path
+    cases: list[TrainingCase], cache: Path, settings: EnsembleSettings
 ) -> None:
     """Other labels in one patient change the model, but not what it says of that patient."""
-    from perturb_mpm.segmentation.cascade import train_cascade
-    from perturb_mpm.segmentation.store import Labelled
 
     def swapped() -> Labelled:
         found = cases[0].read()
@@ -266,13 +313,12 @@ def test_a_patient_is_judged_by_trees_that_never_saw_it(
 
     wrong = [TrainingCase("P0", swapped), *cases[1:]]
     stores = FeatureStore(cases, cache), FeatureStore(wrong, cache)
-    first, second = (train_cascade(store, 4, 0, SETTINGS) for store in stores)
+    first, second = (train_ensemble(store, 4, 0, settings) for store in stores)
     assert first.folds == second.folds
-    scene, table = stores[0].labelled("P0").scene, stores[0].features("P0")
+    table = stores[0].features("P0")
     fold = first.fold_of("P0")
-    assert "P0" not in chain_sees(first, fold)
-    assert np.array_equal(first.predict(scene, table, fold), second.predict(scene, table, fold))
-    assert not np.array_equal(first.predict(scene, table), second.predict(scene, table))
+    assert np.array_equal(first.predict(table, fold), second.predict(table, fold))
+    assert not np.array_equal(first.predict(table), second.predict(table))
 
 
 def test_leave_one_out_is_nested(cases: list[TrainingCase], cache: Path) -> None:

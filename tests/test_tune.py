@@ -191,14 +191,14 @@ class Oracle:
         return next(fold for fold, names in enumerate(self.folds) if name in names)
 
     @property
-    def cascade(self) -> Oracle:
+    def ensemble(self) -> Oracle:
         return self
 
     @property
     def calibration(self) -> Oracle:
         return self
 
-    def predict(self, _scene: Any, table: NDArray[Any], fold: int | None) -> NDArray[np.float32]:
+    def predict(self, table: NDArray[Any], fold: int | None) -> NDArray[np.float32]:
         answers = np.zeros((len(table), 3), dtype=np.float32)
         answers[:, 2 if fold is None else 1] = 1.0
         return answers

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from perturb_mpm.cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from perturb_mpm.segmentation.ensemble import EnsembleSettings
     from perturb_mpm.segmentation.training import TrainingReport
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -29,7 +30,8 @@ def train(
     output: Path = Path("model.skops"),
     sequences: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
     folds: int = 10,
-    trees: int = 12,
+    kind: Literal["boosted", "random"] = "boosted",
+    trees: int | None = None,
     seed: int = 0,
     cache: Path | None = None,
     quiet: Flag = False,
@@ -53,8 +55,12 @@ def train(
         Which images to learn from, and in which order; t1 t1c t2 flair by default.
     folds
         Into how many parts patients are dealt; each part is judged by trees that never saw it.
+    kind
+        How trees are grown: boosted, one after the other on what the ones before got wrong; or
+        random, the paper's: side by side, each on its own draw of voxels and features.
     trees
-        Trees that are grown without each part.
+        How many are grown without each part: 24 random ones, or 150 rounds of boosting with one
+        for each label.
     seed
         The same cases and seed give the same model, byte for byte.
     cache
@@ -67,10 +73,11 @@ def train(
     """
     from perturb_mpm.io.errors import InputError
     from perturb_mpm.io.json_file import write_json
+    from perturb_mpm.segmentation.training import training_settings
 
     if folds < 3:
         raise UsageError(f"--folds must be at least 3, got {folds}")
-    if trees < 1:
+    if trees is not None and trees < 1:
         raise UsageError(f"--trees must be at least 1, got {trees}")
     if seed < 0:
         raise UsageError(f"--seed must not be negative, got {seed}")
@@ -80,7 +87,8 @@ def train(
         raise UsageError(f"--output must be a file in a folder that is there, got {output}")
     try:
         with _progress(quiet=quiet) as tell:
-            model, report = _train(data, layout, labels, sequences, folds, trees, seed, cache, tell)
+            settings = training_settings(folds=folds, kind=kind, trees=trees)
+            model, report = _train(data, layout, labels, sequences, settings, seed, cache, tell)
     except InputError as error:
         raise UsageError(str(error)) from error
     except ValueError as error:
@@ -99,8 +107,7 @@ def _train(
     layout: str,
     labels: str,
     sequences: list[str] | None,
-    folds: int,
-    trees: int,
+    settings: EnsembleSettings,
     seed: int,
     cache: Path | None,
     tell: Tell,
@@ -108,7 +115,7 @@ def _train(
     from perturb_mpm.segmentation.cases import find_cases, training_cases
     from perturb_mpm.segmentation.schemes import scheme_of
     from perturb_mpm.segmentation.sequences import STANDARD, standard_name
-    from perturb_mpm.segmentation.training import train_segmenter, training_settings
+    from perturb_mpm.segmentation.training import train_segmenter
 
     scheme = scheme_of(labels)
     wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD
@@ -118,7 +125,7 @@ def _train(
         wanted,
         scheme,
         seed=seed,
-        settings=training_settings(folds=folds, trees=trees),
+        settings=settings,
         cache=cache,
         progress=tell,
     )

@@ -15,7 +15,7 @@ class DrawSettings:
     """How many voxels of a case are shown, of each label and of background."""
 
     of_each_label: int = 700
-    of_background: int = 2100
+    of_background: int = 3500
 
     def __post_init__(self) -> None:
         checks.integer(self.of_each_label, "of_each_label", minimum=1)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.segmentation.calibration import Calibration, fit_calibration
-from perturb_mpm.segmentation.cascade import CascadeSettings, train_cascade
+from perturb_mpm.segmentation.ensemble import EnsembleSettings, train_ensemble
 from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
 from perturb_mpm.segmentation.training import held_out_answers, prior_ratio
 
@@ -40,7 +40,7 @@ def held_out_probabilities(
     *,
     cache: Path,
     seed: int = 0,
-    settings: CascadeSettings | None = None,
+    settings: EnsembleSettings | None = None,
     tests: Sequence[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[HeldOutProbabilities]:
@@ -56,10 +56,10 @@ def held_out_probabilities(
         if progress:
             progress("leave-one-out", number, len(wanted))
         store = whole.without(test)
-        cascade = train_cascade(store, n_labels, seed, settings or CascadeSettings())
-        others = held_out_answers(store, cascade)
-        calibration = fit_calibration(list(others.values()), prior_ratio(store, cascade).tolist())
-        said = cascade.predict(whole.labelled(test).scene, whole.features(test))
+        ensemble = train_ensemble(store, n_labels, seed, settings or EnsembleSettings())
+        others = held_out_answers(store, ensemble)
+        calibration = fit_calibration(list(others.values()), prior_ratio(store, ensemble).tolist())
+        said = ensemble.predict(whole.features(test))
         yield HeldOutProbabilities(
             test,
             calibration.apply(said),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,15 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.io.case import Geometry, LabelScheme
 from perturb_mpm.io.errors import InputError, Source
+from perturb_mpm.segmentation.boosting import BoostedTrees
 from perturb_mpm.segmentation.calibration import Calibration
-from perturb_mpm.segmentation.cascade import Cascade
+from perturb_mpm.segmentation.ensemble import Ensemble, Forest
 from perturb_mpm.segmentation.features.table import feature_names
+from perturb_mpm.segmentation.forest import RandomTrees
 from perturb_mpm.segmentation.model_file import load_skops, save_skops
 from perturb_mpm.segmentation.preprocessing import Prepared, prepare
 from perturb_mpm.segmentation.sequences import select_sequences
 from perturb_mpm.segmentation.store import feature_table
 
-_FORMAT = "perturb-mpm segmenter 1"
+_FORMAT = "perturb-mpm segmenter 2"
 
 
 class Images(Protocol):
@@ -43,7 +45,7 @@ class SegmenterModel:
 
     sequences: tuple[str, ...]
     labels: LabelScheme
-    cascade: Cascade
+    ensemble: Ensemble
     calibration: Calibration
     crf_toml: str = ""
 
@@ -53,15 +55,13 @@ class SegmenterModel:
         Outside the mask background has probability 1.
         """
         scene = prepared.scene
-        answers = self.cascade.predict(scene, feature_table(scene))  # (N, L)
+        answers = self.ensemble.predict(feature_table(scene))  # (N, L)
         outside = np.eye(len(self.labels), dtype=np.float32)[0]
         return prepared.restore(self.calibration.apply(answers).T, outside)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a skops file; the same model gives the same bytes."""
-        cascade = self.cascade
-        for forest in (*cascade.first.values(), *cascade.second):
-            forest.set_params(n_jobs=None)
+        ensemble = self.ensemble
         content = {
             "format": _FORMAT,
             "features": list(feature_names(self.sequences)),
@@ -70,11 +70,9 @@ class SegmenterModel:
             "label_names": list(self.labels.names),
             "calibration": {**asdict(self.calibration), "ratio": list(self.calibration.ratio)},
             "crf_toml": self.crf_toml,
-            "folds": [list(names) for names in cascade.folds],
-            "shown": list(cascade.shown),
-            "pairs": [list(pair) for pair in cascade.first],
-            "first": list(cascade.first.values()),
-            "second": list(cascade.second),
+            "folds": [list(names) for names in ensemble.folds],
+            "shown": list(ensemble.shown),
+            "forests": [_content_of(forest) for forest in ensemble.forests],
         }
         save_skops(path, content)
 
@@ -103,16 +101,24 @@ def _from_content(content: dict[str, Any], source: Source) -> SegmenterModel:
     labels = LabelScheme(tuple(content["label_values"]), tuple(content["label_names"]))
     calibration = dict(content["calibration"])
     calibration["ratio"] = tuple(calibration["ratio"])
-    cascade = Cascade(
+    ensemble = Ensemble(
         len(labels),
         tuple(tuple(names) for names in content["folds"]),
-        {(i, j): forest for (i, j), forest in zip(content["pairs"], content["first"])},
-        tuple(content["second"]),
+        tuple(_forest(each) for each in content["forests"]),
         tuple(content["shown"]),
     )
     return SegmenterModel(
-        sequences, labels, cascade, Calibration(**calibration), content["crf_toml"]
+        sequences, labels, ensemble, Calibration(**calibration), content["crf_toml"]
     )
+
+
+def _content_of(forest: Forest) -> dict[str, Any]:
+    """Return what the file holds of a forest: by name, arrays or a forest of scikit-learn."""
+    return {field.name: getattr(forest, field.name) for field in fields(forest)}
+
+
+def _forest(content: dict[str, Any]) -> Forest:
+    return RandomTrees(**content) if "forest" in content else BoostedTrees(**content)
 
 
 def require_scheme(model: SegmenterModel, labels: LabelScheme, source: Source) -> None:

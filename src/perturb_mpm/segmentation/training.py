@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.io.case import LabelScheme
+from perturb_mpm.segmentation.boosting import Boosting
 from perturb_mpm.segmentation.calibration import (
     Calibration,
     HeldOut,
@@ -18,13 +20,14 @@ from perturb_mpm.segmentation.calibration import (
     fit_calibration,
     log_loss,
 )
-from perturb_mpm.segmentation.cascade import Cascade, CascadeSettings, Progress, train_cascade
 from perturb_mpm.segmentation.draw import label_shares
-from perturb_mpm.segmentation.features.answers import answer_names
+from perturb_mpm.segmentation.ensemble import Ensemble, EnsembleSettings, Progress, train_ensemble
 from perturb_mpm.segmentation.features.table import feature_names
-from perturb_mpm.segmentation.forest import importances
+from perturb_mpm.segmentation.forest import RandomForest
 from perturb_mpm.segmentation.model import SegmenterModel
 from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
+
+Kind = Literal["boosted", "random"]
 
 _RAREST = 1e-5  # the share of a label that no case has
 
@@ -49,9 +52,13 @@ class TrainingReport:
         return list(self.importances.items())[:10]
 
 
-def training_settings(*, folds: int, trees: int) -> CascadeSettings:
-    """Return settings with ``trees`` trees without each fold."""
-    return CascadeSettings(folds=folds, second_trees=trees)
+def training_settings(*, folds: int, kind: Kind, trees: int | None) -> EnsembleSettings:
+    """Return settings with so many trees without each fold: rounds of them, where boosted."""
+    if kind == "boosted":
+        grower: Boosting | RandomForest = Boosting() if trees is None else Boosting(rounds=trees)
+    else:
+        grower = RandomForest() if trees is None else RandomForest(trees=trees)
+    return EnsembleSettings(folds=folds, trees=grower)
 
 
 def train_segmenter(
@@ -60,7 +67,7 @@ def train_segmenter(
     labels: LabelScheme,
     *,
     seed: int = 0,
-    settings: CascadeSettings | None = None,
+    settings: EnsembleSettings | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[SegmenterModel, TrainingReport]:
@@ -85,17 +92,17 @@ def train_segmenter(
     progress
         Called with what is being done, how many are done and how many there are.
     """
-    settings = settings or CascadeSettings()
+    settings = settings or EnsembleSettings()
     store = FeatureStore(cases, cache)
-    cascade = train_cascade(store, len(labels), seed, settings, progress)
-    held_out = held_out_answers(store, cascade, progress)
-    calibration = fit_calibration(list(held_out.values()), prior_ratio(store, cascade).tolist())
-    model = SegmenterModel(tuple(sequences), labels, cascade, calibration)
+    ensemble = train_ensemble(store, len(labels), seed, settings, progress)
+    held_out = held_out_answers(store, ensemble, progress)
+    calibration = fit_calibration(list(held_out.values()), prior_ratio(store, ensemble).tolist())
+    model = SegmenterModel(tuple(sequences), labels, ensemble, calibration)
     return model, _report(model, held_out)
 
 
 def held_out_answers(
-    store: FeatureStore, cascade: Cascade, progress: Progress | None = None
+    store: FeatureStore, ensemble: Ensemble, progress: Progress | None = None
 ) -> dict[str, HeldOut]:
     """Return what trees that were not shown a patient say of it, for every patient."""
     answers = {}
@@ -103,17 +110,17 @@ def held_out_answers(
         if progress:
             progress("held-out patients", number, len(store.names))
         case = store.labelled(name)
-        said = cascade.predict(case.scene, store.features(name), cascade.fold_of(name))
+        said = ensemble.predict(store.features(name), ensemble.fold_of(name))
         answers[name] = HeldOut(said, case.labels)
     return answers
 
 
-def prior_ratio(store: FeatureStore, cascade: Cascade) -> NDArray[np.float64]:
+def prior_ratio(store: FeatureStore, ensemble: Ensemble) -> NDArray[np.float64]:
     """Return each label's mean share in the cases over its share of the drawn voxels, (L,)."""
-    n_labels = cascade.n_labels
+    n_labels = ensemble.n_labels
     shares = [label_shares(store.labelled(name).labels, n_labels) for name in store.names]
     true = np.maximum(np.mean(shares, axis=0), _RAREST)
-    shown = np.maximum(np.asarray(cascade.shown), _RAREST)
+    shown = np.maximum(np.asarray(ensemble.shown), _RAREST)
     ratio: NDArray[np.float64] = true / shown
     return ratio
 
@@ -148,13 +155,11 @@ def _report(model: SegmenterModel, held_out: Mapping[str, HeldOut]) -> TrainingR
         for name, patient in held_out.items()
     }
     names = feature_names(model.sequences)
-    if model.cascade.first:
-        names = (*names, *answer_names(len(model.labels)))
-    shares = np.mean([importances(forest) for forest in model.cascade.second], axis=0)
+    shares = np.mean([forest.importances for forest in model.ensemble.forests], axis=0)
     order = np.argsort(-shares, kind="stable")
     return TrainingReport(
         cases=tuple(held_out),
-        folds=model.cascade.folds,
+        folds=model.ensemble.folds,
         dice=overlaps,
         mean_dice=_means(overlaps),
         prior_power=calibration.prior_power,

@@ -81,7 +81,7 @@ def cases_of_model(
         images = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
         prepared = prepare(images.images, images.geometry.affine, images.mask)
         fold = _fold(model, case.name)
-        answers = model.cascade.predict(prepared.scene, feature_table(prepared.scene), fold)
+        answers = model.ensemble.predict(feature_table(prepared.scene), fold)
         outside = np.eye(len(scheme), dtype=np.float32)[0]
         found = Case(
             images=images.images,
@@ -97,8 +97,8 @@ def cases_of_model(
 
 
 def _fold(model: SegmenterModel, name: str) -> int | None:
-    known = any(name in names for names in model.cascade.folds)
-    return model.cascade.fold_of(name) if known else None
+    known = any(name in names for names in model.ensemble.folds)
+    return model.ensemble.fold_of(name) if known else None
 
 
 def _probabilities_of(case: CaseFiles, folder: Path) -> Path:

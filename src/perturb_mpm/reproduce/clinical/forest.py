@@ -16,7 +16,8 @@ from perturb_mpm.phantom import Phantom
 from perturb_mpm.reproduce.clinical.patient import Patient
 from perturb_mpm.reproduce.segmentation import TURNS
 from perturb_mpm.reproduce.segmentation_cases import glioma_experiment, load_turn, save_turn
-from perturb_mpm.segmentation.cascade import CascadeSettings
+from perturb_mpm.segmentation.boosting import Boosting
+from perturb_mpm.segmentation.ensemble import EnsembleSettings
 from perturb_mpm.segmentation.model import SegmenterModel
 from perturb_mpm.segmentation.preprocessing import Prepared, prepare
 from perturb_mpm.segmentation.schemes import SCHEMES
@@ -24,8 +25,8 @@ from perturb_mpm.segmentation.store import FeatureStore, Labelled, TrainingCase
 from perturb_mpm.segmentation.training import held_out_answers, train_segmenter
 
 SEQUENCES = ("t1", "t1c", "t2", "flair")
-QUICK = CascadeSettings(folds=3, second_trees=6)
-FULL = CascadeSettings()
+QUICK = EnsembleSettings(folds=3, trees=Boosting(rounds=15))
+FULL = EnsembleSettings()
 Tell = Callable[[int, str], object]
 
 
@@ -60,7 +61,7 @@ def train_on(
         model, _ = train_segmenter(
             cases, SEQUENCES, scheme, seed=seed, settings=settings, cache=cache
         )
-        answers = held_out_answers(FeatureStore(cases, cache), model.cascade)
+        answers = held_out_answers(FeatureStore(cases, cache), model.ensemble)
     outside = np.eye(len(scheme), dtype=np.float32)[0]
     honest = [
         phantom_scene(phantom).restore(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from perturb_mpm.segmentation.features import answers
 from perturb_mpm.segmentation.features.table import FAMILIES, family_names
 from perturb_mpm.segmentation.sequences import STANDARD
 
@@ -26,28 +25,14 @@ where the brain is most like its mirror image.
 |---|---|---|---|
 """
 
-_ANSWERS = """
-Where two forests stand in a row (`CascadeSettings.first_trees`), the second sees {count} columns
-more: the probabilities that the first one gave on a grid of about {grid:g} mm, those of all labels
-but background treated like sequences (here for {labels} labels).
 
-| family | columns | what | names |
-|---|---|---|---|
-"""
-
-
-def features_page(sequences: Sequence[str] = STANDARD, n_labels: int = 4) -> str:
+def features_page(sequences: Sequence[str] = STANDARD) -> str:
     """Return the page as Markdown."""
     families = family_names(tuple(sequences))
     count = sum(len(names) for names in families.values())
     head = _HEAD.format(sequences=", ".join(sequences), count=count, families=len(families))
     rows = [_row(name, FAMILIES[name], names) for name, names in families.items()]
-    beside = answers.answer_families(n_labels)
-    names = answers.answer_names(n_labels)
-    more = _ANSWERS.format(count=len(names), grid=answers.GRID_MM, labels=n_labels)
-    rest = [_row(family.__name__, family, columns) for family, columns in beside]
-    rest.append(_row("shares", answers.tumour_shares, names[-(n_labels - 1) :]))
-    return head + "".join(rows) + more + "".join(rest)
+    return head + "".join(rows)
 
 
 def _row(name: str, family: Callable[..., object], columns: Sequence[str]) -> str:

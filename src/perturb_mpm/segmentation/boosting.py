@@ -1,0 +1,152 @@
+"""Trees grown one after the other, each on what the ones before got wrong (Friedman 2001).
+
+scikit-learn grows them. What is kept of it is plain arrays: they make a file of a few members that
+holds numbers and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm import checks
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+LEAF = -1
+"""Stands for the feature of a node that is not divided."""
+
+_LEAST_GAIN = 1e-300  # where no node is divided, no feature is of importance
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """How boosted trees are grown.
+
+    Parameters
+    ----------
+    rounds
+        How many there are; each grows one tree for every label.
+    rate
+        How far the trees of one round go.
+    leaves
+        The most leaves of a tree.
+    least_leaf
+        The fewest training voxels in a leaf.
+    shrinkage
+        Voxels' worth of doubt added to each leaf, which pulls its value to 0.
+    share
+        Of the features, drawn anew for every node.
+    """
+
+    rounds: int = 150
+    rate: float = 0.06
+    leaves: int = 15
+    least_leaf: int = 100
+    shrinkage: float = 5.0
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        checks.integer(self.rounds, "rounds", minimum=1)
+        checks.number(self.rate, "rate", positive=True)
+        checks.integer(self.leaves, "leaves", minimum=2)
+        checks.integer(self.least_leaf, "least_leaf", minimum=1)
+        checks.number(self.shrinkage, "shrinkage", minimum=0)
+        checks.number(self.share, "share", positive=True)
+
+    def grow(
+        self, features: NDArray[np.float32], labels: NDArray[np.integer[Any]], seed: int
+    ) -> BoostedTrees:
+        """Return trees grown on features (n, F) and labels (n,).
+
+        The same input and seed give the same trees: one thread adds up in one order.
+        """
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits
+
+        grower = HistGradientBoostingClassifier(
+            learning_rate=self.rate,
+            max_iter=self.rounds,
+            max_leaf_nodes=self.leaves,
+            min_samples_leaf=self.least_leaf,
+            l2_regularization=self.shrinkage,
+            max_features=self.share,
+            early_stopping=False,
+            random_state=seed,
+        )
+        with threadpool_limits(1, user_api="openmp"):
+            grower.fit(features, labels)
+        return _plain(grower)
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedTrees:
+    """Grown trees, whose leaves add up to the logarithms of the labels' odds.
+
+    With two labels there are trees of the second alone: the first one's sum is 0.
+    """
+
+    labels: NDArray[np.int64]  # (K,) that were shown
+    start: NDArray[np.float64]  # (K,) before any tree
+    roots: NDArray[np.int64]  # (T,) the node at which each tree begins
+    owners: NDArray[np.int64]  # (T,) which of the K labels it speaks of
+    feature: NDArray[np.int64]  # (nodes,) asked at a node, LEAF where none is
+    threshold: NDArray[np.float64]  # (nodes,) up to which a voxel goes left
+    left: NDArray[np.int64]  # (nodes,)
+    right: NDArray[np.int64]  # (nodes,)
+    value: NDArray[np.float64]  # (nodes,) of a leaf
+    importances: NDArray[np.float64]  # (F,) each feature's share of what divisions gain
+
+    @property
+    def count(self) -> int:
+        """How many trees there are."""
+        return len(self.roots)
+
+    def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
+        """Return the labels' probabilities, (n, L).
+
+        A label that the trees were never shown has probability 0.
+        """
+        from perturb_mpm.segmentation.boosting_kernel import add_leaves
+
+        odds = np.empty((len(features), len(self.labels)))
+        odds[:] = self.start
+        nodes = self.feature, self.threshold, self.left, self.right, self.value
+        add_leaves(np.ascontiguousarray(features), self.roots, self.owners, *nodes, odds)
+        odds -= odds.max(axis=1, keepdims=True)
+        np.exp(odds, out=odds)
+        odds /= odds.sum(axis=1, keepdims=True)
+        result = np.zeros((len(features), n_labels), dtype=np.float32)
+        result[:, self.labels] = odds
+        return result
+
+
+def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:
+    """Return what a classifier of scikit-learn has grown."""
+    start = grown._baseline_prediction.ravel()
+    alone = len(start) == 1
+    trees = [(own, tree) for each in grown._predictors for own, tree in enumerate(each)]
+    sizes = [len(tree.nodes) for _, tree in trees]
+    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    nodes = np.concatenate([tree.nodes for _, tree in trees])
+    offset = np.repeat(roots, sizes)
+    leaf = nodes["is_leaf"].astype(bool)
+    divided = nodes["feature_idx"][~leaf]
+    gained = nodes["gain"][~leaf]
+    gains = np.bincount(divided, gained, minlength=grown.n_features_in_).astype(np.float64)
+    return BoostedTrees(
+        labels=grown.classes_.astype(np.int64),
+        start=np.concatenate([[0.0], start]) if alone else start.astype(np.float64),
+        roots=roots,
+        owners=np.array([own + alone for own, _ in trees], dtype=np.int64),
+        feature=np.where(leaf, LEAF, nodes["feature_idx"]).astype(np.int64),
+        threshold=np.where(leaf, 0.0, nodes["num_threshold"]),
+        left=np.where(leaf, 0, nodes["left"] + offset).astype(np.int64),
+        right=np.where(leaf, 0, nodes["right"] + offset).astype(np.int64),
+        value=np.where(leaf, nodes["value"], 0.0),
+        importances=gains / max(float(gains.sum()), _LEAST_GAIN),
+    )
