@@ -11,6 +11,7 @@ from perturb_mpm.learning.objectives import (
     Hamming,
     IntersectionOverUnion,
     LogLikelihood,
+    MeanIntersectionOverUnion,
     hard_iou,
     objective_of,
 )
@@ -36,6 +37,22 @@ def test_iou_pools_volumes_before_it_divides() -> None:
     assert iou.value(parts) != pytest.approx(apart, rel=0.01)
 
 
+def test_in_the_mean_iou_volumes_count_alike_whatever_their_size() -> None:
+    mean, iou = MeanIntersectionOverUnion(), IntersectionOverUnion()
+    parts = mean.sums(Q[:1], TRUTH[:1]) + mean.sums(Q[1:], TRUTH[1:])
+    apart = [iou.value(iou.sums(Q[:1], TRUTH[:1])), iou.value(iou.sums(Q[1:], TRUTH[1:]))]
+    assert apart[0] == pytest.approx(0.7)
+    assert mean.value(parts) == pytest.approx(sum(apart) / 2)
+    both = [mean.gradient(Q[:1], TRUTH[:1], parts), mean.gradient(Q[1:], TRUTH[1:], parts)]
+    step = 1e-6
+    for row, column in np.ndindex(Q.shape):
+        moved = Q.copy()
+        moved[row, column] += step
+        after = mean.sums(moved[:1], TRUTH[:1]) + mean.sums(moved[1:], TRUTH[1:])
+        slope = (mean.value(after) - mean.value(parts)) / step
+        assert np.concatenate(both)[row, column] == pytest.approx(slope, abs=1e-5)
+
+
 def test_log_likelihood_and_hamming_by_hand() -> None:
     likelihood, hamming = LogLikelihood(), Hamming()
     own = [0.7, 0.4, 0.8, 0.1]
@@ -55,5 +72,5 @@ def test_hard_iou_is_that_of_masks() -> None:
 
 
 def test_an_unknown_objective_is_refused() -> None:
-    with pytest.raises(ValueError, match="objective must be one of iou, log_likelihood, hamming"):
+    with pytest.raises(ValueError, match="objective must be one of iou, mean_iou, log_lik"):
         objective_of("dice")

@@ -19,6 +19,7 @@ from perturb_mpm.learning.objectives import ObjectiveName, objective_of
 from perturb_mpm.learning.optimise import Progress, Search, Step
 from perturb_mpm.learning.parameters import KernelChange, Parameters, Phase
 from perturb_mpm.learning.problem import Problem, make_problem, same_layout, true_labels
+from perturb_mpm.learning.temper import likely_temperature
 
 ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidths")
 
@@ -27,7 +28,8 @@ ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidth
 class Learned:
     """What ``learn`` found; ``apply`` makes a CRF of it.
 
-    ``objective_before`` and ``objective_after`` are those of the volumes it was learned on.
+    ``objective_before`` and ``objective_after`` are those of the volumes it was learned on, the
+    latter before all energies were tempered.
     """
 
     parameters: Parameters
@@ -77,6 +79,7 @@ def learn(
     phases: Sequence[Phase] = ALL_PHASES,
     steps: int = 15,
     strength: float = 1e-3,
+    temper: bool = False,
     crop_mm: float | None = None,
     engine: Engine = "auto",
     accuracy: Accuracy = "calibrated",
@@ -95,8 +98,9 @@ def learn(
     truths
         The true labels of each, (*spatial) with values 0 … L − 1.
     objective
-        "iou", the mean over labels of the expected intersection over union; "log_likelihood" of
-        the true labels, which gives calibrated marginals; or "hamming", the expected accuracy.
+        "iou", the mean over labels of the expected intersection over union, all volumes pooled;
+        "mean_iou", the mean over volumes of the same; "log_likelihood" of the true labels, which
+        gives calibrated marginals; or "hamming", the expected accuracy.
     iterations
         Mean-field updates. What is learned holds for this many.
     phases
@@ -107,6 +111,9 @@ def learn(
         The most steps of the optimiser in each phase.
     strength
         λ of the pull λ/2·|θ|² towards the start.
+    temper
+        Then divide all energies by the one temperature that makes the true labels most likely:
+        overlap stays about as it is, and marginals and votes are no longer too sure.
     crop_mm
         Learn on the voxels within so many mm of foreground, be it true or the most probable by
         the unaries, instead of on whole volumes.
@@ -144,6 +151,7 @@ def learn(
         phases=phases,
         steps=steps,
         strength=strength,
+        temper=checks.flag(temper, "temper"),
         progress=progress,
     )
 
@@ -156,6 +164,7 @@ def learn_from(
     phases: Sequence[Phase] = ALL_PHASES,
     steps: int = 15,
     strength: float = 1e-3,
+    temper: bool = False,
     progress: Progress | None = None,
 ) -> Learned:
     """Learn from volumes that are ready, as ``learn`` does: for several objectives on the same."""
@@ -167,7 +176,7 @@ def learn_from(
     for phase in phases:
         theta = search.minimise(theta, phase, steps)
     parameters = layout.unpack(theta)
-    return Learned(
+    learned = Learned(
         parameters=parameters,
         objective=goal.name,
         iterations=iterations,
@@ -175,6 +184,14 @@ def learn_from(
         objective_after=search.value(parameters),
         trace=tuple(search.trace),
     )
+    return tempered(learned, problems) if temper else learned
+
+
+def tempered(learned: Learned, problems: Sequence[Problem]) -> Learned:
+    """Return what was learned with one temperature for all energies, see ``learn``."""
+    parameters = learned.parameters
+    temperature = likely_temperature(problems, parameters, learned.iterations)
+    return replace(learned, parameters=parameters.tempered(temperature))
 
 
 def changed_kernel(

@@ -1,7 +1,8 @@
 """What learning maximises: how well the marginals Q of labelled volumes agree with their truth.
 
 An objective is a function of sums over voxels, so that volumes can be pooled: the sums of all
-volumes are added, and only then the value is taken. Every objective is larger where it is better.
+volumes are added, and only then the value is taken. Where volumes count alike, whatever their
+size, what is added is the value of each. Every objective is larger where it is better.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 
-ObjectiveName = Literal["iou", "log_likelihood", "hamming"]
+ObjectiveName = Literal["iou", "mean_iou", "log_likelihood", "hamming"]
 
 # A marginal below this counts as this in a logarithm.
 SMALLEST_MARGINAL = 1e-12
@@ -90,6 +91,29 @@ class IntersectionOverUnion(Objective):
         return gradient
 
 
+class MeanIntersectionOverUnion(Objective):
+    """The mean over volumes of the overlap of each: a small tumour counts like a large one."""
+
+    name: ObjectiveName = "mean_iou"
+    _of_one = IntersectionOverUnion()
+
+    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (2,): volumes, Σ overlap."""
+        return np.array([1.0, self._of_one.value(self._of_one.sums(q, truth))])
+
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the mean over volumes."""
+        return float(sums[1] / sums[0])
+
+    def gradient(
+        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return the gradient of the volume's own overlap, over the volumes' count."""
+        own: NDArray[Any] = self._of_one.gradient(q, truth, self._of_one.sums(q, truth))
+        own /= sums[0]
+        return own
+
+
 class LogLikelihood(Objective):
     """The mean of log Q_i(g_i) over voxels, in nats."""
 
@@ -139,7 +163,13 @@ class Hamming(Objective):
 
 
 OBJECTIVES: dict[str, Objective] = {
-    objective.name: objective for objective in (IntersectionOverUnion(), LogLikelihood(), Hamming())
+    objective.name: objective
+    for objective in (
+        IntersectionOverUnion(),
+        MeanIntersectionOverUnion(),
+        LogLikelihood(),
+        Hamming(),
+    )
 }
 
 
