@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,36 +118,6 @@ def test_the_log_likelihood_finds_the_temperature_and_bias_of_independent_voxels
     ).parameters
     assert found.temperature == pytest.approx(2.5, rel=0.1)
     np.testing.assert_allclose(found.bias, [0.0, 1.0, -0.5], atol=0.12)
-
-
-def too_sure(factor: float) -> tuple[pm.DenseCRF, NDArray[np.int64]]:
-    """Independent voxels whose energies are so many times too large, and their labels."""
-    rng = np.random.default_rng(1)
-    logits = 1.5 * rng.normal(size=(3, 4000))
-    shares = np.exp(logits) / np.exp(logits).sum(axis=0)
-    labels = (rng.random(4000) > shares.cumsum(axis=0)).sum(axis=0)
-    return pm.DenseCRF(-factor * logits), labels
-
-
-@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
-def test_tempering_finds_how_much_too_sure_a_crf_is(factor: float) -> None:
-    crf, labels = too_sure(factor)
-    kept: dict[str, Any] = {"phases": ["unary"], "steps": 1, "strength": 1e6, "engine": "reference"}
-    sharp = learn([crf], [labels], **kept)
-    honest = learn([crf], [labels], temper=True, **kept)
-    assert sharp.parameters.temperature == pytest.approx(1.0, abs=1e-3)
-    assert honest.parameters.temperature == pytest.approx(factor, rel=0.1)
-    assert honest.objective_after == sharp.objective_after
-
-
-def test_tempering_divides_all_energies_alike(learned: Learned) -> None:
-    logits, image, _ = draws(2, seed=4)
-    crf = tiny_crf(logits, image)
-    made = learned.apply(crf)
-    soft = replace(learned, parameters=learned.parameters.tempered(3.0)).apply(crf)
-    np.testing.assert_allclose(soft.energies, made.energies / 3)
-    for one, other in zip(soft.terms, made.terms, strict=True):
-        np.testing.assert_allclose(one.compatibility, other.compatibility / 3)
 
 
 def test_a_strong_pull_keeps_the_start() -> None:

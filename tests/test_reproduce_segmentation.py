@@ -21,6 +21,7 @@ from perturb_mpm.reproduce.segmentation import reproduce_segmentation
 from perturb_mpm.reproduce.segmentation_cases import Turn, load_turn, save_turn
 from perturb_mpm.reproduce.segmentation_page import overlap_findings, table, volume_csv
 from perturb_mpm.reproduce.segmentation_summary import (
+    FIELDS,
     calibration_rows,
     chosen_settings,
     log_scores,
@@ -28,6 +29,7 @@ from perturb_mpm.reproduce.segmentation_summary import (
     normal_crps,
     overlap_rows,
     volume_scores,
+    with_fields,
 )
 from perturb_mpm.segmentation import experiment
 from perturb_mpm.segmentation.calibration import Calibration
@@ -54,6 +56,9 @@ def turn(name: str, dice: float, truth: float, sampled: list[float]) -> dict[str
             "crps": {"all": crps},
             "log_score_nats": log_score,
             "volumes_ml": {"all": volumes},
+            "dice": {"all": dice - 0.1},
+            "reliability": curve,
+            "near_log_score_nats": 0.25,
         }
         for length, shared, crps, log_score, volumes in (
             ("inf", 0.0, 0.5, 0.2, [20.0, 20.0]),
@@ -72,11 +77,13 @@ def turn(name: str, dice: float, truth: float, sampled: list[float]) -> dict[str
     }
 
 
-TURNS = [
-    turn("a", 0.6, 30.0, [10.0, 40.0]),
-    turn("b", 0.8, 10.0, [15.0, 40.0]),
-    turn("c", 0.7, 25.0, [10.0, 40.0]),
-]
+TURNS = with_fields(
+    [
+        turn("a", 0.6, 30.0, [10.0, 40.0]),
+        turn("b", 0.8, 10.0, [15.0, 40.0]),
+        turn("c", 0.7, 25.0, [10.0, 40.0]),
+    ]
+)
 
 
 def test_means_and_errors_by_hand() -> None:
@@ -87,7 +94,10 @@ def test_means_and_errors_by_hand() -> None:
     assert "Tuned for overlap the CRF is worse than the forest in no region's mean." in (
         overlap_findings(TURNS)
     )
-    worse = [turn("a", 0.4, 30.0, [10.0, 40.0])]
+    assert mean_dice(rows, FIELDS)["all"] == pytest.approx(0.6)
+    assert calibration_rows(TURNS)[-1].map == FIELDS
+    assert calibration_rows(TURNS)[-1].log_score_nats == 0.25
+    worse = with_fields([turn("a", 0.4, 30.0, [10.0, 40.0]), turn("b", 0.4, 30.0, [10.0, 40.0])])
     assert "Tuned for overlap the CRF is worse than the forest for: all." in overlap_findings(worse)
 
 
@@ -119,7 +129,7 @@ def test_volumes_by_hand() -> None:
 
 def test_tables_are_csv() -> None:
     rows = list(csv.DictReader(io.StringIO(table(TURNS))))
-    assert len(rows) == 3 * len(METHODS)
+    assert len(rows) == 3 * (len(METHODS) + 1)
     assert rows[0] == {
         "patient": "a",
         "method": "forest",

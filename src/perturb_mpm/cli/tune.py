@@ -43,7 +43,6 @@ def tune(
     iterations: int = 10,
     steps: int = 15,
     strength: float = 1e-3,
-    temper: Flag = False,
     crop_mm: float = 10.0,
     whole: Flag = False,
     folds: int = 5,
@@ -85,9 +84,6 @@ def tune(
         The most steps of the optimiser in each phase.
     strength
         How strongly parameters are pulled towards the start.
-    temper
-        Then divide all energies by the temperature that makes the true labels most likely: about
-        the same overlap, and samples that are no longer too sure. Recommended with iou or mean_iou.
     crop_mm
         Learn on the voxels within so many mm of foreground, true or likely.
     whole
@@ -112,7 +108,6 @@ def tune(
         phases=phases,
         steps=_at_least(steps, 1, "steps"),
         strength=strength,
-        temper=temper,
         crop_mm=None if whole else crop_mm,
         folds=_at_least(folds, 2, "folds"),
         field_samples=_at_least(fields, 0, "fields"),
@@ -202,7 +197,7 @@ def _write(folder: Path, tuned: Tuned, options: TuningOptions) -> list[Path]:
     cases = sum(len(fold) for fold in tuned.folds)
     comment = (
         f"Tuned by perturb-mpm on {cases} cases: objective {options.objective}, "
-        f"phases {', '.join(options.phases)}{', tempered' if options.temper else ''}.\n"
+        f"phases {', '.join(options.phases)}.\n"
         f"It holds for {tuned.settings.iterations} mean-field iterations."
     )
     files = [folder / SETTINGS_NAME, folder / PICTURE_NAME]

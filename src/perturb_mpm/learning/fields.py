@@ -155,6 +155,19 @@ def score(
     samples = checks.integer(samples, "samples", minimum=2)
     x = true_labels(crf, truth)  # (N,)
     counts, sizes = draw_votes(crf, solver, setting, samples, iterations, seed)
+    return score_votes(crf, x, regions, setting, counts, sizes)
+
+
+def score_votes(
+    crf: DenseCRF,
+    x: NDArray[np.int64],
+    regions: Regions,
+    setting: FieldSetting,
+    counts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> FieldScore:
+    """Score votes (L, N) and sizes (S, L) that were drawn under a setting; ``x`` (N,) is true."""
+    samples = len(sizes)
     voxel_ml = math.prod(crf.grid.spacing) / 1000.0
     true_sizes = np.bincount(x, minlength=crf.n_labels) * voxel_ml  # (L,)
     volumes: NDArray[np.float64] = sizes.astype(np.float64) * voxel_ml  # (S, L)

@@ -19,7 +19,6 @@ from perturb_mpm.learning.objectives import ObjectiveName, objective_of
 from perturb_mpm.learning.optimise import Progress, Search, Step
 from perturb_mpm.learning.parameters import KernelChange, Parameters, Phase
 from perturb_mpm.learning.problem import Problem, make_problem, same_layout, true_labels
-from perturb_mpm.learning.temper import likely_temperature
 
 ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidths")
 
@@ -28,8 +27,7 @@ ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidth
 class Learned:
     """What ``learn`` found; ``apply`` makes a CRF of it.
 
-    ``objective_before`` and ``objective_after`` are those of the volumes it was learned on, the
-    latter before all energies were tempered.
+    ``objective_before`` and ``objective_after`` are those of the volumes it was learned on.
     """
 
     parameters: Parameters
@@ -79,7 +77,6 @@ def learn(
     phases: Sequence[Phase] = ALL_PHASES,
     steps: int = 15,
     strength: float = 1e-3,
-    temper: bool = False,
     crop_mm: float | None = None,
     engine: Engine = "auto",
     accuracy: Accuracy = "calibrated",
@@ -111,9 +108,6 @@ def learn(
         The most steps of the optimiser in each phase.
     strength
         λ of the pull λ/2·|θ|² towards the start.
-    temper
-        Then divide all energies by the one temperature that makes the true labels most likely:
-        overlap stays about as it is, and marginals and votes are no longer too sure.
     crop_mm
         Learn on the voxels within so many mm of foreground, be it true or the most probable by
         the unaries, instead of on whole volumes.
@@ -151,7 +145,6 @@ def learn(
         phases=phases,
         steps=steps,
         strength=strength,
-        temper=checks.flag(temper, "temper"),
         progress=progress,
     )
 
@@ -164,7 +157,6 @@ def learn_from(
     phases: Sequence[Phase] = ALL_PHASES,
     steps: int = 15,
     strength: float = 1e-3,
-    temper: bool = False,
     progress: Progress | None = None,
 ) -> Learned:
     """Learn from volumes that are ready, as ``learn`` does: for several objectives on the same."""
@@ -176,7 +168,7 @@ def learn_from(
     for phase in phases:
         theta = search.minimise(theta, phase, steps)
     parameters = layout.unpack(theta)
-    learned = Learned(
+    return Learned(
         parameters=parameters,
         objective=goal.name,
         iterations=iterations,
@@ -184,14 +176,6 @@ def learn_from(
         objective_after=search.value(parameters),
         trace=tuple(search.trace),
     )
-    return tempered(learned, problems) if temper else learned
-
-
-def tempered(learned: Learned, problems: Sequence[Problem]) -> Learned:
-    """Return what was learned with one temperature for all energies, see ``learn``."""
-    parameters = learned.parameters
-    temperature = likely_temperature(problems, parameters, learned.iterations)
-    return replace(learned, parameters=parameters.tempered(temperature))
 
 
 def changed_kernel(

@@ -9,7 +9,7 @@ The vector θ holds log T, the biases, log (w_m / start), Δ_m and log s_g: the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -60,14 +60,6 @@ class Parameters:
     temperature: float
     bias: NDArray[np.float64]  # (L,), 0 for label 0
     kernels: tuple[KernelChange, ...]
-
-    def tempered(self, temperature: float) -> Parameters:
-        """Return the parameters whose energies, unaries and kernels alike, are divided by it."""
-        kernels = (
-            replace(kernel, weight_factor=kernel.weight_factor / temperature)
-            for kernel in self.kernels
-        )
-        return Parameters(self.temperature * temperature, self.bias / temperature, tuple(kernels))
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from perturb_mpm.reproduce.segmentation_cases import (
 from perturb_mpm.reproduce.segmentation_figures import calibration_figure, volume_figure
 from perturb_mpm.reproduce.segmentation_page import page, table, volume_csv
 from perturb_mpm.reproduce.segmentation_plan import FULL, QUICK, SegmentationPlan
+from perturb_mpm.reproduce.segmentation_summary import with_fields
 from perturb_mpm.reproduce.segmentation_turn import measure_turn
 from perturb_mpm.reproduce.style import save_png
 
@@ -73,7 +74,7 @@ def reproduce_segmentation(
         experiment = phantom_experiment(plan.phantoms, plan.phantom_mm, seed)
     else:
         experiment = glioma_experiment(data, output, seed, progress)
-    turns = _measured(experiment, plan, folder, progress)
+    turns = with_fields(_measured(experiment, plan, folder, progress))
     options = f"{'' if data is None else f' --data {data.name}'}{' --quick' if quick else ''}"
     text = page(turns, plan, experiment.origin, experiment.unaries, options)
     contents = {CSV_NAME: table(turns), VOLUMES_NAME: volume_csv(turns), PAGE_NAME: text}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perturb_mpm.reproduce.segmentation_summary import (
+    FIELDS,
     FOREST,
     TurnResult,
     pooled_curve,
@@ -30,6 +31,7 @@ _AFTER = {
     "CRF, tuned for overlap": (RED, "D"),
     "CRF, tuned for likelihood": (BLUE, "^"),
     "votes, tuned for likelihood": (GREEN, "v"),
+    FIELDS: (ORANGE, "s"),
 }
 _FEWEST = 50  # voxels of a bin that is drawn
 _TICKS = (1, 3, 10, 30, 100, 300, 1000)  # ml

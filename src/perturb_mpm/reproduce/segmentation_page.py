@@ -12,6 +12,7 @@ from perturb_mpm.learning.fields import NO_FIELDS, FieldSetting
 from perturb_mpm.reproduce.segmentation_plan import DEFAULT_ITERATIONS, SegmentationPlan
 from perturb_mpm.reproduce.segmentation_summary import (
     DEFAULT,
+    FIELDS,
     FOREST,
     LIKELY,
     TUNED,
@@ -26,6 +27,8 @@ from perturb_mpm.reproduce.segmentation_summary import (
     pooled_curve,
     volume_scores,
 )
+
+VOTES, LIKELY_VOTES = "votes, tuned for overlap", "votes, tuned for likelihood"
 
 _PAGE = """# Segmentation with a learned CRF
 
@@ -111,27 +114,40 @@ def overlap_findings(turns: Sequence[TurnResult]) -> str:
     rows = overlap_rows(turns)
     forest = mean_dice(rows, FOREST)
     sentences = []
-    for name, method in (("overlap", TUNED), ("likelihood", LIKELY)):
+    names = {
+        TUNED: "Tuned for overlap the CRF is",
+        LIKELY: "Tuned for likelihood the CRF is",
+        FIELDS: "Votes of the CRF tuned for overlap, sampled with fields, are",
+    }
+    for method, subject in names.items():
         tuned = mean_dice(rows, method)
         worse = [region for region in forest if tuned[region] < forest[region]]
         where = f"for: {', '.join(worse)}" if worse else "in no region's mean"
-        sentences.append(f"Tuned for {name} the CRF is worse than the forest {where}.")
+        sentences.append(f"{subject} worse than the forest {where}.")
     return "\n".join(sentences)
 
 
 def calibration_findings(turns: Sequence[TurnResult]) -> str:
     """Return in words what temperature and tuning do to the calibration error."""
     error = {row.map: row.pooled_ece for row in calibration_rows(turns)}
-    raw, votes = error["forest, raw"], error["votes, tuned for likelihood"]
+    raw = error["forest, raw"]
     before, after = (
         pooled_curve(turns, name, "brain_reliability").expected_error
         for name in ("forest, raw", FOREST)
     )
     return (
         f"The temperature moves the forest's ECE from {before:.3f} to {after:.3f} over the whole "
-        f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour. Tuning for "
-        f"likelihood moves that of votes\naround the tumour from {error['votes, default']:.3f} to "
-        f"{votes:.3f}, {'no worse' if votes <= raw else 'worse'} than the raw forest's {raw:.3f}."
+        f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour.\n"
+        f"That of votes around the tumour is {error['votes, default']:.3f} by the default CRF, "
+        f"{error[VOTES]:.3f} tuned for overlap,\n"
+        f"{_against(error[LIKELY_VOTES], raw)} tuned for likelihood, and\n"
+        f"{_against(error[FIELDS], raw)} tuned for overlap with fields."
+    )
+
+
+def _against(error: float, raw: float) -> str:
+    return (
+        f"{error:.3f} ({'no worse' if error <= raw else 'worse'} than the raw forest's {raw:.3f})"
     )
 
 
@@ -191,7 +207,7 @@ def _overlap_table(turns: Sequence[TurnResult]) -> str:
     counts = [next(row.patients for row in rows if row.region == region) for region in regions]
     head = [f"{region} (n = {count})" for region, count in zip(regions, counts)]
     lines = [_line(["mean Dice", *head]), _line(["---"] * (len(head) + 1))]
-    for method in (FOREST, DEFAULT, TUNED, LIKELY):
+    for method in (FOREST, DEFAULT, TUNED, LIKELY, FIELDS):
         found = mean_dice(rows, method)
         lines.append(_line([method, *(f"{found[region]:.3f}" for region in regions)]))
     return "\n".join(lines)

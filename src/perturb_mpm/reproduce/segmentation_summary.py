@@ -23,6 +23,7 @@ TurnResult = Mapping[str, Any]
 
 FOREST, DEFAULT = "forest", "CRF, default"
 TUNED, LIKELY = "CRF, tuned for overlap", "CRF, tuned for likelihood"
+FIELDS = "votes, tuned for overlap, with fields"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,21 @@ class VolumeScore:
     crps_without_fields: float
     crps_fixed_width: float
     crps_fixed_width_shifted: float
+
+
+def with_fields(turns: Sequence[TurnResult]) -> list[dict[str, Any]]:
+    """Return the turns with the votes under the fields chosen for each patient beside the rest."""
+    measured = []
+    for turn, setting in zip(turns, chosen_settings(turns), strict=True):
+        row = turn["fields"][[each.setting for each in field_scores(turn)].index(setting)]
+        beside = {
+            "dice": row["dice"],
+            "reliability": row["reliability"],
+            "log_score_nats": row["near_log_score_nats"],
+        }
+        more = {key: {**turn[key], FIELDS: value} for key, value in beside.items()}
+        measured.append({**turn, **more})
+    return measured
 
 
 def overlap_rows(turns: Sequence[TurnResult]) -> list[OverlapRow]:

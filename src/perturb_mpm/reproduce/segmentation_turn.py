@@ -14,7 +14,7 @@ from perturb_mpm.engines import Solver, prepare
 from perturb_mpm.evaluation.calibration import Reliability, negative_log_likelihood, top_label
 from perturb_mpm.evaluation.domains import domain_mask
 from perturb_mpm.evaluation.overlap import dice
-from perturb_mpm.learning.fields import NO_FIELDS, Regions, draw_votes, score
+from perturb_mpm.learning.fields import NO_FIELDS, Regions, draw_votes, score_votes
 from perturb_mpm.learning.learn import Learned, filter_maker, learn_from
 from perturb_mpm.learning.objectives import ObjectiveName, hard_iou
 from perturb_mpm.learning.problem import Problem, make_problem
@@ -43,7 +43,7 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
     patient, regions = experiment.patients[turn.test], experiment.regions
     problems = _problems(experiment, turn, plan)
     learned = {
-        "tuned for overlap": _learned(problems, plan, "iou"),
+        "tuned for overlap": _learned(problems, plan, "mean_iou"),
         "tuned for likelihood": _learned(problems, plan, "log_likelihood"),
     }
     del problems
@@ -85,7 +85,7 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
                 for name, q in votes.items()
             },
         },
-        "fields": _field_rows(patient, crfs["tuned for overlap"], regions, plan),
+        "fields": _field_rows(patient, crfs["tuned for overlap"], regions, plan, domain),
         "parameters": {name: _parameters(found) for name, found in learned.items()},
     }
 
@@ -131,22 +131,21 @@ def _domain(patient: Patient, turn: Turn) -> NDArray[np.bool_]:
 
 
 def _field_rows(
-    patient: Patient, sampled: Measured, regions: Regions, plan: SegmentationPlan
+    patient: Patient,
+    sampled: Measured,
+    regions: Regions,
+    plan: SegmentationPlan,
+    domain: NDArray[np.bool_],
 ) -> list[dict[str, Any]]:
-    """Return the scores and the sampled volumes of every setting; without fields first."""
+    """Return what votes and sampled volumes are worth under every setting; without fields first."""
     rows = []
-    n_labels = sampled.crf.n_labels
-    for setting in (NO_FIELDS, *(each.setting(n_labels) for each in plan.amplitudes)):
-        found = score(
-            sampled.crf,
-            sampled.solver,
-            patient.truth,
-            regions,
-            setting,
-            samples=plan.samples,
-            iterations=plan.iterations,
-            seed=SEED,
+    crf, truth = sampled.crf, patient.labels[domain]
+    for setting in (NO_FIELDS, *(each.setting(crf.n_labels) for each in plan.amplitudes)):
+        counts, sizes = draw_votes(
+            crf, sampled.solver, setting, plan.samples, plan.iterations, SEED
         )
+        found = score_votes(crf, patient.labels, regions, setting, counts, sizes)
+        near = counts[:, domain] / plan.samples
         length = "inf" if math.isinf(setting.length_mm) else setting.length_mm
         volumes = {
             name: found.volumes_ml[:, list(labels)].sum(axis=1).round(4).tolist()
@@ -160,6 +159,9 @@ def _field_rows(
                 "crps": found.crps,
                 "log_score_nats": found.log_score,
                 "volumes_ml": volumes,
+                "dice": _dice(patient, counts.argmax(axis=0), regions),
+                "reliability": _bins(top_label(near, truth)),
+                "near_log_score_nats": negative_log_likelihood(near, truth, plan.samples),
             }
         )
     return rows

@@ -24,6 +24,8 @@ from perturb_mpm.segmentation.threads import in_threads, threads_available
 BLOCK = 16_384
 """Voxels that a thread predicts at once: what bounds the memory of a prediction."""
 
+_TREES = 2  # which of the streams of a seed grows trees
+
 Progress = Callable[[str, int, int], None]
 Forest = BoostedTrees | RandomTrees
 
@@ -137,5 +139,5 @@ def _draw(
 
 
 def _seed(seed: int, fold: int) -> int:
-    """Return a seed of its own for every forest."""
-    return int(np.random.SeedSequence([seed, fold]).generate_state(1)[0])
+    """Return a seed of its own for every forest, apart from those of the drawn voxels."""
+    return int(np.random.SeedSequence([seed, _TREES, fold]).generate_state(1)[0])

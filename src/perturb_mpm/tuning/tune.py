@@ -34,7 +34,6 @@ class TuningOptions:
     phases: tuple[Phase, ...] = ALL_PHASES
     steps: int = 15
     strength: float = 1e-3
-    temper: bool = False
     crop_mm: float | None = 10.0
     folds: int = 5
     field_samples: int = 0  # 0: no fields are learned
@@ -129,7 +128,6 @@ def _learned(problems: Sequence[Problem], start: RunSettings, options: TuningOpt
         phases=options.phases,
         steps=options.steps,
         strength=options.strength,
-        temper=options.temper,
     )
 
 

@@ -16,8 +16,9 @@ from perturb_mpm.phantom import Phantom
 from perturb_mpm.reproduce.clinical.patient import Patient
 from perturb_mpm.reproduce.segmentation import TURNS
 from perturb_mpm.reproduce.segmentation_cases import glioma_experiment, load_turn, save_turn
-from perturb_mpm.segmentation.boosting import Boosting
+from perturb_mpm.segmentation.draw import DrawSettings
 from perturb_mpm.segmentation.ensemble import EnsembleSettings
+from perturb_mpm.segmentation.forest import RandomForest
 from perturb_mpm.segmentation.model import SegmenterModel
 from perturb_mpm.segmentation.preprocessing import Prepared, prepare
 from perturb_mpm.segmentation.schemes import SCHEMES
@@ -25,8 +26,9 @@ from perturb_mpm.segmentation.store import FeatureStore, Labelled, TrainingCase
 from perturb_mpm.segmentation.training import held_out_answers, train_segmenter
 
 SEQUENCES = ("t1", "t1c", "t2", "flair")
-QUICK = EnsembleSettings(folds=3, trees=Boosting(rounds=15))
-FULL = EnsembleSettings()
+# The paper's kind of forest, for its experiments.
+QUICK = EnsembleSettings(folds=3, draw=DrawSettings(700, 2100), trees=RandomForest(6, 10))
+FULL = EnsembleSettings(draw=DrawSettings(700, 2100), trees=RandomForest(12, 10))
 Tell = Callable[[int, str], object]
 
 
