@@ -21,8 +21,13 @@ from perturb_mpm.io.geometry import geometry_from_affine
 from perturb_mpm.segmentation.boosting import Boosting
 from perturb_mpm.segmentation.cases import find_cases, training_cases
 from perturb_mpm.segmentation.draw import DrawSettings
-from perturb_mpm.segmentation.ensemble import EnsembleSettings, deal_folds, train_ensemble
-from perturb_mpm.segmentation.experiment import held_out_probabilities
+from perturb_mpm.segmentation.ensemble import (
+    EnsembleSettings,
+    deal_folds,
+    show_voxels,
+    train_ensemble,
+)
+from perturb_mpm.segmentation.experiment import SharedForests, held_out_probabilities
 from perturb_mpm.segmentation.forest import RandomForest
 from perturb_mpm.segmentation.model import (
     SegmenterModel,
@@ -328,3 +333,36 @@ def test_leave_one_out_is_nested(cases: list[TrainingCase], cache: Path) -> None
     labels = cases[1].read().labels
     assert found.probabilities.shape == (labels.size, 4)
     assert np.allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
+
+
+def test_forests_without_two_patients_serve_both(cases: list[TrainingCase], cache: Path) -> None:
+    def swapped() -> Labelled:
+        found = cases[0].read()
+        return Labelled(found.scene, np.where(found.labels > 0, 0, 2).astype(np.uint8))
+
+    wrong = [TrainingCase("P0", swapped), *cases[1:]]
+    stores = FeatureStore(cases, cache), FeatureStore(wrong, cache)
+    one, other = (SharedForests(show_voxels(store, 4, 0, SETTINGS)) for store in stores)
+    table = stores[0].features("P0")
+    # Nothing that speaks of P0 was shown its labels: not for P0 left out, not for P1.
+    assert np.array_equal(one.ensemble("P0").predict(table), other.ensemble("P0").predict(table))
+    left, right = one.ensemble("P1"), other.ensemble("P1")
+    fold = left.fold_of("P0")
+    assert np.array_equal(left.predict(table, fold), right.predict(table, fold))
+    assert not np.array_equal(left.predict(table), right.predict(table))
+    assert left.folds == (("P0",), ("P2",), ("P3",), ("P4",))
+    assert len(one.grown) == 4 + 3  # the pair of both was grown once
+
+
+def test_leaving_one_out_shares_forests_where_folds_are_single(
+    cases: list[TrainingCase], cache: Path
+) -> None:
+    settings = replace(SETTINGS, folds=4)
+    found = {
+        each.test: each for each in held_out_probabilities(cases, 4, cache=cache, settings=settings)
+    }
+    [alone] = held_out_probabilities(cases, 4, cache=cache, settings=settings, tests=["P3"])
+    assert np.array_equal(alone.probabilities, found["P3"].probabilities)
+    assert set(alone.tuning) == {"P0", "P1", "P2", "P4"}
+    for name, each in alone.tuning.items():
+        assert np.array_equal(each, found["P3"].tuning[name])

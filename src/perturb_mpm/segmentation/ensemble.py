@@ -90,54 +90,62 @@ def train_ensemble(
     progress: Progress | None = None,
 ) -> Ensemble:
     """Return the forests of all cases in a store; the same cases and seed give the same ones."""
-    report = progress or (lambda _what, _done, _total: None)
     folds = deal_folds(store.names, settings.folds, seed)
-    drawn: dict[str, _Drawn] = {}
-    for number, name in enumerate(store.names):
-        report("features", number, len(store.names))
-        rng = np.random.default_rng([seed, number])
-        drawn[name] = _draw(store, name, n_labels, rng, settings.draw)
-
-    def grow(fold: int) -> Forest:
-        shown = [each for name, each in drawn.items() if name not in folds[fold]]
-        features = np.concatenate([each.features for each in shown])
-        labels = np.concatenate([each.labels for each in shown])
-        if np.all(labels == labels[0]):
-            raise ValueError(
-                "cases must have two labels or more to tell apart, got one label without "
-                f"{', '.join(folds[fold])}"
-            )
-        return settings.trees.grow(features, labels, _seed(seed, fold))
-
+    shown = show_voxels(store, n_labels, seed, settings, progress)
     forests = []
     with ThreadPoolExecutor(threads_available()) as pool:
-        for forest in pool.map(grow, range(len(folds))):
+        for forest in pool.map(shown.forest_without, folds, range(len(folds))):
             forests.append(forest)
-            report("forests", len(forests), len(folds))
-    shares = label_shares(np.concatenate([each.labels for each in drawn.values()]), n_labels)
-    return Ensemble(n_labels, folds, tuple(forests), tuple(shares.tolist()))
+            if progress:
+                progress("forests", len(forests), len(folds))
+    return Ensemble(n_labels, folds, tuple(forests), shown.shares())
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawn:
-    """The voxels of a case that forests are shown."""
+class ShownVoxels:
+    """The voxels of every case that forests are shown."""
 
-    features: NDArray[np.float32]  # (n, F)
-    labels: NDArray[np.uint8]  # (n,)
+    n_labels: int
+    seed: int
+    settings: EnsembleSettings
+    features: dict[str, NDArray[np.float32]]  # (n, F) by case
+    labels: dict[str, NDArray[np.uint8]]  # (n,) by case
+
+    def forest_without(self, left_out: Sequence[str], *numbers: int) -> Forest:
+        """Return a forest of all other cases; its ``numbers`` set its seed apart."""
+        names = [name for name in self.labels if name not in left_out]
+        labels = np.concatenate([self.labels[name] for name in names])
+        if np.all(labels == labels[0]):
+            raise ValueError(
+                "cases must have two labels or more to tell apart, got one label without "
+                f"{', '.join(left_out)}"
+            )
+        features = np.concatenate([self.features[name] for name in names])
+        # A stream of its own: those of the drawn voxels have no such number.
+        stream = np.random.SeedSequence([self.seed, _TREES, *numbers])
+        return self.settings.trees.grow(features, labels, int(stream.generate_state(1)[0]))
+
+    def shares(self, left_out: Sequence[str] = ()) -> tuple[float, ...]:
+        """Return each label's share of the voxels of all other cases, (L,)."""
+        labels = [each for name, each in self.labels.items() if name not in left_out]
+        return tuple(label_shares(np.concatenate(labels), self.n_labels).tolist())
 
 
-def _draw(
+def show_voxels(
     store: FeatureStore,
-    name: str,
     n_labels: int,
-    rng: np.random.Generator,
-    settings: DrawSettings,
-) -> _Drawn:
-    labels = store.labelled(name).labels
-    voxels = draw_voxels(labels, n_labels, settings, rng)
-    return _Drawn(store.features(name)[voxels].astype(np.float32), labels[voxels])
-
-
-def _seed(seed: int, fold: int) -> int:
-    """Return a seed of its own for every forest, apart from those of the drawn voxels."""
-    return int(np.random.SeedSequence([seed, _TREES, fold]).generate_state(1)[0])
+    seed: int,
+    settings: EnsembleSettings,
+    progress: Progress | None = None,
+) -> ShownVoxels:
+    """Draw the voxels of every case in a store."""
+    shown = ShownVoxels(n_labels, seed, settings, {}, {})
+    for number, name in enumerate(store.names):
+        if progress:
+            progress("features", number, len(store.names))
+        labels = store.labelled(name).labels
+        rng = np.random.default_rng([seed, number])
+        voxels = draw_voxels(labels, n_labels, settings.draw, rng)
+        shown.features[name] = store.features(name)[voxels].astype(np.float32)
+        shown.labels[name] = labels[voxels]
+    return shown

@@ -3,20 +3,32 @@
 For a test patient k a model is trained on all others. Its own folds then give, for each of these,
 probabilities by trees that saw neither that patient nor k: whatever is tuned on them, CRF
 parameters say, is tested on k without having seen it.
+
+Where the folds are of one patient each, every forest lacks two patients, k and one other, and is
+the one that is needed when that other is left out: each is grown once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.segmentation.calibration import Calibration, fit_calibration
-from perturb_mpm.segmentation.ensemble import EnsembleSettings, train_ensemble
+from perturb_mpm.segmentation.ensemble import (
+    Ensemble,
+    EnsembleSettings,
+    Forest,
+    ShownVoxels,
+    show_voxels,
+    train_ensemble,
+)
 from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
+from perturb_mpm.segmentation.threads import threads_available
 from perturb_mpm.segmentation.training import held_out_answers, prior_ratio
 
 
@@ -52,11 +64,18 @@ def held_out_probabilities(
     names = [case.name for case in cases]
     wanted = list(names if tests is None else tests)
     whole = FeatureStore(cases, cache)
+    settings = settings or EnsembleSettings()
+    shared: SharedForests | None = None
+    if len(names) - 1 <= settings.folds:
+        shared = SharedForests(show_voxels(whole, n_labels, seed, settings, progress))
     for number, test in enumerate(wanted):
         if progress:
             progress("leave-one-out", number, len(wanted))
         store = whole.without(test)
-        ensemble = train_ensemble(store, n_labels, seed, settings or EnsembleSettings())
+        if shared is not None:
+            ensemble = shared.ensemble(test)
+        else:
+            ensemble = train_ensemble(store, n_labels, seed, settings)
         others = held_out_answers(store, ensemble)
         calibration = fit_calibration(list(others.values()), prior_ratio(store, ensemble).tolist())
         said = ensemble.predict(whole.features(test))
@@ -66,4 +85,32 @@ def held_out_probabilities(
             calibration.untempered().apply(said),
             {name: calibration.apply(each.probabilities) for name, each in others.items()},
             calibration,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SharedForests:
+    """Forests without two patients, each grown when first asked for and kept for the other."""
+
+    shown: ShownVoxels
+    grown: dict[tuple[int, int], Forest] = field(default_factory=dict)
+
+    def ensemble(self, test: str) -> Ensemble:
+        """Return the ensemble of all patients but one, in folds of one patient each."""
+        names = list(self.shown.labels)
+        left_out = names.index(test)
+        others = [place for place in range(len(names)) if place != left_out]
+        pairs = [(min(left_out, other), max(left_out, other)) for other in others]
+        missing = [pair for pair in pairs if pair not in self.grown]
+
+        def grow(pair: tuple[int, int]) -> Forest:
+            return self.shown.forest_without([names[place] for place in pair], *pair)
+
+        with ThreadPoolExecutor(threads_available()) as pool:
+            self.grown.update(zip(missing, pool.map(grow, missing)))
+        return Ensemble(
+            self.shown.n_labels,
+            tuple((names[other],) for other in others),
+            tuple(self.grown[pair] for pair in pairs),
+            self.shown.shares([test]),
         )
