@@ -29,7 +29,7 @@ from perturb_mpm.perturbation import Perturbation
 OFFSET_ML = 1.0
 LEVEL = 0.95
 # The interval of 32 samples holds one more draw of their own law in 92 % of cases.
-OFTEN_ENOUGH = 0.85
+OFTEN_ENOUGH = 0.9
 # Votes are (count + ½) / (S + L/2) in the log score: no label of no votes is impossible.
 SMOOTHING = 0.5
 

@@ -69,7 +69,7 @@ all patients, and the mean over patients; log score: the mean of −ln p(truth),
 {samples} samples of the CRF tuned for overlap, with random fields: one shared by all tumour labels
 and one of its own for each. For each patient the length and the amplitudes are those that predict
 the volumes of all others best, with a log score of their voxels no worse than without fields and
-intervals that hold the truth in 85 % of them in every region. Each row of that table of scores
+intervals that hold the truth in 90 % of them in every region. Each row of that table of scores
 comes from a forest and a CRF that did not see its patient; they did see the patient that the row is
 used for, as one of many. CRPS: of log(volume + 1 ml), lower is better. Fixed width: a log-normal
 around the CRF's volume, its width that of the errors of all others; shifted: around it times their

@@ -15,7 +15,7 @@ DEFAULT_ITERATIONS = 10
 class Amplitudes(NamedTuple):
     """Fields of one length: shared by the tumour's labels, of each label, of the last one.
 
-    The last label is enhancing tumour, often small or absent: too strong a field makes it up.
+    The last label is enhancing tumour, often small and then missed as a whole.
     """
 
     length_mm: float
@@ -37,6 +37,7 @@ class SegmentationPlan:
     iterations: int  # of the tuned CRF, in tuning and in testing
     phases: tuple[Phase, ...]
     steps: int
+    strength: float  # of the pull towards the start
     crop_mm: float
     samples: int
     amplitudes: tuple[Amplitudes, ...]
@@ -49,12 +50,13 @@ FULL = SegmentationPlan(
     iterations=5,
     phases=("weights", "compatibility"),
     steps=8,
+    strength=0.03,
     crop_mm=10.0,
     samples=32,
     amplitudes=tuple(
         Amplitudes(length, *nats)
         for length in (60.0, 100.0, math.inf)
-        for nats in ((1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2), (3, 2, 1), (3, 3, 2))
+        for nats in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 1, 3), (3, 2, 3), (4, 2, 4))
     ),
     phantoms=6,
     phantom_mm=4.0,
@@ -64,6 +66,7 @@ QUICK = SegmentationPlan(
     iterations=3,
     phases=("weights",),
     steps=2,
+    strength=0.03,
     crop_mm=10.0,
     samples=4,
     amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0), Amplitudes(math.inf, 1.0, 1.0, 1.0)),

@@ -107,6 +107,7 @@ def _learned(problems: list[Problem], plan: SegmentationPlan, objective: Objecti
         iterations=plan.iterations,
         phases=plan.phases,
         steps=plan.steps,
+        strength=plan.strength,
     )
 
 
