@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from perturb_mpm.cli import main
+from perturb_mpm.segmentation.boosting import BoostedTrees
+from perturb_mpm.segmentation.forest import RandomTrees
 from perturb_mpm.segmentation.model import SegmenterModel
 from tiny_cohort import write_cohort
 
@@ -52,6 +54,16 @@ def test_a_model_and_its_report_are_written(
     model = SegmenterModel.load(output)
     assert model.sequences == ("t1c", "flair")
     assert model.labels.values == (0, 1, 2, 4)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("random", 6), ("boosted", 6 * 4)])
+def test_trees_are_grown_as_asked(cohort: Path, tmp_path: Path, kind: str, count: int) -> None:
+    output = tmp_path / "model.skops"
+    assert run(*options(cohort, output), "--quiet", "--kind", kind) == 0
+    ensemble = SegmenterModel.load(output).ensemble
+    grown = RandomTrees if kind == "random" else BoostedTrees
+    assert all(isinstance(forest, grown) for forest in ensemble.forests)
+    assert [forest.count for forest in ensemble.forests] == [count] * 3
 
 
 def test_a_table_is_printed(

@@ -17,9 +17,6 @@ from perturb_mpm import checks
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-LEAF = -1
-"""Stands for the feature of a node that is not divided."""
-
 _LEAST_GAIN = 1e-300  # where no node is divided, no feature is of importance
 
 
@@ -92,12 +89,12 @@ class BoostedTrees:
 
     labels: NDArray[np.int64]  # (K,) that were shown
     start: NDArray[np.float64]  # (K,) before any tree
-    roots: NDArray[np.int64]  # (T,) the node at which each tree begins
-    owners: NDArray[np.int64]  # (T,) which of the K labels it speaks of
-    feature: NDArray[np.int64]  # (nodes,) asked at a node, LEAF where none is
-    threshold: NDArray[np.float64]  # (nodes,) up to which a voxel goes left
-    left: NDArray[np.int64]  # (nodes,)
-    right: NDArray[np.int64]  # (nodes,)
+    roots: NDArray[np.uint32]  # (T,) the node at which each tree begins
+    depths: NDArray[np.int64]  # (T,) steps from there to its deepest leaf
+    owners: NDArray[np.uint32]  # (T,) which of the K labels it speaks of
+    feature: NDArray[np.uint32]  # (nodes,) asked at a node
+    threshold: NDArray[np.float32]  # (nodes,) up to which a voxel goes left, else one further
+    left: NDArray[np.uint32]  # (nodes,) the next node; a leaf's is itself, its threshold infinite
     value: NDArray[np.float64]  # (nodes,) of a leaf
     importances: NDArray[np.float64]  # (F,) each feature's share of what divisions gain
 
@@ -115,8 +112,8 @@ class BoostedTrees:
 
         odds = np.empty((len(features), len(self.labels)))
         odds[:] = self.start
-        nodes = self.feature, self.threshold, self.left, self.right, self.value
-        add_leaves(np.ascontiguousarray(features), self.roots, self.owners, *nodes, odds)
+        trees = self.roots, self.depths, self.owners
+        add_leaves(features, *trees, self.feature, self.threshold, self.left, self.value, odds)
         odds -= odds.max(axis=1, keepdims=True)
         np.exp(odds, out=odds)
         odds /= odds.sum(axis=1, keepdims=True)
@@ -131,22 +128,40 @@ def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:
     alone = len(start) == 1
     trees = [(own, tree) for each in grown._predictors for own, tree in enumerate(each)]
     sizes = [len(tree.nodes) for _, tree in trees]
-    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    nodes = np.concatenate([tree.nodes for _, tree in trees])
-    offset = np.repeat(roots, sizes)
+    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.uint32)
+    nodes = np.concatenate([_siblings_together(tree.nodes) for _, tree in trees])
     leaf = nodes["is_leaf"].astype(bool)
-    divided = nodes["feature_idx"][~leaf]
-    gained = nodes["gain"][~leaf]
+    divided, gained = nodes["feature_idx"][~leaf], nodes["gain"][~leaf]
     gains = np.bincount(divided, gained, minlength=grown.n_features_in_).astype(np.float64)
+    places = np.arange(len(nodes))
     return BoostedTrees(
         labels=grown.classes_.astype(np.int64),
         start=np.concatenate([[0.0], start]) if alone else start.astype(np.float64),
         roots=roots,
-        owners=np.array([own + alone for own, _ in trees], dtype=np.int64),
-        feature=np.where(leaf, LEAF, nodes["feature_idx"]).astype(np.int64),
-        threshold=np.where(leaf, 0.0, nodes["num_threshold"]),
-        left=np.where(leaf, 0, nodes["left"] + offset).astype(np.int64),
-        right=np.where(leaf, 0, nodes["right"] + offset).astype(np.int64),
+        depths=np.array([tree.nodes["depth"].max() for _, tree in trees], dtype=np.int64),
+        owners=np.array([own + alone for own, _ in trees], dtype=np.uint32),
+        feature=np.where(leaf, 0, nodes["feature_idx"]).astype(np.uint32),
+        threshold=np.where(leaf, np.float32(np.inf), _rounded_down(nodes["num_threshold"])),
+        left=np.where(leaf, places, nodes["left"] + np.repeat(roots, sizes)).astype(np.uint32),
         value=np.where(leaf, nodes["value"], 0.0),
         importances=gains / max(float(gains.sum()), _LEAST_GAIN),
     )
+
+
+def _siblings_together(nodes: NDArray[Any]) -> NDArray[Any]:
+    """Return a tree's nodes in an order in which every right child follows the left one."""
+    order = [0]
+    for place in order:
+        if not nodes["is_leaf"][place]:
+            order += [int(nodes["left"][place]), int(nodes["right"][place])]
+    place_of = np.empty(len(nodes), dtype=np.uint32)
+    place_of[order] = np.arange(len(nodes))
+    arranged = nodes[order].copy()
+    arranged["left"] = place_of[arranged["left"]]
+    return arranged
+
+
+def _rounded_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the largest float32 that is not above: what no float32 can tell from the original."""
+    near = thresholds.astype(np.float32)
+    return np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
