@@ -7,7 +7,7 @@ holds numbers and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ class Boosting:
     share
         Of the features, drawn anew for every node.
     """
+
+    threads_each: ClassVar[int] = 1
 
     rounds: int = 150
     rate: float = 0.06
@@ -75,7 +77,7 @@ class Boosting:
             early_stopping=False,
             random_state=seed,
         )
-        with threadpool_limits(1, user_api="openmp"):
+        with threadpool_limits(self.threads_each, user_api="openmp"):
             grower.fit(features, labels)
         return _plain(grower)
 

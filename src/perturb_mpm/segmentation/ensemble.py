@@ -7,7 +7,7 @@ calibration, for CRF parameters, for the training report. A new patient is judge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -93,11 +93,10 @@ def train_ensemble(
     folds = deal_folds(store.names, settings.folds, seed)
     shown = show_voxels(store, n_labels, seed, settings, progress)
     forests = []
-    with ThreadPoolExecutor(threads_available()) as pool:
-        for forest in pool.map(shown.forest_without, folds, range(len(folds))):
-            forests.append(forest)
-            if progress:
-                progress("forests", len(forests), len(folds))
+    for forest in shown.forests_without(folds, [(fold,) for fold in range(len(folds))]):
+        forests.append(forest)
+        if progress:
+            progress("forests", len(forests), len(folds))
     return Ensemble(n_labels, folds, tuple(forests), shown.shares())
 
 
@@ -111,8 +110,15 @@ class ShownVoxels:
     features: dict[str, NDArray[np.float32]]  # (n, F) by case
     labels: dict[str, NDArray[np.uint8]]  # (n,) by case
 
-    def forest_without(self, left_out: Sequence[str], *numbers: int) -> Forest:
-        """Return a forest of all other cases; its ``numbers`` set its seed apart."""
+    def forests_without(
+        self, left_out: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]]
+    ) -> Iterator[Forest]:
+        """Yield forests, each of all cases but some; its numbers set its seed apart."""
+        at_once = max(1, threads_available() // self.settings.trees.threads_each)
+        with ThreadPoolExecutor(at_once) as pool:
+            yield from pool.map(self._forest_without, left_out, numbers)
+
+    def _forest_without(self, left_out: Sequence[str], numbers: Sequence[int]) -> Forest:
         names = [name for name in self.labels if name not in left_out]
         labels = np.concatenate([self.labels[name] for name in names])
         if np.all(labels == labels[0]):

@@ -11,7 +11,6 @@ the one that is needed when that other is left out: each is grown once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from perturb_mpm.segmentation.ensemble import (
     train_ensemble,
 )
 from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
-from perturb_mpm.segmentation.threads import threads_available
 from perturb_mpm.segmentation.training import held_out_answers, prior_ratio
 
 
@@ -98,16 +96,12 @@ class SharedForests:
     def ensemble(self, test: str) -> Ensemble:
         """Return the ensemble of all patients but one, in folds of one patient each."""
         names = list(self.shown.labels)
-        left_out = names.index(test)
-        others = [place for place in range(len(names)) if place != left_out]
-        pairs = [(min(left_out, other), max(left_out, other)) for other in others]
+        own = names.index(test)
+        others = [place for place in range(len(names)) if place != own]
+        pairs = [(min(own, other), max(own, other)) for other in others]
         missing = [pair for pair in pairs if pair not in self.grown]
-
-        def grow(pair: tuple[int, int]) -> Forest:
-            return self.shown.forest_without([names[place] for place in pair], *pair)
-
-        with ThreadPoolExecutor(threads_available()) as pool:
-            self.grown.update(zip(missing, pool.map(grow, missing)))
+        left_out = [[names[place] for place in pair] for pair in missing]
+        self.grown.update(zip(missing, self.shown.forests_without(left_out, missing)))
         return Ensemble(
             self.shown.n_labels,
             tuple((names[other],) for other in others),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.segmentation.threads import threads_available
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier
@@ -30,6 +31,8 @@ class RandomForest:
         Voxels of every label that are added to each leaf (Laplace's rule), so that no label is
         impossible.
     """
+
+    threads_each: ClassVar[int] = threads_available()
 
     trees: int = 24
     least_leaf: int = 3
@@ -54,8 +57,10 @@ class RandomForest:
             min_samples_leaf=self.least_leaf,
             max_features="sqrt",
             random_state=seed,
+            n_jobs=self.threads_each,
         )
         forest.fit(features, labels)
+        forest.set_params(n_jobs=None)  # or a model would tell how many processors there were
         for tree in forest.estimators_:
             smooth_leaves(tree.tree_, self.smoothing)
         return RandomTrees(forest)
@@ -83,8 +88,12 @@ class RandomTrees:
 
         A label that the forest was never shown has probability 0.
         """
+        # Not by the forest's own way, which cannot be gone by several threads at once.
+        total = np.zeros((len(features), len(self.forest.classes_)))
+        for tree in self.forest.estimators_:
+            total += tree.predict_proba(features, check_input=False)
         result = np.zeros((len(features), n_labels), dtype=np.float32)
-        result[:, self.forest.classes_] = self.forest.predict_proba(features)
+        result[:, self.forest.classes_] = total / self.count
         return result
 
 
