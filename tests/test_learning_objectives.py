@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perturb_mpm.learning.objectives import (
+    Both,
     Hamming,
     IntersectionOverUnion,
     LogLikelihood,
@@ -58,6 +59,15 @@ def test_log_likelihood_and_hamming_by_hand() -> None:
     own = [0.7, 0.4, 0.8, 0.1]
     assert likelihood.value(likelihood.sums(Q, TRUTH)) == pytest.approx(np.mean(np.log(own)))
     assert hamming.value(hamming.sums(Q, TRUTH)) == pytest.approx(np.mean(own))
+
+
+def test_both_is_the_sum_of_overlap_and_likelihood() -> None:
+    both = Both()
+    parts = [MeanIntersectionOverUnion(), LogLikelihood()]
+    sums = both.sums(Q, TRUTH)
+    assert both.value(sums) == pytest.approx(sum(p.value(p.sums(Q, TRUTH)) for p in parts))
+    gradients = [p.gradient(Q, TRUTH, p.sums(Q, TRUTH)) for p in parts]
+    np.testing.assert_allclose(both.gradient(Q, TRUTH, sums), gradients[0] + gradients[1])
 
 
 def test_a_marginal_of_zero_has_a_finite_likelihood() -> None:

@@ -36,7 +36,7 @@ from perturb_mpm.segmentation.calibration import Calibration
 from perturb_mpm.segmentation.experiment import HeldOutProbabilities
 from perturb_mpm.segmentation.store import TrainingCase
 
-METHODS = ("forest", "CRF, default", "CRF, tuned for overlap", "CRF, tuned for likelihood")
+METHODS = ("forest", "CRF, default", "CRF, tuned for both", "CRF, tuned for likelihood")
 
 
 def call(*arguments: str) -> object:
@@ -91,14 +91,14 @@ def test_means_and_errors_by_hand() -> None:
     assert mean_dice(rows, "forest") == {"all": 0.5}
     assert mean_dice(rows, "CRF, default")["all"] == pytest.approx(0.7)
     assert calibration_rows(TURNS)[0].pooled_ece == pytest.approx(0.2)
-    assert "Tuned for overlap the CRF is worse than the forest in no region's mean." in (
+    assert "Tuned for both the CRF is worse than the forest in no region's mean." in (
         overlap_findings(TURNS)
     )
     assert mean_dice(rows, FIELDS)["all"] == pytest.approx(0.6)
     assert calibration_rows(TURNS)[-1].map == FIELDS
     assert calibration_rows(TURNS)[-1].log_score_nats == 0.25
     worse = with_fields([turn("a", 0.4, 30.0, [10.0, 40.0]), turn("b", 0.4, 30.0, [10.0, 40.0])])
-    assert "Tuned for overlap the CRF is worse than the forest for: all." in overlap_findings(worse)
+    assert "Tuned for both the CRF is worse than the forest for: all." in overlap_findings(worse)
 
 
 def test_each_patients_setting_is_chosen_on_the_others() -> None:
@@ -166,7 +166,7 @@ def test_the_command_on_made_up_patients(
     page = (tmp_path / "out" / "segmentation.md").read_text()
     assert "3 made-up patients" in page
     dice = {(row["method"], row["region"]): row["mean_dice"] for row in found["overlap"]}
-    assert dice["CRF, tuned for overlap", "whole tumour"] > 0.5
+    assert dice["CRF, tuned for both", "whole tumour"] > 0.5
     # What is done is not done again: the measurements are read from the folder.
     file = min((tmp_path / "out" / "turns").glob("*.json"))
     changed = json.loads(file.read_text())

@@ -17,13 +17,14 @@ from perturb_mpm.io.errors import InputError
 from perturb_mpm.io.geometry import geometry_from_affine
 from perturb_mpm.io.nifti import save_nifti
 from perturb_mpm.learning.learn import learn
+from perturb_mpm.learning.objectives import OBJECTIVES
 from perturb_mpm.learning.parameters import KernelChange, Parameters
 from perturb_mpm.pipeline.model import build_crf
 from perturb_mpm.pipeline.settings import KernelSettings, RunSettings, read_settings
 from perturb_mpm.segmentation.cases import find_cases
 from perturb_mpm.segmentation.model import SegmenterModel
 from perturb_mpm.tuning.cases import cases_of_model
-from perturb_mpm.tuning.figure import write_convergence
+from perturb_mpm.tuning.figure import WORDS, write_convergence
 from perturb_mpm.tuning.settings import tuned_settings
 from perturb_mpm.tuning.tune import deal
 
@@ -236,3 +237,7 @@ def test_the_picture_can_be_svg(tmp_path: Path) -> None:
     found = learn([crf], [truth], iterations=1, steps=2, phases=["unary"], engine="reference")
     write_convergence(tmp_path / "course.svg", found.trace, found.objective)
     assert b"<svg" in (tmp_path / "course.svg").read_bytes()
+
+
+def test_the_picture_has_words_for_every_objective() -> None:
+    assert list(WORDS) == list(OBJECTIVES)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perturb_mpm.tuning.tune import Tuned, TuningOptions
 
 Flag = Annotated[bool, Parameter(negative="")]
-Objective = Literal["iou", "mean_iou", "log_likelihood", "hamming"]
+Objective = Literal["iou", "mean_iou", "log_likelihood", "both", "hamming"]
 Phase = Literal["unary", "weights", "compatibility", "bandwidths"]
 Phases = Annotated[tuple[Phase, ...], Parameter(consume_multiple=True, negative="")]
 
@@ -74,7 +74,7 @@ def tune(
         A TOML file to start from; else the defaults of run.
     objective
         iou for overlap, all cases pooled; mean_iou for overlap, every case counting alike;
-        log_likelihood for calibrated marginals; hamming for accuracy.
+        log_likelihood for calibrated marginals; both, the sum of these two; hamming for accuracy.
     phases
         What is learned, in this order: unary (temperature and bias), weights, compatibility,
         bandwidths.

@@ -97,7 +97,8 @@ def learn(
     objective
         "iou", the mean over labels of the expected intersection over union, all volumes pooled;
         "mean_iou", the mean over volumes of the same; "log_likelihood" of the true labels, which
-        gives calibrated marginals; or "hamming", the expected accuracy.
+        gives calibrated marginals; "both", the sum of these two; or "hamming", the expected
+        accuracy.
     iterations
         Mean-field updates. What is learned holds for this many.
     phases

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 
-ObjectiveName = Literal["iou", "mean_iou", "log_likelihood", "hamming"]
+ObjectiveName = Literal["iou", "mean_iou", "log_likelihood", "both", "hamming"]
 
 # A marginal below this counts as this in a logarithm.
 SMALLEST_MARGINAL = 1e-12
@@ -139,6 +139,30 @@ class LogLikelihood(Objective):
         return gradient
 
 
+class Both(Objective):
+    """The mean overlap of volumes plus the log-likelihood: right labels, honest confidence."""
+
+    name: ObjectiveName = "both"
+    _overlap = MeanIntersectionOverUnion()
+    _likelihood = LogLikelihood()
+
+    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (2, 2): the sums of overlap, and those of likelihood."""
+        return np.stack([self._overlap.sums(q, truth), self._likelihood.sums(q, truth)])
+
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the sum of the two."""
+        return self._overlap.value(sums[0]) + self._likelihood.value(sums[1])
+
+    def gradient(
+        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return the sum of the two gradients."""
+        gradient: NDArray[Any] = self._overlap.gradient(q, truth, sums[0])
+        gradient += self._likelihood.gradient(q, truth, sums[1])
+        return gradient
+
+
 class Hamming(Objective):
     """The mean of Q_i(g_i) over voxels: the expected share of voxels that are right."""
 
@@ -168,6 +192,7 @@ OBJECTIVES: dict[str, Objective] = {
         IntersectionOverUnion(),
         MeanIntersectionOverUnion(),
         LogLikelihood(),
+        Both(),
         Hamming(),
     )
 }

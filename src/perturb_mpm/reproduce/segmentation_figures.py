@@ -28,7 +28,7 @@ _BEFORE = {
 }
 _AFTER = {
     "forest, raw": (BLACK, "o"),
-    "CRF, tuned for overlap": (RED, "D"),
+    "CRF, tuned for both": (RED, "D"),
     "CRF, tuned for likelihood": (BLUE, "^"),
     "votes, tuned for likelihood": (GREEN, "v"),
     FIELDS: (ORANGE, "s"),

@@ -28,7 +28,7 @@ from perturb_mpm.reproduce.segmentation_summary import (
     volume_scores,
 )
 
-VOTES, LIKELY_VOTES = "votes, tuned for overlap", "votes, tuned for likelihood"
+VOTES, LIKELY_VOTES = "votes, tuned for both", "votes, tuned for likelihood"
 
 _PAGE = """# Segmentation with a learned CRF
 
@@ -36,10 +36,12 @@ Written by `perturb-mpm reproduce segmentation{options}`.
 
 {origin}, one left out in each turn. {unaries}.
 
-The tuned CRF makes {iterations} mean-field iterations; its phases are {phases}, its voxels those
-within {crop:g} mm of foreground, true or likely. The default CRF has a spatial kernel of 3 mm and
-weight 1, a bilateral kernel of 20 mm, 0.5 standard deviations and weight 3, and makes
-{default_iterations} iterations. A patient without a region does not count for it.
+The CRF is tuned for both overlap (the mean over patients of the intersection over union) and
+likelihood, their sum, and for likelihood alone. Tuned it makes {iterations} mean-field iterations;
+its phases are {phases}, its voxels those within {crop:g} mm of foreground, true or likely.
+The default CRF has a spatial kernel of 3 mm and weight 1, a bilateral kernel of 20 mm, 0.5 standard
+deviations and weight 3, and makes {default_iterations} iterations. A patient without a region does
+not count for it.
 
 ## Overlap
 
@@ -47,7 +49,7 @@ weight 1, a bilateral kernel of 20 mm, 0.5 standard deviations and weight 3, and
 
 {overlap_findings}
 
-IoU of each label, the mean over patients that have it, before and after tuning for overlap:
+IoU of each label, the mean over patients that have it, before and after tuning for both:
 
 {iou}
 
@@ -66,7 +68,7 @@ all patients, and the mean over patients; log score: the mean of −ln p(truth),
 
 ## Volumes
 
-{samples} samples of the CRF tuned for overlap, with random fields: one shared by all tumour labels
+{samples} samples of the CRF tuned for both, with random fields: one shared by all tumour labels
 and one of its own for each. For each patient the length and the amplitudes are those that predict
 the volumes of all others best, with a log score of their voxels no worse than without fields and
 intervals that hold the truth in 90 % of them in every region. Each row of that table of scores
@@ -115,9 +117,9 @@ def overlap_findings(turns: Sequence[TurnResult]) -> str:
     forest = mean_dice(rows, FOREST)
     sentences = []
     names = {
-        TUNED: "Tuned for overlap the CRF is",
+        TUNED: "Tuned for both the CRF is",
         LIKELY: "Tuned for likelihood the CRF is",
-        FIELDS: "Votes of the CRF tuned for overlap, sampled with fields, are",
+        FIELDS: "Votes of the CRF tuned for both, sampled with fields, are",
     }
     for method, subject in names.items():
         tuned = mean_dice(rows, method)
@@ -139,9 +141,9 @@ def calibration_findings(turns: Sequence[TurnResult]) -> str:
         f"The temperature moves the forest's ECE from {before:.3f} to {after:.3f} over the whole "
         f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour.\n"
         f"That of votes around the tumour is {error['votes, default']:.3f} by the default CRF, "
-        f"{error[VOTES]:.3f} tuned for overlap,\n"
+        f"{error[VOTES]:.3f} tuned for both,\n"
         f"{_against(error[LIKELY_VOTES], raw)} tuned for likelihood, and\n"
-        f"{_against(error[FIELDS], raw)} tuned for overlap with fields."
+        f"{_against(error[FIELDS], raw)} tuned for both with fields."
     )
 
 

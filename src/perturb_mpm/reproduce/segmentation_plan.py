@@ -50,13 +50,13 @@ FULL = SegmentationPlan(
     iterations=5,
     phases=("weights", "compatibility"),
     steps=8,
-    strength=0.03,
+    strength=0.01,
     crop_mm=10.0,
     samples=32,
     amplitudes=tuple(
         Amplitudes(length, *nats)
         for length in (60.0, 100.0, math.inf)
-        for nats in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 1, 3), (3, 2, 3), (4, 2, 4))
+        for nats in ((0.5, 0.5, 0.5), (1, 0.5, 1), (1, 1, 1), (1, 1, 2), (2, 1, 2), (3, 1, 3))
     ),
     phantoms=6,
     phantom_mm=4.0,
@@ -66,7 +66,7 @@ QUICK = SegmentationPlan(
     iterations=3,
     phases=("weights",),
     steps=2,
-    strength=0.03,
+    strength=0.01,
     crop_mm=10.0,
     samples=4,
     amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0), Amplitudes(math.inf, 1.0, 1.0, 1.0)),

@@ -22,8 +22,8 @@ from perturb_mpm.learning.fields import (
 TurnResult = Mapping[str, Any]
 
 FOREST, DEFAULT = "forest", "CRF, default"
-TUNED, LIKELY = "CRF, tuned for overlap", "CRF, tuned for likelihood"
-FIELDS = "votes, tuned for overlap, with fields"
+TUNED, LIKELY = "CRF, tuned for both", "CRF, tuned for likelihood"
+FIELDS = "votes, tuned for both, with fields"
 
 
 @dataclass(frozen=True)

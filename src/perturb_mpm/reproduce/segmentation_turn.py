@@ -43,7 +43,7 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
     patient, regions = experiment.patients[turn.test], experiment.regions
     problems = _problems(experiment, turn, plan)
     learned = {
-        "tuned for overlap": _learned(problems, plan, "mean_iou"),
+        "tuned for both": _learned(problems, plan, "both"),
         "tuned for likelihood": _learned(problems, plan, "log_likelihood"),
     }
     del problems
@@ -85,7 +85,7 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
                 for name, q in votes.items()
             },
         },
-        "fields": _field_rows(patient, crfs["tuned for overlap"], regions, plan, domain),
+        "fields": _field_rows(patient, crfs["tuned for both"], regions, plan, domain),
         "parameters": {name: _parameters(found) for name, found in learned.items()},
     }
 

@@ -10,9 +10,11 @@ import numpy as np
 from perturb_mpm.io.atomic import atomic_open
 from perturb_mpm.learning.optimise import Step
 
-_WORDS = {
+WORDS = {
     "iou": "expected intersection over union",
+    "mean_iou": "mean over cases of the expected intersection over union",
     "log_likelihood": "log-likelihood per voxel (nats)",
+    "both": "overlap + log-likelihood per voxel (nats)",
     "hamming": "expected accuracy",
 }
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
@@ -40,7 +42,7 @@ def write_convergence(path: Path, trace: Sequence[Step], objective: str) -> None
     margin = max(high - low, 1e-6)
     axes.set_ylim(low - 0.5 * margin, high + 0.1 * margin)
     axes.set_xlabel("evaluation")
-    axes.set_ylabel(_WORDS[objective])
+    axes.set_ylabel(WORDS[objective])
     axes.legend(frameon=False, loc="lower right")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
