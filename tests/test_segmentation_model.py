@@ -366,3 +366,10 @@ def test_leaving_one_out_shares_forests_where_folds_are_single(
     assert set(alone.tuning) == {"P0", "P1", "P2", "P4"}
     for name, each in alone.tuning.items():
         assert np.array_equal(each, found["P3"].tuning[name])
+
+
+def test_three_patients_are_too_few_to_leave_one_out(
+    cases: list[TrainingCase], cache: Path
+) -> None:
+    with pytest.raises(ValueError, match="at least 4 cases to leave one out, got 3"):
+        next(held_out_probabilities(cases[:3], 4, cache=cache, settings=SETTINGS))

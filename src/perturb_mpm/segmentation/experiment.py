@@ -29,6 +29,8 @@ from perturb_mpm.segmentation.ensemble import (
 from perturb_mpm.segmentation.store import FeatureStore, TrainingCase
 from perturb_mpm.segmentation.training import held_out_answers, prior_ratio
 
+_FEWEST = 4  # one left out, one to be spoken of, two to learn from
+
 
 @dataclass(frozen=True, eq=False)
 class HeldOutProbabilities:
@@ -60,6 +62,10 @@ def held_out_probabilities(
     2 mm.
     """
     names = [case.name for case in cases]
+    if len(names) < _FEWEST:
+        raise ValueError(
+            f"there must be at least {_FEWEST} cases to leave one out, got {len(names)}"
+        )
     wanted = list(names if tests is None else tests)
     whole = FeatureStore(cases, cache)
     settings = settings or EnsembleSettings()
