@@ -36,7 +36,14 @@ from perturb_mpm.segmentation.calibration import Calibration
 from perturb_mpm.segmentation.experiment import HeldOutProbabilities
 from perturb_mpm.segmentation.store import TrainingCase
 
-METHODS = ("forest", "CRF, default", "CRF, tuned for both", "CRF, tuned for likelihood")
+METHODS = (
+    "forest",
+    "CRF, default",
+    "CRF, tuned for overlap",
+    "CRF, tuned for both",
+    "CRF, tuned for likelihood",
+    "votes, tuned for both",
+)
 
 
 def call(*arguments: str) -> object:

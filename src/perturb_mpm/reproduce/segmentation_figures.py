@@ -29,6 +29,7 @@ _BEFORE = {
 _AFTER = {
     "forest, raw": (BLACK, "o"),
     "CRF, tuned for both": (RED, "D"),
+    "votes, tuned for both": (BLACK, "P"),
     "CRF, tuned for likelihood": (BLUE, "^"),
     "votes, tuned for likelihood": (GREEN, "v"),
     FIELDS: (ORANGE, "s"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from perturb_mpm.learning.fields import FieldSetting
+from perturb_mpm.learning.objectives import ObjectiveName
 from perturb_mpm.learning.parameters import Phase
 
 DEFAULT_ITERATIONS = 10
@@ -29,6 +30,22 @@ class Amplitudes(NamedTuple):
         return FieldSetting(self.length_mm, self.shared, own)
 
 
+class Tuning(NamedTuple):
+    """What a CRF is tuned for, and how strongly it is pulled towards the start."""
+
+    name: str
+    objective: ObjectiveName
+    strength: float
+
+
+# Overlap alone does not know when to stop, with ten patients to learn from: it is pulled harder.
+TUNINGS = (
+    Tuning("tuned for overlap", "mean_iou", 0.03),
+    Tuning("tuned for both", "both", 0.01),
+    Tuning("tuned for likelihood", "log_likelihood", 0.01),
+)
+
+
 @dataclass(frozen=True)
 class SegmentationPlan:
     """Settings of tuning, sampling and fields; those of a made-up cohort beside them."""
@@ -37,7 +54,6 @@ class SegmentationPlan:
     iterations: int  # of the tuned CRF, in tuning and in testing
     phases: tuple[Phase, ...]
     steps: int
-    strength: float  # of the pull towards the start
     crop_mm: float
     samples: int
     amplitudes: tuple[Amplitudes, ...]
@@ -50,13 +66,12 @@ FULL = SegmentationPlan(
     iterations=5,
     phases=("weights", "compatibility"),
     steps=8,
-    strength=0.01,
     crop_mm=10.0,
     samples=32,
     amplitudes=tuple(
         Amplitudes(length, *nats)
         for length in (60.0, 100.0, math.inf)
-        for nats in ((0.5, 0.5, 0.5), (1, 0.5, 1), (1, 1, 1), (1, 1, 2), (2, 1, 2), (3, 1, 3))
+        for nats in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 1, 3), (3, 2, 3), (4, 2, 4))
     ),
     phantoms=6,
     phantom_mm=4.0,
@@ -66,7 +81,6 @@ QUICK = SegmentationPlan(
     iterations=3,
     phases=("weights",),
     steps=2,
-    strength=0.01,
     crop_mm=10.0,
     samples=4,
     amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0), Amplitudes(math.inf, 1.0, 1.0, 1.0)),

@@ -22,8 +22,9 @@ from perturb_mpm.learning.fields import (
 TurnResult = Mapping[str, Any]
 
 FOREST, DEFAULT = "forest", "CRF, default"
-TUNED, LIKELY = "CRF, tuned for both", "CRF, tuned for likelihood"
-FIELDS = "votes, tuned for both, with fields"
+OVERLAP, TUNED = "CRF, tuned for overlap", "CRF, tuned for both"
+LIKELY = "CRF, tuned for likelihood"
+FIELDS = "votes, tuned for overlap, with fields"
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def volume_scores(turns: Sequence[TurnResult]) -> list[VolumeScore]:
             lower, upper = interval(fields["volumes_ml"][region])
             bare = interval(plain["volumes_ml"][region])
             wanted = float(log_volume(truth))
-            centre = float(log_volume(turn["volume_ml"][TUNED][region]))
+            centre = float(log_volume(turn["volume_ml"][OVERLAP][region]))
             having = [other for other in others if other["truth_ml"][region] > 0]
             errors = np.array([_error(other, region) for other in having])
             width = _spread(errors, freedom=len(errors))
@@ -234,7 +235,7 @@ def normal_crps(mean: float, sd: float, value: float) -> float:
 
 def _error(turn: TurnResult, region: str) -> float:
     """Return log true volume − log volume of the tuned CRF."""
-    found = turn["volume_ml"][TUNED][region]
+    found = turn["volume_ml"][OVERLAP][region]
     return float(log_volume(turn["truth_ml"][region]) - log_volume(found))
 
 

@@ -16,10 +16,15 @@ from perturb_mpm.evaluation.domains import domain_mask
 from perturb_mpm.evaluation.overlap import dice
 from perturb_mpm.learning.fields import NO_FIELDS, Regions, draw_votes, score_votes
 from perturb_mpm.learning.learn import Learned, filter_maker, learn_from
-from perturb_mpm.learning.objectives import ObjectiveName, hard_iou
+from perturb_mpm.learning.objectives import hard_iou
 from perturb_mpm.learning.problem import Problem, make_problem
 from perturb_mpm.reproduce.segmentation_cases import Experiment, Patient, Turn
-from perturb_mpm.reproduce.segmentation_plan import DEFAULT_ITERATIONS, SegmentationPlan
+from perturb_mpm.reproduce.segmentation_plan import (
+    DEFAULT_ITERATIONS,
+    TUNINGS,
+    SegmentationPlan,
+    Tuning,
+)
 
 # Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
 MARGIN_MM = 10.0
@@ -42,10 +47,7 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
     """Return everything that is measured on the test patient of a turn, as JSON can hold it."""
     patient, regions = experiment.patients[turn.test], experiment.regions
     problems = _problems(experiment, turn, plan)
-    learned = {
-        "tuned for both": _learned(problems, plan, "both"),
-        "tuned for likelihood": _learned(problems, plan, "log_likelihood"),
-    }
+    learned = {tuning.name: _learned(problems, plan, tuning) for tuning in TUNINGS}
     del problems
     default = patient.crf(turn.probabilities)
     crfs = {"default": _measured(default, DEFAULT_ITERATIONS, plan.samples)}
@@ -85,7 +87,7 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
                 for name, q in votes.items()
             },
         },
-        "fields": _field_rows(patient, crfs["tuned for both"], regions, plan, domain),
+        "fields": _field_rows(patient, crfs["tuned for overlap"], regions, plan, domain),
         "parameters": {name: _parameters(found) for name, found in learned.items()},
     }
 
@@ -100,14 +102,14 @@ def _problems(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> lis
     return problems
 
 
-def _learned(problems: list[Problem], plan: SegmentationPlan, objective: ObjectiveName) -> Learned:
+def _learned(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) -> Learned:
     return learn_from(
         problems,
-        objective=objective,
+        objective=tuning.objective,
         iterations=plan.iterations,
         phases=plan.phases,
         steps=plan.steps,
-        strength=plan.strength,
+        strength=tuning.strength,
     )
 
 
