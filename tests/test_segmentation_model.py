@@ -147,6 +147,8 @@ def test_bad_settings_of_trees_are_refused() -> None:
         RandomForest(smoothing=0)
     with pytest.raises(ValueError, match="rounds must be at least 1"):
         Boosting(rounds=0)
+    with pytest.raises(ValueError, match=r"share must be at most 1, got 1.5"):
+        Boosting(share=1.5)
     with pytest.raises(ValueError, match="folds must be at least 3"):
         EnsembleSettings(folds=2)
     with pytest.raises(ValueError, match="at least 3 cases"):
@@ -292,6 +294,45 @@ def test_a_model_of_other_features_is_refused(saved: Path, tmp_path: Path) -> No
     save_skops(tmp_path / "other.skops", content)
     with pytest.raises(InputError, match="features that this version computes"):
         SegmenterModel.load(tmp_path / "other.skops")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("left", 10**6),
+        ("feature", 10**6),
+        ("roots", 10**6),
+        ("owners", 4),
+        ("depths", 10**9),
+        ("labels", 4),
+    ],
+)
+def test_trees_that_point_outside_are_refused(
+    tmp_path: Path, cases: list[TrainingCase], cache: Path, name: str, value: int
+) -> None:
+    model, _ = train_segmenter(cases, SEQUENCES, SCHEME, settings=SETTINGS, cache=cache)
+    path = tmp_path / "model.skops"
+    model.save(path)
+    SegmenterModel.load(path)
+    content = load_skops(path)
+    content["forests"][1][name][0] = value
+    save_skops(path, content)
+    with pytest.raises(InputError, match="trees of its own features and labels"):
+        SegmenterModel.load(path)
+
+
+def test_trees_of_other_kinds_of_numbers_or_other_sizes_are_refused() -> None:
+    features = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    grown = Boosting(rounds=3, least_leaf=5).grow(features, features[:, 0] > 0, 0)
+    assert grown.fits(3, 2)
+    assert not grown.fits(4, 2)
+    assert not grown.fits(3, 1)
+    assert not replace(grown, left=grown.left.astype(np.int64)).fits(3, 2)
+    assert not replace(grown, value=grown.value[1:]).fits(3, 2)
+    random = RandomForest(trees=2).grow(features, (features[:, 0] > 0).astype(int), 0)
+    assert random.fits(3, 2)
+    assert not random.fits(4, 2)
+    assert not random.fits(3, 1)
 
 
 def test_the_report_is_of_patients_the_trees_never_saw(

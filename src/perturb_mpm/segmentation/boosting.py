@@ -55,7 +55,8 @@ class Boosting:
         checks.integer(self.leaves, "leaves", minimum=2)
         checks.integer(self.least_leaf, "least_leaf", minimum=1)
         checks.number(self.shrinkage, "shrinkage", minimum=0)
-        checks.number(self.share, "share", positive=True)
+        if checks.number(self.share, "share", positive=True) > 1:
+            raise ValueError(f"share must be at most 1, got {self.share:g}")
 
     def grow(
         self, features: NDArray[np.float32], labels: NDArray[np.integer[Any]], seed: int
@@ -104,6 +105,38 @@ class BoostedTrees:
     def count(self) -> int:
         """How many trees there are."""
         return len(self.roots)
+
+    def fits(self, n_features: int, n_labels: int) -> bool:
+        """Return whether nothing points outside the trees, features and labels.
+
+        Trees are walked without looking: those of a file must be looked at before.
+        """
+        nodes, trees = len(self.left), len(self.roots)
+        wanted = (  # the array, its kind of numbers, its length
+            (self.labels, "i", len(self.labels)),
+            (self.start, "f", len(self.labels)),
+            (self.roots, "u", trees),
+            (self.depths, "i", trees),
+            (self.owners, "u", trees),
+            (self.feature, "u", nodes),
+            (self.threshold, "f", nodes),
+            (self.left, "u", nodes),
+            (self.value, "f", nodes),
+            (self.importances, "f", n_features),
+        )
+        if any(each.dtype.kind != kind or each.shape != (size,) for each, kind, size in wanted):
+            return False
+        # Where a voxel may go right there must be a node to the right.
+        furthest = self.left.astype(np.int64) + np.isfinite(self.threshold)
+        known = np.isin(self.labels, np.arange(n_labels)).all()
+        limits = (
+            (self.roots, nodes),
+            (furthest, nodes),
+            (self.feature, n_features),
+            (self.owners, len(self.labels)),
+            (self.depths, nodes),
+        )
+        return bool(known) and all(np.all(each < limit) for each, limit in limits)
 
     def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
         """Return the labels' probabilities, (n, L).

@@ -83,6 +83,12 @@ class RandomTrees:
         shares: NDArray[np.float64] = self.forest.feature_importances_
         return shares
 
+    def fits(self, n_features: int, n_labels: int) -> bool:
+        """Return whether the forest is one of so many features and labels."""
+        labels = self.forest.classes_
+        same = all(tree.n_features_in_ == n_features for tree in self.forest.estimators_)
+        return bool(same and np.isin(labels, np.arange(n_labels)).all())
+
     def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
         """Return the mean of the trees' leaves, (n, L).
 

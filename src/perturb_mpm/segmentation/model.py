@@ -107,6 +107,8 @@ def _from_content(content: dict[str, Any], source: Source) -> SegmenterModel:
         tuple(_forest(each) for each in content["forests"]),
         tuple(content["shown"]),
     )
+    if not all(forest.fits(len(content["features"]), len(labels)) for forest in ensemble.forests):
+        raise source.error("must hold trees of its own features and labels, got others or damaged")
     return SegmenterModel(
         sequences, labels, ensemble, Calibration(**calibration), content["crf_toml"]
     )
