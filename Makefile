@@ -29,10 +29,10 @@ lint: $(VENV)/.lint  ## check style and types
 	$(RUN) -m mypy
 
 bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
-	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) benchmarks/cpu.py $(BENCH_ARGS)
+	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.cpu $(BENCH_ARGS)
 
 bench-gpu: $(VENV)/.base  ## time the GPU engine, on a machine with an NVIDIA GPU and the extra gpu
-	$(RUN) benchmarks/gpu.py $(BENCH_ARGS)
+	$(RUN) -m lab.benchmarks.gpu $(BENCH_ARGS)
 
 peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C++ compiler)
 
@@ -40,7 +40,7 @@ gpu: $(VENV)/.gpu  ## install PyTorch and Triton, which the GPU engine and some 
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(PEER) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment without pip can be made even where ensurepip is missing (Debian keeps it apart);
 # the pip that is already here, or uv, then installs into it from outside.

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 
 import perturb_mpm as pm
-from perturb_mpm.tally import Tally
+from perturb_mpm.posterior.votes import Tally
 
 
 def mpm_maps(crf: pm.DenseCRF, samples: int, seed: int, **options: Any) -> np.ndarray:
@@ -18,7 +18,7 @@ def mpm_maps(crf: pm.DenseCRF, samples: int, seed: int, **options: Any) -> np.nd
 
     store = mock.Mock()  # in memory, in the place of the one on disk
     store.write.side_effect = lambda _part, labels: batches.append(labels.copy())
-    with mock.patch("perturb_mpm.sampling.SampleStore", return_value=store):
+    with mock.patch("perturb_mpm.sampling.sampling.SampleStore", return_value=store):
         posterior = pm.sample(crf, samples, seed, store="nowhere", **options)
     return checked(batches, posterior)
 
@@ -34,7 +34,7 @@ def comparator_maps(
             batches.append(labels.copy())
             super().add(labels, switched)
 
-    with mock.patch("perturb_mpm.comparators.common.Tally", Listening):
+    with mock.patch("lab.comparators.common.Tally", Listening):
         posterior = comparator(crf, samples, seed)
     return checked(batches, posterior)
 

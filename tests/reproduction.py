@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from perturb_mpm.reproduce.plan import Plan
+from lab.synthetic.plan import Plan
 
 RESULTS = {
     "reproduce-synthetic.csv",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perturb_mpm.evaluation import dice
-from perturb_mpm.pipeline.state import load_state
+from perturb_mpm.run.state import load_state
 from small_case import call, save, truth, write_files
 
 

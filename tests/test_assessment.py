@@ -11,14 +11,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.assessment.pair_table import lines_of
-from perturb_mpm.assessment.pairs import Biomarkers, resection
-from perturb_mpm.assessment.resection_calibration import calibrate, read_calibration
-from perturb_mpm.assessment.scans import Scan, scan_of
+from perturb_mpm.assess.pair_table import calibrate, lines_of, read_calibration
+from perturb_mpm.assess.scans import Biomarkers, Scan, resection, scan_of
 from perturb_mpm.cli import main
-from perturb_mpm.grid import Grid
-from perturb_mpm.io.nifti import save_nifti
-from perturb_mpm.posterior import Posterior
+from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.posterior.posterior import Posterior
 
 AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])
 SHAPE = (12, 10, 8)

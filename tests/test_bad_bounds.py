@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bad import Bad
-from perturb_mpm.bounds import (
+from perturb_mpm.posterior.bounds import (
     Precision,
     anytime_halfwidth,
     anytime_interval,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bad import Bad
-from perturb_mpm.grid import Grid
+from perturb_mpm.model.grid import Grid
 from posteriors import GRID, MASK, PARAMETERS, PROBLEM, L, of_counts, run
 
 COUNTS = np.array([[3, 1], [1, 3]])

@@ -7,12 +7,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import figures, files, synthetic
-from benchmarks.accuracy import exact_rows, sample_rows, softmax, tumour_border
-from benchmarks.measure import Plan, Row, measure
-from benchmarks.problems import Problem, crf_of, in_fours
-from benchmarks.scaling import exponents
-
+from lab.benchmarks import figures, files, synthetic
+from lab.benchmarks.accuracy import exact_rows, sample_rows, softmax, tumour_border
+from lab.benchmarks.measure import Plan, Row, measure
+from lab.benchmarks.problems import Problem, crf_of, in_fours
+from lab.benchmarks.scaling import exponents
 from perturb_mpm.engines import prepare
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.assessment.pairs import resection
-from perturb_mpm.assessment.scans import Scan
+from lab.clinical import biomarkers, biomarkers_page, quality, quality_page
+from lab.clinical.raters import compare_raters, rater_row, table
+from perturb_mpm.assess.scans import Scan, resection
 from perturb_mpm.biomarkers import wilcoxon_exact
 from perturb_mpm.cli import main
 from perturb_mpm.evaluation.rows import Row
-from perturb_mpm.reproduce.clinical import biomarkers, biomarkers_page, quality, quality_page
-from perturb_mpm.reproduce.clinical.raters import compare_raters, rater_row, table
 
 RNG = np.random.default_rng(5)
 

@@ -12,13 +12,21 @@ import pytest
 from numpy.typing import NDArray
 
 import perturb_mpm as pm
-from perturb_mpm.correction import corrector as module
-from perturb_mpm.correction.corrector import Correction, Corrector
-from perturb_mpm.correction.edits_file import EditsError, EditsFile
-from perturb_mpm.correction.reach import reach_mm, within_reach
-from perturb_mpm.correction.solving import FREE, Sampling, draw, voxel_marginals, with_held
-from perturb_mpm.grid import Grid
-from perturb_mpm.io.case import Geometry, LabelScheme
+from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.view import correction as module
+from perturb_mpm.view.correction import (
+    FREE,
+    Correction,
+    Corrector,
+    Sampling,
+    draw,
+    reach_mm,
+    voxel_marginals,
+    with_held,
+    within_reach,
+)
+from perturb_mpm.view.edits import EditsError, EditsFile
 
 SAMPLES = 24
 SEED = 3

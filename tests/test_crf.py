@@ -5,7 +5,7 @@ import pytest
 
 import perturb_mpm as pm
 from oracle import Oracle, gaussian
-from perturb_mpm import crf as crf_module
+from perturb_mpm.model import crf as crf_module
 from problems import NORMALIZATIONS, random_problem
 
 

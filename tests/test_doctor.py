@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm import inference, sampling
 from perturb_mpm.cli import doctor as command
-from perturb_mpm.cli.self_test import self_test
-from perturb_mpm.noise import gumbel
+from perturb_mpm.cli.doctor import self_test
+from perturb_mpm.inference import solving as inference
+from perturb_mpm.noise.gumbel import gumbel
+from perturb_mpm.sampling import sampling
 from small_case import call
 
 

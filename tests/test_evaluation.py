@@ -14,7 +14,6 @@ from perturb_mpm.evaluation import (
     average_precision,
     best_dice,
     binary_entropy_percent,
-    calibration,
     confusion,
     detection_curve,
     dice,
@@ -34,7 +33,10 @@ from perturb_mpm.evaluation import (
     surface_dice,
     volume_variation,
 )
-from perturb_mpm.evaluation.domains import domain_mask
+from perturb_mpm.evaluation import (
+    reliability as calibration,
+)
+from perturb_mpm.evaluation.case import domain_mask
 from perturb_mpm.evaluation.raters import pairwise_overlap
 
 A = np.array([True, True, True, False, False, False])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from perturb_mpm.evaluation import (
     auroc,
     average_precision,
-    calibration,
     detection_curve,
     error_overlap,
     filtered_curve,
@@ -21,6 +20,9 @@ from perturb_mpm.evaluation import (
     patch_counts,
     rater_correlation,
     risk_coverage,
+)
+from perturb_mpm.evaluation import (
+    reliability as calibration,
 )
 
 Measure = Callable[[np.ndarray, np.ndarray, np.ndarray], float]

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bad import Bad
-from perturb_mpm.field_nodes import NodeLattice, axis_of
-from perturb_mpm.fields import Field, node_lattices, sample_fields
-from perturb_mpm.grid import Grid
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.fields import Field, NodeLattice, axis_of, node_lattices, sample_fields
 
 
 def drawn(fields: list[Field], grid: Grid, samples: int = 1, n_labels: int = 3) -> np.ndarray:

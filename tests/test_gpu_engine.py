@@ -19,12 +19,13 @@ from interpreter import need_gpu_or_interpreter
 from perturb_mpm.engines import gpu, prepare
 from perturb_mpm.engines.cpu.solver import BLURS
 from perturb_mpm.engines.gpu import device as devices
-from perturb_mpm.engines.gpu import keys, plan
+from perturb_mpm.engines.gpu import lattice as keys
+from perturb_mpm.engines.gpu import memory as plan
+from perturb_mpm.engines.gpu.chain import factorize
 from perturb_mpm.engines.gpu.features import features_of, morton_order
-from perturb_mpm.engines.gpu.filters import factorize
 from perturb_mpm.engines.gpu.lattice import build
-from perturb_mpm.fields import Field
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.noise.perturbation import Perturbation
 from test_cpu_engine import smooth_problem
 from test_engines import four_axes, masked_volume, matrix_for_one_kernel
 

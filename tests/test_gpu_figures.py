@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import figures, files, gpu_figures
+from lab.benchmarks import figures, files, gpu_figures
 
 RESULTS = files.read_json(figures.GPU_RESULTS)
 

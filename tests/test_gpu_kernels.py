@@ -17,22 +17,22 @@ import triton
 import triton.language as tl
 
 from interpreter import need_gpu_or_interpreter
-from perturb_mpm.engines.gpu import noise_kernels, pairs_kernel
+from perturb_mpm.engines.gpu import exact as pairs_kernel
+from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.combine_kernel import Sparse, combine, combine_twin
+from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.fields import FieldDrawer
 from perturb_mpm.engines.gpu.layout import Layout
-from perturb_mpm.engines.gpu.pairs_kernel import all_pairs, all_pairs_twin, widened
+from perturb_mpm.engines.gpu.memory import Pool
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb, perturb_twin
-from perturb_mpm.engines.gpu.room import Pool
-from perturb_mpm.engines.gpu.slice_kernel import slice_group, slice_group_twin
-from perturb_mpm.engines.gpu.splat_kernel import splat, splat_twin
+from perturb_mpm.engines.gpu.tile_kernels import slice_group, slice_group_twin, splat, splat_twin
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 from perturb_mpm.engines.gpu.update_kernel import Coupling, update, update_twin
 from perturb_mpm.engines.gpu.votes_kernel import count_votes, count_votes_twin
-from perturb_mpm.grid import Grid
-from perturb_mpm.noise import bits, gumbel, key_words, uniform
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform
+from perturb_mpm.noise.perturbation import Perturbation
 from test_noise import PUBLISHED, words
 
 need_gpu_or_interpreter()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perturb_mpm.grid import Grid
+from perturb_mpm.model.grid import Grid
 
 
 @given(shape=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 100))

@@ -11,8 +11,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.io.atomic import atomic_open
-from perturb_mpm.io.nifti import save_nifti
+from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.storage.atomic import atomic_open
 
 AFFINE = np.array(
     [[-0.9, 0.1, 0.0, 12.0], [0.1, 0.9, 0.0, -7.0], [0.0, 0.0, 3.0, 5.5], [0.0, 0.0, 0.0, 1.0]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from io_files import AFFINE, SHAPE, image, probabilities, two_images, write
-from perturb_mpm.io.read_case import InputError, read_case, read_images
+from perturb_mpm.files.reading import InputError, read_case, read_images
 
 
 @dataclass(frozen=True)

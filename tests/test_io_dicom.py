@@ -11,12 +11,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.io.case import Geometry, LabelScheme
-from perturb_mpm.io.dicom import check_series, write_dicom
-from perturb_mpm.io.dicom_codes import codes_of
-from perturb_mpm.io.dicom_series import read_series
-from perturb_mpm.io.errors import InputError
-from perturb_mpm.io.geometry import geometry_from_affine
+from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.files.dicom import check_series, codes_of, read_series, write_dicom
+from perturb_mpm.files.geometry import geometry_from_affine
+from perturb_mpm.files.source import InputError
 
 hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.io.image_names import derived_names
-from perturb_mpm.io.masks import derive_mask
+from perturb_mpm.files.images import derive_mask, derived_names
 
 
 def brain(background: float, seed: int = 0) -> np.ndarray:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from io_files import AFFINE, SHAPE, probabilities, two_images, write
-from perturb_mpm.io.case import Case, LabelScheme
-from perturb_mpm.io.read_case import InputError, read_case
+from perturb_mpm.files.case import Case, LabelScheme
+from perturb_mpm.files.reading import InputError, read_case
 
 BRATS = {
     "channel_names": {"0": "T1c", "1": "FLAIR"},

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from io_files import AFFINE, SHAPE, SPACING, image, probabilities, two_images, write
-from perturb_mpm.io.case import LabelScheme
-from perturb_mpm.io.nifti import save_like
-from perturb_mpm.io.read_case import read_case, read_images
+from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.nifti import save_like
+from perturb_mpm.files.reading import read_case, read_images
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perturb_mpm.io.regions import NestedRegions, Region
+from perturb_mpm.files.regions import NestedRegions, Region
 
 
 def region(name: str, labels: set[int], painted: int) -> Region:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.io.bids import bids_names, write_bids_sidecars
-from perturb_mpm.io.case import LabelScheme
-from perturb_mpm.io.errors import InputError
-from perturb_mpm.io.json_file import write_json
-from perturb_mpm.io.tables import write_table, write_volumes
+from perturb_mpm.files.bids import bids_names, write_bids_sidecars
+from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.source import InputError
+from perturb_mpm.files.tables import write_table, write_volumes
+from perturb_mpm.storage.atomic import write_json
 
 SCHEME = LabelScheme((0, 4), ("background", 'tumour, "core"'))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.grid import Grid
+from perturb_mpm.model.grid import Grid
 
 GRID = Grid((2, 3), spacing=(1.0, 2.0))
 

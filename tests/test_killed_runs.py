@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 
 KILLS = 10
 SETTINGS = ["--samples", "60", "--iterations", "4", "--threads", "1", "--quiet"]
-LOADED_ONCE = ["perturb_mpm.cli.app", "perturb_mpm.pipeline.run", "perturb_mpm.engines.cpu.solver"]
+LOADED_ONCE = ["perturb_mpm.cli.app", "perturb_mpm.run.running", "perturb_mpm.engines.cpu.solver"]
 
 
 def start(arguments: list[str]) -> BaseProcess:
     """Start the command in a process of its own, forked from one that has the library loaded."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*LOADED_ONCE, "perturb_mpm.report.page", "nibabel"])
+    context.set_forkserver_preload([*LOADED_ONCE, "perturb_mpm.report.report", "nibabel"])
     process = context.Process(target=main, args=(arguments,))
     process.start()
     return process

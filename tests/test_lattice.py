@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu import lattice as lattices
-from perturb_mpm.engines.cpu.filters import Filter, factorize, slice_rows
+from perturb_mpm.engines.cpu.chain import Filter, factorize, slice_rows
 from perturb_mpm.engines.cpu.lattice import Blur, build
 from perturb_mpm.engines.cpu.solver import BLURS
 from perturb_mpm.engines.cpu.threads import Threads

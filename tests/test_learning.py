@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import perturb_mpm as pm
-from perturb_mpm.comparators.enumeration import Enumeration
-from perturb_mpm.learning.filters import FilterMaker
-from perturb_mpm.learning.learn import Learned, learn
+from lab.comparators.enumeration import Enumeration
+from perturb_mpm.learning.kernel_filters import FilterMaker
+from perturb_mpm.learning.learner import Learned, learn
 from perturb_mpm.learning.objectives import hard_iou
 from perturb_mpm.learning.problem import make_problem
 

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import perturb_mpm as pm
+from lab.segmentation.summary import normal_crps
 from perturb_mpm.engines import prepare
 from perturb_mpm.learning.fields import (
     NO_FIELDS,
@@ -20,7 +21,6 @@ from perturb_mpm.learning.fields import (
     log_volume,
     score,
 )
-from perturb_mpm.reproduce.segmentation_summary import normal_crps
 
 REGIONS = {"both": (1, 2), "second": (2,)}
 WIDE = FieldSetting(math.inf, 2.0, 1.0)

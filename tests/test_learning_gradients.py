@@ -12,7 +12,7 @@ import perturb_mpm as pm
 from perturb_mpm.engines.cpu.order import morton_order
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.learning import reverse
-from perturb_mpm.learning.filters import FilterMaker
+from perturb_mpm.learning.kernel_filters import FilterMaker
 from perturb_mpm.learning.objectives import OBJECTIVES, Objective
 from perturb_mpm.learning.problem import Problem, make_problem
 from perturb_mpm.learning.reverse import backwards, forwards

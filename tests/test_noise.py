@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bad import Bad
-from perturb_mpm.grid import Grid
-from perturb_mpm.noise import bits, gumbel, philox, uniform
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.gumbel import bits, gumbel, philox, uniform
 
 # Random123's own test vectors for philox4x32-10 (kat_vectors of Salmon et al. 2011): counter, key,
 # result. The last is digits of pi.

@@ -12,15 +12,15 @@ pytest.importorskip("numba", reason="engine cpu needs numba")
 import numba
 
 from perturb_mpm import checks
-from perturb_mpm.engines.cpu import noise_kernels as kernels
+from perturb_mpm.engines.cpu import perturber as kernels
 from perturb_mpm.engines.cpu.order import morton_order
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.cpu.transfer_kernels import load_problem
-from perturb_mpm.fields import Field
-from perturb_mpm.grid import Grid
-from perturb_mpm.noise import bits, gumbel, key_words, uniform
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform
+from perturb_mpm.noise.perturbation import Perturbation
 from test_noise import PUBLISHED, words
 
 RNG = np.random.default_rng(0)

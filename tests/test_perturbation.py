@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bad import Bad
-from perturb_mpm.fields import Field, sample_fields
-from perturb_mpm.grid import Grid
-from perturb_mpm.noise import gumbel
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.fields import Field, sample_fields
+from perturb_mpm.noise.gumbel import gumbel
+from perturb_mpm.noise.perturbation import Perturbation
 
 MASK = np.random.default_rng(0).random((6, 5, 4)) < 0.7
 GRID = Grid(MASK.shape, spacing=(1.0, 1.0, 3.0), mask=MASK)

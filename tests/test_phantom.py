@@ -13,9 +13,9 @@ from perturb_mpm.phantom import (
     glioblastoma,
     resected,
 )
-from perturb_mpm.phantom.atlas import atlas
+from perturb_mpm.phantom.anatomy import atlas
 from perturb_mpm.phantom.space import Grid, Source, level_for_volume
-from perturb_mpm.report.comparison import dice
+from perturb_mpm.report.truth import dice
 
 SEEDS = range(5)
 T1, T1C, T2, FLAIR = range(4)

@@ -18,7 +18,7 @@ from perturb_mpm.phantom import (
     resected,
     resection_cohort,
 )
-from perturb_mpm.report.comparison import dice
+from perturb_mpm.report.truth import dice
 
 GENEROUS, STRICT, BALANCED, MISLED = range(4)
 OEDEMA, ENHANCING, CAVITY = 2, 4, 5

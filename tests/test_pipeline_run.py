@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.io.case import Case
-from perturb_mpm.pipeline.errors import OutputError, SettingsError
-from perturb_mpm.pipeline.layout import BidsNames
-from perturb_mpm.pipeline.model import build_crf, overconfidence
-from perturb_mpm.pipeline.run import planned_bytes, run_case
-from perturb_mpm.pipeline.settings import RunSettings
+from perturb_mpm.files.case import Case
+from perturb_mpm.run.folder import BidsNames
+from perturb_mpm.run.model import build_crf, overconfidence
+from perturb_mpm.run.running import planned_bytes, run_case
+from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError
 from small_case import AFFINE, FILES, SHAPE, content, read, write_files
 
 SETTINGS = RunSettings(samples=40, seed=5, iterations=4, temperature=1.3, clip=1e-4)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from perturb_mpm.fields import Field
-from perturb_mpm.pipeline import settings as module
-from perturb_mpm.pipeline.settings import (
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.run import settings as module
+from perturb_mpm.run.settings import (
     KernelSettings,
     RunSettings,
     read_settings,

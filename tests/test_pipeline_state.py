@@ -15,16 +15,14 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.io import atomic
-from perturb_mpm.io.case import Case
-from perturb_mpm.pipeline import drawing
-from perturb_mpm.pipeline.errors import OutputError
-from perturb_mpm.pipeline.folder import held
-from perturb_mpm.pipeline.layout import layout_of
-from perturb_mpm.pipeline.model import build_crf
-from perturb_mpm.pipeline.run import run_case
-from perturb_mpm.pipeline.settings import RunSettings
-from perturb_mpm.pipeline.state import StateError, load_state, read_snapshots
+from perturb_mpm.files.case import Case
+from perturb_mpm.run import drawing
+from perturb_mpm.run.folder import held, layout_of
+from perturb_mpm.run.model import build_crf
+from perturb_mpm.run.running import run_case
+from perturb_mpm.run.settings import OutputError, RunSettings
+from perturb_mpm.run.state import StateError, load_state, read_snapshots
+from perturb_mpm.storage import atomic
 from small_case import SAME_BYTES, content, read, save, write_files
 
 SETTINGS = RunSettings(samples=60, seed=1, iterations=3)
@@ -125,7 +123,7 @@ def test_samples_and_maps_kept_before_the_votes_do_no_harm(
 
 def test_a_finished_run_is_written_again_without_sampling(case: Case, whole: Path) -> None:
     before = content(whole)
-    with mock.patch("perturb_mpm.sampler.prepare", side_effect=AssertionError("prepared")):
+    with mock.patch("perturb_mpm.sampling.sampler.prepare", side_effect=AssertionError("prepared")):
         run_case(case, SETTINGS, whole, title="whole", resume=True)
     assert content(whole) == before
 

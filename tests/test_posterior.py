@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perturb_mpm.bounds import clopper_pearson
-from perturb_mpm.grid import Grid
-from perturb_mpm.posterior import Posterior
-from perturb_mpm.posterior_parts import FRACTION_BITS, fixed_point
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.posterior.bounds import clopper_pearson
+from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.posterior.votes import FRACTION_BITS, fixed_point
 from posteriors import GRID, MASK, L, of_counts, run, sample
 
 

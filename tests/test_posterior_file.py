@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm import posterior_file
-from perturb_mpm.grid import Grid
-from perturb_mpm.posterior import Posterior
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.posterior import file as posterior_file
+from perturb_mpm.posterior.posterior import Posterior
 from posteriors import GRID, MASK, PARAMETERS, L, of_counts, run
 
 

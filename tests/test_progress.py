@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perturb_mpm.cli import progress
-from perturb_mpm.cli.progress import Lines, shown_progress
+from perturb_mpm.cli import console as progress
+from perturb_mpm.cli.console import Lines, shown_progress
 
 
 class Clock:

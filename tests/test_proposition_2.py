@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
+from lab.comparators import Enumeration, perturb_and_map
 from label_maps import comparator_maps, mpm_maps
-from perturb_mpm.bounds import total_variation_bound
-from perturb_mpm.comparators import Enumeration, perturb_and_map
-from perturb_mpm.distances import hamming_loss, total_variation, total_variation_map
+from perturb_mpm.posterior.bounds import total_variation_bound
+from perturb_mpm.posterior.distances import hamming_loss, total_variation, total_variation_map
 from problems import random_problem
 
 SAMPLES = 1000

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.reproduce.volume_cases import DATASET, Case, read_case
-from perturb_mpm.reproduce.volume_sampling import glioma_crf
-from perturb_mpm.reproduce.volume_unaries import worsened_unary
+from lab.volumes.measuring import glioma_crf
+from lab.volumes.patients import DATASET, Case, read_case, worsened_unary
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENT = "BraTS2021_01658"

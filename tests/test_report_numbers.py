@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from perturb_mpm.report import words
-from perturb_mpm.report.agreement import compare_with_truth
-from perturb_mpm.report.charts import round_ticks, settling_curve, volume_histogram
 from perturb_mpm.report.data import Snapshot
-from perturb_mpm.report.settling import changes_bits, shown_snapshots
-from perturb_mpm.report.volumes import LabelVolume, label_volumes
+from perturb_mpm.report.truth import compare_with_truth
+from perturb_mpm.report.volumes import (
+    LabelVolume,
+    changes_bits,
+    label_volumes,
+    round_ticks,
+    settling_curve,
+    shown_snapshots,
+    volume_histogram,
+)
 from report_cases import report_case
 
 SHAPE = (4, 5, 6)

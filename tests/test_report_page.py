@@ -12,8 +12,8 @@ import pytest
 
 from browser import open_page
 from perturb_mpm.report.data import ReportData, Snapshot
-from perturb_mpm.report.page import render_report, write_report
-from perturb_mpm.report.regions import uncertain_regions
+from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.report import render_report, write_report
 from report_cases import report_case
 
 NARROW = "reflect voxel noise alone and are far too narrow"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.regions import Region, uncertain_regions, uncertain_voxels
+from perturb_mpm.report.places import Region, uncertain_regions, uncertain_voxels
 from report_cases import entropy_bits, report_case
 from test_report_planes import turned
 

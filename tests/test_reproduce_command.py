@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.synthetic.command import _progress_bar
 from perturb_mpm.cli import main
-from perturb_mpm.cli.reproduce import _progress_bar
 from reproduction import RESULTS, TINY
 
 COMMAND = ("reproduce", "synthetic")
@@ -24,14 +24,14 @@ def call(*arguments: str) -> int:
 
 @pytest.fixture(autouse=True)
 def quick_is_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perturb_mpm.reproduce.plan.QUICK", TINY)
+    monkeypatch.setattr("lab.synthetic.plan.QUICK", TINY)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("synthetic") / "made" / "here"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perturb_mpm.reproduce.plan.QUICK", TINY)
+        patch.setattr("lab.synthetic.plan.QUICK", TINY)
         assert call(*COMMAND, "--quick", "--output", str(folder), "--quiet") == 0
     return folder
 

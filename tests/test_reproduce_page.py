@@ -3,17 +3,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.reproduce import synthetic
-from perturb_mpm.reproduce.beaten import beaten_in_map
-from perturb_mpm.reproduce.claims import claims
-from perturb_mpm.reproduce.page import page
-from perturb_mpm.reproduce.readings import readings
-from perturb_mpm.reproduce.rows import Row
-from perturb_mpm.reproduce.run import measured
-from perturb_mpm.reproduce.single_voxel import single_voxel
-from perturb_mpm.reproduce.summary import Summary, summarise
-from perturb_mpm.reproduce.synthetic import Setting, errors, problem
-from perturb_mpm.reproduce.words import count, listed, paragraph, power, table
+from lab.synthetic import measuring as synthetic
+from lab.synthetic.claims import claims
+from lab.synthetic.measuring import Row, Setting, errors, problem, single_voxel
+from lab.synthetic.run import measured
+from lab.synthetic.summary import (
+    Summary,
+    beaten_in_map,
+    count,
+    listed,
+    paragraph,
+    power,
+    readings,
+    summarise,
+    table,
+)
+from lab.synthetic.synthetic_page import page
 from reproduction import TINY
 
 

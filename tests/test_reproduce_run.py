@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perturb_mpm.reproduce.parts import parts_of
-from perturb_mpm.reproduce.plan import FULL, QUICK, Plan
-from perturb_mpm.reproduce.run import measured, reproduce_synthetic
-from perturb_mpm.reproduce.store import OtherSettingsError, PartStore
-from perturb_mpm.reproduce.summary import summarise
-from perturb_mpm.reproduce.table import COLUMNS, csv_bytes
+from lab.store import OtherSettingsError, PartStore
+from lab.synthetic.plan import FULL, QUICK, Plan, parts_of
+from lab.synthetic.run import measured, reproduce_synthetic
+from lab.synthetic.summary import COLUMNS, csv_bytes, summarise
 from reproduction import RESULTS, TINY
 
 

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perturb_mpm.cli import main
-from perturb_mpm.io.nifti import save_nifti
-from perturb_mpm.learning.fields import FieldSetting
-from perturb_mpm.reproduce.segmentation import reproduce_segmentation
-from perturb_mpm.reproduce.segmentation_cases import Turn, load_turn, save_turn
-from perturb_mpm.reproduce.segmentation_page import overlap_findings, table, volume_csv
-from perturb_mpm.reproduce.segmentation_summary import (
+from lab.segmentation import left_out as experiment
+from lab.segmentation.left_out import HeldOutProbabilities
+from lab.segmentation.patients import Turn, load_turn, save_turn
+from lab.segmentation.run import reproduce_segmentation
+from lab.segmentation.segmentation_page import overlap_findings, table, volume_csv
+from lab.segmentation.summary import (
     FIELDS,
     calibration_rows,
     chosen_settings,
@@ -31,10 +30,11 @@ from perturb_mpm.reproduce.segmentation_summary import (
     volume_scores,
     with_fields,
 )
-from perturb_mpm.segmentation import experiment
-from perturb_mpm.segmentation.calibration import Calibration
-from perturb_mpm.segmentation.experiment import HeldOutProbabilities
-from perturb_mpm.segmentation.store import TrainingCase
+from perturb_mpm.cli import main
+from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.learning.fields import FieldSetting
+from perturb_mpm.segmenter.calibration import Calibration
+from perturb_mpm.segmenter.feature_store import TrainingCase
 
 METHODS = (
     "forest",

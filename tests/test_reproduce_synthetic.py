@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
+from lab.comparators import Enumeration
+from lab.synthetic import measuring as synthetic
+from lab.synthetic.measuring import Setting, errors, problem
 from oracle import softmax
-from perturb_mpm.comparators import Enumeration
 from perturb_mpm.engines import prepare
 from perturb_mpm.engines.reference import kernel_matrix
-from perturb_mpm.noise import gumbel
-from perturb_mpm.reproduce import synthetic
-from perturb_mpm.reproduce.synthetic import Setting, errors, problem
+from perturb_mpm.noise.gumbel import gumbel
 
 SETTINGS = [Setting(1.0, 1.0, False), Setting(1.0, 0.7, True), Setting(3.0, 0.5, False)]
 DRAWS = range(20)

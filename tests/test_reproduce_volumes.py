@@ -13,19 +13,20 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.cli import main
-from perturb_mpm.engines import prepare
-from perturb_mpm.phantom import glioblastoma
-from perturb_mpm.reproduce import volume_cases, volume_unaries
-from perturb_mpm.reproduce.volume_page import interval_coverage
-from perturb_mpm.reproduce.volume_sampling import (
+from lab.volumes import patients as volume_cases
+from lab.volumes import patients as volume_unaries
+from lab.volumes.measuring import (
     PAPER,
     SETTINGS,
     FieldSetting,
     glioma_crf,
+    reproduce_volumes,
     sampled_volumes_ml,
 )
-from perturb_mpm.reproduce.volumes import reproduce_volumes
+from lab.volumes.volume_page import interval_coverage
+from perturb_mpm.cli import main
+from perturb_mpm.engines import prepare
+from perturb_mpm.phantom import glioblastoma
 
 SPACING = (8.0, 8.0, 8.0)
 

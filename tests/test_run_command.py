@@ -19,9 +19,9 @@ import pytest
 
 import perturb_mpm as pm
 from perturb_mpm.cli import run as command
-from perturb_mpm.io import atomic
-from perturb_mpm.io.case import LabelScheme
-from perturb_mpm.pipeline.settings import RunSettings, write_settings
+from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.run.settings import RunSettings, write_settings
+from perturb_mpm.storage import atomic
 from small_case import (
     AFFINE,
     FILES,
@@ -453,7 +453,7 @@ def test_a_model_makes_the_probabilities(
     given = ["--model", str(patient / "model.skops"), "--output", str(other), *QUICK]
     made = (probabilities(), LabelScheme((0, 1, 2), ("background", "label_1", "label_2")))
     with mock.patch(
-        "perturb_mpm.segmentation.model.probabilities_from_model", return_value=made
+        "perturb_mpm.segmenter.model.probabilities_from_model", return_value=made
     ) as model:
         assert call("run", *options(patient)[:3], *given) == 0
         assert call("run", *options(patient)[:3], *given, "--label-values", "0", "1") == 2

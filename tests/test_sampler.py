@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm import sampler as module
-from perturb_mpm.sampler import Sampler
+from perturb_mpm.sampling import sampler as module
+from perturb_mpm.sampling.sampler import Sampler
 
 
 def coupled() -> pm.DenseCRF:

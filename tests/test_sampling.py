@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.noise.perturbation import Perturbation
 
 ENGINES = [("reference", "exact"), ("cpu", "exact"), ("cpu", "calibrated")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.segmentation.calibration import (
+from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
     dice,
@@ -13,7 +13,7 @@ from perturb_mpm.segmentation.calibration import (
     fit_calibration,
     log_loss,
 )
-from perturb_mpm.segmentation.draw import DrawSettings, draw_voxels, label_shares
+from perturb_mpm.segmenter.feature_store import DrawSettings, draw_voxels, label_shares
 
 
 def gaussian_patient(

@@ -9,12 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.io.case import LabelScheme
-from perturb_mpm.io.errors import InputError, Source
-from perturb_mpm.io.label_map import label_indices
-from perturb_mpm.segmentation.cases import find_cases, read_labelled, training_cases
-from perturb_mpm.segmentation.schemes import SCHEMES, scheme_of
-from perturb_mpm.segmentation.sequences import select_sequences, standard_name
+from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.probabilities import label_indices
+from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.segmenter.cases import (
+    SCHEMES,
+    find_cases,
+    read_labelled,
+    scheme_of,
+    training_cases,
+)
+from perturb_mpm.segmenter.preprocessing import select_sequences, standard_name
 from tiny_cohort import SEQUENCES, VALUES, make_patient, write_cohort, write_patient
 
 SCHEME = SCHEMES["brats2021"]
@@ -108,7 +113,7 @@ def test_another_label_scheme_is_refused(brats: Path) -> None:
 
 
 def test_labels_on_another_grid_are_refused(tmp_path: Path) -> None:
-    from perturb_mpm.io.nifti import save_nifti
+    from perturb_mpm.files.nifti import save_nifti
 
     folder = write_patient(tmp_path, "P", 0)
     save_nifti(folder / "P_seg.nii.gz", np.zeros((18, 16, 14), np.uint8), np.eye(4))

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.segmentation.features.document import features_page
-from perturb_mpm.segmentation.features.table import (
+from lab.features_page import features_page
+from perturb_mpm.segmenter.feature_store import feature_table
+from perturb_mpm.segmenter.features import (
     FAMILIES,
     family_names,
     feature_names,
     features_in_slabs,
+    gradient_magnitude,
 )
-from perturb_mpm.segmentation.features.texture import gradient_magnitude
-from perturb_mpm.segmentation.plane import Plane, midsagittal_plane
-from perturb_mpm.segmentation.scene import Scene, Slab
-from perturb_mpm.segmentation.store import feature_table
+from perturb_mpm.segmenter.plane import Plane, midsagittal_plane
+from perturb_mpm.segmenter.scene import Scene, Slab
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("t1", "t1c")

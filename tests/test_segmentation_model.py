@@ -15,30 +15,19 @@ import skops.io
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from perturb_mpm.io.case import ImageSet
-from perturb_mpm.io.errors import InputError, Source
-from perturb_mpm.io.geometry import geometry_from_affine
-from perturb_mpm.segmentation.boosting import Boosting
-from perturb_mpm.segmentation.cases import find_cases, training_cases
-from perturb_mpm.segmentation.draw import DrawSettings
-from perturb_mpm.segmentation.ensemble import (
-    EnsembleSettings,
-    deal_folds,
-    show_voxels,
-    train_ensemble,
-)
-from perturb_mpm.segmentation.experiment import SharedForests, held_out_probabilities
-from perturb_mpm.segmentation.forest import RandomForest
-from perturb_mpm.segmentation.model import (
-    SegmenterModel,
-    probabilities_from_model,
-    require_scheme,
-)
-from perturb_mpm.segmentation.model_file import load_skops, save_skops
-from perturb_mpm.segmentation.preprocessing import prepare
-from perturb_mpm.segmentation.schemes import SCHEMES
-from perturb_mpm.segmentation.store import FeatureStore, Labelled, TrainingCase
-from perturb_mpm.segmentation.training import TrainingReport, train_segmenter
+from lab.segmentation.left_out import SharedForests, held_out_probabilities
+from perturb_mpm.files.case import ImageSet
+from perturb_mpm.files.geometry import geometry_from_affine
+from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.segmenter.boosting import Boosting
+from perturb_mpm.segmenter.cases import SCHEMES, find_cases, training_cases
+from perturb_mpm.segmenter.ensemble import EnsembleSettings, deal_folds, show_voxels, train_ensemble
+from perturb_mpm.segmenter.feature_store import DrawSettings, FeatureStore, Labelled, TrainingCase
+from perturb_mpm.segmenter.forest import RandomForest
+from perturb_mpm.segmenter.model import SegmenterModel, probabilities_from_model, require_scheme
+from perturb_mpm.segmenter.model_file import load_skops, save_skops
+from perturb_mpm.segmenter.preprocessing import prepare
+from perturb_mpm.segmenter.training import TrainingReport, train_segmenter
 from tiny_cohort import AFFINE, SEQUENCES, make_patient, write_cohort
 
 SCHEME = SCHEMES["brats2021"]

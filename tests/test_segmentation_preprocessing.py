@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from perturb_mpm.segmentation.preprocessing import bounding_box, prepare, robust_scores
+from perturb_mpm.segmenter.preprocessing import bounding_box, prepare, robust_scores
 
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
 

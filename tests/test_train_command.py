@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perturb_mpm.cli import main
-from perturb_mpm.segmentation.boosting import BoostedTrees
-from perturb_mpm.segmentation.forest import RandomTrees
-from perturb_mpm.segmentation.model import SegmenterModel
+from perturb_mpm.segmenter.boosting import BoostedTrees
+from perturb_mpm.segmenter.forest import RandomTrees
+from perturb_mpm.segmenter.model import SegmenterModel
 from tiny_cohort import write_cohort
 
 

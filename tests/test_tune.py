@@ -12,21 +12,19 @@ import pytest
 from numpy.typing import NDArray
 
 from perturb_mpm.cli import main
-from perturb_mpm.io.case import Case, LabelScheme
-from perturb_mpm.io.errors import InputError
-from perturb_mpm.io.geometry import geometry_from_affine
-from perturb_mpm.io.nifti import save_nifti
-from perturb_mpm.learning.learn import learn
+from perturb_mpm.files.case import Case, LabelScheme
+from perturb_mpm.files.geometry import geometry_from_affine
+from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.files.source import InputError
+from perturb_mpm.learning.learner import learn
 from perturb_mpm.learning.objectives import OBJECTIVES
 from perturb_mpm.learning.parameters import KernelChange, Parameters
-from perturb_mpm.pipeline.model import build_crf
-from perturb_mpm.pipeline.settings import KernelSettings, RunSettings, read_settings
-from perturb_mpm.segmentation.cases import find_cases
-from perturb_mpm.segmentation.model import SegmenterModel
-from perturb_mpm.tuning.cases import cases_of_model
-from perturb_mpm.tuning.figure import WORDS, write_convergence
-from perturb_mpm.tuning.settings import tuned_settings
-from perturb_mpm.tuning.tune import deal
+from perturb_mpm.run.model import build_crf
+from perturb_mpm.run.settings import KernelSettings, RunSettings, read_settings
+from perturb_mpm.segmenter.cases import find_cases
+from perturb_mpm.segmenter.model import SegmenterModel
+from perturb_mpm.tune.cases import cases_of_model
+from perturb_mpm.tune.tuning import WORDS, deal, tuned_settings, write_convergence
 
 START = RunSettings(
     temperature=1.5,

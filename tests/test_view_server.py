@@ -19,14 +19,13 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.cli.errors import UsageError
+from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import view
-from perturb_mpm.io.case import Geometry, LabelScheme
-from perturb_mpm.serving import session as session_module
-from perturb_mpm.serving.requests import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER
-from perturb_mpm.serving.server import ViewServer
-from perturb_mpm.serving.session import Session, open_session
-from perturb_mpm.serving.volumes import Volumes
+from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.view import session as session_module
+from perturb_mpm.view.content import Volumes
+from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
+from perturb_mpm.view.session import Session, open_session
 from viewer_run import NAMES, SHAPE, VALUES, copy_run
 
 CORE = 2

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from browser import OpenPage, open_page
-from perturb_mpm.serving.server import ViewServer
-from perturb_mpm.serving.session import open_session
+from perturb_mpm.view.server import ViewServer
+from perturb_mpm.view.session import open_session
 from viewer_run import SHAPE, VALUES, copy_run
 
 OEDEMA, CORE = 1, 2
@@ -192,7 +192,7 @@ def test_failures_are_told_in_words(server: ViewServer, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("perturb_mpm.serving.session.write_kept", full)
+    monkeypatch.setattr("perturb_mpm.view.session.write_kept", full)
     with open_page(server.address, width=700, height=620) as opened:
         ready(opened)
         choose_pen(opened, CORE)

@@ -13,12 +13,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.report import packing
+from perturb_mpm.report import embedded as packing
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.packing import pack
-from perturb_mpm.report.viewer import POLICY, viewer_fragment
-from perturb_mpm.viewer.assets import asset, niivue
-from perturb_mpm.viewer.turning import Turning, box_around
+from perturb_mpm.report.embedded import POLICY, pack, viewer_fragment
+from perturb_mpm.report.viewer import Turning, asset, box_around, niivue
 
 SHAPE = (17, 20, 13)
 BOX = (slice(2, 13), slice(3, 16), slice(1, 12))  # of the mask, three voxels wider

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from browser import OpenPage, open_page
-from perturb_mpm.pipeline.state import RunState, load_state
+from perturb_mpm.run.state import RunState, load_state
 from viewer_run import NAMES, copy_run
 
 PLAIN_GREY = 40  # of 255: the most that red, green and blue of a grey pixel differ

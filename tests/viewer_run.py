@@ -11,9 +11,9 @@ from tempfile import mkdtemp
 import nibabel as nib
 import numpy as np
 
-from perturb_mpm.io.case import Case, Geometry, LabelScheme
-from perturb_mpm.pipeline.run import run_case
-from perturb_mpm.pipeline.settings import KernelSettings, RunSettings
+from perturb_mpm.files.case import Case, Geometry, LabelScheme
+from perturb_mpm.run.running import run_case
+from perturb_mpm.run.settings import KernelSettings, RunSettings
 
 SHAPE = (30, 34, 26)
 SPACING = (4.0, 4.0, 4.0)

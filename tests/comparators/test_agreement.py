@@ -11,8 +11,7 @@ from agreement import disagreement, size_distribution
 from scipy.stats import chisquare
 
 import perturb_mpm as pm
-from oracle import softmax
-from perturb_mpm.comparators import (
+from lab.comparators import (
     Enumeration,
     contours,
     exact,
@@ -22,10 +21,11 @@ from perturb_mpm.comparators import (
     perturb_and_map,
     unary_only,
 )
-from perturb_mpm.distances import total_variation
-from perturb_mpm.noise import gumbel
-from perturb_mpm.posterior import Posterior
-from perturb_mpm.sampling import sample
+from oracle import softmax
+from perturb_mpm.noise.gumbel import gumbel
+from perturb_mpm.posterior.distances import total_variation
+from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.sampling.sampling import sample
 from problems import random_problem
 
 SAMPLES = 20_000
@@ -175,7 +175,7 @@ def test_samples_of_another_problem_or_method_do_not_merge(comparator: Comparato
 
 
 def test_streams_of_random_numbers_are_all_different() -> None:
-    from perturb_mpm.comparators.common import generator
+    from lab.comparators.common import generator
 
     names = [
         (method, seed, number)

@@ -5,11 +5,10 @@ import pytest
 from agreement import disagreement
 from scipy.stats import norm
 
-from perturb_mpm.comparators import contours
-from perturb_mpm.comparators.contours import GaussianField
-from perturb_mpm.comparators.fast_marching import march
-from perturb_mpm.comparators.signed_distance import euclidean, geodesic
-from perturb_mpm.grid import Grid
+from lab.comparators import contours
+from lab.comparators.contours import GaussianField, euclidean, geodesic
+from lab.comparators.fast_marching import march
+from perturb_mpm.model.grid import Grid
 
 
 def disc(size: int = 41, radius: float = 12.0) -> np.ndarray:

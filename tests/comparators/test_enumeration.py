@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perturb_mpm as pm
+from lab.comparators import Enumeration, GridCRF, exact
 from oracle import softmax
-from perturb_mpm.comparators import Enumeration, GridCRF, exact
 from problems import NORMALIZATIONS, random_problem
 
 
@@ -84,7 +84,7 @@ def test_it_equals_the_oracle(
 
 def test_rows_are_worked_on_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     crf, oracle = random_problem(4, (2, 4), 3)
-    from perturb_mpm.comparators import states
+    from lab.comparators import enumeration as states
 
     monkeypatch.setattr(states, "_CHUNK", 100)
     found = Enumeration(crf)

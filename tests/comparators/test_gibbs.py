@@ -7,8 +7,8 @@ import pytest
 from agreement import disagreement
 
 import perturb_mpm as pm
-from perturb_mpm.comparators import Enumeration, GridCRF, gibbs, run_chains
-from perturb_mpm.comparators.diagnostics import effective_samples, split_r_hat
+from lab.comparators import Enumeration, GridCRF, gibbs, run_chains
+from lab.comparators.gibbs import effective_samples, split_r_hat
 from problems import NORMALIZATIONS, random_problem
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.comparators import GridCRF
+from lab.comparators import GridCRF
 
 
 @pytest.mark.parametrize(

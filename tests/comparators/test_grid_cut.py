@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from perturb_mpm.comparators import (
+from lab.comparators import (
     Enumeration,
     GridCRF,
     graph_cut,
@@ -64,7 +64,7 @@ class TestGraphCut:
         assert solved >= 22
 
     def test_an_expansion_never_raises_the_energy(self) -> None:
-        from perturb_mpm.comparators.grid_cut import expand
+        from lab.comparators.grid_cut import expand
 
         rng = np.random.default_rng(0)
         for seed in range(10):
@@ -78,7 +78,7 @@ class TestGraphCut:
                 energy = after
 
     def test_an_expansion_is_the_best_of_all(self) -> None:
-        from perturb_mpm.comparators.grid_cut import expand
+        from lab.comparators.grid_cut import expand
 
         crf = random_grid(3, (2, 4), 3, weight=1.0, neighbours="all")
         labels = np.array([0, 1, 2, 1, 1, 0, 2, 2], dtype=np.uint8)

@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 import perturb_mpm as pm
-from label_maps import comparator_maps
-from perturb_mpm.comparators import (
+from lab.comparators import (
     Enumeration,
     GridCRF,
     exact,
@@ -19,8 +18,9 @@ from perturb_mpm.comparators import (
     independent,
     perturb_and_map,
 )
-from perturb_mpm.noise import gumbel
-from perturb_mpm.posterior import Posterior
+from label_maps import comparator_maps
+from perturb_mpm.noise.gumbel import gumbel
+from perturb_mpm.posterior.posterior import Posterior
 from problems import random_problem
 
 SAMPLES = 8000

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from perturb_mpm.biomarkers.agreement import bland_altman, icc, kendalls_w
 from perturb_mpm.biomarkers.intervals import conformal_widening, coverage, crps
-from perturb_mpm.biomarkers.multiple import bonferroni, holm
 from perturb_mpm.biomarkers.resection import (
-    distribution,
-    extent_of_resection,
-    paired_samples,
-    region_volume_ml,
-)
-from perturb_mpm.biomarkers.resection_classes import (
     KARSCHNIA_2021,
     RANO_RESECT,
     ResectionClass,
     class_probabilities,
     classify,
+    distribution,
+    extent_of_resection,
+    paired_samples,
+    region_volume_ml,
 )
-from perturb_mpm.biomarkers.signed_rank import hodges_lehmann, wilcoxon_exact
+from perturb_mpm.biomarkers.signed_rank import bonferroni, hodges_lehmann, holm, wilcoxon_exact
 
 __all__ = [
     "extent_of_resection",

@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from perturb_mpm.cli.errors import UsageError
+from perturb_mpm.cli.console import UsageError
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+__all__ = ["main", "run_app"]
 
 _EXIT_FAILED, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
+    """Run the command line ``perturb-mpm`` and exit."""
+    from perturb_mpm.cli.app import app
+
+    run_app(app, arguments)
+
+
+def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
+    """Run the commands of ``app`` and exit.
 
     The code is 0 when all is done, 2 for bad input (arguments, files, a folder that cannot be
     written to), 130 when interrupted, and 1 for other failures.
     """
     from cyclopts import CycloptsError
 
-    from perturb_mpm.cli.app import app
-
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except (CycloptsError, UsageError) as error:
-        _fail(str(error), _EXIT_USAGE)
+        _fail(app.name[0], str(error), _EXIT_USAGE)
     except (OSError, MemoryError) as error:
-        _fail(str(error), _EXIT_FAILED)
+        _fail(app.name[0], str(error), _EXIT_FAILED)
     except KeyboardInterrupt as error:
-        _fail(str(error) or "interrupted", _EXIT_INTERRUPTED)
+        _fail(app.name[0], str(error) or "interrupted", _EXIT_INTERRUPTED)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(name: str, message: str, code: int) -> None:
     """Say in one line what went wrong, and exit."""
     line = " ".join(message.split())
-    sys.stderr.write(f"perturb-mpm: {line}\n")
+    sys.stderr.write(f"{name}: {line}\n")
     raise SystemExit(code)

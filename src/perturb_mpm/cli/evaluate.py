@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.errors import UsageError
-from perturb_mpm.cli.output import prepare_folder
+from perturb_mpm.cli.console import UsageError, prepare_folder
 
 if TYPE_CHECKING:
-    from perturb_mpm.assessment.cohort_table import Entry
+    from perturb_mpm.assess.sources import Entry
     from perturb_mpm.evaluation.rows import Summary
-    from perturb_mpm.io.case import LabelScheme
+    from perturb_mpm.files.case import LabelScheme
+
 
 Flag = Annotated[bool, Parameter(negative="")]
 Repeated = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")]
@@ -70,12 +70,12 @@ def evaluate(
     scheme = _scheme(label_values, label_names)
     folder = prepare_folder(output)
 
-    from perturb_mpm.assessment.measure import measure_entry
-    from perturb_mpm.assessment.page import write_evaluation
+    from perturb_mpm.assess.evaluation_page import write_evaluation
+    from perturb_mpm.assess.measure import measure_entry
     from perturb_mpm.evaluation.rows import summarise
-    from perturb_mpm.io.errors import InputError
-    from perturb_mpm.io.json_file import write_json
-    from perturb_mpm.io.tables import write_table
+    from perturb_mpm.files.source import InputError
+    from perturb_mpm.files.tables import write_table
+    from perturb_mpm.storage.atomic import write_json
 
     try:
         measured = [
@@ -107,8 +107,8 @@ def _entries(
     mask: Path | None,
     table: Path | None,
 ) -> list[Entry]:
-    from perturb_mpm.assessment.cohort_table import Entry, read_cohort
-    from perturb_mpm.io.errors import InputError
+    from perturb_mpm.assess.sources import Entry, read_cohort
+    from perturb_mpm.files.source import InputError
 
     if (prediction is None) == (table is None):
         raise UsageError("give --prediction for one case or --table for a cohort, one of the two")
@@ -128,7 +128,7 @@ def _entries(
 
 
 def _scheme(values: list[int] | None, names: list[str] | None) -> LabelScheme | None:
-    from perturb_mpm.io.case import LabelScheme
+    from perturb_mpm.files.case import LabelScheme
 
     if values is None:
         if names is not None:
@@ -163,7 +163,7 @@ def _print(summaries: list[Summary], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from perturb_mpm.assessment.page import number
+    from perturb_mpm.assess.evaluation_page import number
 
     means = {(s.region, s.against, s.domain, s.metric): s.mean for s in summaries}
     table = Table(caption="within 10 mm of the foreground where not of the whole region")

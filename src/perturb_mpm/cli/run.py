@@ -2,21 +2,292 @@
 
 from __future__ import annotations
 
+import hashlib
 import json as json_format
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from perturb_mpm.cli.errors import UsageError
-from perturb_mpm.cli.progress import shown_progress
-from perturb_mpm.cli.run_model import case_of_model
-from perturb_mpm.cli.run_options import ComputeOptions, InputOptions, ModelOptions, OutputOptions
-from perturb_mpm.cli.run_settings import enough_samples, settings_from_options
+from cyclopts import Group, Parameter
+
+from perturb_mpm.cli.console import UsageError, shown_progress
 
 if TYPE_CHECKING:
-    from perturb_mpm.io.case import Case
-    from perturb_mpm.pipeline.layout import BidsNames
-    from perturb_mpm.pipeline.progress import Progress
-    from perturb_mpm.pipeline.run import RunResult
+    from perturb_mpm.files.case import Case, LabelScheme
+    from perturb_mpm.run.drawing import Progress
+    from perturb_mpm.run.folder import BidsNames
+    from perturb_mpm.run.running import RunResult
+    from perturb_mpm.run.settings import KernelSettings, RunSettings
+
+
+def case_of_model(inputs: InputOptions, model: Path, progress: Progress) -> Case:
+    """Read the images, and let the model say how probable each label is."""
+    from perturb_mpm.files.case import Case
+    from perturb_mpm.files.images import read_images
+    from perturb_mpm.segmenter.model import probabilities_from_model
+
+    if not model.is_file():
+        raise UsageError(f"--model must be a file, got {model}, which is not there")
+    found = read_images(inputs.image, mask=inputs.mask, image_names=inputs.image_names)
+    progress.stage("classifying the voxels")
+    probabilities, labels = probabilities_from_model(model, found)
+    return Case(
+        images=found.images,
+        probabilities=probabilities,
+        mask=found.mask,
+        mask_origin=found.mask_origin,
+        labels=_renamed(labels, inputs),
+        geometry=found.geometry,
+        hashes={**found.hashes, model.name: hashlib.sha256(model.read_bytes()).hexdigest()},
+        warnings=found.warnings,
+    )
+
+
+def _renamed(labels: LabelScheme, inputs: InputOptions) -> LabelScheme:
+    """Return the model's labels with the values and names that the user gave."""
+    for option, given in (
+        ("--label-values", inputs.label_values),
+        ("--label-names", inputs.label_names),
+    ):
+        if given is not None and len(given) != len(labels):
+            raise UsageError(
+                f"{option} must give one for each of the model's {len(labels)} labels, "
+                f"got {len(given)}"
+            )
+    try:
+        return replace(
+            labels,
+            values=tuple(inputs.label_values or labels.values),
+            names=tuple(inputs.label_names or labels.names),
+        )
+    except ValueError as error:
+        raise UsageError(f"--label-values, --label-names: {error}") from error
+
+
+_SAME_NAME = ("samples", "seed", "until", "iterations", "temperature", "clip", "estimator")
+
+
+def settings_from_options(
+    model: ModelOptions, compute: ComputeOptions, colour_map: str | None
+) -> RunSettings:
+    """Return the settings; what is wrong with them is a UsageError."""
+    from perturb_mpm.run.settings import RunSettings, read_settings
+
+    given = {name: getattr(model, name) for name in _SAME_NAME} | vars(compute)
+    given["colour_map"] = colour_map
+    try:
+        settings = RunSettings() if model.settings is None else read_settings(model.settings)
+        kernels = _kernels(settings, model)
+        values = {name: value for name, value in given.items() if value is not None}
+        return replace(settings, kernels=kernels, **values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def enough_samples(settings: RunSettings, model: ModelOptions, labels: int) -> RunSettings:
+    """Return settings that allow as many samples as ``until`` may take, unless a number is said."""
+    if settings.precision is None or model.samples is not None or model.settings is not None:
+        return settings
+    return replace(settings, samples=settings.precision.samples_to_reach(labels))
+
+
+def _kernels(settings: RunSettings, model: ModelOptions) -> tuple[KernelSettings, ...]:
+    from perturb_mpm.run.settings import DEFAULT_BILATERAL, DEFAULT_SPATIAL
+
+    kernels = list(settings.kernels)
+    wanted = {
+        DEFAULT_SPATIAL: {"sigma_mm": model.spatial_sigma, "weight": model.spatial_weight},
+        DEFAULT_BILATERAL: {
+            "sigma_mm": model.bilateral_space,
+            "sigma_intensity_sd": model.bilateral_intensity,
+            "weight": model.bilateral_weight,
+        },
+    }
+    for default, options in wanted.items():
+        changed = {key: value for key, value in options.items() if value is not None}
+        if changed:
+            _change(kernels, default, changed)
+    return tuple(kernels)
+
+
+def _change(
+    kernels: list[KernelSettings], default: KernelSettings, changed: dict[str, Any]
+) -> None:
+    """Change the one kernel of that kind, or add it where there is none."""
+    places = [place for place, kernel in enumerate(kernels) if kernel.kind == default.kind]
+    if len(places) > 1:
+        raise UsageError(
+            f"--{default.kind}-… options must mean one kernel, got --settings with {len(places)} "
+            f"{default.kind} kernels: change them in the file"
+        )
+    if not places:
+        kernels.append(replace(default, **changed))
+    else:
+        kernels[places[0]] = replace(kernels[places[0]], **changed)
+
+
+Flag = Annotated[bool, Parameter(negative="")]
+Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
+Numbers = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")]
+Names = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
+
+
+@Parameter(name="*", group=Group("Inputs", sort_key=1))
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """What is read.
+
+    Parameters
+    ----------
+    image
+        The sequences, NIfTI, one or more; what is written lies on the grid of the first.
+    probabilities
+        One 4-D NIfTI with the labels last, one 3-D NIfTI a label, or nnU-Net's .npz; background
+        first.
+    kind
+        What these files hold: probabilities, a network's raw logits, or a hard label map.
+    confidence
+        How far a hard label map is trusted at every voxel, with --kind labels.
+    model
+        A model trained by perturb-mpm that makes the probabilities from the images.
+    label_values
+        Your number for each label, as in 0 1 2 4; else dataset.json's, else 0, 1, 2 …
+    label_names
+        Your name for each label.
+    image_names
+        Your name for each image; else from the names of their files.
+    dataset_json
+        nnU-Net's dataset.json; looked for beside an .npz.
+    reference
+        A NIfTI that says where the voxels of an .npz are; else the one beside it does.
+    mask
+        A NIfTI that is not 0 where voxels count; else where any image is not 0.
+    """
+
+    image: Files
+    probabilities: Annotated[Files, Parameter(show_default=False)] = ()
+    kind: Literal["probabilities", "logits", "labels"] = "probabilities"
+    confidence: float = 0.9
+    model: Path | None = None
+    label_values: Numbers = None
+    label_names: Names = None
+    image_names: Names = None
+    dataset_json: Path | None = None
+    reference: Path | None = None
+    mask: Path | None = None
+
+
+@Parameter(name="*", group=Group("Model and sampling", sort_key=2))
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What is sampled; an option that is not given has the value of the settings file.
+
+    Parameters
+    ----------
+    settings
+        A TOML file with all of these, as tune writes it; options given here come before it.
+    samples
+        How many segmentations to sample; with --until the most. Default 200.
+    seed
+        Names the noise: the same seed gives the same files. Default 0.
+    until
+        Stop when every frequency is known to within this, as in 0.1, at 95 % for any one voxel.
+    iterations
+        Mean-field updates of each sample. Default 10.
+    temperature
+        Above 1 makes the probabilities less sure of themselves. Default 1.
+    clip
+        The smallest probability taken at its word. Default 1e-6.
+    estimator
+        How marginals are estimated: counted votes (the paper), or conditional.
+    spatial_sigma
+        How far the spatial kernel reaches, mm. Default 3.
+    spatial_weight
+        Its weight; 0 leaves it out. Default 1.
+    bilateral_space
+        How far the bilateral kernel reaches, mm. Default 20.
+    bilateral_intensity
+        How alike intensities must be for it, standard deviations. Default 0.5.
+    bilateral_weight
+        Its weight; 0 leaves it out. Default 3.
+    """
+
+    settings: Path | None = None
+    samples: int | None = None
+    seed: int | None = None
+    until: float | None = None
+    iterations: int | None = None
+    temperature: float | None = None
+    clip: float | None = None
+    estimator: Literal["votes", "conditional"] | None = None
+    spatial_sigma: float | None = None
+    spatial_weight: float | None = None
+    bilateral_space: float | None = None
+    bilateral_intensity: float | None = None
+    bilateral_weight: float | None = None
+
+
+@Parameter(name="*", group=Group("Computing", sort_key=3))
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """How it is computed.
+
+    Parameters
+    ----------
+    engine
+        Where to compute; auto takes what is there.
+    accuracy
+        How close the filter comes to the Gaussian kernels; exact takes all pairs.
+    threads
+        How many threads; all cores where it is not given. No result depends on it.
+    memory
+        How much memory may be taken, as in "4 GB"; else 60 % of what is free.
+    """
+
+    engine: Literal["auto", "reference", "cpu", "gpu"] | None = None
+    accuracy: Literal["plain", "calibrated", "accurate", "exact"] | None = None
+    threads: int | None = None
+    memory: str | None = None
+
+
+@Parameter(name="*", group=Group("Output", sort_key=4))
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is written.
+
+    Parameters
+    ----------
+    output
+        The folder to write to; made where it is missing, and refused where it is not empty.
+    resume
+        Go on with the interrupted run in the folder, or begin where there is none.
+    overwrite
+        Replace the outputs of an earlier run in the folder.
+    bids
+        Give BIDS names: SUBJECT or SUBJECT/SESSION, as in 01/pre; the folder is the dataset.
+    dicom
+        A folder with the DICOM series of the images: adds a DICOM SEG of the labels and a
+        parametric map of the entropy.
+    title
+        The heading of the report; the name of the folder where it is not given.
+    colour_map
+        The colours of the report's entropy.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print the summary as one JSON object instead of a table.
+    """
+
+    output: Path
+    resume: Flag = False
+    overwrite: Flag = False
+    bids: str | None = None
+    dicom: Path | None = None
+    title: str | None = None
+    colour_map: Literal["inferno", "viridis", "jet", "hot"] | None = None
+    quiet: Flag = False
+    json: Flag = False
 
 
 def run(
@@ -28,9 +299,9 @@ def run(
 ) -> None:
     """Sample segmentations of one patient; write labels, uncertainty, volumes and a report."""
     model, compute = model or ModelOptions(), compute or ComputeOptions()
-    from perturb_mpm.io.errors import InputError
-    from perturb_mpm.pipeline.errors import OutputError, SettingsError
-    from perturb_mpm.pipeline.run import run_case
+    from perturb_mpm.files.source import InputError
+    from perturb_mpm.run.running import run_case
+    from perturb_mpm.run.settings import OutputError, SettingsError
 
     settings = settings_from_options(model, compute, out.colour_map)
     bids = _bids(out.bids)
@@ -63,7 +334,7 @@ def run(
 
 def _case(inputs: InputOptions, out: OutputOptions, progress: Progress) -> Case:
     """Read the files; those of a model's probabilities are made first."""
-    from perturb_mpm.io.read_case import read_case
+    from perturb_mpm.files.reading import read_case
 
     if bool(inputs.probabilities) == (inputs.model is not None):
         raise UsageError("either --probabilities or --model must be given, and not both")
@@ -96,7 +367,7 @@ def _reading(inputs: InputOptions) -> dict[str, object]:
 
 def _bids(text: str | None) -> BidsNames | None:
     """Return subject and session of "01/pre", which may be written "sub-01/ses-pre" too."""
-    from perturb_mpm.pipeline.layout import BidsNames
+    from perturb_mpm.run.folder import BidsNames
 
     if text is None:
         return None

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.errors import UsageError
+from perturb_mpm.cli.console import UsageError
 
 if TYPE_CHECKING:
-    from perturb_mpm.segmentation.ensemble import EnsembleSettings
-    from perturb_mpm.segmentation.training import TrainingReport
+    from perturb_mpm.segmenter.ensemble import EnsembleSettings
+    from perturb_mpm.segmenter.training import TrainingReport
+
 
 Flag = Annotated[bool, Parameter(negative="")]
 Tell = Callable[[str, int, int], None]
@@ -71,9 +72,9 @@ def train(
     json
         Print the report as JSON instead of a table.
     """
-    from perturb_mpm.io.errors import InputError
-    from perturb_mpm.io.json_file import write_json
-    from perturb_mpm.segmentation.training import training_settings
+    from perturb_mpm.files.source import InputError
+    from perturb_mpm.segmenter.training import training_settings
+    from perturb_mpm.storage.atomic import write_json
 
     if folds < 3:
         raise UsageError(f"--folds must be at least 3, got {folds}")
@@ -112,10 +113,9 @@ def _train(
     cache: Path | None,
     tell: Tell,
 ) -> tuple[Any, TrainingReport]:
-    from perturb_mpm.segmentation.cases import find_cases, training_cases
-    from perturb_mpm.segmentation.schemes import scheme_of
-    from perturb_mpm.segmentation.sequences import STANDARD, standard_name
-    from perturb_mpm.segmentation.training import train_segmenter
+    from perturb_mpm.segmenter.cases import find_cases, scheme_of, training_cases
+    from perturb_mpm.segmenter.preprocessing import STANDARD, standard_name
+    from perturb_mpm.segmenter.training import train_segmenter
 
     scheme = scheme_of(labels)
     wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.errors import UsageError
-from perturb_mpm.cli.output import prepare_folder
-from perturb_mpm.cli.progress import shown_progress
+from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
-    from perturb_mpm.pipeline.progress import Progress
-    from perturb_mpm.pipeline.settings import RunSettings
-    from perturb_mpm.tuning.cases import TuningCase
-    from perturb_mpm.tuning.tune import Tuned, TuningOptions
+    from perturb_mpm.run.drawing import Progress
+    from perturb_mpm.run.settings import RunSettings
+    from perturb_mpm.tune.cases import TuningCase
+    from perturb_mpm.tune.tuning import Tuned, TuningOptions
+
 
 Flag = Annotated[bool, Parameter(negative="")]
 Objective = Literal["iou", "mean_iou", "log_likelihood", "both", "hamming"]
@@ -100,8 +99,8 @@ def tune(
     json
         Print the result as JSON instead of a table.
     """
-    from perturb_mpm.io.errors import InputError
-    from perturb_mpm.tuning.tune import TuningOptions
+    from perturb_mpm.files.source import InputError
+    from perturb_mpm.tune.tuning import TuningOptions
 
     options = TuningOptions(
         objective=objective,
@@ -139,7 +138,7 @@ def _at_least(value: int, minimum: int, name: str) -> int:
 def _start(path: Path | None, iterations: int) -> RunSettings:
     from dataclasses import replace
 
-    from perturb_mpm.pipeline.settings import RunSettings, read_settings
+    from perturb_mpm.run.settings import RunSettings, read_settings
 
     try:
         start = RunSettings() if path is None else read_settings(path)
@@ -157,9 +156,8 @@ def _cases(
     options: TuningOptions,
     progress: Progress,
 ) -> list[TuningCase]:
-    from perturb_mpm.segmentation.cases import common_sequences, find_cases
-    from perturb_mpm.segmentation.schemes import scheme_of
-    from perturb_mpm.tuning.cases import cases_of_model, cases_with_probabilities
+    from perturb_mpm.segmenter.cases import common_sequences, find_cases, scheme_of
+    from perturb_mpm.tune.cases import cases_of_model, cases_with_probabilities
 
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
@@ -180,8 +178,8 @@ def _cases(
 def _tuned(
     cases: list[TuningCase], start: RunSettings, options: TuningOptions, progress: Progress
 ) -> Tuned:
-    from perturb_mpm.evaluation.regions import default_regions
-    from perturb_mpm.tuning.tune import tune as tuned
+    from perturb_mpm.evaluation.case import default_regions
+    from perturb_mpm.tune.tuning import tune as tuned
 
     regions = default_regions(cases[0].case.labels.names)
     try:
@@ -191,8 +189,8 @@ def _tuned(
 
 
 def _write(folder: Path, tuned: Tuned, options: TuningOptions) -> list[Path]:
-    from perturb_mpm.pipeline.settings import write_settings
-    from perturb_mpm.tuning.figure import write_convergence
+    from perturb_mpm.run.settings import write_settings
+    from perturb_mpm.tune.tuning import write_convergence
 
     cases = sum(len(fold) for fold in tuned.folds)
     comment = (

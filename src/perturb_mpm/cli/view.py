@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.errors import UsageError
+from perturb_mpm.cli.console import UsageError
 
 Flag = Annotated[bool, Parameter(negative="")]
 _LARGEST_PORT = 65535
@@ -47,8 +47,8 @@ def view(
     if not output.is_dir():
         raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
 
-    from perturb_mpm.serving.server import ViewServer
-    from perturb_mpm.serving.session import open_session
+    from perturb_mpm.view.server import ViewServer
+    from perturb_mpm.view.session import open_session
 
     try:
         session = open_session(output, samples)

@@ -9,7 +9,7 @@ from perturb_mpm.engines.memory import resolve_budget
 from perturb_mpm.engines.protocol import Accuracy, Solver
 
 if TYPE_CHECKING:
-    from perturb_mpm.crf import DenseCRF
+    from perturb_mpm.model.crf import DenseCRF
 
 Engine = Literal["auto", "reference", "cpu", "gpu"]
 

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from perturb_mpm.crf import DenseCRF
+    from perturb_mpm.model.crf import DenseCRF
+
 
 _MOST_NEWTON_STEPS = 100
 _NEWTON_ACCURACY = 1e-10  # before the last step, which squares it

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import Change, Problems, Update, change_between
-from perturb_mpm.perturbation import Perturbation
-from perturb_mpm.posterior_parts import fixed_point
-from perturb_mpm.tally import count_votes
+from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.posterior.votes import count_votes, fixed_point
 
 if TYPE_CHECKING:
-    from perturb_mpm.crf import DenseCRF, PairwiseTerm
+    from perturb_mpm.model.crf import DenseCRF, PairwiseTerm
+
 
 _DEFAULT_BATCH = 16
 _WORKING_COPIES = 8  # arrays of the size of Q that one update holds at once

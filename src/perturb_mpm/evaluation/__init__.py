@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from perturb_mpm.evaluation.case import evaluate_case
+from perturb_mpm.evaluation.case import default_regions, evaluate_case
 from perturb_mpm.evaluation.detection import (
     auroc,
     average_precision,
     detection_curve,
     error_detection,
+    error_overlap,
+    patch_counts,
 )
-from perturb_mpm.evaluation.error_overlap import error_overlap
-from perturb_mpm.evaluation.failure import risk_coverage
 from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
-from perturb_mpm.evaluation.overlap import confusion, dice, iou
-from perturb_mpm.evaluation.patches import patch_counts
+from perturb_mpm.evaluation.overlap import confusion, dice, hausdorff95, iou, surface_dice
 from perturb_mpm.evaluation.prediction import (
     Prediction,
     from_marginals,
@@ -27,15 +26,14 @@ from perturb_mpm.evaluation.raters import (
     matched_iou,
     rater_correlation,
 )
-from perturb_mpm.evaluation.regions import default_regions
 from perturb_mpm.evaluation.rows import Row, Summary, summarise
 from perturb_mpm.evaluation.structures import (
     agreement_of_votes,
     image_uncertainty,
     lesions,
+    risk_coverage,
     volume_variation,
 )
-from perturb_mpm.evaluation.surface import hausdorff95, surface_dice
 
 __all__ = [
     "Prediction",

@@ -1,27 +1,97 @@
-"""Everything that is measured of one case against a truth."""
+"""Everything that is measured of one case against a truth: regions, domains, metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.biomarkers.intervals import crps
-from perturb_mpm.evaluation import calibration, structures
-from perturb_mpm.evaluation.detection import detection_curve, error_detection
-from perturb_mpm.evaluation.domains import Domain, domain_mask
-from perturb_mpm.evaluation.error_overlap import error_overlap
+from perturb_mpm.evaluation import reliability as calibration
+from perturb_mpm.evaluation import structures
+from perturb_mpm.evaluation.detection import (
+    detection_curve,
+    error_detection,
+    error_overlap,
+    patch_counts,
+)
 from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
-from perturb_mpm.evaluation.overlap import confusion
-from perturb_mpm.evaluation.patches import patch_counts
+from perturb_mpm.evaluation.overlap import confusion, hausdorff95, mask_pair, surface_dice
 from perturb_mpm.evaluation.prediction import Prediction
-from perturb_mpm.evaluation.regions import Regions, checked_regions
 from perturb_mpm.evaluation.rows import ALL, Row
-from perturb_mpm.evaluation.surface import hausdorff95, surface_dice
+
+Domain = Literal["brain", "union", "prediction", "truth", "dilated"]
+
+
+def domain_mask(
+    domain: Domain,
+    prediction: ArrayLike,
+    truth: ArrayLike,
+    brain: ArrayLike,
+    spacing: Sequence[float],
+    margin_mm: float = 10.0,
+) -> NDArray[np.bool_]:
+    """Return the voxels a measure is taken over, all of them inside the brain.
+
+    "brain": all; "prediction", "truth": the region's predicted or true voxels; "union": either;
+    "dilated": all within ``margin_mm`` of the union. The masks have the image's shape.
+    """
+    checks.choice(domain, "domain", get_args(Domain))
+    predicted, true = mask_pair(prediction, truth, ("prediction", "truth"))
+    predicted, inside = mask_pair(predicted, brain, ("prediction", "brain"))
+    if domain == "brain":
+        return inside
+    if domain == "prediction":
+        return predicted & inside
+    if domain == "truth":
+        return true & inside
+    union = (predicted | true) & inside
+    if domain == "union":
+        return union
+    return _dilated(union, spacing, checks.number(margin_mm, "margin_mm", minimum=0)) & inside
+
+
+def _dilated(mask: NDArray[np.bool_], spacing: Sequence[float], margin: float) -> NDArray[np.bool_]:
+    from scipy.ndimage import distance_transform_edt
+
+    step = checks.one_each(
+        checks.positive_numbers(spacing, "spacing"), "spacing", mask.ndim, "axis"
+    )
+    if not mask.any():
+        return mask
+    near: NDArray[np.bool_] = distance_transform_edt(~mask, sampling=step) <= margin
+    return near
+
+
+Regions = Mapping[str, tuple[int, ...]]
+
+
+def default_regions(label_names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return one region a label but the background, and all of them together where several."""
+    regions: dict[str, tuple[int, ...]] = {
+        name: (label,) for label, name in enumerate(label_names) if label > 0
+    }
+    if len(regions) > 1:
+        regions.setdefault("foreground", tuple(range(1, len(label_names))))
+    return regions
+
+
+def checked_regions(regions: Regions, n_labels: int) -> dict[str, tuple[int, ...]]:
+    """Return the regions after checking that each is a set of foreground labels."""
+    if not regions:
+        raise ValueError("regions must name at least one set of labels, got none")
+    for name, labels in regions.items():
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"regions[{name!r}] must be different labels, got {labels}")
+        for label in labels:
+            checks.integer(label, f"regions[{name!r}]", minimum=1, maximum=n_labels - 1)
+    return {name: tuple(labels) for name, labels in regions.items()}
+
 
 DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
 THRESHOLDS_BITS = (0.0, 0.1)

@@ -1,4 +1,4 @@
-"""Does uncertainty find the errors? Thresholds, curves and areas, with ties treated right."""
+"""Does uncertainty find the errors? Thresholds, curves, areas, overlap and patches."""
 
 from __future__ import annotations
 
@@ -120,3 +120,119 @@ def _pair(
 
 def _shares(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
     return part / whole if whole else np.full(len(part), math.nan)
+
+
+THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
+
+
+@dataclass(frozen=True)
+class ErrorOverlap:
+    """The overlap at each threshold."""
+
+    thresholds: NDArray[np.float64]  # (K,)
+    overlap: NDArray[np.float64]  # (K,)
+
+    @property
+    def best(self) -> float:
+        """The largest overlap; for a cohort take the threshold best on the mean of all cases."""
+        return float(self.overlap.max())
+
+    @property
+    def best_threshold(self) -> float:
+        """The threshold of the largest overlap."""
+        return float(self.thresholds[int(self.overlap.argmax())])
+
+
+def error_overlap(
+    uncertainty: ArrayLike, error: ArrayLike, thresholds: ArrayLike = THRESHOLDS
+) -> ErrorOverlap:
+    """Return Dice(error, uncertainty > τ) for each τ (Jungo & Reyes 2019).
+
+    The uncertainty is normalised, 0 … 1 (entropy over log2 L). Where there is neither an error nor
+    an uncertain voxel the overlap is 1.
+    """
+    u = checks.numeric(uncertainty, "uncertainty")
+    if u.size and (u.min() < 0 or u.max() > 1 + 1e-9):
+        raise ValueError(f"uncertainty must lie between 0 and 1, got {u.min()} to {u.max()}")
+    at = checks.floats(thresholds, "thresholds").astype(np.float64)
+    curve = detection_curve(u, error)
+    rising = curve.thresholds[::-1]  # u is above τ where it is at least the next value
+    position = len(rising) - 1 - np.searchsorted(rising, at, side="right")
+    found, alarms = curve.found[position], curve.alarms[position]
+    sizes = curve.errors + found + alarms
+    overlap = np.ones(len(at))
+    np.divide(2 * found, sizes, out=overlap, where=sizes > 0)
+    return ErrorOverlap(at, overlap)
+
+
+@dataclass(frozen=True)
+class PatchCounts:
+    """Patches that are accurate or not, certain or not."""
+
+    accurate_certain: int
+    accurate_uncertain: int
+    inaccurate_certain: int
+    inaccurate_uncertain: int
+
+    @property
+    def accurate_given_certain(self) -> float:
+        """p(accurate | certain); NaN where no patch is certain."""
+        return _share(self.accurate_certain, self.inaccurate_certain)
+
+    @property
+    def uncertain_given_inaccurate(self) -> float:
+        """p(uncertain | inaccurate); NaN where every patch is accurate."""
+        return _share(self.inaccurate_uncertain, self.inaccurate_certain)
+
+    @property
+    def pavpu(self) -> float:
+        """The share of patches that are accurate and certain, or inaccurate and uncertain."""
+        return _share(
+            self.accurate_certain + self.inaccurate_uncertain,
+            self.accurate_uncertain + self.inaccurate_certain,
+        )
+
+
+def patch_counts(
+    uncertainty: ArrayLike,
+    correct: ArrayLike,
+    inside: ArrayLike,
+    threshold: float,
+    width: int = 4,
+) -> PatchCounts:
+    """Count patches of ``width`` voxels a side (Mukhoti & Gal 2018).
+
+    A patch is accurate where more than half of its voxels inside the mask are right, and uncertain
+    where their mean uncertainty is above ``threshold``. Patches with no voxel inside do not count.
+    With a width of 1 these are the counts of ``error_detection``.
+    """
+    u, right, brain = (np.asarray(each) for each in (uncertainty, correct, inside))
+    if not u.shape == right.shape == brain.shape:
+        raise ValueError(
+            "uncertainty, correct and inside must have the same shape, "
+            f"got {u.shape}, {right.shape} and {brain.shape}"
+        )
+    width = checks.integer(width, "width", minimum=1)
+    threshold = checks.number(threshold, "threshold")
+    voxels = _patch_sums(brain.astype(np.float64), width)
+    filled = voxels > 0
+    accuracy = _patch_sums(np.where(brain, right, 0).astype(np.float64), width)[filled]
+    level = _patch_sums(np.where(brain, u, 0).astype(np.float64), width)[filled]
+    accurate = accuracy > 0.5 * voxels[filled]
+    uncertain = level > threshold * voxels[filled]
+    return PatchCounts(
+        int(np.sum(accurate & ~uncertain)),
+        int(np.sum(accurate & uncertain)),
+        int(np.sum(~accurate & ~uncertain)),
+        int(np.sum(~accurate & uncertain)),
+    )
+
+
+def _patch_sums(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    for axis, size in enumerate(values.shape):
+        values = np.add.reduceat(values, np.arange(0, size, width), axis=axis)
+    return values
+
+
+def _share(part: int, rest: int) -> float:
+    return part / (part + rest) if part + rest else math.nan

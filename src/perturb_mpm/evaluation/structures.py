@@ -1,4 +1,4 @@
-"""Uncertainty of a whole structure, from its samples: volume spread, agreement, mean entropy."""
+"""Uncertainty of a whole structure or image: volume spread, agreement, failure detection."""
 
 from __future__ import annotations
 
@@ -103,3 +103,44 @@ def image_uncertainty(
         "patch": float(smooth.max()),
         "above": float(above.mean()) if len(above) else float(values.mean()),
     }
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """The mean risk of the k most confident cases, for k = 1 … n."""
+
+    coverage: NDArray[np.float64]  # (n,) k/n
+    risk: NDArray[np.float64]  # (n,)
+    best: float
+    """The AURC that the true order of risks would reach."""
+
+    @property
+    def aurc(self) -> float:
+        """The mean of the curve: lower is better."""
+        return float(self.risk.mean())
+
+    @property
+    def excess(self) -> float:
+        """e-AURC: how far it is from the best order."""
+        return self.aurc - self.best
+
+
+def risk_coverage(confidence: ArrayLike, risk: ArrayLike) -> RiskCoverage:
+    """Return the risk–coverage curve; ``risk`` is 1 − Dice, say (Zenk et al. 2025).
+
+    Cases of equal confidence count with their mean risk: the mean over all orders of them.
+    """
+    kappa = checks.floats(confidence, "confidence").astype(np.float64)
+    loss = checks.floats(risk, "risk").astype(np.float64)
+    if kappa.ndim != 1 or kappa.shape != loss.shape or len(loss) == 0:
+        raise ValueError(
+            "confidence and risk must be lists of the same length, at least 1, "
+            f"got shapes {kappa.shape} and {loss.shape}"
+        )
+    number = np.arange(1, len(loss) + 1)
+    _, group = np.unique(-kappa, return_inverse=True)
+    shared = (np.bincount(group, weights=loss) / np.bincount(group))[group]
+    ordered = shared[np.argsort(-kappa, kind="stable")]
+    curve = np.cumsum(ordered) / number
+    best = np.cumsum(np.sort(loss)) / number
+    return RiskCoverage(number / len(loss), curve, float(best.mean()))

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.crf import DenseCRF, PairwiseTerm
-from perturb_mpm.kernels import BilateralKernel, FeatureKernel, Normalization
-from perturb_mpm.learning.filters import FilterMaker, KernelFilter
+from perturb_mpm.learning.kernel_filters import FilterMaker, KernelFilter
 from perturb_mpm.learning.parameters import KernelShape, Layout, Parameters
+from perturb_mpm.model.crf import DenseCRF, PairwiseTerm
+from perturb_mpm.model.kernels import BilateralKernel, FeatureKernel, Normalization
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.learning.filters import NORMALIZER_SHARES, KernelFilter, bandwidth_form
+from perturb_mpm.learning.kernel_filters import NORMALIZER_SHARES, KernelFilter, bandwidth_form
 from perturb_mpm.learning.parameters import Gradient, Parameters
 from perturb_mpm.learning.problem import Problem
 

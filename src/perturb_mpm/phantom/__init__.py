@@ -5,12 +5,11 @@ They stand on the MNI152 tissue maps; ``data/NOTICE.md`` holds their copyright n
 
 from __future__ import annotations
 
+from perturb_mpm.phantom.classifier import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES
 from perturb_mpm.phantom.cohorts import Pair, cohort, preoperative_cohort, resection_cohort
-from perturb_mpm.phantom.contrast import CHANNEL_NAMES
-from perturb_mpm.phantom.labels import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES
-from perturb_mpm.phantom.making import glioblastoma, resected
-from perturb_mpm.phantom.patient import Phantom
-from perturb_mpm.phantom.rating import RATERS, Rater, raters
+from perturb_mpm.phantom.patient import Phantom, glioblastoma, resected
+from perturb_mpm.phantom.raters import RATERS, Rater, raters
+from perturb_mpm.phantom.scanner import CHANNEL_NAMES
 from perturb_mpm.phantom.space import FIELD_OF_VIEW_MM
 
 __all__ = [

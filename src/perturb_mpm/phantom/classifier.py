@@ -5,9 +5,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.phantom.contrast import SPREAD, TYPICAL
-from perturb_mpm.phantom.labels import ENHANCING, LABEL_OF
+from perturb_mpm.phantom.scanner import SPREAD, TYPICAL
 from perturb_mpm.phantom.space import Array, Grid, Source
+
+LABEL_NAMES = ("healthy", "necrosis", "oedema", "non-enhancing core", "enhancing tumour")
+POSTOPERATIVE_LABEL_NAMES = (*LABEL_NAMES, "cavity or haemorrhage")
+HEALTHY, NECROSIS, OEDEMA, NON_ENHANCING, ENHANCING, CAVITY = range(6)
+
+LABEL_OF = {
+    "white": HEALTHY,
+    "grey": HEALTHY,
+    "fluid": HEALTHY,
+    "necrosis": NECROSIS,
+    "oedema": OEDEMA,
+    "non-enhancing": NON_ENHANCING,
+    "enhancing": ENHANCING,
+    "cavity": CAVITY,
+    "blood": CAVITY,
+    "air": CAVITY,
+}
+
 
 _NEAR_MM, _FAR_MM = 4.5, 14.0  # how well it knows where each label, and any tumour, is
 _FAR_SHARE, _ANYWHERE = 0.03, 1e-4

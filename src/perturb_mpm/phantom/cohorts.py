@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perturb_mpm.checks import integer
-from perturb_mpm.phantom.labels import ENHANCING
-from perturb_mpm.phantom.making import glioblastoma, resected
-from perturb_mpm.phantom.patient import Phantom
+from perturb_mpm.phantom.classifier import ENHANCING
+from perturb_mpm.phantom.patient import Phantom, glioblastoma, resected
 
 PREOPERATIVE_CASES = 14
 PARTIAL_RESECTIONS, COMPLETE_RESECTIONS = 9, 10

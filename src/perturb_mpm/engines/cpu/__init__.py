@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perturb_mpm.crf import DenseCRF
     from perturb_mpm.engines.cpu.solver import CpuSolver
     from perturb_mpm.engines.protocol import Accuracy
+    from perturb_mpm.model.crf import DenseCRF
 
 
 def prepare(

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.crf import PairwiseTerm
+from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.exact import ExactFilter
-from perturb_mpm.engines.cpu.filters import Filter
+from perturb_mpm.model.crf import PairwiseTerm
 
 
 class Slices(NamedTuple):

@@ -1,4 +1,4 @@
-"""The permutohedral lattice of one kernel: which vertices there are and which taps blur them."""
+"""The permutohedral lattice of a kernel (Adams, Baek & Davis 2010): vertices and their blur."""
 
 from __future__ import annotations
 
@@ -6,10 +6,148 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numba import int64, uint64
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu import lattice_kernels as kernels
+from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.threads import Threads
+
+# Knuth's multiplicative hash: 2^64 over the golden ratio.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+EMPTY = -1
+
+
+@kernel
+def embed(features, scale, strides, keys, weights, start, stop):
+    """Find the simplex around each feature vector: keys (N, d+1) of its vertices, and weights.
+
+    Everything up to the weights is in float32, in the order of the published algorithm, so that
+    ties fall the same way and the vertices are the same.
+    """
+    d = features.shape[1]
+    elevated = np.empty(d + 1, np.float32)
+    cell = np.empty(d + 1, np.float32)
+    rank = np.empty(d + 1, np.int64)
+    holder = np.empty(d + 1, np.int64)
+    barycentric = np.empty(d + 2, np.float32)
+    size = np.float32(d + 1)
+    inverse = np.float32(1) / size
+    whole = int64(0)
+    for j in range(d):
+        whole += strides[j]
+    for i in range(start, stop):
+        tail = np.float32(0)
+        for j in range(d, 0, -1):
+            term = features[i, j - 1] * scale[j - 1]
+            elevated[j] = tail - np.float32(j) * term
+            tail += term
+        elevated[0] = tail
+        excess = 0
+        for j in range(d + 1):
+            cell[j] = np.rint(inverse * elevated[j])
+            excess += int64(cell[j])
+            rank[j] = 0
+        for j in range(d):
+            here = elevated[j] - cell[j] * size
+            for k in range(j + 1, d + 1):
+                if here < elevated[k] - cell[k] * size:
+                    rank[j] += 1
+                else:
+                    rank[k] += 1
+        for j in range(d + 1):
+            rank[j] += excess
+            if rank[j] < 0:
+                rank[j] += d + 1
+                cell[j] += 1
+            elif rank[j] > d:
+                rank[j] -= d + 1
+                cell[j] -= 1
+            holder[rank[j]] = j
+        for j in range(d + 2):
+            barycentric[j] = 0
+        key = int64(0)
+        for j in range(d + 1):
+            share = (elevated[j] - cell[j] * size) * inverse
+            barycentric[d - rank[j]] += share
+            barycentric[d - rank[j] + 1] -= share
+            if j < d:
+                key += (int64(cell[d]) - int64(cell[j])) * strides[j]
+        barycentric[0] += np.float32(1) + barycentric[d + 1]
+        keys[i, 0] = key
+        weights[i, 0] = max(barycentric[0], np.float32(0))
+        for r in range(1, d + 1):
+            direction = holder[d - r + 1]
+            key += strides[direction] if direction < d else -whole
+            keys[i, r] = key
+            weights[i, r] = max(barycentric[r], np.float32(0))
+
+
+@kernel
+def find(table, ids, key):
+    """Return the number of the vertex with this key, or EMPTY."""
+    last = table.size - 1
+    slot = _slot(key, last)
+    while ids[slot] != EMPTY:
+        if table[slot] == key:
+            return ids[slot]
+        slot = (slot + 1) & last
+    return EMPTY
+
+
+@kernel
+def _slot(key, last):
+    mixed = uint64(key) * GOLDEN
+    return int64((mixed ^ (mixed >> uint64(32))) & uint64(last))
+
+
+@kernel
+def number(keys, table, ids, vertices, numbers):
+    """Give the vertices of (M,) keys numbers by first touch; return how many there are.
+
+    EMPTY is returned when ``vertices`` is too small.
+    """
+    last = table.size - 1
+    count = 0
+    for m in range(keys.size):
+        key = keys[m]
+        slot = _slot(key, last)
+        while ids[slot] != EMPTY and table[slot] != key:
+            slot = (slot + 1) & last
+        if ids[slot] == EMPTY:
+            if count == vertices.size:
+                return EMPTY
+            table[slot] = key
+            ids[slot] = count
+            vertices[count] = key
+            count += 1
+        numbers[m] = ids[slot]
+    return count
+
+
+@kernel
+def missing_neighbours(vertices, table, ids, steps, wanted):
+    """List the keys of absent vertices next to present ones; return how many were written.
+
+    A key stands there once for each present neighbour. ``steps`` are the key steps of all 2(d+1)
+    directions.
+    """
+    count = 0
+    for v in range(vertices.size):
+        for step in steps:
+            key = vertices[v] + step
+            if find(table, ids, key) == EMPTY:
+                wanted[count] = key
+                count += 1
+    return count
+
+
+@kernel
+def neighbours(vertices, table, ids, steps, found, start, stop):
+    """Find the vertices at the given key steps from each vertex, EMPTY where absent: (V, steps)."""
+    for v in range(start, stop):
+        for s in range(steps.size):
+            found[v, s] = find(table, ids, vertices[v] + steps[s])
+
 
 # Room in the keys for the neighbours of the outermost vertices.
 MARGIN = 8
@@ -72,7 +210,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     code = _key_code(features, scale)
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)
-    threads.run(kernels.embed, n, features, scale, code.strides, keys, weights)
+    threads.run(embed, n, features, scale, code.strides, keys, weights)
     table, numbers = _Table.of(keys.reshape(-1))
     columns = numbers.reshape(n, d + 1)
     del keys
@@ -87,7 +225,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     steps = [_pass_steps(directions[k : k + blur.fused], blur) for k in range(0, d + 1, blur.fused)]
     passes = tuple(_look_up(table, offsets, threads) for offsets, _ in steps)
     # Nothing reads the vertices that no voxel touches after the last pass.
-    passes[-1][place[touched:]] = kernels.EMPTY
+    passes[-1][place[touched:]] = EMPTY
     return Lattice(blur, columns, weights, passes, tuple(w for _, w in steps))
 
 
@@ -172,9 +310,9 @@ class _Table:
         numbers = np.empty(keys.size, dtype=np.int32)
         while True:
             slots, vertices = np.empty(size, dtype=np.int64), np.empty(size // 2, dtype=np.int64)
-            ids = np.full(size, kernels.EMPTY, dtype=np.int32)
-            count = kernels.number(keys, slots, ids, vertices, numbers)
-            if count != kernels.EMPTY:
+            ids = np.full(size, EMPTY, dtype=np.int32)
+            count = number(keys, slots, ids, vertices, numbers)
+            if count != EMPTY:
                 return cls(slots, ids, vertices[:count].copy()), numbers
             size *= 4
 
@@ -184,7 +322,7 @@ class _Table:
         place = np.empty(len(order), dtype=np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         self.vertices = self.vertices[order]
-        present = self.ids != kernels.EMPTY
+        present = self.ids != EMPTY
         self.ids[present] = place[self.ids[present]]
         return place
 
@@ -198,7 +336,7 @@ def _dilated(table: _Table, directions: NDArray[np.int64], least: int) -> _Table
     """Add the missing vertices that have at least so many neighbours, after the others."""
     steps = np.concatenate([directions, -directions])
     wanted = np.empty(table.count * len(steps), dtype=np.int64)
-    found = kernels.missing_neighbours(table.vertices, table.slots, table.ids, steps, wanted)
+    found = missing_neighbours(table.vertices, table.slots, table.ids, steps, wanted)
     wanted = wanted[:found]
     wanted.sort()
     starts = np.flatnonzero(np.diff(wanted, prepend=~wanted[:1]))
@@ -209,7 +347,5 @@ def _dilated(table: _Table, directions: NDArray[np.int64], least: int) -> _Table
 
 def _look_up(table: _Table, steps: NDArray[np.int64], threads: Threads) -> NDArray[np.int32]:
     found = np.empty((table.count, len(steps)), dtype=np.int32)
-    threads.run(
-        kernels.neighbours, table.count, table.vertices, table.slots, table.ids, steps, found
-    )
+    threads.run(neighbours, table.count, table.vertices, table.slots, table.ids, steps, found)
     return found

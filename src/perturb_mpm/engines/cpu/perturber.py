@@ -7,17 +7,194 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numba import int32, types, uint32, uint64
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines.cpu import noise_kernels as kernels
-from perturb_mpm.engines.cpu.compile import announced
+from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.field_nodes import SUPPORT
-from perturb_mpm.fields import node_lattices
-from perturb_mpm.grid import Grid
-from perturb_mpm.noise import key_words
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.fields import SUPPORT, node_lattices
+from perturb_mpm.noise.gumbel import key_words
+from perturb_mpm.noise.perturbation import Perturbation
+
+ROUNDS = 10
+FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+FIRST_KEY_STEP, SECOND_KEY_STEP = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+LOW = np.uint64(0xFFFFFFFF)
+WORD = np.uint64(32)
+EVEN = np.uint64(0xFFFFFFFFFFFFFFFE)
+
+LN2 = np.float32(0.6931471805599453)
+ONE = np.float32(1)
+ROOT_HALF = np.int32(0x3F3504F3)  # the bits of √½
+ROOT_HALF_24 = np.int32(0x4B3504F3)  # the bits of √½·2^24
+MANTISSA = np.int32(0x7FFFFF)
+
+
+@intrinsic
+def bits_of_float(typing_context, value):
+    """Read the bits of a float32 as an integer."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.int32))
+
+    return types.int32(types.float32), generate
+
+
+@kernel
+def _log2(bits, root):
+    """Compute log2 of the float with these bits against root·√2, to 3e-7 of itself.
+
+    The relative accuracy holds next to 1 too: there it is the logarithm of 1 plus a small exact
+    number.
+    """
+    offset = int32(bits - root)
+    small = float_of_bits(int32(int32(offset & MANTISSA) + ROOT_HALF)) - ONE  # from √½ to √2, − 1
+    p = fma(np.float32(-0.14581151), small, np.float32(0.2340423))
+    p = fma(p, small, np.float32(-0.24887688))
+    p = fma(p, small, np.float32(0.2870987))
+    p = fma(p, small, np.float32(-0.36023962))
+    p = fma(p, small, np.float32(0.48092324))
+    p = fma(p, small, np.float32(-0.7213528))
+    p = fma(p, small, np.float32(1.4426949))
+    return fma(p, small, np.float32(int32(offset >> int32(23))))
+
+
+@kernel
+def log_exponential(word):
+    """Turn 32 random bits into log2(−log2 u), u = (⌊word / 2^9⌋ + ½)·2^-23."""
+    odd = np.float32(int32(uint32(uint32(word >> uint32(8)) | uint32(1))))  # u·2^24, exact
+    exponential = -_log2(bits_of_float(odd), ROOT_HALF_24)
+    return _log2(bits_of_float(exponential), ROOT_HALF)
+
+
+@kernel
+def philox(index, samples, high, block, key, words, count):
+    """Philox 4×32-10 of the counters (index, samples, block, high) of every lane: words (4, lanes).
+
+    Words live in the low halves of 64 bits, and what is above them is never cleared: only the low
+    half of a factor counts.
+    """
+    first_key, second_key = key[0], key[1]
+    for k in range(count):
+        c0, c1, c2, c3 = index[k], samples[k], block, high[k]
+        k0, k1 = first_key, second_key
+        for _ in range(ROUNDS):
+            first, second = (c0 & LOW) * FIRST_FACTOR, (c2 & LOW) * SECOND_FACTOR
+            c0, c1 = (second >> WORD) ^ c1 ^ k0, second
+            c2, c3 = (first >> WORD) ^ c3 ^ k1, first
+            k0 += FIRST_KEY_STEP
+            k1 += SECOND_KEY_STEP
+        words[0, k] = uint32(c0)
+        words[1, k] = uint32(c1)
+        words[2, k] = uint32(c2)
+        words[3, k] = uint32(c3)
+
+
+@kernel
+def _sum_fields(i0, size, order, voxels, fields, drift):
+    """Set each row of ``drift``, (T, (L − 1)·B), to the sum of all fields at a voxel of a tile.
+
+    Along each axis a voxel sees three nodes, the first of them and their weights looked up by its
+    coordinate. Images of fewer than four axes have axes of length 1 before their own.
+    """
+    shape, nodes, firsts, weights, steps = fields
+    width = nodes.shape[1]
+    for t in range(size):
+        rest = voxels[order[i0 + t]]
+        rest, x3 = rest // shape[3], rest % shape[3]
+        rest, x2 = rest // shape[2], rest % shape[2]
+        x0, x1 = rest // shape[1], rest % shape[1]
+        for k in range(width):
+            drift[t, k] = 0
+        for f in range(firsts.shape[0]):
+            corner = firsts[f, 0, x0] + firsts[f, 1, x1] + firsts[f, 2, x2] + firsts[f, 3, x3]
+            z0, z1, z2 = weights[f, 3, x3, 0], weights[f, 3, x3, 1], weights[f, 3, x3, 2]
+            for a in range(3):
+                outer = weights[f, 0, x0, a]
+                if outer == 0:
+                    continue
+                for b in range(3):
+                    middle = outer * weights[f, 1, x1, b]
+                    if middle == 0:
+                        continue
+                    for c in range(3):
+                        inner = middle * weights[f, 2, x2, c]
+                        if inner == 0:
+                            continue
+                        j0 = corner + a * steps[f, 0] + b * steps[f, 1] + c * steps[f, 2]
+                        j1 = j0 + steps[f, 3]
+                        j2 = j1 + steps[f, 3]
+                        c0, c1, c2 = inner * z0, inner * z1, inner * z2
+                        for k in range(width):
+                            near = fma(c1, nodes[j1, k], fma(c0, nodes[j0, k], drift[t, k]))
+                            drift[t, k] = fma(c2, nodes[j2, k], near)
+
+
+@kernel
+def perturb(
+    base, order, voxels, energies, samples, key, scale, antithetic, fields, ceiling, start, stop
+):
+    """Set the energies of some tiles to U − scale·γ − fields, each against label 0's.
+
+    ``base`` (L, N) are the unaries and ``voxels`` (N,) the voxels' places in the whole image, both
+    in the order of the mask; ``order`` (N,) is the engine's. ``samples`` (B,) and ``key`` (2,) are
+    uint64, ``fields`` is described in ``perturber.py`` and ``ceiling`` in ``load_problem``.
+    """
+    _, count, lanes = energies.shape
+    problems = samples.size
+    tile = lanes // problems
+    index, high = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    shaped_index, shaped_high = index.reshape(tile, problems), high.reshape(tile, problems)
+    sample, flip = np.empty(lanes, np.uint64), np.empty(lanes, np.uint32)
+    for k in range(lanes):
+        sample[k] = samples[k % problems] & (EVEN if antithetic else LOW)
+        flip[k] = LOW if antithetic and samples[k % problems] & uint64(1) else uint64(0)
+    words = np.empty((4, lanes), np.uint32)
+    all_energies = np.empty((count + 1, lanes), np.float32)
+    shaped_energies = all_energies.reshape(count + 1, tile, problems)
+    lowest, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    drift = np.zeros((tile, count * problems), np.float32)
+    shaped_drift = drift.reshape(tile, count, problems)
+    per_log = scale * LN2
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, order.size - i0)
+        used = size * problems
+        if fields[2].shape[0]:
+            _sum_fields(i0, size, order, voxels, fields, drift)
+        for t in range(size):
+            i = order[i0 + t]
+            voxel = uint64(voxels[i])
+            for b in range(problems):
+                shaped_index[t, b] = voxel & LOW
+                shaped_high[t, b] = voxel >> WORD
+                shaped_energies[0, t, b] = base[0, i]
+            for l in range(count):
+                unary = base[l + 1, i]
+                for b in range(problems):
+                    shaped_energies[l + 1, t, b] = unary - shaped_drift[t, l, b]
+        for first in range(0, count + 1, 4):
+            philox(index, sample, high, uint64(first // 4), key, words, used)
+            for w in range(min(4, count + 1 - first)):
+                l = first + w
+                for k in range(used):
+                    noise = log_exponential(uint32(words[w, k] ^ flip[k]))
+                    all_energies[l, k] = fma(per_log, noise, all_energies[l, k])
+        for k in range(used):
+            lowest[k] = all_energies[0, k]
+        for l in range(count):
+            for k in range(used):
+                lowest[k] = min(lowest[k], all_energies[l + 1, k])
+        for k in range(used):
+            zero[k] = min(all_energies[0, k] - lowest[k], ceiling)
+        for l in range(count):
+            for k in range(used):
+                away = min(all_energies[l + 1, k] - lowest[k], ceiling) - zero[k]
+                energies[block, l, k] = narrowed(away, energies[block, l, k])
+
 
 MOST_AXES = 4
 
@@ -62,7 +239,7 @@ class Perturber:
         """
         with announced():
             self._threads.run(
-                kernels.perturb,
+                perturb,
                 len(energies),
                 self._unaries,
                 self._order,

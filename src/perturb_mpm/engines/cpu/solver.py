@@ -8,25 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.crf import DenseCRF, PairwiseTerm
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer_kernels as transfer
-from perturb_mpm.engines.cpu.buffers import Buffers
-from perturb_mpm.engines.cpu.calibration import calibrated_gain, calibrated_scale
+from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
+from perturb_mpm.engines.cpu.chain import Filter, factorize, published_gain
 from perturb_mpm.engines.cpu.compile import announced
 from perturb_mpm.engines.cpu.exact import ExactFilter
-from perturb_mpm.engines.cpu.filters import Filter, factorize, published_gain
 from perturb_mpm.engines.cpu.groups import group
 from perturb_mpm.engines.cpu.lattice import Blur, build
 from perturb_mpm.engines.cpu.order import morton_order
 from perturb_mpm.engines.cpu.perturber import Perturber
-from perturb_mpm.engines.cpu.plan import choose_batch, require_for_build
+from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.memory import give_back
 from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
-from perturb_mpm.perturbation import Perturbation
-from perturb_mpm.posterior_parts import FRACTION_BITS
+from perturb_mpm.model.crf import DenseCRF, PairwiseTerm
+from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.posterior.votes import FRACTION_BITS
 
 LARGEST_HALF = 6e4
 BLURS = {

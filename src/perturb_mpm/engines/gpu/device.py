@@ -18,6 +18,7 @@ from perturb_mpm.optional import optional_package
 if TYPE_CHECKING:
     import torch
 
+
 # Below so many voxels a CPU is done before a GPU's kernels are compiled.
 WORTH_IT = 100_000
 SHARE_OF_FREE = 0.8

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from perturb_mpm.crf import PairwiseTerm
 from perturb_mpm.engines.gpu.device import on_device
-from perturb_mpm.engines.gpu.keys import interleaved
-from perturb_mpm.grid import Grid
-from perturb_mpm.kernels import BilateralKernel, SpatialKernel
+from perturb_mpm.engines.gpu.lattice import interleaved
+from perturb_mpm.model.crf import PairwiseTerm
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.kernels import BilateralKernel, SpatialKernel
 
 
 def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from perturb_mpm.crf import PairwiseTerm
 from perturb_mpm.engines.gpu.layout import Layout
 from perturb_mpm.engines.gpu.update_kernel import Coupling
+from perturb_mpm.model.crf import PairwiseTerm
 
 
 @dataclass(frozen=True)

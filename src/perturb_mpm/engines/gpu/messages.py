@@ -6,14 +6,61 @@ from collections.abc import Sequence
 
 import torch
 
+from perturb_mpm.engines.cpu.chain import published_gain
+from perturb_mpm.engines.cpu.solver import BLURS
+from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize
 from perturb_mpm.engines.gpu.combine_kernel import combine
-from perturb_mpm.engines.gpu.exact import ExactFilter
-from perturb_mpm.engines.gpu.filters import LatticeFilter
+from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
+from perturb_mpm.engines.gpu.features import each, features_of
 from perturb_mpm.engines.gpu.groups import Group
-from perturb_mpm.engines.gpu.room import Room
-from perturb_mpm.engines.gpu.slice_kernel import slice_group
-from perturb_mpm.engines.gpu.splat_kernel import splat
+from perturb_mpm.engines.gpu.lattice import build
+from perturb_mpm.engines.gpu.memory import Room, require_for_build
+from perturb_mpm.engines.gpu.scale import calibrated_gain, calibrated_scale
+from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
 from perturb_mpm.engines.gpu.tiles import Tiles, make_tiles, rows_of
+from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.model.kernels import SpatialKernel
+
+
+def lattice_filters(
+    crf: DenseCRF,
+    order: torch.Tensor,
+    index: torch.Tensor,
+    unaries: torch.Tensor,
+    accuracy: str,
+    budget: int,
+) -> list[LatticeFilter]:
+    """Build a lattice for every kernel; ``unaries`` (L, rows) are in the engine's order."""
+    marginals = torch.softmax(-unaries[:, : len(order)], 0).T if accuracy != "plain" else unaries
+    filters = []
+    for term in crf.terms:
+        features = features_of(term, order, index).float()
+        require_for_build(crf.grid.voxels, features.shape[1], budget)
+        blur = BLURS[accuracy]
+        if accuracy != "plain":
+            blur = calibrated_scale(features, marginals, blur)
+        lattice = build(features, blur)
+        gain = published_gain(features.shape[1])
+        if accuracy != "plain" and term.normalization == "none":  # cancels in all others
+            gain = calibrated_gain(features, lattice)
+        filters.append(factorize(lattice, term.normalization, gain))
+    return filters
+
+
+def exact_filters(
+    crf: DenseCRF, order: torch.Tensor, index: torch.Tensor, dtype: torch.dtype
+) -> list[ExactFilter]:
+    """Make an exact filter of every kernel."""
+    filters = []
+    for term in crf.terms:
+        kernel = term.kernel
+        gaussian: Gaussian
+        if isinstance(kernel, SpatialKernel):
+            gaussian = AlongAxes(crf.grid, each(kernel.sigma, crf.grid.ndim), index)
+        else:
+            gaussian = AllPairs(features_of(term, order, index), dtype)
+        filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization))
+    return filters
 
 
 class LatticeMessages:

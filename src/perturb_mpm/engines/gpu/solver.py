@@ -8,25 +8,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from perturb_mpm.crf import DenseCRF
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import transfer
+from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
 from perturb_mpm.engines.gpu.exact import ExactFilter
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.fields import FieldDrawer
-from perturb_mpm.engines.gpu.filters import LatticeFilter
 from perturb_mpm.engines.gpu.groups import coupling_of, groups_of
 from perturb_mpm.engines.gpu.layout import Layout
-from perturb_mpm.engines.gpu.make_filters import exact_filters, lattice_filters
-from perturb_mpm.engines.gpu.messages import ExactMessages, LatticeMessages
+from perturb_mpm.engines.gpu.memory import choose_batch, take_pool
+from perturb_mpm.engines.gpu.messages import (
+    ExactMessages,
+    LatticeMessages,
+    exact_filters,
+    lattice_filters,
+)
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
-from perturb_mpm.engines.gpu.plan import choose_batch, take_pool
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.gpu.votes_kernel import count_votes
 from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
-from perturb_mpm.noise import key_words
-from perturb_mpm.perturbation import Perturbation
+from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.noise.gumbel import key_words
+from perturb_mpm.noise.perturbation import Perturbation
 
 LARGEST_HALF = 6e4
 CHANNELS_AT_ONCE = 32

@@ -1,14 +1,13 @@
-"""The parts of kernels that a tile of voxels shares with the lattice rows it touches.
-
-A tile of T consecutive voxels and the rows it touches make a small dense matrix. Its entries, one a
-row, lie one after the other in ``vertices`` (−1 fills up), tile by tile and group by group; entry e
-and voxel t of its tile have the coefficient e·T + t of ``slices`` and of ``splats``.
-"""
+"""The slice alone: what every voxel receives, group by group."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+
+from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 
 
 @triton.jit
@@ -39,3 +38,146 @@ def received(
         )
         total = tl.dot(weight, values, total, input_precision="ieee")
     return total
+
+
+LANES = 128
+WARPS = 4
+
+
+@triton.jit
+def _splat(
+    marginals,
+    vertices,
+    splats,
+    starts,
+    partials,
+    groups,
+    blocks,
+    stride,
+    width,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    lanes = block * LANES + tl.arange(0, LANES)
+    inside = lanes < width
+    voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
+    values = tl.load(
+        marginals + voxel[:, None] * stride + lanes[None, :], mask=inside[None, :], other=0.0
+    )
+    first, stop = tl.load(starts + tile * groups), tl.load(starts + (tile + 1) * groups)
+    for start in range(first, stop, STEP):
+        entry = start + tl.arange(0, STEP)
+        real = tl.load(vertices + entry) >= 0
+        share = tl.load(splats + entry.to(tl.int64)[:, None] * TILE + tl.arange(0, TILE)[None, :])
+        total = tl.dot(share, values, input_precision="ieee")
+        tl.store(
+            partials + entry.to(tl.int64)[:, None] * stride + lanes[None, :],
+            total.to(partials.dtype.element_ty),
+            mask=real[:, None] & inside[None, :],
+        )
+
+
+def splat(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: int) -> None:
+    """Write what every tile sends to each of its entries, (E, stride)."""
+    blocks = triton.cdiv(width, LANES)
+    if tiles.entries:
+        _splat[(tiles.count * blocks,)](
+            marginals,
+            tiles.vertices,
+            tiles.splats,
+            tiles.starts,
+            partials,
+            tiles.groups,
+            blocks,
+            marginals.stride(0),
+            width,
+            TILE=TILE,
+            STEP=STEP,
+            LANES=LANES,
+            num_warps=WARPS,
+        )
+
+
+def splat_twin(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: int) -> None:
+    """Do what ``splat`` does in plain PyTorch."""
+    owner = tiles.owners()  # (E,)
+    values = marginals[:, :width].float().reshape(tiles.count, TILE, width)
+    for e in torch.nonzero(tiles.vertices >= 0)[:, 0].tolist():
+        share = tiles.splats[e].float()  # (T,)
+        partials[e, :width] = (share @ values[owner[e]]).to(partials.dtype)
+
+
+@triton.jit
+def _slice(
+    rows,
+    vertices,
+    slices,
+    starts,
+    messages,
+    group,
+    groups,
+    blocks,
+    first_lane,
+    stride,
+    width,
+    out_stride,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    out_lanes = block * LANES + tl.arange(0, LANES)
+    inside = out_lanes < width
+    lanes = first_lane + out_lanes
+    first = tl.load(starts + tile * groups + group)
+    stop = tl.load(starts + tile * groups + group + 1)
+    total = received(vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES)
+    voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
+    place = voxel[:, None] * out_stride + out_lanes[None, :]
+    tl.store(messages + place, total, mask=inside[None, :])
+
+
+def slice_group(
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: Layout, first: int, width: int
+) -> torch.Tensor:
+    """Return the group's weighted means at every voxel, (tiles·T, width), of channels from first.
+
+    They are to be multiplied by the voxel's row sum.
+    """
+    messages = torch.empty((layout.rows, width), dtype=torch.float32, device=rows.device)
+    blocks = triton.cdiv(width, layout.lanes)
+    _slice[(layout.tiles * blocks,)](
+        rows,
+        tiles.vertices,
+        tiles.slices,
+        tiles.starts,
+        messages,
+        group,
+        tiles.groups,
+        blocks,
+        first,
+        rows.stride(0),
+        width,
+        messages.stride(0),
+        TILE=TILE,
+        STEP=STEP,
+        LANES=layout.lanes,
+        num_warps=4,
+    )
+    return messages
+
+
+def slice_group_twin(
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: Layout, first: int, width: int
+) -> torch.Tensor:
+    """Do what ``slice_group`` does in plain PyTorch."""
+    messages = torch.zeros((layout.tiles, TILE, width))
+    for tile in range(layout.tiles):
+        start, stop = tiles.starts[tile * tiles.groups + group :][:2].tolist()
+        vertices = tiles.vertices[start:stop].long()
+        real = vertices >= 0
+        values = rows[vertices[real], first : first + width].float()
+        messages[tile] = tiles.slices[start:stop][real].float().T @ values
+    return messages.reshape(layout.rows, width)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.combine_kernel import Sparse
-from perturb_mpm.engines.gpu.filters import LatticeFilter
 
 TILE = 64
 STEP = 32

@@ -14,9 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.room import Room
-from perturb_mpm.engines.gpu.slice_kernel import slice_group_twin
-from perturb_mpm.engines.gpu.tile_kernels import received
+from perturb_mpm.engines.gpu.memory import Room
+from perturb_mpm.engines.gpu.tile_kernels import received, slice_group_twin
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 
 FORBIDDEN = tl.constexpr(-1e30)

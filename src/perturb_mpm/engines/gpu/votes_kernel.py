@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.room import Room
+from perturb_mpm.engines.gpu.memory import Room
 
 VOXELS = 64
 PROBLEMS = 64

@@ -1,0 +1,55 @@
+"""The laboratory: the paper's experiments, repeated. ``python -m lab --help`` lists them."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from perturb_mpm.cli import run_app
+from perturb_mpm.version import version
+
+app = App(
+    name="python -m lab",
+    help="Repeat the paper's experiments.",
+    help_epilogue="Example:  python -m lab synthetic --quick",
+    version=version,
+    suppress_keyboard_interrupt=False,  # reported by run_app like every other failure
+)
+app.command(
+    "lab.synthetic.command:synthetic",
+    name="synthetic",
+    help="Repeat the paper's validation on tiny grids; write a table, two figures and a page.",
+    help_epilogue="Example:  python -m lab synthetic --quick --output synthetic",
+)
+app.command(
+    "lab.volumes.command:volumes",
+    name="volumes",
+    help="Sample the volumes of real tumours with and without random fields; write a table.",
+    help_epilogue="Example:  python -m lab volumes --data brats2021_2mm --quick",
+)
+app.command(
+    "lab.segmentation.command:segmentation",
+    name="segmentation",
+    help="Segment patients with a forest and a CRF learned on all others; write tables, a page.",
+    help_epilogue="Example:  python -m lab segmentation --data brats2021_2mm",
+)
+app.command(
+    "lab.clinical.command:quality",
+    name="quality",
+    help="Measure how well uncertainty finds errors, on made-up or real patients.",
+    help_epilogue="Example:  python -m lab quality --data brats2021_2mm --output quality",
+)
+app.command(
+    "lab.clinical.command:biomarkers",
+    name="biomarkers",
+    help="Compare extent of resection and residual volume with four raters, 19 patients.",
+    help_epilogue="Example:  python -m lab biomarkers --output biomarkers",
+)
+app.command(
+    "lab.clinical.command:raters",
+    name="raters",
+    help="Hold drawings of real raters and algorithms against each other.",
+    help_epilogue="Example:  python -m lab raters --data data --output raters",
+)
+
+if __name__ == "__main__":
+    run_app(app)

@@ -1,0 +1,280 @@
+"""The second clinical experiment: extent of resection and residual volume against four raters.
+
+Meier et al. 2017 compared automatic EOR and RTV of 19 patients with four raters, before and after
+uncertain voxels were dropped. Here the sample median and intervals stand beside these, with the
+paper's noise and with smooth random fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.clinical.patients import Patient, sampled
+from perturb_mpm.assess.pair_table import ResectionCalibration, calibrate
+from perturb_mpm.assess.scans import Biomarkers, resection, scan_of
+from perturb_mpm.biomarkers.intervals import coverage
+from perturb_mpm.biomarkers.resection import extent_of_resection
+from perturb_mpm.biomarkers.signed_rank import bonferroni, holm, wilcoxon_exact
+from perturb_mpm.run.settings import RunSettings
+
+METHODS = ("original", "corrected", "median")
+QUANTITIES = ("rtv_ml", "eor_frac")
+TRUTH = "truth"
+Progress = Callable[[int, str], object]
+
+
+@dataclass(frozen=True, eq=False)
+class OperatedPatient:
+    """The same patient before and after surgery."""
+
+    before: Patient
+    after: Patient
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One automatic value of one patient beside a reference: the truth or a rater."""
+
+    patient: str
+    perturbation: str
+    quantity: str
+    method: str
+    reference: str
+    value: float
+    reference_value: float
+
+    @property
+    def error(self) -> float:
+        """The value minus the reference's; NaN where either is undefined."""
+        return self.value - self.reference_value
+
+
+@dataclass(frozen=True)
+class ErrorTest:
+    """Whether a correction changes the absolute error against one rater."""
+
+    perturbation: str
+    quantity: str
+    method: str
+    reference: str
+    median_before: float
+    """Of the absolute error of the original values."""
+    median_after: float
+    bias_before: float
+    """The mean signed error."""
+    bias_after: float
+    pairs: int
+    pvalue: float
+    bonferroni: float
+    holm: float
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often 95 % sample intervals hold a reference."""
+
+    perturbation: str
+    quantity: str
+    reference: str
+    share: float
+    median_width: float
+    cases: int
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything that was measured."""
+
+    estimates: list[Estimate]
+    found: dict[str, dict[str, Biomarkers]]  # perturbation -> patient -> biomarkers
+    references: dict[str, dict[str, tuple[float, float]]]
+    """Reference → patient → its volumes before and after, ml."""
+    calibration: dict[str, ResectionCalibration]  # perturbation -> against the truth
+
+
+def measure_biomarkers(
+    patients: Iterable[OperatedPatient],
+    region: Sequence[int],
+    perturbations: Mapping[str, RunSettings],
+    progress: Progress | None = None,
+) -> Experiment:
+    """Segment every patient before and after surgery under each perturbation."""
+    found: dict[str, dict[str, Biomarkers]] = {name: {} for name in perturbations}
+    references: dict[str, dict[str, tuple[float, float]]] = {}
+    for done, patient in enumerate(patients, start=1):
+        name = patient.after.name
+        for words, settings in perturbations.items():
+            before, after = (
+                scan_of(sampled(each, settings), region, words)
+                for each in (patient.before, patient.after)
+            )
+            found[words][name] = resection(before, after)
+        for reference, volumes in _reference_volumes(patient, region).items():
+            references.setdefault(reference, {})[name] = volumes
+        if progress is not None:
+            progress(done, name)
+    truth = references[TRUTH]
+    calibration = {
+        words: calibrate(
+            list(each.values()),
+            [truth[name][0] for name in each],
+            [truth[name][1] for name in each],
+        )
+        for words, each in found.items()
+    }
+    return Experiment(list(_estimates(found, references)), found, references, calibration)
+
+
+def error_tests(experiment: Experiment) -> list[ErrorTest]:
+    """Test, rater by rater, whether the corrected value or the median has another error.
+
+    Bonferroni's m is the number of tests of one perturbation and method: two quantities, each
+    against all raters.
+    """
+    tests: list[ErrorTest] = []
+    for perturbation in experiment.found:
+        for method in METHODS[1:]:
+            group = [
+                _test(experiment, perturbation, quantity, method, rater)
+                for quantity in QUANTITIES
+                for rater in experiment.references
+                if rater != TRUTH
+            ]
+            if not group:
+                continue
+            p = [each.pvalue for each in group]
+            tests += [
+                ErrorTest(**{**vars(each), "bonferroni": float(b), "holm": float(h)})
+                for each, b, h in zip(group, bonferroni(p), holm(p))
+            ]
+    return tests
+
+
+def interval_coverage(experiment: Experiment) -> list[Coverage]:
+    """Return how often the 95 % sample intervals hold the truth, and each rater's value."""
+    rows = []
+    for perturbation, patients in experiment.found.items():
+        for quantity in QUANTITIES:
+            for reference, volumes in experiment.references.items():
+                ends, values = [], []
+                for name, each in patients.items():
+                    if each.sampled is None:
+                        continue
+                    marker = (
+                        each.sampled.residual_ml if quantity == "rtv_ml" else each.sampled.extent
+                    )
+                    ends.append((marker.lower, marker.upper))
+                    values.append(_reference(quantity, volumes[name]))
+                table = np.array(ends)
+                defined = ~np.isnan(table).any(axis=1) & ~np.isnan(values)
+                low, high = table[defined].T
+                rows.append(
+                    Coverage(
+                        perturbation,
+                        quantity,
+                        reference,
+                        coverage(low, high, np.array(values)[defined]),
+                        float(np.median(high - low)),
+                        int(defined.sum()),
+                    )
+                )
+    return rows
+
+
+def errors_of(
+    experiment: Experiment, perturbation: str, quantity: str, method: str, reference: str
+) -> NDArray[np.float64]:
+    """Return the signed errors of all patients, in their order."""
+    return np.array(
+        [
+            each.error
+            for each in experiment.estimates
+            if (each.perturbation, each.quantity, each.method, each.reference)
+            == (perturbation, quantity, method, reference)
+        ]
+    )
+
+
+def _test(
+    experiment: Experiment, perturbation: str, quantity: str, method: str, rater: str
+) -> ErrorTest:
+    before = errors_of(experiment, perturbation, quantity, "original", rater)
+    after = errors_of(experiment, perturbation, quantity, method, rater)
+    result = wilcoxon_exact(np.abs(before), np.abs(after))
+    return ErrorTest(
+        perturbation,
+        quantity,
+        method,
+        rater,
+        float(np.nanmedian(np.abs(before))),
+        float(np.nanmedian(np.abs(after))),
+        float(np.nanmean(before)),
+        float(np.nanmean(after)),
+        result.pairs,
+        result.pvalue,
+        result.pvalue,
+        result.pvalue,
+    )
+
+
+def _estimates(
+    found: Mapping[str, Mapping[str, Biomarkers]],
+    references: Mapping[str, Mapping[str, tuple[float, float]]],
+) -> Iterable[Estimate]:
+    for perturbation, patients in found.items():
+        for name, each in patients.items():
+            for quantity in QUANTITIES:
+                for method, value in _values(each, quantity).items():
+                    for reference, volumes in references.items():
+                        yield Estimate(
+                            name,
+                            perturbation,
+                            quantity,
+                            method,
+                            reference,
+                            value,
+                            _reference(quantity, volumes[name]),
+                        )
+
+
+def _values(each: Biomarkers, quantity: str) -> dict[str, float]:
+    sampled_values = each.sampled
+    if (
+        sampled_values is None
+        or each.corrected_residual_ml is None
+        or each.corrected_extent is None
+    ):
+        raise ValueError("each patient must have samples before and after surgery")
+    if quantity == "rtv_ml":
+        values = (each.residual_ml, each.corrected_residual_ml, sampled_values.residual_ml.median)
+    else:
+        values = (each.extent, each.corrected_extent, sampled_values.extent.median)
+    return dict(zip(METHODS, values))
+
+
+def _reference(quantity: str, volumes: tuple[float, float]) -> float:
+    return volumes[1] if quantity == "rtv_ml" else float(extent_of_resection(*volumes))
+
+
+def _reference_volumes(
+    patient: OperatedPatient, region: Sequence[int]
+) -> dict[str, tuple[float, float]]:
+    """Return the volumes before and after that the truth and each rater give, in ml."""
+    volumes = {
+        TRUTH: tuple(_ml(scan, scan.truth, region) for scan in (patient.before, patient.after))
+    }
+    for number in range(0 if patient.after.raters is None else len(patient.after.raters)):
+        volumes[f"rater {number + 1}"] = tuple(
+            _ml(scan, scan.truth if scan.raters is None else scan.raters[number], region)
+            for scan in (patient.before, patient.after)
+        )
+    return {name: (pair[0], pair[1]) for name, pair in volumes.items()}
+
+
+def _ml(scan: Patient, labels: NDArray[np.uint8], region: Sequence[int]) -> float:
+    voxel_mm3 = float(np.prod(scan.case.geometry.spacing))
+    return float(np.isin(labels, list(region)).sum()) * voxel_mm3 / 1000.0

@@ -1,0 +1,165 @@
+"""The cohorts of the experiments: made-up patients like the paper's, and real ones in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.clinical.biomarkers import OperatedPatient
+from lab.clinical.patients import Patient, Tell, left_out, phantom_patient, phantom_scene, train_on
+from perturb_mpm import phantom
+from perturb_mpm.learning.fields import FieldSetting, learn_fields
+from perturb_mpm.phantom import Phantom
+from perturb_mpm.run.model import build_crf
+from perturb_mpm.run.settings import RunSettings
+from perturb_mpm.segmenter.model import SegmenterModel
+
+TRAINING_PATIENTS, QUICK_PATIENTS = 12, 3
+QUICK_SPACING_MM = 5.0
+TRAINING_SEED = 10_000
+"""What is added to the seed for patients to train on: no test patient is among them."""
+RESIDUALS_ML = (0.0, 0.5, 2.0, 5.0)
+LEARNING_PATIENTS = 6
+SETTINGS = tuple(
+    FieldSetting(length, shared, own)
+    for length in (20.0, 60.0)
+    for shared, own in ((0.5, 0.5), (1.0, 1.0), (2.0, 1.0), (3.0, 2.0))
+)
+PAPER, FIELDS = "independent noise (the paper)", "noise and learned fields"
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Patients for the quality of uncertainty, made one by one."""
+
+    patients: Iterable[Patient]
+    regions: Mapping[str, tuple[int, ...]]
+    about: str
+
+
+@dataclass(frozen=True, eq=False)
+class OperatedCohort:
+    """Patients before and after surgery, and what fields may be learned on."""
+
+    patients: Iterable[OperatedPatient]
+    region: tuple[int, ...]
+    about: str
+    training: Sequence[Patient]
+
+
+def held_out(data: Path, folder: Path, seed: int, *, quick: bool, tell: Tell) -> Cohort:
+    """Return real patients, each segmented by a forest that was trained on all others."""
+    return Cohort(
+        left_out(data, folder, seed, quick=quick, tell=tell),
+        {"tumour core": (1, 3), "enhancing tumour": (3,)},
+        (
+            "Real patients with a glioma before surgery (BraTS 2021), each segmented by a decision "
+            "forest that was trained on the others, and a dense CRF."
+        ),
+    )
+
+
+def preoperative(seed: int, spacing_mm: float, *, quick: bool, tell: Tell) -> Cohort:
+    """Return 14 made-up patients, segmented by a forest trained on others."""
+    spacing = QUICK_SPACING_MM if quick else spacing_mm
+    number = QUICK_PATIENTS if quick else TRAINING_PATIENTS
+    learned_from = list(phantom.cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
+    tell(len(learned_from), "patients to train on")
+    model, _ = train_on(learned_from, phantom.LABEL_NAMES, seed, quick=quick)
+    tell(1, "forest")
+
+    def patients() -> Iterator[Patient]:
+        cohort = phantom.preoperative_cohort(seed, spacing_mm=spacing)
+        for place, each in enumerate(islice(cohort, QUICK_PATIENTS if quick else None)):
+            yield phantom_patient(f"phantom {place + 1}", each, _segmented(model, each))
+
+    return Cohort(
+        patients(),
+        {"tumour core": (1, 3, 4), "enhancing tumour": (4,)},
+        (
+            f"Made-up patients with a glioblastoma before surgery, {spacing:g} mm, segmented by a "
+            f"decision forest that was trained on {number} others, and a dense CRF."
+        ),
+    )
+
+
+def operated(seed: int, spacing_mm: float, *, quick: bool, tell: Tell) -> OperatedCohort:
+    """Return 19 made-up patients before and after surgery, nine with residual tumour."""
+    spacing = QUICK_SPACING_MM if quick else spacing_mm
+    names = phantom.POSTOPERATIVE_LABEL_NAMES
+    number = QUICK_PATIENTS if quick else TRAINING_PATIENTS // 2
+    before = list(phantom.cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
+    after = [
+        phantom.resected(each, RESIDUALS_ML[place % len(RESIDUALS_ML)])
+        for place, each in enumerate(before)
+    ]
+    tell(len(before) + len(after), "scans to train on")
+    model, honest = train_on([*before, *after], names, seed, quick=quick)
+    tell(1, "forest")
+    training = [
+        phantom_patient(f"training {place}", scan, probabilities, label_names=names)
+        for place, (scan, probabilities) in enumerate(zip(after, honest[len(before) :]))
+    ]
+
+    def patients() -> Iterator[OperatedPatient]:
+        pairs = phantom.resection_cohort(seed, spacing_mm=spacing)
+        for place, pair in enumerate(islice(pairs, QUICK_PATIENTS if quick else None)):
+            scans = (
+                phantom_patient(
+                    f"phantom {place + 1}",
+                    scan,
+                    _segmented(model, scan),
+                    phantom.raters(scan, seed),
+                    names,
+                )
+                for scan in (pair.before, pair.after)
+            )
+            yield OperatedPatient(*scans)
+
+    return OperatedCohort(
+        patients(),
+        (4,),
+        (
+            "Made-up patients with a glioblastoma, before and right after surgery, some with "
+            f"residual enhancing tumour, {spacing:g} mm, each outlined by four simulated raters; "
+            f"segmented by a decision forest that was trained on {2 * number} scans of others, and "
+            "a dense CRF. The paper's patients are not public: these are not they."
+        ),
+        training,
+    )
+
+
+def perturbations(
+    cohort: OperatedCohort,
+    settings: RunSettings,
+    with_fields: RunSettings | None,
+    *,
+    quick: bool,
+    tell: Tell,
+) -> dict[str, RunSettings]:
+    """Return the paper's noise, and the same with fields: given, or learned on training scans."""
+    plain = replace(settings, fields=())
+    if with_fields is not None:
+        return {PAPER: plain, FIELDS: with_fields}
+    training = list(cohort.training)[: 2 if quick else LEARNING_PATIENTS]
+    learned = learn_fields(
+        (build_crf(each.case, plain) for each in training),
+        (each.truth for each in training),
+        {"enhancing tumour": cohort.region},
+        settings=SETTINGS[:2] if quick else SETTINGS,
+        samples=8 if quick else 32,
+        iterations=settings.iterations,
+        seed=settings.seed,
+    )
+    found = learned.setting
+    tell(1, f"fields of {found.length_mm:g} mm, {found.shared:g} shared, {found.own:g} own")
+    return {PAPER: plain, FIELDS: replace(plain, fields=learned.fields)}
+
+
+def _segmented(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:
+    return model.probabilities(phantom_scene(scan))

@@ -1,0 +1,29 @@
+"""What the paper and its readers compare Perturb-and-MPM with.
+
+Each takes ``(crf, samples, seed)`` and returns a ``Posterior`` where it draws samples; what it is
+good for, and up to which size, stands in its own words.
+"""
+
+from lab.comparators.common import GridCRF, independent, unary_only
+from lab.comparators.contours import contours
+from lab.comparators.enumeration import Enumeration, exact, full_perturbation, perturb_and_map
+from lab.comparators.gibbs import Chains, gibbs, run_chains
+from lab.comparators.grid_cut import MinMarginals, graph_cut, min_marginals, perturb_and_map_grid
+
+__all__ = [
+    "Enumeration",
+    "exact",
+    "full_perturbation",
+    "perturb_and_map",
+    "gibbs",
+    "run_chains",
+    "Chains",
+    "independent",
+    "unary_only",
+    "GridCRF",
+    "graph_cut",
+    "perturb_and_map_grid",
+    "min_marginals",
+    "MinMarginals",
+    "contours",
+]

@@ -1,0 +1,42 @@
+"""What the two figures share: words, and colours that differ in grey too."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from lab.synthetic.summary import Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+METRIC_LABELS: dict[Metric, str] = {
+    "log_probability_error_nats": "mean |error| of log-probability (nats)",
+    "total_variation": "total variation",
+}
+
+# Okabe & Ito's colours: told apart by colour-blind readers, and of different lightness.
+BLACK, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
+    "black",
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches, which draws without a screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_png(figure: Figure, file: IO[bytes]) -> None:
+    """Write a figure; the same figure gives the same bytes."""
+    figure.savefig(file, format="png", dpi=150, metadata={"Software": None})

@@ -1,0 +1,1 @@
+"""The segmentation experiment: forest, default CRF and tuned CRF, side by side."""

@@ -1,0 +1,207 @@
+"""One turn of the segmentation experiment: tune without a patient, then measure on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.segmentation.patients import Experiment, Patient, Turn
+from lab.segmentation.plan import DEFAULT_ITERATIONS, TUNINGS, SegmentationPlan, Tuning
+from perturb_mpm.engines import Solver, prepare
+from perturb_mpm.evaluation.case import domain_mask
+from perturb_mpm.evaluation.overlap import dice
+from perturb_mpm.evaluation.reliability import Reliability, negative_log_likelihood, top_label
+from perturb_mpm.learning.fields import NO_FIELDS, Regions, draw_votes, score_votes
+from perturb_mpm.learning.learner import Learned, filter_maker, learn_from
+from perturb_mpm.learning.objectives import hard_iou
+from perturb_mpm.learning.problem import Problem, make_problem
+from perturb_mpm.model.crf import DenseCRF
+
+# Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
+MARGIN_MM = 10.0
+# A probability below this counts as this in the log score: marginals have 16 bits.
+LEAST = 1e-5
+SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A CRF on an engine, with its mean field and its votes inside the mask, both (L, N)."""
+
+    crf: DenseCRF
+    solver: Solver
+    mean_field: NDArray[np.floating]
+    votes: NDArray[np.float64]
+
+
+def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> dict[str, Any]:
+    """Return everything that is measured on the test patient of a turn, as JSON can hold it."""
+    patient, regions = experiment.patients[turn.test], experiment.regions
+    problems = _problems(experiment, turn, plan)
+    learned = {tuning.name: _learned(problems, plan, tuning) for tuning in TUNINGS}
+    del problems
+    default = patient.crf(turn.probabilities)
+    crfs = {"default": _measured(default, DEFAULT_ITERATIONS, plan.samples)}
+    for name, found in learned.items():
+        crfs[name] = _measured(found.apply(default), plan.iterations, plan.samples)
+    maps: dict[str, NDArray[np.floating]] = {
+        "forest, raw": turn.raw.T,
+        "forest": turn.probabilities.T,
+    }
+    maps |= {f"CRF, {name}": each.mean_field for name, each in crfs.items()}
+    votes = {f"votes, {name}": each.votes for name, each in crfs.items()}
+    labels = {name: q.argmax(axis=0) for name, q in (maps | votes).items()}  # (N,) each
+    domain = _domain(patient, turn)
+    truth = patient.labels[domain]
+    return {
+        "patient": turn.test,
+        "truth_ml": _volumes_ml(patient, patient.labels, regions),
+        "volume_ml": {name: _volumes_ml(patient, x, regions) for name, x in labels.items()},
+        "dice": {name: _dice(patient, x, regions) for name, x in labels.items()},
+        "iou": {
+            name: _known(hard_iou([x], [patient.labels], default.n_labels).tolist())
+            for name, x in labels.items()
+        },
+        "reliability": {
+            name: _bins(top_label(q[:, domain], truth)) for name, q in (maps | votes).items()
+        },
+        "brain_reliability": {
+            name: _bins(top_label(maps[name], patient.labels)) for name in ("forest, raw", "forest")
+        },
+        "log_score_nats": {
+            **{
+                name: negative_log_likelihood(np.maximum(q[:, domain], LEAST), truth, None)
+                for name, q in maps.items()
+            },
+            **{
+                name: negative_log_likelihood(q[:, domain], truth, plan.samples)
+                for name, q in votes.items()
+            },
+        },
+        "fields": _field_rows(patient, crfs["tuned for overlap"], regions, plan, domain),
+        "parameters": {name: _parameters(found) for name, found in learned.items()},
+    }
+
+
+def _problems(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> list[Problem]:
+    problems = []
+    for name, probabilities in turn.tuning.items():
+        patient = experiment.patients[name]
+        crf = patient.crf(probabilities)
+        maker = filter_maker([crf], "cpu", "calibrated", None)
+        problems.append(make_problem(crf, patient.truth, maker, plan.crop_mm))
+    return problems
+
+
+def _learned(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) -> Learned:
+    return learn_from(
+        problems,
+        objective=tuning.objective,
+        iterations=plan.iterations,
+        phases=plan.phases,
+        steps=plan.steps,
+        strength=tuning.strength,
+    )
+
+
+def _measured(crf: DenseCRF, iterations: int, samples: int) -> Measured:
+    """Solve and sample a CRF on an engine that is prepared once."""
+    solver = prepare(crf, compact=True)
+    solver.load(crf.energies[np.newaxis])
+    for left in range(iterations - 1, -1, -1):
+        solver.step(watched=left == 0)
+    marginals = solver.marginals()[0].copy()
+    votes, _ = draw_votes(crf, solver, NO_FIELDS, samples, iterations, SEED)
+    return Measured(crf, solver, marginals, votes / samples)
+
+
+def _domain(patient: Patient, turn: Turn) -> NDArray[np.bool_]:
+    """Return the voxels near tumour, be it true or the forest's, (N,): the same for all maps."""
+    predicted = patient.grid.scatter(turn.probabilities.argmax(axis=1) != 0, outside=False)
+    true = patient.grid.scatter(patient.labels != 0, outside=False)
+    near = domain_mask("dilated", predicted, true, patient.mask, patient.spacing, MARGIN_MM)
+    inside: NDArray[np.bool_] = patient.grid.gather(near)
+    return inside
+
+
+def _field_rows(
+    patient: Patient,
+    sampled: Measured,
+    regions: Regions,
+    plan: SegmentationPlan,
+    domain: NDArray[np.bool_],
+) -> list[dict[str, Any]]:
+    """Return what votes and sampled volumes are worth under every setting; without fields first."""
+    rows = []
+    crf, truth = sampled.crf, patient.labels[domain]
+    for setting in (NO_FIELDS, *(each.setting(crf.n_labels) for each in plan.amplitudes)):
+        counts, sizes = draw_votes(
+            crf, sampled.solver, setting, plan.samples, plan.iterations, SEED
+        )
+        found = score_votes(crf, patient.labels, regions, setting, counts, sizes)
+        near = counts[:, domain] / plan.samples
+        length = "inf" if math.isinf(setting.length_mm) else setting.length_mm
+        volumes = {
+            name: found.volumes_ml[:, list(labels)].sum(axis=1).round(4).tolist()
+            for name, labels in regions.items()
+        }
+        rows.append(
+            {
+                "length_mm": length,
+                "shared": setting.shared,
+                "own": setting.own,
+                "crps": found.crps,
+                "log_score_nats": found.log_score,
+                "volumes_ml": volumes,
+                "dice": _dice(patient, counts.argmax(axis=0), regions),
+                "reliability": _bins(top_label(near, truth)),
+                "near_log_score_nats": negative_log_likelihood(near, truth, plan.samples),
+            }
+        )
+    return rows
+
+
+def _volumes_ml(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict[str, float]:
+    voxel_ml = math.prod(patient.spacing) / 1000.0
+    return {
+        name: float(np.isin(labels, list(members)).sum()) * voxel_ml
+        for name, members in regions.items()
+    }
+
+
+def _dice(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict[str, float | None]:
+    """Return the overlap of each region; None where the patient does not have it."""
+    found: dict[str, float | None] = {}
+    for name, members in regions.items():
+        true = np.isin(patient.labels, list(members))
+        found[name] = dice(np.isin(labels, list(members)), true) if true.any() else None
+    return found
+
+
+def _bins(curve: Reliability) -> dict[str, list[float | None]]:
+    return {
+        "confidence": _known(curve.confidence.tolist()),
+        "accuracy": _known(curve.accuracy.tolist()),
+        "voxels": curve.voxels.tolist(),
+    }
+
+
+def _parameters(learned: Learned) -> dict[str, Any]:
+    found = learned.parameters
+    return {
+        "objective_before": learned.objective_before,
+        "objective_after": learned.objective_after,
+        "temperature": found.temperature,
+        "bias": found.bias.tolist(),
+        "weights": [change.weight_factor for change in found.kernels],
+        "compatibility_changes": [change.compatibility_change.tolist() for change in found.kernels],
+        "trace": [step.objective for step in learned.trace],
+    }
+
+
+def _known(values: list[float]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]

@@ -1,0 +1,1 @@
+"""The synthetic validation of the paper, done again."""

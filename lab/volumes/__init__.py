@@ -1,0 +1,1 @@
+"""How far sampled volumes spread on real patients."""

@@ -1,0 +1,253 @@
+"""How far sampled volumes spread, and whether the true volume is among them, on real patients."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.volumes.patients import (
+    KINDS,
+    REGIONS,
+    Case,
+    patient_folders,
+    read_case,
+    region_ml,
+    worsened_unary,
+)
+from perturb_mpm.engines import Solver
+from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.model.kernels import BilateralKernel, SpatialKernel
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.posterior.votes import Tally
+from perturb_mpm.storage.atomic import atomic_open
+
+OWN_SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class FieldSetting:
+    """A field of ``scale`` shared by the tumour labels, and 0.7 of it for each of them."""
+
+    scale: float
+    length_mm: float
+
+    def fields(self) -> tuple[Field, ...]:
+        """Return the fields; none at scale 0, which is the paper's perturbation."""
+        if self.scale == 0:
+            return ()
+        tumour = REGIONS["whole tumour"]
+        own = (Field(self.length_mm, OWN_SHARE * self.scale, labels=[label]) for label in tumour)
+        return (Field(self.length_mm, self.scale, labels=tumour), *own)
+
+
+PAPER = FieldSetting(0.0, math.nan)
+SETTINGS = (
+    PAPER,
+    FieldSetting(1.0, 20.0),
+    FieldSetting(1.0, 60.0),
+    FieldSetting(2.0, 20.0),
+    FieldSetting(2.0, 60.0),
+)
+
+
+def glioma_crf(case: Case, unary: NDArray[np.float32]) -> DenseCRF:
+    """Return the CRF of the experiment: near voxels agree, and those that look alike."""
+    return DenseCRF(
+        unary=unary,
+        kernels=[
+            SpatialKernel(sigma=3.0, weight=1.0),
+            BilateralKernel(case.images, sigma_space=20.0, sigma_intensity=0.5, weight=3.0),
+        ],
+        spacing=case.spacing,
+        mask=case.mask,
+    )
+
+
+def sampled_volumes_ml(
+    crf: DenseCRF,
+    solver: Solver,
+    fields: Sequence[Field],
+    *,
+    samples: int,
+    iterations: int,
+    seed: int,
+) -> NDArray[np.float64]:
+    """Return the volume of each label in each sample in ml, (S, L): those of ``pm.sample``.
+
+    A prepared solver is taken because it does not depend on the fields, and preparing costs as
+    much as twenty samples.
+    """
+    perturbation = Perturbation(seed, fields=tuple(fields))
+    tally = Tally(crf.grid, crf.n_labels, conditional=False)
+    for first in range(0, samples, solver.batch):
+        solver.perturb(perturbation, np.arange(first, min(first + solver.batch, samples)))
+        for left in range(iterations - 1, -1, -1):
+            solver.step(watched=left == 0)
+        sizes = solver.count_votes(tally.counts)  # (B, L)
+        tally.add_counted(sizes, np.zeros(len(sizes)))
+    volumes: NDArray[np.float64] = tally.sizes.astype(np.float64)
+    volumes *= math.prod(crf.grid.spacing) / 1000.0
+    return volumes
+
+
+SEED = 0
+ITERATIONS = 10
+SAMPLES = 32
+QUICK_SAMPLES = 8
+QUICK_PATIENTS = 2
+LEVEL = 0.95
+
+CSV_NAME = "volumes.csv"
+PAGE_NAME = "volumes.md"
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class VolumeRow:
+    """One region of one patient under one kind of unaries and one perturbation.
+
+    Ratios are shares, not per cent. The length is empty in the file where there is no field, and
+    the coefficient of variation where no sample has the region.
+    """
+
+    patient: str
+    unaries: str
+    region: str
+    field_scale: float
+    field_length_mm: float
+    samples: int
+    truth_ml: float
+    mean_ml: float
+    sd_ml: float
+    coefficient_of_variation: float
+    lower_ml: float
+    upper_ml: float
+    width_over_truth: float
+    error_over_truth: float
+    truth_inside: int
+
+
+def reproduce_volumes(
+    data: str | Path,
+    output: str | Path,
+    quick: bool = False,  # noqa: FBT001, FBT002
+    progress: Progress | None = None,
+) -> list[VolumeRow]:
+    """Sample segmentations of every patient; write volumes.csv and volumes.md, return the rows.
+
+    Parameters
+    ----------
+    data
+        The folder of the patients, or one that has it as ``brats2021_2mm``.
+    output
+        The folder to write to, which must exist.
+    quick
+        Take two patients and 8 samples instead of all patients and 32.
+    progress
+        Called with (runs done, runs in all) after every patient, unaries and perturbation.
+    """
+    from lab.volumes.volume_page import page
+
+    folders = patient_folders(data)
+    samples = SAMPLES
+    if quick:
+        folders, samples = folders[:QUICK_PATIENTS], QUICK_SAMPLES
+    runs = len(folders) * len(KINDS) * len(SETTINGS)
+    rows: list[VolumeRow] = []
+    done = 0
+    for folder in folders:
+        case = read_case(folder)
+        for found in _of_one_patient(case, samples):
+            rows.extend(found)
+            done += 1
+            if progress is not None:
+                progress(done, runs)
+    _write(Path(output) / CSV_NAME, table(rows))
+    _write(Path(output) / PAGE_NAME, page(rows, iterations=ITERATIONS, seed=SEED, quick=quick))
+    return rows
+
+
+def table(rows: list[VolumeRow]) -> str:
+    """Return the rows as CSV, numbers with six digits; what is not a number is empty."""
+    text = io.StringIO()
+    names = [field.name for field in fields(VolumeRow)]
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in asdict(row).items()})
+    return text.getvalue()
+
+
+def _of_one_patient(case: Case, samples: int) -> Iterator[list[VolumeRow]]:
+    """Yield the rows of each kind of unaries and each perturbation."""
+    from perturb_mpm.engines import prepare
+
+    for kind in KINDS:
+        crf = glioma_crf(case, worsened_unary(case, kind))
+        solver = prepare(crf, compact=True)
+        for setting in SETTINGS:
+            volumes = sampled_volumes_ml(
+                crf, solver, setting.fields(), samples=samples, iterations=ITERATIONS, seed=SEED
+            )
+            yield list(_rows(case, kind, setting, volumes))
+
+
+def _rows(
+    case: Case, kind: str, setting: FieldSetting, volumes: NDArray[np.float64]
+) -> Iterator[VolumeRow]:
+    """Yield a row for every region that the patient has; ``volumes`` is (S, L) in ml."""
+    for region, labels in REGIONS.items():
+        truth = region_ml(case, region)
+        if truth > 0:
+            sampled = volumes[:, list(labels)].sum(axis=1)  # (S,)
+            yield _row(case.name, kind, region, setting, truth, sampled)
+
+
+def _row(
+    patient: str,
+    kind: str,
+    region: str,
+    setting: FieldSetting,
+    truth: float,
+    sampled: NDArray[np.float64],
+) -> VolumeRow:
+    mean, sd = float(sampled.mean()), float(sampled.std(ddof=1))
+    tail = (1.0 - LEVEL) / 2.0
+    lower, upper = (float(end) for end in np.quantile(sampled, [tail, 1.0 - tail]))
+    return VolumeRow(
+        patient=patient,
+        unaries=kind,
+        region=region,
+        field_scale=setting.scale,
+        field_length_mm=setting.length_mm,
+        samples=len(sampled),
+        truth_ml=truth,
+        mean_ml=mean,
+        sd_ml=sd,
+        coefficient_of_variation=sd / mean if mean > 0 else math.nan,
+        lower_ml=lower,
+        upper_ml=upper,
+        width_over_truth=(upper - lower) / truth,
+        error_over_truth=mean / truth - 1.0,
+        truth_inside=int(lower <= truth <= upper),
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return str(value)
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_open(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,218 @@
+"""Pairs of scans as a table of paths, their biomarkers as numbers, and what a cohort teaches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perturb_mpm.assess.scans import Biomarkers
+from perturb_mpm.assess.sources import read_lines
+from perturb_mpm.biomarkers.intervals import ConformalWidening, conformal_widening, coverage, crps
+from perturb_mpm.biomarkers.resection import RANO_RESECT, ResectionClass, classify
+from perturb_mpm.files.source import Source
+from perturb_mpm.storage.atomic import write_json
+
+COLUMNS = (
+    "case",
+    "method",
+    "before_ml",
+    "rtv_ml",
+    "rtv_lower_ml",
+    "rtv_upper_ml",
+    "eor_frac",
+    "eor_lower_frac",
+    "eor_upper_frac",
+    "rule",
+    "samples_before",
+    "samples_after",
+)
+Line = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The files of one patient before and after surgery."""
+
+    case: str
+    before: Path
+    after: Path
+    truth_before: Path | None = None
+    truth_after: Path | None = None
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read the columns case, before, after and, where volumes are known, truth_before and after."""
+    source = Source("--table", path)
+    known = ("truth_before", "truth_after")
+    lines = read_lines(source, required=("case", "before", "after"), known=known)
+    pairs = []
+    for number, line in enumerate(lines, start=2):
+        paths = {name: path.parent / text for name, text in line.items() if text and name != "case"}
+        if not line["case"] or not {"before", "after"} <= set(paths):
+            raise source.error(
+                f"line {number} must name a case, its scan before and its scan after"
+            )
+        if ("truth_before" in paths) != ("truth_after" in paths):
+            raise source.error(f"line {number} must name both truths or none")
+        pairs.append(
+            Pair(
+                line["case"], paths["before"], paths["after"], *(paths.get(name) for name in known)
+            )
+        )
+    if len({pair.case for pair in pairs}) < len(pairs):
+        raise source.error("must name every case once")
+    return pairs
+
+
+def lines_of(
+    case: str, found: Biomarkers, calibration: ResectionCalibration | None = None
+) -> list[Line]:
+    """Return the rows of one patient: original, corrected, sampled and calibrated."""
+    from perturb_mpm.assess.scans import PAPER_RULE
+
+    lines: list[Line] = [
+        _line(case, "original", found.before_ml, found.residual_ml, extent=(found.extent,))
+    ]
+    if found.corrected_residual_ml is not None and found.corrected_extent is not None:
+        lines.append(
+            _line(
+                case,
+                "corrected",
+                found.corrected_before_ml,
+                found.corrected_residual_ml,
+                extent=(found.corrected_extent,),
+                rule=PAPER_RULE,
+                samples=found.samples,
+            )
+        )
+    if found.sampled is None:
+        return lines
+    left, extent = found.sampled.residual_ml, found.sampled.extent
+    before = found.sampled.before_ml.median
+    lines.append(
+        _line(
+            case,
+            "samples, median",
+            before,
+            left.median,
+            (left.lower, left.upper),
+            (extent.median, extent.lower, extent.upper),
+            found.perturbation,
+            found.samples,
+        )
+    )
+    if calibration is not None and calibration.widening is not None:
+        low, high = calibration.widening.widen([left.lower], [left.upper])
+        rule = f"conformal, learned on {calibration.cases} cases"
+        interval = (float(low[0]), float(high[0]))
+        lines.append(
+            _line(
+                case, "conformal", before, left.median, interval, rule=rule, samples=found.samples
+            )
+        )
+    return lines
+
+
+def _line(
+    case: str,
+    method: str,
+    before: float | None,
+    residual: float,
+    interval: tuple[float, float] | None = None,
+    extent: Sequence[float] = (),
+    rule: str | None = None,
+    samples: tuple[int | None, int | None] = (None, None),
+) -> Line:
+    numbers = [*extent, None, None, None][:3]
+    values = [before, residual, *(interval or (None, None)), *numbers]
+    plain = [None if isinstance(v, float) and math.isnan(v) else v for v in values]
+    return (case, method, *plain, rule, *samples)
+
+
+@dataclass(frozen=True)
+class ResectionCalibration:
+    """How far samples can be believed, measured on cases whose volumes are known."""
+
+    perturbation: str
+    cases: int
+    residual_coverage: float
+    """The share of cases whose true residual volume lies in the 95 % sample interval."""
+    residual_crps_ml: float
+    class_brier: float
+    """Mean over cases of Σ_c (p(c) − [c is true])², 0 … 2."""
+    true_class_probability: float
+    """The mean probability given to the class that was true."""
+    widening_log: float | None
+    """What conformal intervals add on the scale log(V + offset); None: too few cases."""
+    widening_offset_ml: float
+    confidence: float = 0.95
+
+    @property
+    def widening(self) -> ConformalWidening | None:
+        """The conformal widening, where the cohort was large enough."""
+        if self.widening_log is None:
+            return None
+        return ConformalWidening(
+            self.widening_log, self.widening_offset_ml, self.confidence, self.cases
+        )
+
+
+def calibrate(
+    found: Sequence[Biomarkers],
+    true_before_ml: Sequence[float],
+    true_after_ml: Sequence[float],
+    classes: Sequence[ResectionClass] = RANO_RESECT,
+    noise_floor_ml: float = 0.0,
+) -> ResectionCalibration:
+    """Compare sampled biomarkers with known volumes, one of each a case."""
+    if not len(found) == len(true_before_ml) == len(true_after_ml) or not found:
+        raise ValueError(
+            "found and the true volumes must have the same length, at least 1, "
+            f"got {len(found)}, {len(true_before_ml)} and {len(true_after_ml)}"
+        )
+    sampled = [each.sampled for each in found if each.sampled is not None]
+    if len(sampled) < len(found):
+        raise ValueError("found must have samples in every case: label maps alone have none")
+    kinds = {each.perturbation for each in found}
+    if len(kinds) > 1:
+        raise ValueError(f"found must rest on one perturbation, got {len(kinds)}")
+    lower = [each.residual_ml.lower for each in sampled]
+    upper = [each.residual_ml.upper for each in sampled]
+    widening = conformal_widening(lower, upper, true_after_ml)
+    true_class = classify(true_before_ml, true_after_ml, classes, noise_floor_ml)
+    given = np.array([[each.classes[c.name] for c in classes] for each in sampled])  # (n, C)
+    truth = np.eye(len(classes))[true_class]
+    return ResectionCalibration(
+        perturbation=found[0].perturbation or "none",
+        cases=len(found),
+        residual_coverage=coverage(lower, upper, true_after_ml),
+        residual_crps_ml=float(
+            np.mean([crps(each.residual_ml.values, y) for each, y in zip(sampled, true_after_ml)])
+        ),
+        class_brier=float(((given - truth) ** 2).sum(axis=1).mean()),
+        true_class_probability=float((given * truth).sum(axis=1).mean()),
+        widening_log=widening.amount if math.isfinite(widening.amount) else None,
+        widening_offset_ml=widening.offset_ml,
+    )
+
+
+def write_calibration(path: Path, calibration: ResectionCalibration) -> None:
+    """Write a calibration as JSON."""
+    write_json(path, asdict(calibration))
+
+
+def read_calibration(path: Path) -> ResectionCalibration:
+    """Read what ``write_calibration`` wrote."""
+    source = Source("--calibration", path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return ResectionCalibration(**content)
+    except OSError as error:
+        raise source.error(f"cannot be read ({error.strerror})") from error
+    except (TypeError, ValueError) as error:
+        raise source.error(f"is no calibration of perturb-mpm biomarkers ({error})") from error

@@ -1,0 +1,406 @@
+"""One kernel as a chain of sparse matrices: splat, blur passes, slice.
+
+With K̂ = diag(after) K diag(before) the normalised kernel, K̂Q is computed from values that lie
+between 0 and 1 at every stage: each stage's rows are convex combinations of the previous stage's,
+because they are divided by the mass that K̂'s own chain carries there. So they can be kept in 16
+bits, and the labels of a voxel always sum to the row sum of K̂.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.engines.cpu.compile import kernel
+from perturb_mpm.engines.cpu.lattice import Blur, Lattice
+from perturb_mpm.engines.cpu.row_kernels import combine
+from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.model.kernels import Normalization
+
+
+@kernel
+def transpose(columns, weights, pointers, rows, transposed):
+    """Turn (N, p) entries by row into lists by column, rows rising: a matrix into its transpose.
+
+    ``pointers`` (V+1,) comes with zeros and is filled with where each list starts.
+    """
+    n, p = columns.shape
+    count = pointers.size - 1
+    for i in range(n):
+        for r in range(p):
+            pointers[columns[i, r] + 1] += 1
+    for v in range(count):
+        pointers[v + 1] += pointers[v]
+    for i in range(n):
+        for r in range(p):
+            place = pointers[columns[i, r]]
+            rows[place] = i
+            transposed[place] = weights[i, r]
+            pointers[columns[i, r]] += 1
+    for v in range(count, 0, -1):
+        pointers[v] = pointers[v - 1]
+    pointers[0] = 0
+
+
+@kernel
+def parts_of(columns, size, marks, parts, owners):
+    """Give numbers to the pairs of a block of ``size`` rows and a column that meet.
+
+    ``parts`` (N, p) takes the number of each entry's pair, ``owners`` the column of each pair, and
+    ``marks`` comes with −1 for every column. Returns how many there are, or −1 where ``owners``
+    has no room for them.
+    """
+    n, p = columns.shape
+    count = 0
+    first = 0  # the first pair of the present block
+    for i in range(n):
+        if i % size == 0:
+            first = count
+        for r in range(p):
+            v = columns[i, r]
+            if marks[v] < first:
+                if count == owners.size:
+                    return -1
+                marks[v] = count
+                owners[count] = v
+                count += 1
+            parts[i, r] = marks[v]
+    return count
+
+
+@kernel
+def splat_mass(pointers, rows, weights, values, mass, start, stop):
+    """Add up what one value a voxel, (N,), brings to each vertex."""
+    for v in range(start, stop):
+        total = np.float64(0)
+        for e in range(pointers[v], pointers[v + 1]):
+            total += weights[e] * values[rows[e]]
+        mass[v] = total
+
+
+@kernel
+def splat_shares(pointers, rows, weights, values, mass, start, stop):
+    """Turn weights into shares of each vertex's mass; a vertex without mass has none to share."""
+    for v in range(start, stop):
+        inverse = 1 / mass[v] if mass[v] > 0 else 0.0
+        for e in range(pointers[v], pointers[v + 1]):
+            weights[e] = weights[e] * values[rows[e]] * inverse
+
+
+@kernel
+def slice_mass(columns, weights, mass, out, start, stop):
+    """Read the mass of the vertices at each voxel."""
+    for i in range(start, stop):
+        total = np.float64(0)
+        for r in range(columns.shape[1]):
+            total += weights[i, r] * mass[columns[i, r]]
+        out[i] = total
+
+
+@kernel
+def slice_shares(columns, weights, mass, factor, start, stop):
+    """Multiply the weights of each voxel by its vertices' mass and its own factor."""
+    for i in range(start, stop):
+        for r in range(columns.shape[1]):
+            weights[i, r] = weights[i, r] * mass[columns[i, r]] * factor[i]
+
+
+@kernel
+def own_response(weights, table, out, start, stop):
+    """Compute Σ_rs w_r w_s table[|r − s|] for each voxel."""
+    p = weights.shape[1]
+    for i in range(start, stop):
+        total = np.float64(0)
+        for r in range(p):
+            for s in range(p):
+                total += table[abs(r - s)] * weights[i, r] * weights[i, s]
+        out[i] = total
+
+
+@kernel
+def count_taps(found, weights, mass, counts, new_mass, start, stop):
+    """Count the taps of each vertex that carry mass, and add that mass up."""
+    for v in range(start, stop):
+        total = np.float64(0)
+        taps = 0
+        for s in range(weights.size):
+            u = found[v, s]
+            if u >= 0 and mass[u] > 0:
+                total += weights[s] * mass[u]
+                taps += 1
+        counts[v] = taps
+        new_mass[v] = total
+
+
+@kernel
+def fill_taps(found, weights, mass, new_mass, pointers, columns, coefficients, start, stop):
+    """Write the taps of each vertex as shares of its mass."""
+    for v in range(start, stop):
+        e = pointers[v]
+        for s in range(weights.size):
+            u = found[v, s]
+            if u >= 0 and mass[u] > 0:
+                columns[e] = u
+                coefficients[e] = weights[s] * mass[u] / new_mass[v]
+                e += 1
+
+
+# Voxels of a splat block, whose values should fit into a core's own cache.
+SPLAT_BLOCK = 2048
+# A splat in two stages is worth it where a block's vertex has this many of its voxels on average.
+WORTH_A_STAGE = 8
+
+
+@dataclass(frozen=True)
+class Taps:
+    """A sparse matrix by rows: row v holds ``columns[pointers[v]:pointers[v+1]]``."""
+
+    pointers: NDArray[np.int64]  # (rows + 1,)
+    columns: NDArray[np.int32]
+    coefficients: NDArray[np.float32]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.pointers) - 1
+
+
+@dataclass
+class Filter:
+    """K̂ in factors, with its row sums and its diagonal."""
+
+    stages: tuple[Taps, ...]  # the splat in one or two, then the blur passes; rows sum to one
+    vertices: int
+    columns: NDArray[np.int32]  # (N, p): the slice
+    coefficients: NDArray[np.float32]  # (N, p)
+    total: NDArray[np.float32]  # (N,): K̂·1
+    diagonal: NDArray[np.float32]  # (N,)
+
+    @property
+    def rows(self) -> int:
+        """The most rows of any stage."""
+        return max(stage.rows for stage in self.stages)
+
+    def forget_slice(self) -> None:
+        """Give the slice's memory back, once it stands in a stack of slices."""
+        self.columns = np.empty((0, 0), dtype=np.int32)
+        self.coefficients = np.empty((0, 0), dtype=np.float32)
+
+    def apply(
+        self, values: NDArray[Any], target: NDArray[Any], spare: NDArray[Any], threads: Threads
+    ) -> None:
+        """Run (N, C) values through all stages into ``target``; both targets have ``rows`` rows.
+
+        Values are float32, or 16-bit whole numbers, which are rounded to the nearest.
+        """
+        rounding = np.float32(0.0 if values.dtype == np.float32 else 0.5)
+        source, places = values, [target, spare]
+        for number, stage in enumerate(self.stages):
+            place = places[(len(self.stages) - 1 - number) % 2]
+            threads.run(
+                combine,
+                stage.rows,
+                stage.pointers,
+                stage.columns,
+                stage.coefficients,
+                source,
+                place,
+                rounding,
+            )
+            source = place
+
+
+def factorize(
+    lattice: Lattice,
+    normalization: Normalization,
+    gain: float,
+    threads: Threads,
+    *,
+    wide_rows: bool = False,
+) -> Filter:
+    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
+
+    The lattice's own weights are used up. For ``wide_rows``, those of a batch, the splat may be
+    in two stages.
+    """
+    n = len(lattice.columns)
+    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
+    masses = _masses(lattice, splat, np.ones(n), threads)
+    raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
+    before, after = normalizers(raw, normalization)
+    if normalization in ("symmetric", "before"):
+        masses = _masses(lattice, splat, before, threads)
+    total = gain * after * _sliced(lattice, masses[-1], threads)
+    own = np.minimum(gain * _own_response(lattice, threads), raw)
+    splats = _in_two_stages(lattice, before, threads) if wide_rows else ()
+    if not splats:
+        _share(splat, before, masses[0], threads)
+        splats = (splat,)
+    del splat
+    passes = [
+        _taps(found, weights, mass, threads)
+        for found, weights, mass in zip(
+            lattice.passes, lattice.pass_weights, masses[:-1], strict=True
+        )
+    ]
+    threads.run(slice_shares, n, lattice.columns, lattice.weights, masses[-1], gain * after)
+    return Filter(
+        stages=(*splats, *passes),
+        vertices=lattice.vertices,
+        columns=lattice.columns,
+        coefficients=lattice.weights,
+        total=total.astype(np.float32),
+        diagonal=(own * before * after).astype(np.float32),
+    )
+
+
+def _in_two_stages(
+    lattice: Lattice, before: NDArray[np.float64], threads: Threads
+) -> tuple[Taps, ...]:
+    """Return the splat as two matrices where that is quicker: blocks of voxels, then their sums.
+
+    A vertex with many voxels reads them from all over the memory. Their sums over blocks of voxels
+    that fit into the cache are read once; it pays where a block's voxels share their vertices.
+    """
+    n, p = lattice.columns.shape
+    parts = np.empty((n, p), dtype=np.int32)
+    owners = np.empty(n * p // WORTH_A_STAGE, dtype=np.int32)
+    marks = np.full(lattice.vertices, -1, dtype=np.int64)
+    count = parts_of(lattice.columns, SPLAT_BLOCK, marks, parts, owners)
+    if count < 0:
+        return ()
+    inner = _transposed(parts, lattice.weights, count)
+    inner_mass = np.empty(count)
+    arguments = (inner.pointers, inner.columns, inner.coefficients, before, inner_mass)
+    threads.run(splat_mass, count, *arguments)
+    _share(inner, before, inner_mass, threads)
+    ones = np.ones((count, 1), dtype=np.float32)
+    outer = _transposed(owners[:count, np.newaxis], ones, lattice.vertices)
+    mass = np.empty(lattice.vertices)
+    arguments = (outer.pointers, outer.columns, outer.coefficients, inner_mass, mass)
+    threads.run(splat_mass, lattice.vertices, *arguments)
+    _share(outer, inner_mass, mass, threads)
+    return inner, outer
+
+
+def _share(
+    splat: Taps, values: NDArray[np.float64], mass: NDArray[np.float64], threads: Threads
+) -> None:
+    """Turn the weights of a splat into shares of the mass that the values bring."""
+    arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
+    threads.run(splat_shares, splat.rows, *arguments)
+
+
+def published_gain(dimensions: int) -> float:
+    """Return the factor of the published filter."""
+    return 1 / (1 + 2.0**-dimensions)
+
+
+def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
+    """Return K·1 of the raw lattice, (N,)."""
+    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
+    ones = np.ones(len(lattice.columns))
+    return _sliced(lattice, _masses(lattice, splat, ones, threads)[-1], threads)
+
+
+def normalizers(
+    row_sum: NDArray[np.float64], normalization: Normalization
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what multiplies the values before and after K, both (N,), given K·1."""
+    ones = np.ones_like(row_sum)
+    if normalization == "symmetric":
+        return (root := 1 / np.sqrt(row_sum)), root
+    if normalization == "before":
+        return 1 / row_sum, ones
+    if normalization == "after":
+        return ones, 1 / row_sum
+    return ones, ones
+
+
+def _transposed(columns: NDArray[np.int32], weights: NDArray[np.float32], count: int) -> Taps:
+    """Return the transpose of (N, p) entries: the rows and weights of each of ``count`` columns."""
+    pointers = np.zeros(count + 1, dtype=np.int64)
+    rows = np.empty(columns.size, dtype=np.int32)
+    transposed = np.empty(columns.size, dtype=np.float32)
+    transpose(columns, weights, pointers, rows, transposed)
+    return Taps(pointers, rows, transposed)
+
+
+def _sliced(lattice: Lattice, mass: NDArray[np.float64], threads: Threads) -> NDArray[np.float64]:
+    out = np.empty(len(lattice.columns))
+    threads.run(slice_mass, len(out), lattice.columns, lattice.weights, mass, out)
+    return out
+
+
+def _masses(
+    lattice: Lattice, splat: Taps, values: NDArray[np.float64], threads: Threads
+) -> list[NDArray[np.float64]]:
+    """Return what the stages make of one value a voxel: after the splat, after each pass."""
+    mass = np.empty(splat.rows)
+    arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
+    threads.run(splat_mass, splat.rows, *arguments)
+    masses = [mass]
+    for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
+        counts, mass = np.empty(splat.rows, dtype=np.int64), np.empty(splat.rows)
+        threads.run(count_taps, splat.rows, found, weights, masses[-1], counts, mass)
+        masses.append(mass)
+    return masses
+
+
+def _taps(
+    found: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    threads: Threads,
+) -> Taps:
+    rows = len(found)
+    counts, new_mass = np.empty(rows, dtype=np.int64), np.empty(rows)
+    threads.run(count_taps, rows, found, weights, mass, counts, new_mass)
+    pointers = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    columns = np.empty(pointers[-1], dtype=np.int32)
+    coefficients = np.empty(pointers[-1], dtype=np.float32)
+    threads.run(fill_taps, rows, found, weights, mass, new_mass, pointers, columns, coefficients)
+    return Taps(pointers, columns, coefficients)
+
+
+def _own_response(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
+    """Return what a voxel gets back of its own value on a lattice without missing vertices, (N,).
+
+    Two vertices of a simplex lie m steps apart, each along another direction, and since all d+1
+    directions together lead back to where they started, as well m − (d+1) steps the other way.
+    """
+    d = lattice.dimensions
+    table = np.array([_response_at(m, d, lattice.blur) for m in range(d + 1)])
+    own = np.empty(len(lattice.weights))
+    threads.run(own_response, len(own), lattice.weights, table, own)
+    return own
+
+
+def _response_at(distance: int, d: int, blur: Blur) -> float:
+    reach = len(blur.taps) - 1
+    return sum(
+        blur.tap(turn + 1) ** distance * blur.tap(turn) ** (d + 1 - distance)
+        for turn in range(-reach - 1, reach + 1)
+    )
+
+
+def slice_rows(
+    lattice_filter: Filter, rows: NDArray[np.float32], threads: Threads
+) -> NDArray[np.float32]:
+    """Return the filter's output at every voxel, (N, C), from its last stage."""
+    n, p = lattice_filter.columns.shape
+    out = np.empty((n, rows.shape[1]), dtype=np.float32)
+    threads.run(
+        combine,
+        n,
+        np.arange(n + 1, dtype=np.int64) * p,
+        lattice_filter.columns.reshape(-1),
+        lattice_filter.coefficients.reshape(-1),
+        rows,
+        out,
+        np.float32(0),
+    )
+    return out

@@ -1,0 +1,140 @@
+"""The device memory of one batch of problems, and how many problems fit into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.memory import require
+
+
+class Needs(Protocol):
+    """How many rows of each kind the messages need."""
+
+    rows: int
+    spare: int
+    partials: int
+    exact_rows: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """Room for B problems; see ``layout.py`` for what a row holds."""
+
+    layout: Layout
+    energies: torch.Tensor  # (tiles·T, stride): against label 0's
+    marginals: torch.Tensor  # (tiles·T, stride)
+    labels: torch.Tensor  # (tiles·T, B) uint8
+    rows: torch.Tensor  # (R, stride): of all lattices
+    spare: torch.Tensor  # (most rows of a lattice, stride)
+    partials: torch.Tensor  # (E, stride): what each tile sends
+    exact: torch.Tensor  # (G, tiles·T, stride) float32: exact messages
+
+    def problem(self, values: torch.Tensor, b: int) -> torch.Tensor:
+        """Return the channels of one problem, (N, L − 1), a view of energies or marginals."""
+        first = b * self.layout.padded
+        return values[: self.layout.voxels, first : first + self.layout.n_labels - 1]
+
+
+class Pool:
+    """Memory for up to so many problems, taken once."""
+
+    def __init__(
+        self, layout: Layout, needs: Needs, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._needs = needs
+        stride = layout.stride
+
+        def take(rows: int, kind: torch.dtype) -> torch.Tensor:
+            return torch.empty(rows * stride, dtype=kind, device=device)
+
+        self._energies = take(layout.rows, dtype)
+        self._marginals = take(layout.rows, dtype)
+        self._labels = torch.empty(layout.rows * layout.problems, dtype=torch.uint8, device=device)
+        self._rows = take(needs.rows, dtype)
+        self._spare = take(needs.spare, dtype)
+        self._partials = take(needs.partials, dtype)
+        self._exact = take(layout.rows * needs.exact_rows, torch.float32)
+
+    def room(self, layout: Layout) -> Room:
+        """Return room for the problems of a layout, its marginals 0 everywhere."""
+
+        def view(flat: torch.Tensor, rows: int) -> torch.Tensor:
+            return flat[: rows * layout.stride].view(rows, layout.stride)
+
+        needs = self._needs
+        return Room(
+            layout=layout,
+            energies=view(self._energies, layout.rows).zero_(),
+            marginals=view(self._marginals, layout.rows).zero_(),
+            labels=self._labels[: layout.rows * layout.problems].view(layout.rows, layout.problems),
+            rows=view(self._rows, needs.rows),
+            spare=view(self._spare, needs.spare),
+            partials=view(self._partials, needs.partials),
+            exact=view(self._exact, layout.rows * needs.exact_rows).view(
+                needs.exact_rows, layout.rows, layout.stride
+            ),
+        )
+
+
+DEFAULT_BATCH = 256
+# What is left of the budget for arrays that come and go.
+SHARE_OF_BUDGET = 0.9
+REMEDY = "use a larger memory_budget, a tighter mask, or larger sigmas"
+
+
+def bytes_for(layout: Layout, needs: Needs, item: int) -> int:
+    """Return how much memory the problems of a layout take."""
+    rows = 2 * layout.rows + needs.rows + needs.spare + needs.partials
+    # Exact messages are made in two copies, from a copy of the marginals.
+    exact = needs.exact_rows and layout.rows * (4 * needs.exact_rows + 4 + item)
+    return layout.stride * (rows * item + exact) + layout.rows * layout.problems
+
+
+def choose_batch(
+    layout: Layout, needs: Needs, wanted: int | None, shared: int, item: int, budget: int
+) -> int:
+    """Return how many problems to solve at once, and raise MemoryError where not one fits.
+
+    ``shared`` is the size in bytes of what all problems share, ``item`` that of a value in a row.
+    """
+    budget = int(SHARE_OF_BUDGET * budget)
+    least = replace(layout, problems=1 if wanted is None else wanted)
+    require(
+        shared + bytes_for(least, needs, item),
+        budget,
+        f"batch {least.problems} of {layout.n_labels} labels on {layout.voxels} voxels and "
+        f"{needs.rows} lattice rows",
+        "use a smaller batch, " + REMEDY.removeprefix("use ") if least.problems > 1 else REMEDY,
+    )
+    if wanted is not None:
+        return wanted
+    fits = 1
+    for problems in range(1, DEFAULT_BATCH + 1):
+        if shared + bytes_for(replace(layout, problems=problems), needs, item) <= budget:
+            fits = problems
+    return fits
+
+
+def take_pool(
+    layout: Layout, needs: Needs, batch: int, dtype: torch.dtype, device: torch.device
+) -> tuple[int, Pool]:
+    """Take the memory of a batch, a smaller one where the device has less than it said."""
+    while True:
+        try:
+            return batch, Pool(replace(layout, problems=batch), needs, dtype, device)
+        except torch.OutOfMemoryError:
+            if batch == 1:
+                raise
+            torch.cuda.empty_cache()
+            batch = max(1, batch * 3 // 4)
+
+
+def require_for_build(voxels: int, features: int, budget: int) -> None:
+    """Raise MemoryError where a lattice of so many features could not even be built."""
+    # Of each corner: its key and place twice while they are sorted, weights, shares and columns.
+    needed = voxels * (16 * features + 64 * (features + 1))
+    require(needed, budget, f"building a kernel of {features} features on {voxels} voxels", REMEDY)

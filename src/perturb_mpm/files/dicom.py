@@ -1,0 +1,359 @@
+"""The labels as a DICOM segmentation and their entropy as a DICOM parametric map.
+
+Both refer to the series they were made from and lie on its slices. Their identifiers come from
+their content and their dates from the series, so that the same result gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.files.geometry import displacement_mm, geometry_from_affine, in_words
+from perturb_mpm.files.source import Source
+from perturb_mpm.optional import optional_package
+from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.version import version
+
+
+class Code(NamedTuple):
+    """A concept of SNOMED CT as DICOM writes it."""
+
+    value: str
+    meaning: str
+
+
+ABNORMAL = Code("49755003", "Morphologically Abnormal Structure")
+TISSUE = Code("85756007", "Tissue")
+SUBSTANCE = Code("91720002", "Body Substance")
+LESION = Code("52988006", "Lesion")
+
+# The first that fits counts: a necrotic tumour core is a necrosis.
+_BY_WORD = (
+    (r"necro|\bncr", ABNORMAL, Code("6574001", "Necrosis")),
+    (r"o?edema|\bed\b|snfh", ABNORMAL, Code("79654002", "Edema")),
+    (r"h(a|ae|e)morr?h|blood", ABNORMAL, Code("50960005", "Hemorrhage")),
+    (r"cyst", ABNORMAL, Code("367643001", "Cyst")),
+    (r"tumou?r|enhanc|\bet\b|neoplas|glio|core", ABNORMAL, Code("108369006", "Neoplasm")),
+    (r"white.?matter|\bwm\b", TISSUE, Code("389080008", "White Matter")),
+    (r"gr[ae]y.?matter|\bgm\b", TISSUE, Code("389081007", "Gray Matter")),
+    (r"csf|cerebrospinal", SUBSTANCE, Code("65216001", "Cerebrospinal Fluid")),
+)
+
+
+def codes_of(name: str) -> tuple[Code, Code]:
+    """Return the category and the type of what a label's name stands for."""
+    words = name.lower().replace("_", " ")
+    for pattern, category, kind in _BY_WORD:
+        if re.search(pattern, words):
+            return category, kind
+    return ABNORMAL, LESION
+
+
+TOLERANCE_MM = 1e-2  # DICOM keeps positions and directions as decimal text
+_NEEDED = (
+    *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns"),
+    *("StudyInstanceUID", "FrameOfReferenceUID"),
+)
+# What must be there but may be empty, and is often taken out with the patient's name.
+_MAY_BE_EMPTY = (
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
+    *("StudyDate", "StudyTime", "StudyID", "AccessionNumber"),
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The slices of one series, from the first to the last along their normal."""
+
+    source: Source
+    slices: tuple[Any, ...]  # pydicom.Dataset, without pixels
+    geometry: Geometry  # of (column, row, slice), in NIfTI's directions
+
+
+def read_series(folder: Path) -> Series:
+    """Read the headers of the one DICOM series in a folder, and where its voxels are."""
+    source = Source("--dicom", folder)
+    slices = _headers(source)
+    normal = np.cross(_direction(slices[0], 0), _direction(slices[0], 1))
+    slices = sorted(slices, key=lambda one: float(np.dot(_position(one), normal)))
+    _check_stack(source, slices)
+    first = slices[0]
+    step = normal * float(first.get("SliceThickness") or 1.0)
+    if len(slices) > 1:
+        step = (_position(slices[-1]) - _position(first)) / (len(slices) - 1)
+    _complete(slices, float(np.linalg.norm(step)))
+    down, across = (float(size) for size in first.PixelSpacing)
+    affine = np.eye(4)
+    affine[:3, 0] = _direction(first, 0) * across
+    affine[:3, 1] = _direction(first, 1) * down
+    affine[:3, 2] = step
+    affine[:3, 3] = _position(first)
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
+    shape = (int(first.Columns), int(first.Rows), len(slices))
+    return Series(source, tuple(slices), geometry_from_affine(shape, affine))
+
+
+def require_on_series(series: Series, geometry: Geometry) -> NDArray[np.float64]:
+    """Return how a grid's axes (3, 2) lie on a series, or refuse a grid that is another one."""
+    from nibabel.orientations import inv_ornt_aff, io_orientation
+
+    grid = series.geometry
+    axes: NDArray[np.float64] = io_orientation(np.linalg.inv(grid.affine) @ geometry.affine)
+    if not np.isnan(axes).any():
+        shape = tuple(int(geometry.shape[i]) for i in np.argsort(axes[:, 0]))
+        turned = geometry.affine @ inv_ornt_aff(axes, geometry.shape)
+        if shape == grid.shape:
+            apart = displacement_mm(turned, grid.affine, grid.shape)
+            if apart <= TOLERANCE_MM:
+                return axes
+    raise series.source.error(
+        f"the series must lie on the grid of the images, got shape {grid.shape} and affine "
+        f"{in_words(grid)} against shape {geometry.shape} and affine {in_words(geometry)}"
+    )
+
+
+def on_series(volume: NDArray[Any], axes: NDArray[np.float64]) -> NDArray[Any]:
+    """Return a volume (X, Y, Z) as (slices, rows, columns) of the series."""
+    from nibabel.orientations import apply_orientation
+
+    turned = apply_orientation(volume, axes)  # (columns, rows, slices)
+    return np.ascontiguousarray(turned.transpose(2, 1, 0))
+
+
+def _headers(source: Source) -> list[Any]:
+    """Return the headers of every DICOM file in a folder, which must be of one series."""
+    pydicom = optional_package("pydicom", "reading a DICOM series")
+    if not source.path.is_dir():
+        raise source.error("must be a folder with a DICOM series")
+    headers = []
+    for path in sorted(source.path.iterdir()):
+        if path.is_file():
+            try:
+                headers.append(pydicom.dcmread(path, stop_before_pixels=True))
+            except pydicom.errors.InvalidDicomError:
+                continue  # a file of another kind beside the series
+    found = [one for one in headers if "SeriesInstanceUID" in one]
+    numbers = {str(one.SeriesInstanceUID) for one in found}
+    if len(numbers) != 1:
+        raise source.error(f"must hold the files of one DICOM series, got {len(numbers)} series")
+    for one in found:
+        missing = [name for name in _NEEDED if name not in one]
+        if missing:
+            raise source.error(
+                f"must hold slices with their place in space, but {Path(one.filename).name} has "
+                f"no {missing[0]}; a series of several frames in one file is not read"
+            )
+    return found
+
+
+def _check_stack(source: Source, slices: list[Any]) -> None:
+    """Refuse slices that do not make up one regular grid."""
+    first = slices[0]
+    for one in slices:
+        for name in ("ImageOrientationPatient", "PixelSpacing", "Rows", "Columns"):
+            same = np.allclose(one[name].value, first[name].value, rtol=0, atol=1e-4)
+            if not same:
+                raise source.error(
+                    f"all slices must have one {name}, got {first[name].value} and "
+                    f"{one[name].value}"
+                )
+    places = np.stack([_position(one) for one in slices])  # (slices, 3)
+    expected = np.linspace(places[0], places[-1], len(slices))
+    apart = float(np.abs(places - expected).max())
+    steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
+    if apart > TOLERANCE_MM or (steps < TOLERANCE_MM).any():
+        raise source.error(
+            "slices must be the same distance from one to the next, got "
+            f"{steps.min():.4g} to {steps.max():.4g} mm; one may be missing or there twice"
+        )
+
+
+def _complete(slices: list[Any], thickness_mm: float) -> None:
+    """Put in what the standard wants and a series may lack, without inventing anything."""
+    for one in slices:
+        for name in _MAY_BE_EMPTY:
+            if name not in one:
+                setattr(one, name, "")
+        if not one.get("SliceThickness"):
+            one.SliceThickness = f"{thickness_mm:.8g}"
+
+
+def _position(one: Any) -> NDArray[np.float64]:  # noqa: ANN401
+    return np.asarray(one.ImagePositionPatient, dtype=np.float64)
+
+
+def _direction(one: Any, axis: int) -> NDArray[np.float64]:  # noqa: ANN401
+    """Return the direction of growing columns (0) or rows (1)."""
+    both = np.asarray(one.ImageOrientationPatient, dtype=np.float64)
+    return both[3 * axis : 3 * axis + 3]
+
+
+FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
+_PURPOSE = "writing DICOM"
+
+
+def check_series(series_folder: Path, geometry: Geometry) -> None:
+    """Refuse at once a series that is not on the grid of the images, or a missing package."""
+    optional_package("highdicom", _PURPOSE)
+    require_on_series(read_series(series_folder), geometry)
+
+
+def write_dicom(
+    folder: Path,
+    series_folder: Path,
+    labels: NDArray[Any],
+    entropy: NDArray[np.float32],
+    geometry: Geometry,
+    scheme: LabelScheme,
+) -> dict[str, Path]:
+    """Write the files of ``FILES`` into a folder and return them.
+
+    ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but the first is a segment, numbered
+    by its index. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
+    grid ``geometry`` must be.
+    """
+    series = read_series(series_folder)
+    axes = require_on_series(series, geometry)
+    objects = {
+        "dicom_labels": _segmentation(series, on_series(labels, axes), scheme),
+        "dicom_entropy": _parametric_map(series, on_series(entropy, axes), len(scheme)),
+    }
+    written = {}
+    for name, dataset in objects.items():
+        written[name] = folder / FILES[name]
+        with atomic_open(written[name]) as file:
+            dataset.save_as(file, enforce_file_format=True)
+    return written
+
+
+def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> Any:  # noqa: ANN401
+    """Return the segments of labels (slices, rows, columns)."""
+    hd = optional_package("highdicom", _PURPOSE)
+    frames = labels.astype(np.uint8)
+    segments = []
+    for index, (value, name) in enumerate(zip(scheme.values, scheme.names)):
+        if index == 0:
+            continue
+        category, kind = codes_of(name)
+        segment = hd.seg.SegmentDescription(
+            segment_number=index,
+            segment_label=name[:64],
+            segmented_property_category=_coded(category),
+            segmented_property_type=_coded(kind),
+            algorithm_type="AUTOMATIC",
+            algorithm_identification=hd.AlgorithmIdentificationSequence(
+                name="perturb-mpm", version=version(), family=_algorithm()
+            ),
+        )
+        segment.SegmentDescription = f"value {value} in the label map"
+        segments.append(segment)
+    identity = _identity(series, frames, [*scheme.values, *scheme.names])
+    dataset = hd.seg.Segmentation(
+        source_images=series.slices,
+        pixel_array=frames,
+        segmentation_type="BINARY",
+        segment_descriptions=segments,
+        content_label="SEGMENTATION",
+        content_description="Most frequent label of the samples",
+        series_description="perturb-mpm labels",
+        **_equipment(series, identity, 1),
+    )
+    return _dated(dataset, series, identity)
+
+
+def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any:  # noqa: ANN401
+    """Return the map of entropies (slices, rows, columns) in bits."""
+    hd = optional_package("highdicom", _PURPOSE)
+    frames = entropy.astype(np.float32)
+    most = math.log2(labels)
+    bits = hd.sr.CodedConcept("bit", "UCUM", "bit")
+    identity = _identity(series, frames, [])
+    dataset = hd.pm.ParametricMap(
+        source_images=series.slices,
+        pixel_array=frames,
+        contains_recognizable_visual_features=False,
+        real_world_value_mappings=[
+            hd.pm.RealWorldValueMapping(
+                lut_label="entropy",
+                lut_explanation="entropy of the marginals, bits",
+                unit=bits,
+                value_range=(0.0, most),
+                slope=1.0,
+                intercept=0.0,
+            )
+        ],
+        voi_lut_transformations=[hd.VOILUTTransformation(most / 2, most)],
+        content_label="ENTROPY",
+        content_description="Entropy of the marginals in bits",
+        series_description="perturb-mpm entropy",
+        **_equipment(series, identity, 2),
+    )
+    return _dated(dataset, series, identity)
+
+
+def _equipment(series: Series, identity: bytes, place: int) -> dict[str, Any]:
+    """Return who made an object, and its numbers and names."""
+    first = int(series.slices[0].get("SeriesNumber") or 0)
+    return {
+        "series_instance_uid": _uid(identity, "series"),
+        "series_number": 1000 + first * 10 + place,
+        "sop_instance_uid": _uid(identity, "instance"),
+        "instance_number": 1,
+        "manufacturer": "The perturb-mpm developers",
+        "manufacturer_model_name": "perturb-mpm",
+        "software_versions": version(),
+        "device_serial_number": "0",
+    }
+
+
+def _dated(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN401
+    """Take out of an object what would differ if it were made again."""
+    first = series.slices[0]
+    day = first.get("ContentDate") or first.get("StudyDate") or "19000101"
+    time = first.get("ContentTime") or first.get("StudyTime") or "000000"
+    for name, value in (("Date", day), ("Time", time)):
+        for event in ("Content", "InstanceCreation", "Series"):
+            if f"{event}{name}" in dataset:
+                setattr(dataset, f"{event}{name}", value)
+    for equipment in dataset.get("ContributingEquipmentSequence", ()):
+        equipment.pop("ContributionDateTime", None)
+    organisation = _uid(identity, "dimensions")
+    dataset.DimensionOrganizationSequence[0].DimensionOrganizationUID = organisation
+    for index in dataset.DimensionIndexSequence:
+        index.DimensionOrganizationUID = organisation
+    return dataset
+
+
+def _identity(series: Series, frames: NDArray[Any], words: list[object]) -> bytes:
+    """Return a digest of what an object holds and of where it comes from."""
+    digest = hashlib.sha256(repr([version(), words, frames.shape]).encode())
+    for one in series.slices:
+        digest.update(str(one.SOPInstanceUID).encode())
+    digest.update(frames.tobytes())
+    return digest.digest()
+
+
+def _uid(identity: bytes, what: str) -> str:
+    """Return an identifier made from a digest, in the form DICOM has for UUIDs."""
+    name = hashlib.sha256(identity + what.encode()).digest()
+    return f"2.25.{uuid.UUID(bytes=name[:16], version=5).int}"
+
+
+def _coded(code: Code) -> Any:  # noqa: ANN401
+    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
+    return concept(code.value, "SCT", code.meaning)
+
+
+def _algorithm() -> Any:  # noqa: ANN401
+    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
+    return concept("123110", "DCM", "Artificial Intelligence")

@@ -1,0 +1,94 @@
+"""Where voxels lie in space, and whether two grids are the same one."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm.files.case import Geometry
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Header
+
+
+TOLERANCE_MM = 1e-3
+_MM_PER_UNIT = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
+_RIGHT_ANGLE = 1e-3  # the largest cosine between two axes that still counts as one
+
+
+def geometry_of(header: Nifti1Header, shape: tuple[int, int, int]) -> Geometry:
+    """Return the geometry that a NIfTI header gives to a grid: sform, else qform, else neither."""
+    from nibabel.affines import voxel_sizes
+
+    scale = _MM_PER_UNIT[header.get_xyzt_units()[0]]
+    affine = np.diag([scale, scale, scale, 1.0]) @ header.get_best_affine()  # (4, 4)
+    x, y, z = voxel_sizes(affine)
+    return Geometry(shape, affine, (float(x), float(y), float(z)), header)
+
+
+def geometry_from_affine(shape: tuple[int, int, int], affine: ArrayLike) -> Geometry:
+    """Return the geometry of a grid that comes from no file; ``affine`` (4, 4) gives mm."""
+    from nibabel.nifti1 import Nifti1Header
+
+    header = Nifti1Header()
+    header.set_data_shape(shape)
+    header.set_sform(affine, code="scanner")
+    header.set_qform(affine, code="scanner", strip_shears=True)
+    header.set_xyzt_units(xyz="mm")
+    return geometry_of(header, shape)
+
+
+def displacement_mm(
+    one: NDArray[np.float64], other: NDArray[np.float64], shape: tuple[int, int, int]
+) -> float:
+    """Return how far apart (mm) two affines (4, 4) put the corners of a grid, at most."""
+    corners = np.array([[*corner, 1] for corner in itertools.product(*((0, n - 1) for n in shape))])
+    moved = corners @ (one - other).T  # (8, 4)
+    return float(np.sqrt((moved[:, :3] ** 2).sum(axis=1)).max())
+
+
+def difference(one: Geometry, other: Geometry) -> str | None:
+    """Say in one line how two grids differ, the first against the other, or return None."""
+    if one.shape != other.shape:
+        return f"shape {_size(one)} against {_size(other)}"
+    apart = displacement_mm(one.affine, other.affine, one.shape)
+    if apart <= TOLERANCE_MM:
+        return None
+    return f"up to {apart:.4g} mm apart, affine {in_words(one)} against {in_words(other)}"
+
+
+def in_words(geometry: Geometry) -> str:
+    """Return an affine in one line, with the directions of its axes."""
+    rows = ("[" + " ".join(f"{v:.7g}" for v in row) + "]" for row in geometry.affine[:3])
+    return f"[{' '.join(rows)}] (axes {axis_codes(geometry)})"
+
+
+def axis_codes(geometry: Geometry) -> str:
+    """Return where the axes point, such as RAS: right, anterior, superior."""
+    from nibabel.orientations import aff2axcodes
+
+    return "".join(code or "?" for code in aff2axcodes(geometry.affine))
+
+
+def doubts(geometry: Geometry) -> list[str]:
+    """Say what about a geometry could make other programs place it elsewhere."""
+    words = []
+    header = geometry.header
+    if header["qform_code"] > 0 and header["sform_code"] > 0:
+        apart = displacement_mm(header.get_sform(), header.get_qform(), geometry.shape)
+        if apart > TOLERANCE_MM:
+            words.append(
+                f"sform and qform differ by up to {apart:.4g} mm; the sform is used and both "
+                "are kept in what is written, but programs that use the qform show it elsewhere"
+            )
+    axes = geometry.affine[:3, :3] / np.asarray(geometry.spacing)  # (3, 3), unit columns
+    if np.abs(axes.T @ axes - np.eye(3)).max() > _RIGHT_ANGLE:
+        words.append("the axes are not at right angles; distances in mm are taken as if they were")
+    return words
+
+
+def _size(geometry: Geometry) -> str:
+    return "×".join(map(str, geometry.shape))

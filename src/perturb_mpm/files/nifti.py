@@ -1,0 +1,255 @@
+"""NIfTI files: read to the end, written with their geometry, the same bytes every time."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm.files.case import Geometry
+from perturb_mpm.files.geometry import geometry_of
+from perturb_mpm.files.source import InputError, Source, sha256
+from perturb_mpm.storage.atomic import atomic_open
+
+if TYPE_CHECKING:
+    from nibabel.filebasedimages import SerializableImage
+    from nibabel.nifti1 import Nifti1Header, Nifti1Image
+
+
+_GZIP = b"\x1f\x8b"
+_NIFTI_2 = 540  # the size of its header, which stands in its first four bytes
+_DAMAGE = (EOFError, OSError, ValueError, zlib.error)
+_CHUNK = 1 << 20
+_DEFLATE = 1032  # the most bytes that one compressed byte can stand for
+
+
+@dataclass(frozen=True)
+class Volume:
+    """What one NIfTI file holds."""
+
+    source: Source
+    voxels: NDArray[np.float32]  # (X, Y, Z) or (X, Y, Z, L)
+    geometry: Geometry
+    digest: str  # SHA-256 of the file
+
+
+def read_volume(source: Source) -> Volume:
+    """Read a 3-D or 4-D NIfTI file as float32, with its scaling applied.
+
+    Axes of length 1 beyond the third are dropped, so that both ways to store several maps, along
+    the fourth axis or along the fifth, come out the same.
+    """
+    with opened(source) as file:
+        digest = sha256(file)
+        image, stream = _image(source, file)
+        shape = (*image.shape[:3], *(n for n in image.shape[3:] if n != 1))
+        if len(shape) not in (3, 4) or 0 in shape:
+            raise source.error(f"must have 3 or 4 axes, got shape {image.shape}")
+        _check_size(source, image, file)
+        geometry = _geometry(source, image.header, shape)
+        voxels = _voxels(source, image, stream).reshape(shape, order="F")
+    return Volume(source, voxels, geometry, digest)
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[BufferedIOBase]:
+    """Open a file for reading, or say in one line why that cannot be."""
+    try:
+        file = source.path.open("rb")
+    except FileNotFoundError:
+        raise source.error("there is no such file") from None
+    except OSError as error:
+        words = os.strerror(error.errno) if error.errno else str(error)
+        raise source.error(f"cannot be read ({words})") from error
+    with file:
+        yield file
+
+
+def damaged(source: Source, error: BaseException | str) -> InputError:
+    """Return the error about a file that ends too early or holds what it should not."""
+    return source.error(f"is damaged, perhaps cut short ({error})")
+
+
+def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedIOBase]:
+    """Return nibabel's image, its voxels not yet read, and the stream they come from."""
+    import nibabel as nib
+    from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
+    from nibabel.wrapstruct import WrapStructError
+
+    compressed = file.read(2) == _GZIP
+    file.seek(0)
+    stream = gzip.GzipFile(fileobj=file) if compressed else file
+    try:
+        start = stream.read(4)
+        stream.seek(0)
+        size = int.from_bytes(start, "little"), int.from_bytes(start, "big")
+        kind = nib.Nifti2Image if _NIFTI_2 in size else nib.Nifti1Image
+        image = kind.from_stream(stream)
+        dtype = image.get_data_dtype()
+    except (ImageFileError, HeaderDataError, WrapStructError) as error:
+        raise source.error(f"is not a NIfTI file ({error})") from error
+    except _DAMAGE as error:
+        raise damaged(source, error) from error
+    if dtype.kind not in "biuf":
+        raise source.error(f"must hold one number a voxel, got data of type {dtype}")
+    return image, stream
+
+
+def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> Geometry:
+    """Return the geometry of a header, after checking that it gives every voxel a place."""
+    try:
+        geometry = geometry_of(header, cast("tuple[int, int, int]", shape[:3]))
+    except KeyError as error:
+        raise source.error("has a unit of length that NIfTI does not know") from error
+    if not np.isfinite(geometry.affine).all() or np.linalg.det(geometry.affine[:3, :3]) == 0.0:
+        raise source.error(
+            f"must have an affine that can be inverted, got {geometry.affine[:3].tolist()}"
+        )
+    return geometry
+
+
+def _check_size(source: Source, image: Nifti1Image, file: BufferedIOBase) -> None:
+    """Refuse a header that asks for more than its file can hold, before memory is taken for it."""
+    held = os.fstat(file.fileno()).st_size * _DEFLATE
+    asked = math.prod(image.shape) * image.get_data_dtype().itemsize
+    if asked > held:
+        raise damaged(source, f"its header says that its shape is {image.shape}")
+
+
+def _voxels(source: Source, image: Nifti1Image, stream: BufferedIOBase) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and found later
+            voxels = np.asanyarray(image.dataobj, dtype=np.float32)
+        while stream.read(_CHUNK):  # only at its end does a gzip stream compare its checksum
+            pass
+    except _DAMAGE as error:
+        raise damaged(source, error) from error
+    return voxels
+
+
+# NIfTI has no booleans and no half floats.
+_STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.bool_): np.dtype(np.uint8),
+    np.dtype(np.float16): np.dtype(np.float32),
+}
+_MOST_BYTES = {"i": 4, "u": 4, "f": 8}  # 64-bit integers are beyond many readers
+_SCANNER = 1
+# The header's fields that say where voxels are.
+_PLACE = (
+    *("pixdim", "qform_code", "sform_code", "xyzt_units"),
+    *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("srow_x", "srow_y", "srow_z"),
+)
+_COMPRESSION = 6  # more takes several times as long and saves next to nothing
+
+
+def save_nifti(
+    path: str | os.PathLike[str],
+    volume: ArrayLike,
+    affine: ArrayLike,
+    description: str = "",
+) -> None:
+    """Write ``volume`` (3-D, or 4-D with the maps along the last axis) as .nii or .nii.gz.
+
+    ``affine`` (4, 4) takes voxel indices to mm, axes pointing right, front and up. The
+    ``description`` (at most 79 bytes) says what the numbers are and in which unit. The same
+    volume gives the same bytes, and the file appears whole or not at all.
+    """
+    import nibabel as nib
+
+    _check_ending(path)
+    voxels = _storable(volume)
+    matrix = _checked_affine(affine)
+    image = nib.Nifti1Image(voxels, matrix)
+    image.set_sform(matrix, code=_SCANNER)
+    image.set_qform(matrix, code=_SCANNER)
+    image.header.set_xyzt_units(xyz="mm")
+    image.header["descrip"] = _checked_description(description)
+    _write(path, image)
+
+
+def save_like(
+    path: str | os.PathLike[str], volume: ArrayLike, geometry: Geometry, description: str = ""
+) -> None:
+    """Write ``volume`` (X, Y, Z) or (X, Y, Z, maps) where the file of ``geometry`` lies.
+
+    Voxel order, sform, qform, their codes and the units are that file's own to the last bit,
+    whatever they are. Otherwise as ``save_nifti``.
+    """
+    import nibabel as nib
+
+    _check_ending(path)
+    voxels = _storable(volume)
+    if voxels.shape[:3] != geometry.shape:
+        raise ValueError(
+            f"volume must have the shape {geometry.shape} of the geometry, got {voxels.shape}"
+        )
+    own = geometry.header
+    kind = nib.Nifti2Image if isinstance(own, nib.Nifti2Header) else nib.Nifti1Image
+    header = kind.header_class()
+    header.set_data_dtype(voxels.dtype)
+    header.set_data_shape(voxels.shape)
+    for field in _PLACE:
+        header[field] = own[field]
+    if voxels.ndim == 4:
+        header["pixdim"][4] = 1.0  # a fourth axis without a step is beyond some readers
+    header["descrip"] = _checked_description(description)
+    _write(path, kind(voxels, None, header))
+
+
+def _write(path: str | os.PathLike[str], image: SerializableImage) -> None:
+    with atomic_open(path) as file:
+        if Path(path).suffix == ".gz":
+            # No name and no time in the header of the stream: equal volumes, equal files.
+            with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as stream:
+                image.to_stream(stream)
+        else:
+            image.to_stream(file)
+
+
+def _check_ending(path: str | os.PathLike[str]) -> None:
+    name = Path(path).name
+    if not name.endswith((".nii", ".nii.gz")):
+        raise ValueError(f"path must end in .nii or .nii.gz, got {name!r}")
+
+
+def _checked_description(description: str) -> bytes:
+    label = description.encode()
+    if len(label) > 79:
+        raise ValueError(f"description must be at most 79 bytes, got {len(label)}")
+    return label
+
+
+def _storable(volume: ArrayLike) -> NDArray[Any]:
+    """Return the volume in a type that NIfTI readers know."""
+    voxels = np.asarray(volume)
+    if voxels.ndim not in (3, 4):
+        raise ValueError(f"volume must have 3 or 4 axes, got shape {voxels.shape}")
+    voxels = voxels.astype(_STORED_AS.get(voxels.dtype, voxels.dtype), copy=False)
+    if voxels.dtype.itemsize > _MOST_BYTES.get(voxels.dtype.kind, 0):
+        raise TypeError(
+            "volume must hold integers of at most 32 bits or floats of at most 64, "
+            f"got {voxels.dtype}; convert it with astype"
+        )
+    return voxels
+
+
+def _checked_affine(affine: ArrayLike) -> NDArray[np.float64]:
+    """Return a matrix that maps the grid to space and back."""
+    matrix = np.asarray(affine, dtype=np.float64)
+    if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+        raise ValueError(f"affine must be a finite (4, 4) matrix, got shape {matrix.shape}")
+    if np.linalg.det(matrix[:3, :3]) == 0.0:
+        raise ValueError("affine must be invertible, got one that flattens the volume")
+    return matrix

@@ -1,0 +1,54 @@
+"""Where a file comes from: the argument that named it, its digest, and the error it may cause."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """A file or option is wrong; one line says which, what it must be and what it got."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file and the command-line option that named it, as errors name them."""
+
+    option: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.path}"
+
+    def error(self, words: str) -> InputError:
+        """Return the error about this file, in one line."""
+        return InputError(f"{self}: {' '.join(words.split())}")
+
+
+def sha256(file: BufferedIOBase) -> str:
+    """Return the SHA-256 of a file from its beginning, and go back there."""
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return digest
+
+
+class Digests:
+    """The SHA-256 of every file that was read, under the shortest name that tells it apart."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[Path, str] = {}
+
+    def add(self, path: Path, digest: str) -> None:
+        """Note the digest of a file; the same path again changes nothing."""
+        self._by_path.setdefault(path, digest)
+
+    def named(self) -> dict[str, str]:
+        """Return name -> SHA-256 in reading order; folders only where names are the same."""
+        names = [path.name for path in self._by_path]
+        return {
+            path.name if names.count(path.name) == 1 else str(path): digest
+            for path, digest in self._by_path.items()
+        }

@@ -1,0 +1,1 @@
+"""The model: grid, unary energies, kernels and the dense CRF."""

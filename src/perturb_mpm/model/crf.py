@@ -1,0 +1,218 @@
+"""Names for content: the same for the same arrays and values on any machine."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.kernels import Kernel, Normalization
+
+if TYPE_CHECKING:
+    from perturb_mpm.engines import Accuracy, Engine
+
+
+# Up to this many voxels every pair is visited, in about a second and 0.15 GB for each kernel.
+EXACT_VOXELS = 4096
+
+# A compatibility is symmetric where it differs from its transpose by no more than float32 would.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class PairwiseTerm:
+    """One kernel on the grid of its CRF, with the weight multiplied into the compatibility.
+
+    ``potts_weight`` is w where the compatibility is w·[l ≠ l'], w ≥ 0, and None otherwise.
+    """
+
+    kernel: Kernel
+    grid: Grid
+    normalization: Normalization
+    compatibility: NDArray[np.float64]  # (L, L)
+    potts_weight: float | None
+
+    def features(self) -> NDArray[np.float64]:
+        """Compute the kernel's features in units of sigma, (N, d)."""
+        return self.kernel.features_on(self.grid)
+
+
+class DenseCRF:
+    """A conditional random field in which every voxel is coupled to every other.
+
+    All arrays are copied, and the CRF is not meant to be changed afterwards.
+
+    Parameters
+    ----------
+    unary
+        Energies (L, *spatial), 2 to 255 labels, 1 to 4 axes.
+    kernels
+        Any number of ``SpatialKernel``, ``BilateralKernel`` and ``FeatureKernel``.
+    compatibility
+        μ for the kernels that carry none of their own: "potts" or a symmetric (L, L) matrix of
+        any finite values.
+    spacing
+        The voxel size in mm, one number or one for each axis; 1 mm where it is None.
+    mask
+        The voxels in play, (*spatial), where not zero; all of them where it is None.
+    self_term
+        Whether mean field lets a voxel be its own neighbour (j = i), as other libraries do. It
+        makes marginals overconfident; the energy of a labelling never includes it.
+    """
+
+    grid: Grid
+    kernels: tuple[Kernel, ...]
+    terms: tuple[PairwiseTerm, ...]
+    self_term: bool
+    energies: NDArray[Any]
+    """The unary energies inside the mask, (L, N), C-contiguous and read-only."""
+
+    def __init__(
+        self,
+        unary: ArrayLike,
+        kernels: Iterable[Kernel] = (),
+        compatibility: ArrayLike = "potts",
+        spacing: float | Sequence[float] | None = None,
+        mask: ArrayLike | None = None,
+        *,
+        self_term: bool = False,
+    ) -> None:
+        full = checks.floats(unary, "unary")
+        checks.labels_first(full, "unary")
+        self.grid = Grid(full.shape[1:], spacing, mask)
+        self.energies = checks.read_only(self.grid.gather(full))
+        self.self_term = checks.flag(self_term, "self_term")
+        default = _compatibility_matrix(compatibility, "compatibility", self.n_labels)
+        self.kernels = _checked_kernels(kernels, self.grid)
+        self.terms = tuple(self._term(kernel, default) for kernel in self.kernels)
+
+    def __repr__(self) -> str:
+        return (
+            f"DenseCRF(labels={self.n_labels}, shape={self.shape}, spacing={self.grid.spacing}, "
+            f"voxels={self.grid.voxels}, kernels={list(self.kernels)}, self_term={self.self_term})"
+        )
+
+    @property
+    def n_labels(self) -> int:
+        """L, the number of labels."""
+        return int(self.energies.shape[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the image."""
+        return self.grid.shape
+
+    def energy(
+        self, labels: ArrayLike, engine: Engine = "auto", accuracy: Accuracy = "calibrated"
+    ) -> float:
+        """Return E(x) of a labelling (*spatial); what it says outside the mask does not count.
+
+        It is exact, over all pairs, up to 4096 voxels, and beyond that as accurate as the engine's
+        filter; naming an engine uses that one at any size. Normalisations "before" and "after"
+        make k(i, j) ≠ k(j, i), and their mean counts.
+        """
+        from perturb_mpm.engines import prepare
+
+        whole = checks.whole(labels, "labels")
+        if whole.shape != self.shape:
+            raise ValueError(f"labels must have the image's shape {self.shape}, got {whole.shape}")
+        x = self.grid.gather(whole)  # (N,)
+        checks.in_range(x, "labels", self.n_labels)
+        if engine == "auto" and self.grid.voxels <= EXACT_VOXELS:
+            engine = "reference"
+        one_hot = (x == np.arange(self.n_labels)[:, np.newaxis]).astype(np.float64)  # (L, N)
+        solver = prepare(self._without_self_term(), engine=engine, accuracy=accuracy, batch=1)
+        solver.load(self.energies[np.newaxis], one_hot[np.newaxis])
+        unary = np.take_along_axis(self.energies, x[np.newaxis], axis=0)
+        pairwise = np.take_along_axis(solver.pairwise()[0], x[np.newaxis], axis=0)
+        return float(unary.sum(dtype=np.float64) + pairwise.sum(dtype=np.float64) / 2)
+
+    def _without_self_term(self) -> DenseCRF:
+        other = copy.copy(self)
+        other.self_term = False
+        return other
+
+    def _term(self, kernel: Kernel, default: NDArray[np.float64]) -> PairwiseTerm:
+        matrix = default
+        if kernel.compatibility is not None:
+            name = f"compatibility of {type(kernel).__name__}"
+            matrix = _compatibility_matrix(kernel.compatibility, name, self.n_labels)
+        weighted = checks.read_only(kernel.weight * matrix)
+        return PairwiseTerm(
+            kernel, self.grid, kernel.normalization, weighted, _potts_weight(weighted)
+        )
+
+
+def _checked_kernels(kernels: Iterable[Kernel], grid: Grid) -> tuple[Kernel, ...]:
+    if isinstance(kernels, Kernel) or not isinstance(kernels, Iterable):
+        raise TypeError(
+            f"kernels must be a sequence of kernels, got {type(kernels).__name__}: "
+            "write kernels=[kernel]"
+        )
+    checked = tuple(kernels)
+    for kernel in checked:
+        if not isinstance(kernel, Kernel):
+            raise TypeError(
+                "kernels must hold SpatialKernel, BilateralKernel or FeatureKernel, "
+                f"got {type(kernel).__name__}"
+            )
+        kernel.check(grid)
+    return checked
+
+
+def _compatibility_matrix(value: ArrayLike, name: str, n_labels: int) -> NDArray[np.float64]:
+    wanted = f'{name} must be "potts" or a symmetric ({n_labels}, {n_labels}) matrix'
+    if isinstance(value, str):
+        if value != "potts":
+            raise ValueError(f'{wanted}, got "{value}"')
+        return 1.0 - np.eye(n_labels)
+    matrix = checks.floats(value, name).astype(np.float64)
+    if matrix.shape != (n_labels, n_labels):
+        raise ValueError(f"{wanted}, got shape {matrix.shape}")
+    uneven = np.abs(matrix - matrix.T) > _ROUNDING * np.abs(matrix).max()
+    if uneven.any():
+        row, column = (int(i) for i in np.argwhere(uneven)[0])
+        raise ValueError(
+            f"{name} must be symmetric, got {matrix[row, column]} at ({row}, {column}) but "
+            f"{matrix[column, row]} at ({column}, {row}): (m + m.T) / 2 is the symmetric part"
+        )
+    return (matrix + matrix.T) / 2
+
+
+def _potts_weight(matrix: NDArray[np.float64]) -> float | None:
+    weight = float(matrix[0, 1])
+    is_potts = weight >= 0 and np.array_equal(matrix, weight * (1.0 - np.eye(len(matrix))))
+    return weight if is_potts else None
+
+
+def digest(*parts: object) -> str:
+    """Return the SHA-256 of arrays and plain values."""
+    whole = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            plain = np.ascontiguousarray(part)
+            whole.update(f"{plain.dtype.str}{plain.shape}".encode())
+            whole.update(plain.data)
+        else:
+            whole.update(repr(part).encode())
+    return whole.hexdigest()
+
+
+def fingerprint(crf: DenseCRF) -> str:
+    """Return the digest of the unaries, kernels, mask, spacing and self term of a CRF."""
+    grid = crf.grid
+    parts: list[object] = [crf.energies, grid.shape, grid.spacing, grid.mask, crf.self_term]
+    for term in crf.terms:
+        parts.append(type(term.kernel).__name__)
+        for field in dataclasses.fields(term.kernel):  # type: ignore[arg-type]
+            parts += [field.name, getattr(term.kernel, field.name)]
+        parts.append(term.compatibility)
+    return digest(*parts)

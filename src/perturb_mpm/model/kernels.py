@@ -1,0 +1,213 @@
+"""Gaussian kernels k(f_i, f_j) = exp(−|f_i − f_j|² / 2), their features f in units of sigma."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.model.grid import Grid
+
+Normalization = Literal["symmetric", "before", "after", "none"]
+Sigma = float | Sequence[float]
+
+# Beyond this many sigmas float32 no longer resolves a hundredth of one, and lattice keys overflow.
+LARGEST_FEATURE = 1e5
+
+
+class Kernel(ABC):
+    """What every kernel shares: a weight, a normalisation and, where it has one, its compatibility.
+
+    With K the matrix of all k(f_i, f_j) and D = K·1 its row sums, both with the self term i = j,
+    ``normalization`` makes it D^-½ K D^-½ ("symmetric"), K D⁻¹ ("before"), D⁻¹ K ("after") or
+    leaves it as it is ("none"). ``compatibility`` is "potts" or a symmetric (L, L) matrix, and
+    None means that of the CRF; ``weight`` multiplies it.
+    """
+
+    weight: float
+    normalization: Normalization
+    compatibility: ArrayLike | None
+
+    @abstractmethod
+    def check(self, grid: Grid) -> None:
+        """Raise where the kernel does not fit the grid; cheap, nothing is computed."""
+
+    @abstractmethod
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+        """Compute the features of every voxel inside the mask in units of sigma, (N, d)."""
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_shared(self) -> None:
+        kind = type(self).__name__
+        checks.choice(self.normalization, f"normalization of {kind}", get_args(Normalization))
+        self._set(weight=checks.number(self.weight, f"weight of {kind}", minimum=0))
+        if self.compatibility is not None and not isinstance(self.compatibility, str):
+            matrix = checks.floats(self.compatibility, f"compatibility of {kind}")
+            self._set(compatibility=checks.read_only(matrix))
+
+
+@dataclass(frozen=True, eq=False)
+class SpatialKernel(Kernel):
+    """Neighbours in space: features are position / sigma, sigma in mm, one or one for each axis."""
+
+    sigma: Sigma
+    weight: float = 1.0
+    normalization: Normalization = "symmetric"
+    compatibility: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        self._set(sigma=checks.positive_numbers(self.sigma, "sigma of SpatialKernel"))
+        self._check_shared()
+
+    def check(self, grid: Grid) -> None:
+        """Check sigma against the axes of the grid."""
+        _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
+
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+        """Return position / sigma, (N, ndim)."""
+        return grid.positions() / _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
+
+
+@dataclass(frozen=True, eq=False)
+class BilateralKernel(Kernel):
+    """Neighbours in space of like intensity: position / sigma_space, intensity / sigma_intensity.
+
+    ``images`` is (C, *spatial), any number of channels. ``sigma_space`` is in mm, one number or one
+    for each axis. ``sigma_intensity`` is in standard deviations of the channel inside the mask, one
+    number or one for each channel; with ``standardize=False`` it is in the image's own units.
+    """
+
+    images: ArrayLike = field(repr=False)
+    sigma_space: Sigma
+    sigma_intensity: Sigma
+    weight: float = 1.0
+    normalization: Normalization = "symmetric"
+    compatibility: ArrayLike | None = None
+    standardize: bool = True
+
+    def __post_init__(self) -> None:
+        space, intensity = self.sigma_space, self.sigma_intensity
+        self._set(
+            images=_channels(self.images, "images of BilateralKernel"),
+            sigma_space=checks.positive_numbers(space, "sigma_space of BilateralKernel"),
+            sigma_intensity=checks.positive_numbers(
+                intensity, "sigma_intensity of BilateralKernel"
+            ),
+            standardize=checks.flag(self.standardize, "standardize of BilateralKernel"),
+        )
+        self._check_shared()
+        self._intensity_sigma()
+
+    def check(self, grid: Grid) -> None:
+        """Check the images against the shape of the grid, and sigma_space against its axes."""
+        _check_fits(np.asarray(self.images), "images", "BilateralKernel", grid)
+        _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
+
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+        """Return position / sigma_space, then intensity / sigma_intensity, (N, ndim + C)."""
+        self.check(grid)
+        sigma = _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
+        intensities = grid.gather(np.asarray(self.images)).astype(np.float64)  # (C, N)
+        if self.standardize:
+            intensities = _standardized(intensities)
+        intensities /= self._intensity_sigma()[:, np.newaxis]
+        _check_reach(intensities, "sigma_intensity of BilateralKernel")
+        return np.concatenate([grid.positions() / sigma, intensities.T], axis=1)
+
+    def _intensity_sigma(self) -> NDArray[np.float64]:
+        channels = len(np.asarray(self.images))
+        name = "sigma_intensity of BilateralKernel"
+        return checks.one_each(_numbers(self.sigma_intensity), name, channels, "channel")
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureKernel(Kernel):
+    """Neighbours in any space: ``features`` (d, *spatial) / sigma, one or one for each feature."""
+
+    features: ArrayLike = field(repr=False)
+    sigma: Sigma = 1.0
+    weight: float = 1.0
+    normalization: Normalization = "symmetric"
+    compatibility: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        self._set(
+            features=_channels(self.features, "features of FeatureKernel"),
+            sigma=checks.positive_numbers(self.sigma, "sigma of FeatureKernel"),
+        )
+        self._check_shared()
+        self._feature_sigma()
+
+    def check(self, grid: Grid) -> None:
+        """Check the features against the shape of the grid."""
+        _check_fits(np.asarray(self.features), "features", "FeatureKernel", grid)
+
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+        """Return features / sigma, (N, d)."""
+        self.check(grid)
+        features = grid.gather(np.asarray(self.features)).astype(np.float64)  # (d, N)
+        features /= self._feature_sigma()[:, np.newaxis]
+        _check_reach(features, "sigma of FeatureKernel")
+        return np.ascontiguousarray(features.T)
+
+    def _feature_sigma(self) -> NDArray[np.float64]:
+        count = len(np.asarray(self.features))
+        return checks.one_each(_numbers(self.sigma), "sigma of FeatureKernel", count, "feature")
+
+
+def _numbers(sigma: Sigma) -> float | tuple[float, ...]:
+    return tuple(sigma) if isinstance(sigma, Sequence) else sigma
+
+
+def _channels(value: ArrayLike, name: str) -> NDArray[Any]:
+    array = checks.floats(value, name)
+    if not 2 <= array.ndim <= 5 or 0 in array.shape:
+        raise ValueError(
+            f"{name} must be (channels, *spatial) with 1 to 4 spatial axes, none empty, "
+            f"got shape {array.shape}"
+        )
+    return checks.read_only(array)
+
+
+def _check_fits(array: NDArray[Any], argument: str, kind: str, grid: Grid) -> None:
+    if array.shape[1:] == grid.shape:
+        return
+    hint = f": pass {argument}[np.newaxis] for one channel" if array.shape == grid.shape else ""
+    wanted = ", ".join(str(n) for n in grid.shape)
+    raise ValueError(
+        f"{argument} of {kind} must be (channels, {wanted}), got shape {array.shape}{hint}"
+    )
+
+
+def _spatial_sigma(sigma: Sigma, name: str, grid: Grid) -> NDArray[np.float64]:
+    each = checks.one_each(_numbers(sigma), name, grid.ndim, "axis")
+    extent = (np.asarray(grid.shape) - 1) * np.asarray(grid.spacing)  # (ndim,)
+    _check_reach(extent / each, name)
+    return each
+
+
+def _check_reach(features: NDArray[np.float64], name: str) -> None:
+    reach = float(np.abs(features).max())
+    if reach > LARGEST_FEATURE:
+        raise ValueError(
+            f"{name} must be larger: no voxel may lie beyond {LARGEST_FEATURE:.0e} sigmas "
+            f"from the origin, got one at {reach:.1e}"
+        )
+
+
+def _standardized(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (C, N) values with mean 0 and standard deviation 1 in each row, 0 in constant rows."""
+    centred: NDArray[np.float64] = values - values.mean(axis=1, keepdims=True)
+    # Rounding of the mean gives even a constant row a tiny spread: ask the values themselves.
+    varies = np.ptp(values, axis=1) > 0
+    centred[varies] /= centred[varies].std(axis=1, keepdims=True)
+    centred[~varies] = 0
+    return centred

@@ -1,0 +1,1 @@
+"""Noise that is a pure function of seed, sample, voxel and label."""

@@ -1,0 +1,143 @@
+"""Four people who outline the same patient, each with habits of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.checks import integer
+from perturb_mpm.phantom.classifier import ENHANCING, HEALTHY, OEDEMA
+from perturb_mpm.phantom.patient import Phantom
+from perturb_mpm.phantom.space import Array, Grid, Source
+
+_MARGIN_MM = 14.0
+_HAND_MM = ((14.0, 0.35), (5.0, 0.55))  # length and size of the wanderings of a hand
+
+
+@dataclass(frozen=True)
+class Rater:
+    """How one person draws."""
+
+    name: str
+    enhancing_mm: float  # how far outside its border enhancing tumour is drawn; negative inside
+    core_mm: float
+    oedema_mm: float
+    overlooks_ml: float  # islands of enhancing tumour below that are missed half of the time
+    blood_as_tumour: float  # the share of the blood that is taken for enhancing tumour
+
+
+RATERS = (
+    Rater("generous", 0.7, 0.5, 1.2, 0.05, 0.02),
+    Rater("strict", -0.8, -0.5, -1.2, 0.15, 0.0),
+    Rater("balanced", -0.05, 0.0, 0.0, 0.1, 0.0),
+    Rater("misled by blood", 0.1, 0.1, -0.3, 0.4, 0.2),
+)
+
+
+def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
+    """Return the label maps (4, X, Y, Z) that the four of ``RATERS`` would draw.
+
+    Parameters
+    ----------
+    patient
+        Whom they outline; the labels are those of its truth.
+    seed
+        Which occasion: another one moves every line a little.
+    """
+    seed = integer(seed, "seed", minimum=0)
+    box = _box(patient)
+    x, y, z = (axis[part] for axis, part in zip(patient.grid.axes, box))
+    grid = Grid((x, y, z), patient.spacing)
+    maps = np.zeros((len(RATERS), *patient.truth.shape), dtype=np.uint8)
+    blood = patient.tissue["blood"][box] if "blood" in patient.tissue else None
+    for number, rater in enumerate(RATERS):
+        hand = Source(
+            int(np.random.SeedSequence([patient.seed, seed, number]).generate_state(1)[0])
+        )
+        drawn = _drawn(rater, hand, grid, patient.truth[box], blood)
+        maps[number][box] = np.where(patient.mask[box], drawn, HEALTHY)
+    return maps
+
+
+def _drawn(
+    rater: Rater,
+    hand: Source,
+    grid: Grid,
+    truth: NDArray[np.uint8],
+    blood: Array | None,
+) -> NDArray[np.uint8]:
+    """Return what one rater draws: oedema first, the core over it, enhancing tumour last."""
+    seen = _without_islands(rater, hand, grid, truth)
+    core = np.where(np.isin(seen, (HEALTHY, OEDEMA)), HEALTHY, seen)
+    inner = np.where(core == ENHANCING, HEALTHY, core)
+    drawn = np.where(_redrawn(hand, grid, seen != HEALTHY, "oedema", rater.oedema_mm), OEDEMA, 0)
+    whole_core = _redrawn(hand, grid, core != HEALTHY, "core", rater.core_mm)
+    if inner.any():
+        drawn = np.where(whole_core, _from_nearest(inner, inner == HEALTHY, grid), drawn)
+    enhancing = _redrawn(hand, grid, seen == ENHANCING, "enhancing", rater.enhancing_mm)
+    drawn = np.where(enhancing, ENHANCING, drawn)
+    if blood is not None and rater.blood_as_tumour > 0.0:
+        liking = hand.noise(grid, "blood", 9.0)
+        bloody = blood > 0.5
+        if bloody.any():
+            level = np.quantile(liking[bloody], 1.0 - rater.blood_as_tumour)
+            drawn = np.where(bloody & (liking > level), ENHANCING, drawn)
+    return drawn.astype(np.uint8)
+
+
+def _without_islands(
+    rater: Rater, hand: Source, grid: Grid, truth: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return the truth without the small islands of enhancing tumour that a rater overlooks."""
+    from scipy.ndimage import label
+
+    islands, count = label(truth == ENHANCING, structure=np.ones((3, 3, 3)))
+    sizes = np.bincount(islands.ravel(), minlength=count + 1) * grid.voxel_ml
+    overlooked = (sizes < rater.overlooks_ml) & (hand.rng("islands").random(count + 1) < 0.5)
+    overlooked[0] = False
+    gone = overlooked[islands]
+    return truth if not gone.any() else _from_nearest(truth, gone, grid)
+
+
+def _redrawn(
+    hand: Source, grid: Grid, region: NDArray[np.bool_], name: str, shift_mm: float
+) -> NDArray[np.bool_]:
+    """Return ``region`` with its border moved out by ``shift_mm`` and by an unsteady hand."""
+    from scipy.ndimage import distance_transform_edt
+
+    if not region.any():
+        return region
+    half = 0.5 * min(grid.spacing)
+    inside = distance_transform_edt(region, sampling=grid.spacing) - half
+    outside = distance_transform_edt(~region, sampling=grid.spacing) - half
+    signed = np.where(region, inside, -outside) + shift_mm
+    for length_mm, size_mm in _HAND_MM:
+        signed += size_mm * hand.noise(grid, f"{name} {length_mm:g}", length_mm)
+    redrawn: NDArray[np.bool_] = signed > 0.0
+    return redrawn
+
+
+def _from_nearest(
+    labels: NDArray[np.uint8], unknown: NDArray[np.bool_], grid: Grid
+) -> NDArray[np.uint8]:
+    """Return ``labels`` where every ``unknown`` voxel has the label of the nearest known one."""
+    from scipy.ndimage import distance_transform_edt
+
+    index = distance_transform_edt(
+        unknown, sampling=grid.spacing, return_distances=False, return_indices=True
+    )
+    nearest: NDArray[np.uint8] = labels[tuple(index)]
+    return nearest
+
+
+def _box(patient: Phantom) -> tuple[slice, slice, slice]:
+    """Return the box around everything that is not healthy, with room for generous lines."""
+    ill = np.argwhere(patient.truth != HEALTHY)
+    margin = [int(np.ceil(_MARGIN_MM / step)) for step in patient.spacing]
+    x, y, z = (
+        slice(max(int(low) - more, 0), int(high) + 1 + more)
+        for low, high, more in zip(ill.min(axis=0), ill.max(axis=0), margin)
+    )
+    return x, y, z

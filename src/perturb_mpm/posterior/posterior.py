@@ -1,0 +1,335 @@
+"""What sampling leaves behind: votes, volumes, and the uncertainty they speak of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.posterior import (
+    file as posterior_file,
+)
+from perturb_mpm.posterior import (
+    merging as posterior_merge,
+)
+from perturb_mpm.posterior import (
+    uncertainty,
+)
+from perturb_mpm.posterior import (
+    votes as posterior_parts,
+)
+from perturb_mpm.posterior.bounds import plug_in_bias
+
+Estimator = Literal["votes", "conditional"]
+Source = Literal["votes", "conditional", "mean_field"]
+Rule = Literal["interval", "paper"]
+Correction = Literal["miller-madow", "none"]
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Posterior:
+    """The samples of a segmentation, counted: the result of ``sample`` and of the comparators.
+
+    Arrays over the image may be given for all of it, (L, *spatial), or for the N voxels inside the
+    mask, (L, N); only the latter are kept, and what is given outside does not count. Outside the
+    mask: label 0, with all votes and a marginal of 1. Arrays are copied and read-only.
+
+    Parameters
+    ----------
+    grid
+        Shape, spacing and mask of the image.
+    counts
+        How many of the S samples gave each voxel each label; they sum to S at every voxel.
+    sample_index
+        The numbers of the samples, (S,), increasing.
+    volumes
+        The volume of each label in each sample, inside the mask, in mm³, (S, L).
+    problem
+        What was sampled, say a digest of all inputs: text, or a dict that JSON can hold.
+    parameters
+        How it was sampled, a dict that JSON can hold: all but the numbers of the samples.
+    estimator
+        Which marginals are meant where none are named: "votes" or "conditional".
+    conditional
+        The sum over the samples of ``fixed_point`` of their conditional marginals. Whole numbers
+        add up to the same in any order, floats do not: so ranges merge to what one run gives.
+    mean_field
+        The marginals of the unperturbed problem, kept as float32.
+    label_changes
+        The share of the voxels whose label the last iteration changed, one a sample, (S,).
+    """
+
+    grid: Grid
+    sample_index: NDArray[np.int64]
+    volumes: NDArray[np.float64]
+    problem: Any
+    parameters: dict[str, Any]
+    estimator: Estimator
+    label_changes: NDArray[np.float64] | None
+    voxel_counts: NDArray[np.unsignedinteger[Any]]
+    """The votes inside the mask, (L, N): uint16 up to 65535 samples, uint32 beyond."""
+    voxel_conditional: NDArray[np.int64] | None
+    """The sum of conditional marginals inside the mask in units of 2⁻³⁰, (L, N)."""
+    voxel_mean_field: NDArray[np.float32] | None
+    """The mean field's marginals inside the mask, (L, N)."""
+
+    def __init__(
+        self,
+        *,
+        grid: Grid,
+        counts: ArrayLike,
+        sample_index: ArrayLike,
+        volumes: ArrayLike,
+        problem: str | Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        estimator: Estimator = "votes",
+        conditional: ArrayLike | None = None,
+        mean_field: ArrayLike | None = None,
+        label_changes: ArrayLike | None = None,
+    ) -> None:
+        if not isinstance(grid, Grid):
+            raise TypeError(f"grid must be a Grid, got {type(grid).__name__}")
+        if not isinstance(parameters, Mapping):
+            raise TypeError(f"parameters must be a dict, got {type(parameters).__name__}")
+        checks.choice(estimator, "estimator", get_args(Estimator))
+        if estimator == "conditional" and conditional is None:
+            raise ValueError('conditional must be given where estimator is "conditional", got None')
+        index = posterior_parts.sample_numbers(sample_index)
+        votes = posterior_parts.votes(counts, grid, len(index))
+        if conditional is not None:
+            conditional = posterior_parts.conditional(conditional, grid, len(votes), len(index))
+        if mean_field is not None:
+            mean_field = posterior_parts.mean_field(mean_field, grid, len(votes))
+        if label_changes is not None:
+            label_changes = posterior_parts.label_changes(label_changes, len(index))
+        self._set(
+            grid=grid,
+            sample_index=index,
+            volumes=posterior_parts.volumes(volumes, votes, grid, len(index)),
+            problem=posterior_parts.plain(problem, "problem"),
+            parameters=posterior_parts.plain(dict(parameters), "parameters"),
+            estimator=estimator,
+            label_changes=label_changes,
+            voxel_counts=votes,
+            voxel_conditional=conditional,
+            voxel_mean_field=mean_field,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior(samples={self.samples} ({posterior_parts.ranges(self.sample_index)}), "
+            f"labels={self.n_labels}, shape={self.grid.shape}, spacing={self.grid.spacing}, "
+            f"voxels={self.grid.voxels}, estimator={self.estimator!r})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same samples of the same problem, bit for bit."""
+        if not isinstance(other, Posterior):
+            return NotImplemented
+        return not posterior_merge.differences(self, other) and all(
+            posterior_merge.same_array(getattr(self, name), getattr(other, name))
+            for name in posterior_parts.SAMPLED
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def samples(self) -> int:
+        """S, the number of samples."""
+        return len(self.sample_index)
+
+    @property
+    def n_labels(self) -> int:
+        """L, the number of labels."""
+        return len(self.voxel_counts)
+
+    @cached_property
+    def counts(self) -> NDArray[np.unsignedinteger[Any]]:
+        """How many samples gave each voxel each label, (L, *spatial)."""
+        return checks.read_only(self._image(self.voxel_counts, self.samples))
+
+    @property
+    def conditional(self) -> NDArray[np.int64] | None:
+        """The sum of the samples' conditional marginals in units of 2⁻³⁰, (L, *spatial)."""
+        if self.voxel_conditional is None:
+            return None
+        return self._image(self.voxel_conditional, self.samples << posterior_parts.FRACTION_BITS)
+
+    @property
+    def mean_field(self) -> NDArray[np.float32] | None:
+        """The marginals of the unperturbed problem, (L, *spatial)."""
+        return None if self.voxel_mean_field is None else self._image(self.voxel_mean_field, 1)
+
+    @property
+    def marginals(self) -> NDArray[np.float64]:
+        """The probability of each label at each voxel by the ``estimator``, (L, *spatial)."""
+        return self.marginals_of(self.estimator)
+
+    @property
+    def labels(self) -> NDArray[np.uint8]:
+        """The most probable label of each voxel by the ``estimator``, the lowest of equals."""
+        scores = self._scores(self.estimator)
+        return self.grid.scatter(np.argmax(scores, axis=0).astype(np.uint8), 0)
+
+    @property
+    def entropy(self) -> NDArray[np.float64]:
+        """The entropy of each voxel's marginal in bits by the ``estimator``, (*spatial).
+
+        That of votes is on average too low by ``bounds.plug_in_bias``: see ``mean_entropy``.
+        """
+        return self.entropy_of(self.estimator)
+
+    @property
+    def minority(self) -> NDArray[np.float64]:
+        """One minus the marginal of the most probable label by the ``estimator``, (*spatial)."""
+        return self.grid.scatter(self._voxel_minority(), 0)
+
+    def marginals_of(self, estimator: Source) -> NDArray[np.float64]:
+        """Return the marginals by votes, conditional or mean_field, (L, *spatial)."""
+        return self._image(self.voxel_marginals(estimator), 1)
+
+    def entropy_of(self, estimator: Source) -> NDArray[np.float64]:
+        """Return the entropy in bits by votes, conditional or mean_field, (*spatial)."""
+        return self.grid.scatter(self._voxel_entropy(estimator), 0)
+
+    def mean_entropy(
+        self, correction: Correction = "miller-madow", where: ArrayLike | None = None
+    ) -> float:
+        """Return the mean entropy in bits by the ``estimator`` over the voxels of the mask.
+
+        ``where`` (*spatial) takes only those where it is not zero. Miller–Madow adds
+        (m − 1)/(2S ln 2) where m labels have votes; marginals that are not votes need no such term.
+        """
+        checks.choice(correction, "correction", get_args(Correction))
+        bits = self._voxel_entropy(self.estimator)
+        if correction == "miller-madow" and self.estimator == "votes":
+            bits += plug_in_bias(np.count_nonzero(self.voxel_counts, axis=0), self.samples)
+        if where is not None:
+            bits = bits[self.grid.gather(checks.numeric(where, "where")) != 0]
+            if bits.size == 0:
+                raise ValueError("where must contain a voxel of the mask, got none")
+        return float(bits.mean())
+
+    def uncertainty_map(
+        self, threshold: float = 0.05, confidence: float = 0.95, rule: Rule = "interval"
+    ) -> NDArray[np.uint8]:
+        """Return 0 where a voxel is certain, 1 undecided, 2 uncertain, (*spatial).
+
+        By the rule "interval" a voxel is certain where all of the interval of its minority share
+        lies at or below the threshold, uncertain where all of it lies above, and undecided at this
+        S where the threshold is inside. The interval is Clopper–Pearson's for votes, Chernoff's for
+        conditional marginals; its confidence is each voxel's own, at an S fixed beforehand. More
+        samples leave fewer voxels undecided, and do not otherwise change what is uncertain.
+
+        By the rule "paper" a voxel is uncertain where its votes' entropy is not 0, that is where
+        at least one sample dissents. That set grows with S without limit: report ``samples`` too.
+        """
+        checks.choice(rule, "rule", get_args(Rule))
+        # From ½ on a label that is not the most probable one could pass for it by chance.
+        threshold = checks.number(threshold, "threshold", positive=True, below=0.5)
+        confidence = checks.number(confidence, "confidence", positive=True, below=1)
+        if rule == "paper":
+            found = (self._dissent() > 0) * np.uint8(uncertainty.UNCERTAIN)
+        elif self.estimator == "votes":
+            found = uncertainty.certainty_of_votes(
+                self._dissent(), self.samples, threshold, confidence
+            )
+        else:
+            found = uncertainty.certainty_of_means(
+                self._voxel_minority(), self.samples, threshold, confidence
+            )
+        return self.grid.scatter(found, uncertainty.CERTAIN)
+
+    def volume_quantiles(self, q: ArrayLike) -> NDArray[np.float64]:
+        """Return quantiles over the samples of each label's volume in mm³, (L,) or (len(q), L).
+
+        For a region of several labels add up their columns of ``volumes`` first. Where the noise
+        is independent at every voxel (no fields) the samples' volumes hardly differ, and say next
+        to nothing about how far off the true volume is.
+        """
+        levels: NDArray[np.float64] = checks.numeric(q, "q").astype(np.float64)
+        if levels.ndim > 1 or not ((levels >= 0) & (levels <= 1)).all():
+            raise ValueError(f"q must be one or several numbers between 0 and 1, got {levels}")
+        quantiles: NDArray[np.float64] = np.quantile(self.volumes, levels, axis=0)
+        return quantiles
+
+    def volume_interval(self, level: float = 0.95) -> NDArray[np.float64]:
+        """Return the lower and the upper end of each label's central interval, mm³, (2, L)."""
+        level = checks.number(level, "level", positive=True, below=1)
+        return self.volume_quantiles([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+
+    def merge(self, *others: Posterior) -> Posterior:
+        """Return the posterior of all these samples: bit for bit what one run over them gives.
+
+        Refused where the problem or any parameter differs, or where two hold the same sample.
+        """
+        return Posterior(**posterior_merge.merged([self, *others]))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a .npz file for ``load``: whole or not at all, the same bytes every time.
+
+        ``posterior_file`` says what is inside.
+        """
+        posterior_file.write(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that ``save`` wrote; one that is damaged, foreign or newer is refused."""
+        parts = posterior_file.read(path)
+        try:
+            return cls(**parts)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _image(self, values: NDArray[Any], certain: int) -> NDArray[Any]:
+        """Put (L, N) into the image; outside the mask label 0 has ``certain``, the others 0."""
+        outside = np.where(np.arange(len(values)) == 0, certain, 0)
+        return self.grid.scatter(values, outside)
+
+    def _scores(self, estimator: Source) -> NDArray[Any]:
+        """Return what the marginals of an estimator are made of, (L, N)."""
+        sources = {
+            "votes": self.voxel_counts,
+            "conditional": self.voxel_conditional,
+            "mean_field": self.voxel_mean_field,
+        }
+        held = {name: array for name, array in sources.items() if array is not None}
+        checks.choice(estimator, "estimator of this posterior", list(held))
+        return held[estimator]
+
+    def voxel_marginals(self, estimator: Source) -> NDArray[np.float64]:
+        """Return the marginals inside the mask, (L, N)."""
+        scores = self._scores(estimator)
+        if estimator == "votes":
+            return scores / float(self.samples)
+        if estimator == "mean_field":
+            return scores.astype(np.float64)
+        marginals: NDArray[np.float64] = scores / scores.sum(axis=0, dtype=np.float64)
+        return marginals
+
+    def _voxel_entropy(self, estimator: Source) -> NDArray[np.float64]:
+        if estimator == "votes":
+            return uncertainty.entropy_of_votes(self.voxel_counts, self.samples)
+        return uncertainty.entropy_of_marginals(self.voxel_marginals(estimator))
+
+    def _voxel_minority(self) -> NDArray[np.float64]:
+        if self.estimator == "votes":
+            return self._dissent() / self.samples
+        minority: NDArray[np.float64] = 1.0 - self.voxel_marginals(self.estimator).max(axis=0)
+        return minority
+
+    def _dissent(self) -> NDArray[np.int64]:
+        """How many samples do not have the label that most of them have, (N,)."""
+        dissent: NDArray[np.int64] = self.samples - self.voxel_counts.max(axis=0).astype(np.int64)
+        return dissent

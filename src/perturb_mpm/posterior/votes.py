@@ -1,0 +1,227 @@
+"""Counted votes, label sizes and fixed-point sums, and the checks of each part of a posterior."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.model.grid import Grid
+
+T = TypeVar("T")
+
+# A conditional marginal is summed in units of 2⁻³⁰: off by at most 2⁻³¹ (5e-10) a sample, exact for
+# float32 above 1/128, inside int32 for one sample and inside int64 for 2³³ of them.
+FRACTION_BITS = 30
+
+SAMPLED = (
+    "sample_index",
+    "volumes",
+    "label_changes",
+    "voxel_counts",
+    "voxel_conditional",
+    "voxel_mean_field",
+)
+"""The names of a posterior's arrays."""
+
+_MOST_IN_UINT16 = 65535
+_NORMALISED = 1e-3  # how far from 1 the sum of float32 marginals may be
+
+
+def fixed_point(p: NDArray[Any]) -> NDArray[np.int64]:
+    """Return marginals as whole numbers of 2⁻³⁰, whose sums do not depend on their order."""
+    units: NDArray[np.int64] = np.rint(p * float(1 << FRACTION_BITS)).astype(np.int64)
+    return units
+
+
+def count_type(samples: int) -> type[np.unsignedinteger[Any]]:
+    """Return the smallest type that counts that many samples: uint16, or uint32."""
+    return np.uint16 if samples <= _MOST_IN_UINT16 else np.uint32
+
+
+def sample_numbers(value: ArrayLike) -> NDArray[np.int64]:
+    """Return the numbers of the samples, (S,), at least one and increasing."""
+    index = checks.whole(value, "sample_index")
+    if index.ndim != 1 or index.size == 0:
+        raise ValueError(f"sample_index must be (samples,), not empty, got shape {index.shape}")
+    if index[0] < 0 or (np.diff(index) <= 0).any():
+        raise ValueError(f"sample_index must be increasing numbers from 0 on, got {ranges(index)}")
+    return checks.read_only(index)
+
+
+def votes(value: ArrayLike, grid: Grid, samples: int) -> NDArray[np.unsignedinteger[Any]]:
+    """Return the votes inside the mask, (L, N), that sum to S at every voxel."""
+    array = _integers(value, "counts")
+    inside = _inside(array, "counts", grid, n_labels=len(array) if array.ndim else 0)
+    total = inside.sum(axis=0, dtype=np.int64)
+    wrong = total != samples
+    if inside.min() < 0 or wrong.any():
+        raise ValueError(
+            f"counts must be at least 0 and sum to the {samples} samples at every voxel, got "
+            f"values from {inside.min()} and sums from {total.min()} to {total.max()}, "
+            f"wrong at {int(wrong.sum())} voxels"
+        )
+    return checks.read_only(inside.astype(count_type(samples), copy=False))
+
+
+def conditional(value: ArrayLike, grid: Grid, n_labels: int, samples: int) -> NDArray[np.int64]:
+    """Return the sums of conditional marginals in units of 2⁻³⁰ inside the mask, (L, N)."""
+    inside = _inside(_integers(value, "conditional"), "conditional", grid, n_labels)
+    _check_normalised(inside, "conditional", samples << FRACTION_BITS)
+    return checks.read_only(inside.astype(np.int64, copy=False))
+
+
+def mean_field(value: ArrayLike, grid: Grid, n_labels: int) -> NDArray[np.float32]:
+    """Return marginals inside the mask as float32, (L, N)."""
+    inside = _inside(checks.numeric(value, "mean_field"), "mean_field", grid, n_labels)
+    checks.finite(inside, "mean_field")
+    _check_normalised(inside, "mean_field", 1)
+    return checks.read_only(inside.astype(np.float32, copy=False))
+
+
+def volumes(
+    value: ArrayLike, counts: NDArray[Any], grid: Grid, samples: int
+) -> NDArray[np.float64]:
+    """Return the volumes (S, L) in mm³, which together must hold as many voxels as the votes."""
+    array = np.array(checks.numeric(value, "volumes"), dtype=np.float64, order="C")
+    if array.shape != (samples, len(counts)):
+        raise ValueError(
+            f"volumes must be ({samples} samples, {len(counts)} labels), got shape {array.shape}"
+        )
+    checks.finite(array, "volumes")
+    voxel = math.prod(grid.spacing)  # mm³
+    whole = grid.voxels * voxel
+    counted = counts.sum(axis=1, dtype=np.int64) * voxel  # (L,)
+    agrees = np.allclose(array.sum(axis=0), counted, rtol=0, atol=1e-9 * whole * samples)
+    fills = np.allclose(array.sum(axis=1), whole, rtol=1e-9, atol=0)
+    if array.min() < 0 or not agrees or not fills:
+        raise ValueError(
+            f"volumes must be at least 0, {whole:g} mm³ in each sample, and for each label what "
+            f"its votes amount to, {counted} mm³ in all samples, got {array.sum(axis=0)} mm³"
+        )
+    return checks.read_only(array)
+
+
+def label_changes(value: ArrayLike, samples: int) -> NDArray[np.float64]:
+    """Return a share of voxels for each sample, (S,)."""
+    array = np.array(checks.numeric(value, "label_changes"), dtype=np.float64)
+    if array.shape != (samples,):
+        raise ValueError(f"label_changes must be ({samples} samples,), got shape {array.shape}")
+    checks.finite(array, "label_changes")
+    if array.min() < 0 or array.max() > 1:
+        raise ValueError(
+            f"label_changes must lie between 0 and 1, "
+            f"got values from {array.min()} to {array.max()}"
+        )
+    return checks.read_only(array)
+
+
+def plain(value: T, name: str) -> T:
+    """Return a copy of what JSON can hold, as it comes back from a file."""
+    try:
+        copy: T = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must hold only text, finite numbers, booleans, None, lists and dicts of them, "
+            f"got one that JSON cannot store ({error}): write infinity as text"
+        ) from None
+    return copy
+
+
+def ranges(index: NDArray[np.int64]) -> str:
+    """Return sample numbers in words, as in "0–99, 200"; what comes after six ranges is "…"."""
+    cuts = np.flatnonzero(np.diff(index) != 1) + 1
+    runs = [(int(run[0]), int(run[-1])) for run in np.split(index, cuts)[:7]]
+    words = [f"{first}–{last}" if last != first else str(first) for first, last in runs]
+    return ", ".join(words if len(words) < 7 else [*words[:6], "…"])
+
+
+def _integers(value: ArrayLike, name: str) -> NDArray[Any]:
+    array = checks.numeric(value, name)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    return array
+
+
+def _inside(array: NDArray[Any], name: str, grid: Grid, n_labels: int) -> NDArray[Any]:
+    """Return a copy of (L, *spatial) or (L, N) as (L, N)."""
+    if array.shape == (n_labels, *grid.shape):
+        inside = grid.gather(array)
+    elif array.shape == (n_labels, grid.voxels):
+        inside = np.array(array, order="C")
+    else:
+        raise ValueError(
+            f"{name} must be (labels, *{grid.shape}), or (labels, {grid.voxels}) for the voxels "
+            f"inside the mask, got shape {array.shape}"
+        )
+    if not checks.FEWEST_LABELS <= n_labels <= checks.MOST_LABELS:
+        raise ValueError(
+            f"{name} must have {checks.FEWEST_LABELS} to {checks.MOST_LABELS} labels "
+            f"(the first axis), got shape {array.shape}"
+        )
+    return inside.astype(inside.dtype.newbyteorder("="), copy=False)
+
+
+def _check_normalised(inside: NDArray[Any], name: str, one: int) -> None:
+    total = inside.sum(axis=0) / float(one)
+    if inside.min() < 0 or np.abs(total - 1.0).max() > _NORMALISED:
+        raise ValueError(
+            f"{name} must be at least 0 and sum to {one} over the labels, within "
+            f"{_NORMALISED:g} of it, got values from {inside.min()} and sums from "
+            f"{total.min() * one:.6g} to {total.max() * one:.6g}"
+        )
+
+
+def count_votes(labels: NDArray[np.uint8], counts: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Add label maps (B, N) to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+    sizes = np.empty((len(labels), len(counts)), dtype=np.int64)
+    for l in range(len(counts)):
+        given = labels == l  # (B, N)
+        counts[l] += given.sum(axis=0, dtype=np.uint32)
+        sizes[:, l] = np.count_nonzero(given, axis=1)
+    return sizes
+
+
+class Tally:
+    """The votes of each voxel, the size of each label in each sample, and what else is summed."""
+
+    def __init__(self, grid: Grid, n_labels: int, *, conditional: bool) -> None:
+        self.counts: NDArray[np.uint32] = np.zeros((n_labels, grid.voxels), dtype=np.uint32)
+        self.conditional: NDArray[np.int64] | None = None
+        if conditional:
+            self.conditional = np.zeros((n_labels, grid.voxels), dtype=np.int64)
+        self._sizes: list[NDArray[np.int64]] = []  # each (B, L)
+        self._switched: list[NDArray[np.float64]] = []  # each (B,)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples counted."""
+        return sum(len(sizes) for sizes in self._sizes)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of voxels of each label in each sample, (S, L)."""
+        return np.concatenate(self._sizes)
+
+    @property
+    def switched(self) -> NDArray[np.float64]:
+        """The share of the voxels whose label the last update changed, (S,)."""
+        return np.concatenate(self._switched)
+
+    def add(self, labels: NDArray[np.uint8], switched: NDArray[np.float64]) -> None:
+        """Count the label maps of a batch, (B, N)."""
+        self.add_counted(count_votes(labels, self.counts), switched)
+
+    def add_counted(self, sizes: NDArray[np.int64], switched: NDArray[np.float64]) -> None:
+        """Note the label sizes (B, L) of a batch that is in ``counts`` already."""
+        self._sizes.append(sizes)
+        self._switched.append(switched)
+
+    def add_conditional(self, units: NDArray[np.int64]) -> None:
+        """Add a batch's conditional marginals, (L, N), in units of 2⁻³⁰."""
+        if self.conditional is not None:
+            self.conditional += units

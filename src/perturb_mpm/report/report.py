@@ -1,0 +1,178 @@
+"""The report: one HTML file that opens from disk, needs no network and reads without scripts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perturb_mpm.report import words
+from perturb_mpm.report.colours import SHOWN_FROM_BITS
+from perturb_mpm.report.data import ReportData, checked
+from perturb_mpm.report.embedded import POLICY, viewer_fragment
+from perturb_mpm.report.pictures import Studio, data_uri, palette_png
+from perturb_mpm.report.places import (
+    UNCERTAIN,
+    UNDECIDED,
+    WIDEST_MM,
+    Region,
+    middle_of_labels,
+    places,
+    thumbnails,
+    uncertain_regions,
+    uncertain_voxels,
+)
+from perturb_mpm.report.planes import in_words, tilt_degrees
+from perturb_mpm.report.truth import compare_with_truth
+from perturb_mpm.report.volumes import (
+    changes_bits,
+    label_volumes,
+    round_ticks,
+    settling_curve,
+    shown_snapshots,
+    volume_histogram,
+)
+from perturb_mpm.storage.atomic import atomic_open
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+_SETTLING_REACH_MM = 50.0
+_TILT_SAID_FROM_DEGREES = 1.0
+
+
+def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> None:
+    """Write the report of one patient; the same data give the same bytes.
+
+    ``viewer=False`` leaves out the interactive viewer, and with it the volumes in the page.
+    """
+    page = render_report(data, viewer=viewer)
+    with atomic_open(path) as file:
+        file.write(page.encode())
+
+
+def render_report(data: ReportData, *, viewer: bool = True) -> str:
+    """Return the report as HTML."""
+    data = checked(data)
+    studio = Studio(data)
+    regions = uncertain_regions(data)
+    shown = places(studio, regions)
+    main = regions[0].centre_voxel if regions else middle_of_labels(data)
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            data=data,
+            studio=studio,
+            summary=_summary(data),
+            colour_bar=_colour_bar(studio),
+            shown_from_bits=SHOWN_FROM_BITS,
+            tilt=_tilt(data),
+            places=shown,
+            shown_ranks={place.region.rank for place in shown if place.region},
+            regions=list(zip(regions, thumbnails(studio, regions))),
+            widest_mm=WIDEST_MM,
+            rule=uncertain_voxels(data)[1],
+            volumes=[(row, volume_histogram(row)) for row in label_volumes(data)],
+            settling=_settling(studio, main),
+            truth=_truth(studio, main),
+            policy=POLICY,
+            viewer=viewer_fragment(data) if viewer else None,
+            parameters=list(words.rows_of(data.parameters)),
+        )
+    )
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("perturb_mpm.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ml": words.ml,
+        "percent": words.percent,
+        "centre": _centre,
+    }
+    environment.globals |= {"interval_ml": words.interval_ml}
+    return environment
+
+
+def _centre(region: Region) -> str:
+    """Return where a region is by the patient's sides, in mm."""
+    return " · ".join(in_words(axis, mm) for axis, mm in enumerate(region.centre_mm))
+
+
+def _summary(data: ReportData) -> dict[str, Any]:
+    """Return the figures of the page's head."""
+    voxel_ml = math.prod(data.spacing) / 1000.0
+    inside = data.uncertainty[data.mask]
+    return {
+        "samples": len(data.volumes_mm3),
+        "seed": words.find_parameter(data.parameters, "seed"),
+        "uncertain_ml": float(np.count_nonzero(inside == UNCERTAIN) * voxel_ml),
+        "undecided_ml": float(np.count_nonzero(inside == UNDECIDED) * voxel_ml),
+    }
+
+
+def _colour_bar(studio: Studio) -> dict[str, Any]:
+    """Return the pixels of the scale and its labelled places in %."""
+    top = studio.top_bits
+    ticks = [(bits, text) for bits, text in round_ticks(0.0, top) if bits < 0.85 * top]
+    return {
+        "pixels": data_uri(palette_png(np.arange(256, dtype=np.uint8)[None], studio.colours)),
+        "ticks": [(100.0 * bits / top, text) for bits, text in ticks],
+        "top": f"{top:.3g}",
+    }
+
+
+def _tilt(data: ReportData) -> str | None:
+    """Return how far the image is turned against the scanner, None where hardly."""
+    degrees = tilt_degrees(data.affine)
+    return f"{degrees:.0f}°" if degrees >= _TILT_SAID_FROM_DEGREES else None
+
+
+def _settling(studio: Studio, voxel: tuple[int, int, int]) -> dict[str, Any] | None:
+    """Return the same slice after more and more samples, and a curve; None with one map alone."""
+    snapshots = studio.data.snapshots
+    if len(snapshots) < 2:
+        return None
+    plane = studio.planes[0]
+    changes = changes_bits(studio.data)
+    return {
+        "pictures": [
+            (
+                snapshot.samples,
+                studio.entropy_picture(
+                    plane,
+                    voxel,
+                    entropy=snapshot.entropy,
+                    sequences=1,
+                    reach_mm=_SETTLING_REACH_MM,
+                ),
+            )
+            for snapshot in shown_snapshots(snapshots)
+        ],
+        "changes": changes,
+        "curve": settling_curve(changes),
+    }
+
+
+def _truth(studio: Studio, voxel: tuple[int, int, int]) -> dict[str, Any] | None:
+    """Return errors beside entropy, where the truth is known."""
+    truth = studio.data.truth
+    if truth is None:
+        return None
+    plane = studio.planes[0]
+    return {
+        "entropy": studio.entropy_picture(plane, voxel),
+        "errors": studio.error_picture(plane, voxel, truth),
+        "agreement": compare_with_truth(studio.data, truth),
+    }

@@ -1,0 +1,93 @@
+"""A case and its settings as a dense CRF, and what to warn of before it is sampled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.files.case import Case
+from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.kernels import BilateralKernel, Kernel, SpatialKernel
+from perturb_mpm.model.unary import unary_from_probabilities
+from perturb_mpm.run.settings import KernelSettings, RunSettings
+from perturb_mpm.sampling.sampler import Sampler
+
+# Where more than this share of the voxels is surer than this, hardly a sample will dissent.
+SURE = 0.999
+SHARE_OF_SURE = 0.99
+
+
+def build_crf(case: Case, settings: RunSettings) -> DenseCRF:
+    """Return the CRF of a case: unaries by temperature, clip and bias, kernels in mm."""
+    grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
+    energies = energies_of(grid.gather(case.probabilities), settings)  # (L, N)
+    kernels = [_kernel(each, case) for each in settings.kernels if each.weight > 0]
+    return DenseCRF(
+        grid.scatter(energies, 0), kernels, spacing=case.geometry.spacing, mask=case.mask
+    )
+
+
+def build_sampler(crf: DenseCRF, settings: RunSettings) -> Sampler:
+    """Return the sampler of a CRF; wrong settings are refused, and nothing is computed yet."""
+    until = settings.precision
+    if until is not None:
+        until.check_reachable(settings.samples, crf.n_labels, crf.grid.voxels)
+    return Sampler(
+        crf,
+        settings.seed,
+        iterations=settings.iterations,
+        estimator=settings.estimator,
+        noise_scale=settings.noise_scale,
+        fields=settings.fields,
+        until=until,
+        engine=settings.engine,
+        accuracy=settings.accuracy,
+        threads=settings.threads,
+        memory_budget=settings.memory,
+    )
+
+
+def energies_of(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:
+    """Return the unary energies U − bias of probabilities, (L, N) → (L, N)."""
+    energies = unary_from_probabilities(probabilities, settings.temperature, settings.clip)
+    if settings.bias is not None:
+        if len(settings.bias) != len(energies):
+            raise ValueError(
+                f"bias must have one number for each of the {len(energies)} labels, "
+                f"got {len(settings.bias)}"
+            )
+        energies -= np.asarray(settings.bias, dtype=energies.dtype)[:, np.newaxis]
+    return energies
+
+
+def overconfidence(case: Case, settings: RunSettings) -> str | None:
+    """Return a warning where the probabilities leave next to nothing to be uncertain about."""
+    sure = float((case.probabilities.max(axis=0)[case.mask] > SURE).mean())
+    if sure <= SHARE_OF_SURE or settings.temperature > 1:
+        return None
+    return (
+        f"probabilities are above {SURE} in {100 * sure:.1f} % of the voxels, so the uncertainty "
+        "map will be nearly empty: networks are often too sure, soften them by a temperature above "
+        "1 (--temperature 2), best chosen on cases with known labels"
+    )
+
+
+def _kernel(settings: KernelSettings, case: Case) -> Kernel:
+    if settings.kind == "spatial":
+        return SpatialKernel(
+            settings.sigma_mm,
+            settings.weight,
+            settings.normalization,
+            settings.compatibility,
+        )
+    return BilateralKernel(
+        np.stack(list(case.images.values())),  # (C, X, Y, Z)
+        sigma_space=settings.sigma_mm,
+        sigma_intensity=settings.sigma_intensity_sd or (),
+        weight=settings.weight,
+        normalization=settings.normalization,
+        compatibility=settings.compatibility,
+    )

@@ -1,0 +1,310 @@
+"""How a case is run: every parameter of the model, of the sampling and of the computing.
+
+A settings file is TOML. Every table and key may be left out and then has the value shown here; a
+key that is not known is refused with the nearest that is.
+
+    [sampling]
+    samples = 200             # how many; with until the most
+    seed = 0
+    iterations = 10           # mean-field updates of each sample
+    until = 0.1               # stop when frequencies are known to ±0.1; left out: draw all samples
+    estimator = "votes"       # or "conditional"
+    noise_scale = 1.0         # times the Gumbel noise; left out: what the estimator asks for
+
+    [unary]
+    temperature = 1.0         # above 1: probabilities less sure of themselves
+    clip = 1e-6               # the smallest probability taken at its word
+    bias = [0.0, 0.3, -0.1]   # nats on each label's log-probability, U − bias; left out: 0
+
+    [[kernels]]               # one table a kernel; kernels = [] at the top means none
+    kind = "spatial"
+    sigma_mm = 3.0            # one number, or one for each axis
+    weight = 1.0
+    normalization = "symmetric"  # or "before", "after", "none"
+    compatibility = [[0.0, 1.0], [1.0, 0.0]]  # symmetric L × L, times the weight; left out: Potts
+
+    [[kernels]]
+    kind = "bilateral"
+    sigma_mm = 20.0
+    sigma_intensity_sd = 0.5  # standard deviations inside the mask: one number, or one an image
+    weight = 3.0
+
+    [[fields]]                # smooth random fields; left out: none, which is the paper's noise
+    length_mm = 40.0          # inf: one offset for the whole image
+    scale = 1.0               # nats
+    labels = [1, 2, 3]        # 0 … L − 1, share one field; left out: a field for each label
+
+    [compute]
+    engine = "auto"
+    accuracy = "calibrated"
+    threads = 2               # left out: all cores
+    memory = "4 GB"           # left out: 60 % of what is free
+
+    [report]
+    colour_map = "inferno"    # or "viridis", "jet", "hot"
+
+What is under ``compute`` except engine and accuracy, and ``report``, changes no map: a run may be
+resumed with other values of these. Labels are numbered here in the order of the probabilities,
+whatever values they have in the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from perturb_mpm import checks
+from perturb_mpm.engines import Accuracy, Engine
+from perturb_mpm.model.kernels import Normalization
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.noise.gumbel import checked_seed
+from perturb_mpm.posterior.posterior import Estimator
+from perturb_mpm.posterior.precision import Precision
+from perturb_mpm.storage.atomic import atomic_open
+
+
+class SettingsError(ValueError):
+    """A parameter is wrong, or does not fit the case."""
+
+
+class OutputError(Exception):
+    """The output folder cannot be used."""
+
+
+def check_keys(found: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a key that is not known, and name the nearest that is."""
+    names = list(known)
+    for key in found:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+            meant = f": did you mean {near[0]}?" if near else f": known are {', '.join(names)}"
+            raise ValueError(f"unknown key {key!r} {where}{meant}")
+
+
+def table_text(header: str, values: Mapping[str, object]) -> str:
+    """Write a table with those of its keys that have a value."""
+    given = {key: value for key, value in values.items() if value is not None}
+    lines = [header, *(f"{key} = {value_text(value)}" for key, value in given.items())]
+    return "\n".join(lines) + "\n"
+
+
+def value_text(value: object) -> str:
+    """Write text, a number, or a list of them at any depth."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(value_text(each) for each in value)}]"
+    return repr(value)
+
+
+ColourMap = Literal["inferno", "viridis", "jet", "hot"]
+KernelKind = Literal["spatial", "bilateral"]
+Numbers = float | tuple[float, ...]
+
+TABLES = {
+    "sampling": ("samples", "seed", "iterations", "until", "estimator", "noise_scale"),
+    "unary": ("temperature", "clip", "bias"),
+    "compute": ("engine", "accuracy", "threads", "memory"),
+    "report": ("colour_map",),
+}
+CHANGE_NO_MAP = ("threads", "memory", "colour_map")
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """A kernel in mm and, where it is bilateral, in standard deviations of the images."""
+
+    kind: KernelKind
+    sigma_mm: Numbers
+    weight: float = 1.0
+    sigma_intensity_sd: Numbers | None = None
+    normalization: Normalization = "symmetric"
+    compatibility: tuple[tuple[float, ...], ...] | None = None  # (L, L), Potts where None
+
+    def __post_init__(self) -> None:
+        checks.choice(self.kind, "kind of a kernel", get_args(KernelKind))
+        name = f"of a {self.kind} kernel"
+        checks.choice(self.normalization, f"normalization {name}", get_args(Normalization))
+        has_intensity = self.sigma_intensity_sd is not None
+        if has_intensity != (self.kind == "bilateral"):
+            raise ValueError(
+                f"sigma_intensity_sd must be given for bilateral kernels and for no others, "
+                f"got {self.sigma_intensity_sd} {name}"
+            )
+        self._set("sigma_mm", checks.positive_numbers(self.sigma_mm, f"sigma_mm {name}"))
+        if has_intensity:
+            sd = checks.positive_numbers(self.sigma_intensity_sd, f"sigma_intensity_sd {name}")
+            self._set("sigma_intensity_sd", sd)
+        self._set("weight", checks.number(self.weight, f"weight {name}", minimum=0))
+        if self.compatibility is not None:
+            matrix = checks.floats(self.compatibility, f"compatibility {name}").tolist()
+            self._set("compatibility", tuple(map(tuple, matrix)))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+DEFAULT_SPATIAL = KernelSettings("spatial", sigma_mm=3.0, weight=1.0)
+DEFAULT_BILATERAL = KernelSettings("bilateral", sigma_mm=20.0, sigma_intensity_sd=0.5, weight=3.0)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All parameters of a run; see the top of this file for what each means."""
+
+    samples: int = 200
+    seed: int = 0
+    iterations: int = 10
+    until: float | None = None
+    estimator: Estimator = "votes"
+    noise_scale: float | None = None
+    temperature: float = 1.0
+    clip: float = 1e-6
+    bias: tuple[float, ...] | None = None  # (L,) nats
+    kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
+    fields: tuple[Field, ...] = ()
+    engine: Engine = "auto"
+    accuracy: Accuracy = "calibrated"
+    threads: int | None = None
+    memory: int | str | None = None
+    colour_map: ColourMap = "inferno"
+
+    def __post_init__(self) -> None:
+        checked: dict[str, object] = {
+            "samples": checks.integer(self.samples, "samples", minimum=1),
+            "seed": checked_seed(self.seed),
+            "iterations": checks.integer(self.iterations, "iterations", minimum=0),
+            "temperature": checks.number(self.temperature, "temperature", positive=True),
+            "clip": checks.number(self.clip, "clip", positive=True, below=1),
+            "kernels": _all_of(self.kernels, "kernels", KernelSettings),
+            "fields": _all_of(self.fields, "fields", Field),
+        }
+        checks.choice(self.estimator, "estimator", get_args(Estimator))
+        checks.choice(self.engine, "engine", get_args(Engine))
+        checks.choice(self.accuracy, "accuracy", get_args(Accuracy))
+        checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
+        if self.until is not None:
+            checked["until"] = checks.number(self.until, "until", positive=True, below=1)
+        if self.noise_scale is not None:
+            checked["noise_scale"] = checks.number(self.noise_scale, "noise_scale", minimum=0)
+        if self.threads is not None:
+            checked["threads"] = checks.integer(self.threads, "threads", minimum=1)
+        if self.bias is not None:
+            given: object = self.bias
+            if not isinstance(given, Sequence) or isinstance(given, str):
+                raise TypeError(f"bias must be one number for each label, got {given!r}")
+            checked["bias"] = tuple(checks.number(each, "bias") for each in self.bias)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def precision(self) -> Precision | None:
+        """What ``until`` asks for, as ``perturb_mpm.sample`` takes it."""
+        return None if self.until is None else Precision(self.until)
+
+    def as_tables(self) -> dict[str, Any]:
+        """Return the tables of a settings file, as plain values; infinity is a float."""
+        values = asdict(self)
+        tables: dict[str, Any] = {
+            table: {key: values[key] for key in keys} for table, keys in TABLES.items()
+        }
+        tables["kernels"] = values["kernels"]
+        tables["fields"] = values["fields"]
+        return tables
+
+    def that_change_maps(self) -> dict[str, Any]:
+        """Return all that the results depend on, as values that JSON can hold."""
+        values = asdict(self)
+        values["fields"] = [field.describe() for field in self.fields]
+        return {key: value for key, value in values.items() if key not in CHANGE_NO_MAP}
+
+
+def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of TOML's tables; what they leave out has its default."""
+    check_keys(tables, [*TABLES, "kernels", "fields"], "at the top")
+    values: dict[str, Any] = {}
+    for table, keys in TABLES.items():
+        given = _table(tables.get(table, {}), table)
+        check_keys(given, keys, f"in [{table}]")
+        values |= given
+    if "kernels" in tables:
+        values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
+    if "fields" in tables:
+        values["fields"] = _each(tables["fields"], "fields", Field)
+    return RunSettings(**values)
+
+
+def read_settings(path: str | os.PathLike[str]) -> RunSettings:
+    """Read a settings file; what is wrong with it is a ValueError that names the file."""
+    try:
+        with Path(path).open("rb") as file:
+            return settings_from_tables(tomllib.load(file))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def settings_from_text(text: str) -> RunSettings:
+    """Return the settings that ``settings_text`` wrote."""
+    return settings_from_tables(tomllib.loads(text))
+
+
+def settings_text(settings: RunSettings, comment: str = "") -> str:
+    """Write settings as TOML, after a comment; what has no value is left out."""
+    tables = settings.as_tables()
+    parts = ["".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())]
+    if not tables["kernels"]:
+        parts.append("kernels = []\n")  # stands before the first table: it belongs to none
+    parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary")]
+    for name in ("kernels", "fields"):
+        parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
+    parts += [table_text(f"[{name}]", tables[name]) for name in ("compute", "report")]
+    return "\n".join(part for part in parts if part)
+
+
+def write_settings(path: str | os.PathLike[str], settings: RunSettings, comment: str = "") -> None:
+    """Write a settings file, whole or not at all; ``comment`` comes first, line by line."""
+    with atomic_open(path) as file:
+        file.write(settings_text(settings, comment).encode())
+
+
+def _all_of(values: object, name: str, kind: type) -> tuple[Any, ...]:
+    if not isinstance(values, Sequence) or not all(isinstance(each, kind) for each in values):
+        raise TypeError(f"{name} must be a sequence of {kind.__name__}, got {values!r}")
+    return tuple(values)
+
+
+def _table(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be a table, got {value!r}: write [{name}] above its keys")
+    return value
+
+
+def _each(value: object, name: str, kind: type) -> tuple[Any, ...]:
+    """Return one object for each table of an array of tables."""
+    if not isinstance(value, list):
+        raise TypeError(f"{name} must be tables, got {value!r}: write [[{name}]] above each")
+    known = [field.name for field in fields(kind)]
+    made = []
+    for place, table in enumerate(value):
+        where = f"in [[{name}]] number {place + 1}"
+        check_keys(_table(table, name), known, where)
+        missing = [key for key in ("kind", "sigma_mm", "length_mm", "scale") if key in known]
+        missing = [key for key in missing if key not in table]
+        if missing:
+            raise ValueError(f"{where.removeprefix('in ')} must have the key {missing[0]}")
+        try:
+            made.append(kind(**table))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where.removeprefix('in ')}: {error}") from error
+    return tuple(made)

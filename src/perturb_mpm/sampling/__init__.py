@@ -1,0 +1,1 @@
+"""Perturb-and-MPM: segmentations sampled from a dense CRF, and counted."""

@@ -1,0 +1,150 @@
+"""Perturb-and-MPM: segmentations sampled from a dense CRF, and counted.
+
+Each sample perturbs the unary energies with Gumbel noise, solves the mean field of the perturbed
+problem from a cold start, and takes every voxel's most probable label (Meier et al. 2017,
+Algorithm 1, with the sign of the noise corrected: energies are lowered by it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.engines import Accuracy, Engine
+from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.optional import optional_package
+from perturb_mpm.posterior.posterior import Estimator, Posterior
+from perturb_mpm.posterior.precision import Precision
+from perturb_mpm.sampling.sampler import Progress, Sampler, Start, sample_range
+
+
+class SampleStore:
+    """An array (S, *spatial) of uint8 in a new folder, 0 outside the mask.
+
+    The first sample's number is in its attribute ``first_sample``.
+    """
+
+    def __init__(self, folder: Path, numbers: range, grid: Grid) -> None:
+        self._zarr = optional_package("zarr", "storing samples")
+        if folder.exists():
+            raise FileExistsError(f"store must be a new folder, got {folder}, which exists")
+        self._folder, self._numbers, self._grid = folder, numbers, grid
+        self._array: Any = None
+
+    def write(self, part: range, labels: NDArray[np.uint8]) -> None:
+        """Write the samples of a batch, (B, N); the folder is made with the first."""
+        if self._array is None:
+            self._array = self._create()
+        first = part.start - self._numbers.start
+        self._array[first : first + len(part)] = self._grid.scatter(labels, 0)
+
+    def finish(self, samples: int) -> None:
+        """Cut the array to the samples that were drawn."""
+        self._array.resize((samples, *self._grid.shape))
+
+    def _create(self) -> Any:  # noqa: ANN401
+        return self._zarr.create_array(
+            store=str(self._folder),
+            shape=(len(self._numbers), *self._grid.shape),
+            chunks=(1, *self._grid.shape),
+            dtype="uint8",
+            attributes={
+                "first_sample": self._numbers.start,
+                "spacing_mm": list(self._grid.spacing),
+            },
+        )
+
+
+def sample(
+    crf: DenseCRF,
+    samples: int | range = 200,
+    seed: int = 0,
+    *,
+    iterations: int = 10,
+    estimator: Estimator = "votes",
+    noise_scale: float | None = None,
+    fields: Sequence[Field] = (),
+    start: Start = "cold",
+    antithetic: bool = False,
+    until: Precision | None = None,
+    engine: Engine = "auto",
+    accuracy: Accuracy = "calibrated",
+    batch: int | None = None,
+    threads: int | None = None,
+    memory_budget: int | str | None = None,
+    progress: Progress | None = None,
+    store: str | Path | None = None,
+) -> Posterior:
+    """Sample segmentations of a CRF.
+
+    The noise of a voxel is a pure function of the seed, the sample's number, the voxel and the
+    label: batch, threads and interruptions change nothing, and ranges of samples add up (``merge``)
+    to what one run gives.
+
+    Parameters
+    ----------
+    crf
+        The model.
+    samples
+        How many samples, or which: ``range(100, 200)``.
+    seed
+        Names the noise, 0 to 2⁶⁴ − 1.
+    iterations
+        Mean-field updates of each sample.
+    estimator
+        What the posterior's marginals are: "votes" counts each sample's labels (the paper);
+        "conditional" averages softmax(−U + fields − pairwise): the voxel's own noise is
+        integrated out.
+    noise_scale
+        Multiplies the Gumbel noise; None means 1 for votes and 0.5 for conditional. There the
+        messages are computed from softmax(β·logits) with 1/β² = 1 − noise_scale².
+    fields
+        Smooth random fields beside the voxel noise; without them sampled volumes are far too
+        certain. None is the paper.
+    start
+        "cold" starts each sample at its own softmax(−Ũ). "warm" starts at the unperturbed mean
+        field, which changes the law of the samples: not what the paper means.
+    antithetic
+        Make samples 2t and 2t + 1 opposites, which halves the variance of means.
+    until
+        Stop as soon as this precision is reached, asked after every 32 samples; ``samples`` is
+        then the most to draw.
+    engine, accuracy, batch, threads, memory_budget
+        Where and how it is computed, see ``perturb_mpm.engines.prepare``.
+    progress
+        Called with (samples done, samples asked for) after each batch.
+    store
+        A folder for the label maps of all samples, (S, *spatial) uint8 in Zarr, one chunk a sample
+        (needs the extra ``zarr``).
+    """
+    sampler = Sampler(
+        crf,
+        seed,
+        iterations=iterations,
+        estimator=estimator,
+        noise_scale=noise_scale,
+        fields=fields,
+        start=start,
+        antithetic=antithetic,
+        until=until,
+        engine=engine,
+        accuracy=accuracy,
+        batch=batch,
+        threads=threads,
+        memory_budget=memory_budget,
+    )
+    numbers = sample_range(samples)
+    if until is not None:
+        until.check_reachable(len(numbers), crf.n_labels, crf.grid.voxels)
+    if store is None:
+        return sampler.draw(numbers, progress=progress)
+    samples_on_disk = SampleStore(Path(store), numbers, crf.grid)
+    posterior = sampler.draw(numbers, progress=progress, keep=samples_on_disk.write)
+    samples_on_disk.finish(posterior.samples)
+    return posterior

@@ -1,0 +1,193 @@
+"""Labelled cases on disk: a table of paths, or a folder in one of the usual layouts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.images import read_images
+from perturb_mpm.files.maps import require_same_grid
+from perturb_mpm.files.nifti import read_volume
+from perturb_mpm.files.nnunet import read_dataset
+from perturb_mpm.files.probabilities import label_indices
+from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.segmenter.feature_store import Labelled, TrainingCase
+from perturb_mpm.segmenter.preprocessing import prepare, select_sequences, standard_name
+
+_GLIOMA = ("background", "necrotic or non-enhancing core", "oedema", "enhancing tumour")
+
+SCHEMES = {
+    "brats2021": LabelScheme((0, 1, 2, 4), _GLIOMA),
+    "brats2023": LabelScheme((0, 1, 2, 3), _GLIOMA),
+    "brats2024": LabelScheme((0, 1, 2, 3, 4), (*_GLIOMA, "resection cavity")),
+}
+
+
+def scheme_of(text: str) -> LabelScheme:
+    """Return a scheme by its name, or from ``0:background,1:tumour``."""
+    if text in SCHEMES:
+        return SCHEMES[text]
+    pairs = [part.split(":", 1) for part in text.split(",")]
+    if not all(len(pair) == 2 and pair[0].strip().isdecimal() for pair in pairs):
+        raise InputError(
+            f"--labels must be one of {', '.join(SCHEMES)}, or values and names such as "
+            f"0:background,1:tumour, got {text}"
+        )
+    values = tuple(int(value) for value, _ in pairs)
+    if len(values) < 2:
+        raise InputError(f"--labels must have background and at least one label more, got {text}")
+    try:
+        return LabelScheme(values, tuple(name.strip() for _, name in pairs))
+    except ValueError as error:
+        raise InputError(f"--labels {text}: {error}") from error
+
+
+_ENDINGS = (".nii.gz", ".nii")
+_OPTION = "--data"
+
+
+@dataclass(frozen=True)
+class CaseFiles:
+    """The files of one case."""
+
+    name: str
+    images: dict[str, Path]  # by sequence
+    labels: Path
+    mask: Path | None = None
+
+
+def find_cases(data: Path, layout: str) -> list[CaseFiles]:
+    """Return the cases in a folder or table, sorted by name."""
+    if layout not in LAYOUTS:
+        raise InputError(f"--layout must be one of {', '.join(LAYOUTS)}, got {layout}")
+    if not data.exists():
+        raise InputError(f"{_OPTION} must be there, got {data}, which is not")
+    cases = sorted(LAYOUTS[layout](data), key=lambda case: case.name)
+    if not cases:
+        raise InputError(
+            f"{_OPTION} must hold cases in the layout {layout}, got {data}, which has none"
+        )
+    names = [case.name for case in cases]
+    twice = [name for name in sorted(set(names)) if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{_OPTION}: a case must be there once, got {twice[0]} twice")
+    return cases
+
+
+def training_cases(
+    files: Sequence[CaseFiles], sequences: Sequence[str], scheme: LabelScheme
+) -> list[TrainingCase]:
+    """Return cases that can be read one by one; a missing sequence is refused at once."""
+    for case in files:
+        select_sequences(case.images, sequences, f"{_OPTION}: case {case.name}")
+    return [
+        TrainingCase(case.name, partial(read_labelled, case, sequences, scheme)) for case in files
+    ]
+
+
+def read_labelled(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -> Labelled:
+    """Read a case: its sequences on one grid, and its labels on the same."""
+    wanted = select_sequences(case.images, sequences, f"{_OPTION}: case {case.name}")
+    found = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
+    volume = read_volume(Source(_OPTION, case.labels))
+    first = Source(_OPTION, next(iter(wanted.values())))
+    require_same_grid(volume.source, volume.geometry, first, found.geometry)
+    prepared = prepare(found.images, found.geometry.affine, found.mask)
+    labels = label_indices(
+        volume.voxels, scheme, volume.source, "; name the right scheme by --labels"
+    )
+    return Labelled(prepared.scene, prepared.inside(labels))
+
+
+def cases_of_table(path: Path) -> Iterator[CaseFiles]:
+    """Yield the cases of a CSV file: case, labels, perhaps mask, and one column a sequence.
+
+    Paths are relative to the table's folder.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for line, row in enumerate(rows, start=2):
+        if not row.get("case") or not row.get("labels"):
+            raise InputError(
+                f"{_OPTION} {path}: line {line} must have a case and its labels, "
+                f"got the columns {', '.join(row)}"
+            )
+        other = {
+            column: path.parent / text
+            for column, text in row.items()
+            if column not in {"case", None} and text
+        }
+        labels, mask = other.pop("labels"), other.pop("mask", None)
+        yield CaseFiles(row["case"], other, labels, mask)
+
+
+def cases_of_brats(root: Path) -> Iterator[CaseFiles]:
+    """Yield the cases of folders such as P/P_t1ce.nii.gz and P/P_seg.nii.gz (or P-t1c, P-seg)."""
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        files = {
+            _stem(path).removeprefix(folder.name).strip("_-"): path
+            for path in sorted(folder.iterdir())
+            if path.name.endswith(_ENDINGS) and path.name.startswith(folder.name)
+        }
+        labels = files.pop("seg", None)
+        if labels:
+            yield CaseFiles(folder.name, files, labels)
+
+
+def cases_of_nnunet(root: Path) -> Iterator[CaseFiles]:
+    """Yield the training cases of a raw data set: dataset.json, imagesTr and labelsTr."""
+    channels = read_dataset(Source(_OPTION, root / "dataset.json")).channels
+    for labels in sorted((root / "labelsTr").glob("*.nii*")):
+        name = _stem(labels)
+        images = {
+            channel_name: path
+            for channel, channel_name in channels.items()
+            for path in sorted((root / "imagesTr").glob(f"{name}_{channel:04d}.nii*"))
+        }
+        yield CaseFiles(name, images, labels)
+
+
+def cases_of_bids(root: Path) -> Iterator[CaseFiles]:
+    """Yield the cases of a BIDS data set whose label maps are derivatives ending in _dseg.
+
+    Contrast-enhanced T1 is told by the entity ce; a derivative desc-brain_mask is the brain.
+    """
+    for anat in sorted([*root.glob("sub-*/anat"), *root.glob("sub-*/ses-*/anat")]):
+        inside = anat.relative_to(root)
+        labels = sorted(root.glob(f"derivatives/*/{inside}/*_dseg.nii*"))
+        if not labels:
+            continue
+        if len(labels) > 1:
+            raise InputError(f"{_OPTION}: {inside} must have one _dseg, got {len(labels)}")
+        masks = sorted(root.glob(f"derivatives/*/{inside}/*desc-brain*_mask.nii*"))
+        images = {_bids_sequence(path): path for path in sorted(anat.glob("*.nii*"))}
+        name = "_".join(inside.parts[:-1])
+        yield CaseFiles(name, images, labels[0], masks[0] if masks else None)
+
+
+LAYOUTS: dict[str, Callable[[Path], Iterator[CaseFiles]]] = {
+    "table": cases_of_table,
+    "brats": cases_of_brats,
+    "nnunet": cases_of_nnunet,
+    "bids": cases_of_bids,
+}
+
+
+def common_sequences(files: Sequence[CaseFiles]) -> tuple[str, ...]:
+    """Return the sequences that every case has, by our names, sorted."""
+    sets = [{standard_name(name) for name in case.images} for case in files]
+    return tuple(sorted(set.intersection(*sets)))
+
+
+def _bids_sequence(path: Path) -> str:
+    stem = _stem(path)
+    suffix = stem.rsplit("_", 1)[-1]
+    return "t1c" if suffix == "T1w" and "_ce-" in stem else standard_name(suffix)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".nii")

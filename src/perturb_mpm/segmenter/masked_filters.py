@@ -1,0 +1,102 @@
+"""Filters in mm that see only the voxels inside the mask, a thread for each channel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def threads_available() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return ``task`` of every item, in order; SciPy's filters run side by side."""
+    with ThreadPoolExecutor(threads_available()) as pool:
+        return list(pool.map(task, items))
+
+
+Volume = NDArray[np.float32]
+
+_TRUNCATE = 3.0  # sigmas at which a Gaussian is cut off
+_LEAST_SHARE = 1e-3  # of a filter's weight inside the mask; below it the value is 0
+
+
+def voxels_of(length_mm: float, spacing: Sequence[float]) -> tuple[int, ...]:
+    """Return a length in whole voxels along each axis, at least one."""
+    return tuple(max(1, round(length_mm / edge)) for edge in spacing)
+
+
+def gaussian_reach(sigma_mm: float, spacing: Sequence[float]) -> int:
+    """Return how many voxels a Gaussian reaches along the first axis."""
+    return int(_TRUNCATE * sigma_mm / spacing[0] + 0.5)
+
+
+def gaussian_mean(image: Volume, mask: Volume, sigma_mm: float, spacing: Sequence[float]) -> Volume:
+    """Return the mean of the voxels inside the mask, weighted by a Gaussian.
+
+    ``image`` must be 0 where ``mask`` is 0. Voxels far outside the mask are 0.
+    """
+    return _share(_gaussian(image, sigma_mm, spacing), _gaussian(mask, sigma_mm, spacing))
+
+
+def box_sum(image: Volume, radius: Sequence[int]) -> Volume:
+    """Return the mean over the box of 2·radius + 1 voxels around each voxel, outside counted as 0.
+
+    Divided by the same of the mask it is the mean inside the mask.
+    """
+    from scipy.ndimage import correlate1d, uniform_filter1d
+
+    edge = 2 * radius[0] + 1
+    weights = np.full(edge, 1.0 / edge)
+    # A running sum would depend on where the slab begins.
+    result = correlate1d(image, weights, axis=0, mode="constant")
+    for axis in (1, 2):
+        size = 2 * radius[axis] + 1
+        result = uniform_filter1d(result, size, axis=axis, mode="constant")
+    filtered: Volume = result
+    return filtered
+
+
+def box_mean(image: Volume, inside: Volume, radius: Sequence[int]) -> Volume:
+    """Return the mean of the voxels inside the mask in a box; ``inside`` is box_sum of the mask."""
+    return _share(box_sum(image, radius), inside)
+
+
+def box_extreme(
+    image: Volume, mask: NDArray[np.bool_], radius: Sequence[int], *, largest: bool
+) -> Volume:
+    """Return the largest or smallest value inside the mask in a box (0 where the box has none)."""
+    from scipy.ndimage import maximum_filter, minimum_filter
+
+    nowhere = np.float32(-np.inf if largest else np.inf)
+    size = tuple(2 * r + 1 for r in radius)
+    apply = maximum_filter if largest else minimum_filter
+    found = apply(np.where(mask, image, nowhere), size=size, mode="nearest")
+    extreme: Volume = np.where(np.isfinite(found), found, np.float32(0))
+    return extreme
+
+
+def _gaussian(image: Volume, sigma_mm: float, spacing: Sequence[float]) -> Volume:
+    from scipy.ndimage import gaussian_filter
+
+    sigma = [sigma_mm / edge for edge in spacing]
+    filtered: Volume = gaussian_filter(image, sigma, mode="constant", truncate=_TRUNCATE)
+    return filtered
+
+
+def _share(total: Volume, weight: Volume) -> Volume:
+    enough = weight > _LEAST_SHARE
+    mean: Volume = np.divide(total, weight, out=np.zeros_like(total), where=enough)
+    return mean

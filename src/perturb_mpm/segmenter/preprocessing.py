@@ -1,0 +1,226 @@
+"""From a patient's sequences to a scene: named, checked, turned, cut to the brain, normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.files.source import InputError
+from perturb_mpm.segmenter.scene import Scene
+
+Value = TypeVar("Value")
+
+STANDARD = ("t1", "t1c", "t2", "flair")
+
+ALIASES = {
+    "t1": ("t1", "t1n", "t1w", "t1pre"),
+    "t1c": ("t1c", "t1ce", "t1gd", "t1post", "t1wc", "t1wce"),
+    "t2": ("t2", "t2w"),
+    "flair": ("flair", "t2f", "fla", "t2flair"),
+}
+_STANDARD_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+
+
+def standard_name(name: str) -> str:
+    """Return our name of a sequence: t1ce becomes t1c; an unknown name stays, in small letters."""
+    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    return _STANDARD_NAME.get(plain, name.lower())
+
+
+def select_sequences(
+    images: Mapping[str, Value], wanted: Sequence[str], what: str = "--image"
+) -> dict[str, Value]:
+    """Return the wanted sequences of a case in the wanted order, found by any of their names."""
+    found: dict[str, Value] = {}
+    for name, image in images.items():
+        standard = standard_name(name)
+        if standard in wanted and standard in found:
+            raise InputError(f"{what}: {standard} must be there once, got it twice")
+        found[standard] = image
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise InputError(
+            f"{what}: the sequences {_listed(wanted)} are needed, {_listed(missing)} is missing; "
+            f"got {_listed(images)}. Name them so in the files or by --image-names"
+        )
+    return {name: found[name] for name in wanted}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+_LIMIT = 10.0  # robust standard deviations; beyond lie vessels and artefacts
+_TO_SD = 1.349  # the interquartile range of a normal distribution with standard deviation 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How a volume is turned so that its axes point right, front and up."""
+
+    axes: tuple[int, ...]  # which own axis runs right, front and up
+    flips: tuple[bool, ...]  # which of them run the other way
+
+    def apply(self, volume: NDArray[Any]) -> NDArray[Any]:
+        """Return a turned view of volumes (…, X, Y, Z)."""
+        lead = volume.ndim - 3
+        turned = volume.transpose(*range(lead), *(lead + axis for axis in self.axes))
+        steps: list[Any] = [slice(None, None, -1 if flip else 1) for flip in self.flips]
+        return turned[(..., *steps)]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scene, and the way back to the patient's own grid."""
+
+    scene: Scene
+    shape: tuple[int, ...]  # of the patient's own grid
+    turn: Turn
+    box: tuple[slice, ...]  # of the scene in the turned grid
+
+    def inside(self, volume: NDArray[Any]) -> NDArray[Any]:
+        """Return the values (…, N) of volumes (…, *shape) at the voxels inside the mask."""
+        values: NDArray[Any] = self._cut(volume)[..., self.scene.mask]
+        return values
+
+    def restore(self, values: NDArray[np.float32], outside: ArrayLike) -> NDArray[np.float32]:
+        """Put values (L, N) back into the patient's own grid, (L, *shape).
+
+        Voxels outside the mask take ``outside``, one value for each of the L.
+        """
+        whole = np.empty((len(values), *self.shape), dtype=values.dtype)
+        whole[...] = np.reshape(outside, (-1, 1, 1, 1))
+        # What is cut out is a view: what is written to it stands in the own grid.
+        self._cut(whole)[..., self.scene.mask] = values
+        return whole
+
+    def _cut(self, volume: NDArray[Any]) -> NDArray[Any]:
+        box: tuple[Any, ...] = (..., *self.box)
+        cut: NDArray[Any] = self.turn.apply(volume)[box]
+        return cut
+
+
+def prepare(
+    images: Mapping[str, ArrayLike],
+    affine: ArrayLike,
+    mask: ArrayLike | None = None,
+) -> Prepared:
+    """Return the scene of a patient whose sequences are on one grid.
+
+    Parameters
+    ----------
+    images
+        The sequences (X, Y, Z) by name, in the order that the features take them.
+    affine
+        (4, 4), from voxel indices to mm, axes pointing right, front and up. It gives the spacing
+        and the patient's orientation; tilts are left to the search for the mid-sagittal plane.
+    mask
+        The brain. Without it a voxel is inside where any sequence is not zero.
+    """
+    volumes = _on_one_grid(images)
+    matrix = _checked_affine(affine)
+    brain = brain_mask(list(volumes.values())) if mask is None else _checked_mask(mask, volumes)
+    turn = turn_of(matrix)
+    spacing = np.linalg.norm(matrix[:3, :3], axis=0)[list(turn.axes)]
+    turned_mask = turn.apply(brain)
+    box = bounding_box(turned_mask)
+    inside = np.ascontiguousarray(turned_mask[box])
+    normalised = np.zeros((len(volumes), *inside.shape), dtype=np.float32)
+    for channel, (name, volume) in zip(normalised, volumes.items()):
+        channel[inside] = robust_scores(turn.apply(volume)[box][inside], name)
+    x, y, z = (float(edge) for edge in spacing)
+    scene = Scene(tuple(volumes), normalised, inside, (x, y, z))
+    return Prepared(scene, brain.shape, turn, box)
+
+
+def turn_of(affine: NDArray[np.float64]) -> Turn:
+    """Return the turn of a grid whose ``affine`` takes voxel indices to mm."""
+    from nibabel.orientations import io_orientation
+
+    # (3, 2): for each own axis the world's axis, and its sign
+    found = io_orientation(affine)  # type: ignore[no-untyped-call]
+    own = np.argsort(found[:, 0])
+    return Turn(tuple(int(axis) for axis in own), tuple(bool(found[axis, 1] < 0) for axis in own))
+
+
+def brain_mask(volumes: Sequence[NDArray[np.float32]]) -> NDArray[np.bool_]:
+    """Return where any sequence is not zero, as in skull-stripped images."""
+    inside = np.zeros(volumes[0].shape, dtype=bool)
+    for volume in volumes:
+        inside |= volume != 0
+    if not inside.any():
+        raise ValueError("images must have a voxel that is not zero, got zeros only")
+    return inside
+
+
+def bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
+    """Return the smallest box that holds every voxel inside the mask."""
+    box = []
+    for axis in range(mask.ndim):
+        others = tuple(other for other in range(mask.ndim) if other != axis)
+        found = np.flatnonzero(mask.any(axis=others))
+        box.append(slice(int(found[0]), int(found[-1]) + 1))
+    return tuple(box)
+
+
+def robust_scores(values: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """Return values as robust standard deviations from their median.
+
+    The scale is the interquartile range, which neither a tumour nor a few bright vessels move
+    far; results are cut at ±10.
+    """
+    low, middle, high = np.percentile(values, (25, 50, 75))
+    scale = (high - low) / _TO_SD
+    if not scale > 0:
+        raise ValueError(
+            f"images must vary inside the mask, got {name} with {middle:g} in half of its voxels "
+            "or more: is the mask the brain's?"
+        )
+    scores = (values.astype(np.float64) - middle) / scale
+    cut: NDArray[np.float32] = np.clip(scores, -_LIMIT, _LIMIT).astype(np.float32)
+    return cut
+
+
+def _on_one_grid(images: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
+    if not images:
+        raise ValueError("images must hold at least one sequence, got none")
+    volumes = {
+        name: np.asarray(checks.numeric(image, f"images[{name!r}]"), dtype=np.float32)
+        for name, image in images.items()
+    }
+    first, *others = volumes
+    if volumes[first].ndim != 3:
+        raise ValueError(f"images must be (X, Y, Z), got {first} with {volumes[first].shape}")
+    for name in others:
+        if volumes[name].shape != volumes[first].shape:
+            raise ValueError(
+                f"images must be on one grid, got {first} with {volumes[first].shape} and {name} "
+                f"with {volumes[name].shape}: resample them first (perturb_mpm.segmenter.itk)"
+            )
+    for name, volume in volumes.items():
+        checks.finite(volume, f"images[{name!r}]")
+    return volumes
+
+
+def _checked_affine(affine: ArrayLike) -> NDArray[np.float64]:
+    matrix = np.asarray(checks.numeric(affine, "affine"), dtype=np.float64)
+    if matrix.shape != (4, 4):
+        raise ValueError(f"affine must be (4, 4), got {matrix.shape}")
+    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix[:3, :3])) < 1e-12:
+        raise ValueError("affine must be finite and invertible")
+    return matrix
+
+
+def _checked_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
+    inside: NDArray[np.bool_] = checks.numeric(mask, "mask") != 0
+    shape = next(iter(volumes.values())).shape
+    if inside.shape != shape:
+        raise ValueError(f"mask must have the images' shape {shape}, got {inside.shape}")
+    if not inside.any():
+        raise ValueError("mask must contain at least one voxel, got an empty mask")
+    return inside

@@ -1,0 +1,177 @@
+"""A patient as the features see it: normalised sequences on one grid, cut to the brain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.segmenter.masked_filters import (
+    Volume,
+    box_extreme,
+    box_mean,
+    box_sum,
+    gaussian_mean,
+    in_threads,
+    voxels_of,
+)
+from perturb_mpm.segmenter.plane import Plane, midsagittal_plane
+
+_PLANE_MM = 8.0  # the scale at which a brain is compared with its mirror image
+_EXTENT = (1.0, 99.0)  # percentiles: a few stray voxels must not stretch the brain
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Normalised sequences inside the brain; axes point right, front and up.
+
+    Features look voxels up all over the brain, so the few smoothed images that they share are
+    kept; everything else is made slab by slab.
+    """
+
+    sequences: tuple[str, ...]
+    images: NDArray[np.float32]  # (C, X, Y, Z), 0 outside the mask
+    mask: NDArray[np.bool_]  # (X, Y, Z)
+    spacing: tuple[float, float, float]  # mm
+    known_plane: Plane | None = None  # searched for where it is None
+    _volumes: dict[tuple[object, ...], NDArray[np.float32]] = field(
+        default_factory=dict, repr=False
+    )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of voxels along each axis."""
+        x, y, z = self.mask.shape
+        return x, y, z
+
+    @cached_property
+    def weight(self) -> Volume:
+        """The mask as numbers, 1 inside and 0 outside, (X, Y, Z)."""
+        return self.mask.astype(np.float32)
+
+    def smoothed(self, sigma_mm: float) -> NDArray[np.float32]:
+        """Return every sequence smoothed by a Gaussian inside the brain, (C, X, Y, Z)."""
+
+        def make() -> list[Volume]:
+            return in_threads(
+                lambda image: gaussian_mean(image, self.weight, sigma_mm, self.spacing),
+                self.images,
+            )
+
+        return self._kept(("smoothed", sigma_mm), make)
+
+    def box_means(self, reach_mm: float) -> NDArray[np.float32]:
+        """Return every sequence's mean inside the brain in boxes, (C, X, Y, Z).
+
+        The faces of a box lie ``reach_mm`` from its middle.
+        """
+        radius = voxels_of(reach_mm, self.spacing)
+
+        def make() -> list[Volume]:
+            inside = box_sum(self.weight, radius)
+            return in_threads(lambda image: box_mean(image, inside, radius), self.images)
+
+        return self._kept(("box", reach_mm), make)
+
+    def extremes(self, sigma_mm: float, reach_mm: float, *, largest: bool) -> NDArray[np.float32]:
+        """Return the largest or smallest smoothed value in boxes, (C, X, Y, Z)."""
+        radius = voxels_of(reach_mm, self.spacing)
+
+        def make() -> list[Volume]:
+            return in_threads(
+                lambda image: box_extreme(image, self.mask, radius, largest=largest),
+                self.smoothed(sigma_mm),
+            )
+
+        return self._kept(("extreme", sigma_mm, reach_mm, largest), make)
+
+    def forget(self) -> None:
+        """Let go of the smoothed images, which are made again when asked for."""
+        self._volumes.clear()
+
+    def _kept(
+        self, key: tuple[object, ...], make: Callable[[], list[Volume]]
+    ) -> NDArray[np.float32]:
+        if key not in self._volumes:
+            self._volumes[key] = np.stack(make())
+        return self._volumes[key]
+
+    @cached_property
+    def plane(self) -> Plane:
+        """The mid-sagittal plane; the brain's outline counts like one more sequence."""
+        if self.known_plane is not None:
+            return self.known_plane
+        channels = (*self.smoothed(_PLANE_MM), self.weight)
+        return midsagittal_plane(channels, self.mask, self.spacing)
+
+    @cached_property
+    def extent_mm(self) -> NDArray[np.float64]:
+        """Where the brain begins and ends along each axis, (3, 2) in mm."""
+        positions = np.argwhere(self.mask) * np.asarray(self.spacing)
+        extent: NDArray[np.float64] = np.percentile(positions, _EXTENT, axis=0).T
+        return extent
+
+    @cached_property
+    def depth_mm(self) -> Volume:
+        """How far a voxel lies below the surface of the brain, (X, Y, Z)."""
+        from scipy.ndimage import binary_fill_holes, distance_transform_edt
+
+        solid = np.pad(binary_fill_holes(self.mask), 1)
+        depth: Volume = distance_transform_edt(solid, sampling=self.spacing).astype(np.float32)
+        return depth[1:-1, 1:-1, 1:-1]
+
+    def positions(self, voxels: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return where voxels (n, 3) lie, (n, 3) in mm."""
+        positions: NDArray[np.float64] = voxels * np.asarray(self.spacing)
+        return positions
+
+    def nearest(self, positions: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
+        """Return the three indices (n,) of the voxels nearest to positions (n, 3) in mm."""
+        return tuple(
+            np.clip(np.rint(positions[:, axis] / edge), 0, size - 1).astype(np.intp)
+            for axis, (edge, size) in enumerate(zip(self.spacing, self.shape))
+        )
+
+    def slabs(self, thickness: int) -> Iterator[Slab]:
+        """Yield the slabs along the first axis that have voxels inside the mask."""
+        for start in range(0, self.shape[0], thickness):
+            slab = Slab(self, start, min(start + thickness, self.shape[0]))
+            if slab.inside.any():
+                yield slab
+
+
+@dataclass(frozen=True, eq=False)
+class Slab:
+    """The voxels of a scene whose first index lies in [start, stop)."""
+
+    scene: Scene
+    start: int
+    stop: int
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which voxels of the slab are inside the mask, (stop − start, Y, Z)."""
+        return self.scene.mask[self.start : self.stop]
+
+    @cached_property
+    def voxels(self) -> NDArray[np.intp]:
+        """The indices in the scene of the n voxels inside the mask, (n, 3)."""
+        found = np.argwhere(self.inside)
+        found[:, 0] += self.start
+        return found
+
+    def take(self, volume: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the values (n,) of a volume over the whole scene."""
+        return volume[self.start : self.stop][self.inside]
+
+    def window(self, halo: int) -> slice:
+        """Return the slab's range with ``halo`` voxels more on both sides, inside the scene."""
+        return slice(max(0, self.start - halo), min(self.scene.shape[0], self.stop + halo))
+
+    def take_window(self, volume: NDArray[np.float32], halo: int) -> NDArray[np.float32]:
+        """Return the values (n,) of a volume over the slab's ``window(halo)``."""
+        first = self.start - self.window(halo).start
+        return volume[first : first + self.stop - self.start][self.inside]

@@ -1,0 +1,99 @@
+"""Files that appear whole under their name or not at all: bytes, JSON, named arrays.
+
+The same content gives the same bytes every time, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@contextmanager
+def atomic_open(path: str | os.PathLike[str]) -> Iterator[io.BufferedRandom]:
+    """Open a binary file that takes the name ``path`` only once all of it is on disk.
+
+    Until then the bytes go to a hidden file in the same folder, which is removed when the block
+    raises or is interrupted. A file that already has the name is replaced in one step.
+    """
+    final = Path(path)
+    partial = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
+    # Opened by hand and not by tempfile, whose files only their owner may read.
+    file = partial.open("x+b")
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(final)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(final.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut, where the system can open folders."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Write ``content`` with its keys in the order given.
+
+    NumPy's numbers and arrays become plain ones. NaN and infinity, which JSON does not have, are
+    refused before a file is made: put None where there is no value.
+    """
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    with atomic_open(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has for a value that it does not know."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"content must be made of what JSON has, got {type(value).__name__}")
+
+
+_COMPRESSION = 1  # the state is written while the user waits
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the arrays; NumPy alone reads them."""
+    with (
+        atomic_open(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION) as archive,
+    ):
+        for name, array in arrays.items():
+            # An entry named by ZipInfo has the first date that zip knows, not the present one.
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays of a file; one that is damaged is a ValueError."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

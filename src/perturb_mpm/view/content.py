@@ -1,0 +1,204 @@
+"""What the server gives out: the page of ``perturb-mpm view``, and volumes by name, no paths."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.files.case import Case
+from perturb_mpm.report.colours import SHOWN_FROM_BITS
+from perturb_mpm.report.data import ReportData
+from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
+from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.viewer import (
+    ShownImage,
+    Turning,
+    ViewerSettings,
+    asset,
+    box_around,
+    nifti_bytes,
+    niivue,
+    script,
+)
+from perturb_mpm.run.state import RunState
+from perturb_mpm.view.session import Session
+
+_MARGIN_VOXELS = 10
+
+
+def shown_images(case: Case) -> dict[str, NDArray[np.float32]]:
+    """Return the sequences, and the mask where there is none."""
+    return case.images or {"mask": case.mask.astype(np.float32)}
+
+
+class Volumes:
+    """Makes NIfTI bytes of a session's volumes around the mask, in full resolution."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        case = session.state.case
+        box = box_around(case.mask, _MARGIN_VOXELS)
+        self._turning = Turning(case.geometry.affine, case.geometry.shape, box)
+        self._made: dict[str, Callable[[], bytes]] = {
+            "labels": lambda: self._labels(session.labels),
+            "entropy": lambda: self._file(session.entropy),
+            "run-labels": lambda: self._labels(session.run_labels),
+            "run-entropy": lambda: self._file(session.run_entropy),
+        }
+        for place, image in enumerate(shown_images(case).values()):
+            self._made[f"image-{place}"] = partial(self._file, image)
+        for label in range(len(case.labels)):
+            self._made[f"share-{label}"] = partial(self._share, label)
+        for place, labels in enumerate(session.state.sampled_labels):
+            self._made[f"sample-{place}"] = partial(self._labels, labels)
+
+    def get(self, name: str) -> bytes | None:
+        """Return a volume as NIfTI, None where there is none of that name."""
+        make = self._made.get(name)
+        return None if make is None else make()
+
+    @cached_property
+    def file_index(self) -> NDArray[np.int64]:
+        """The C-order index in the file of each voxel in the browser's order."""
+        return self._turning.file_index()
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Return the edits as (label, first voxel, number of voxels) in the browser's order."""
+        edits = self._session.edits
+        held = np.full(self._session.run_labels.size, -1, dtype=np.int16)
+        held[list(edits)] = list(edits.values())
+        turned = held[self.file_index]
+        borders = np.flatnonzero(np.diff(turned)) + 1
+        starts = np.concatenate([[0], borders])
+        lengths = np.diff(np.concatenate([starts, [len(turned)]]))
+        return [
+            (int(turned[start]), int(start), int(length))
+            for start, length in zip(starts, lengths)
+            if turned[start] >= 0
+        ]
+
+    def edits_of(self, runs: list[tuple[int, int, int]]) -> dict[int, int]:
+        """Return the label of each voxel of the file from such runs."""
+        edits: dict[int, int] = {}
+        for label, start, length in runs:
+            places = self.file_index[start : start + length].tolist()
+            edits.update(dict.fromkeys(places, label))
+        return edits
+
+    def _labels(self, labels: NDArray[np.uint8]) -> bytes:
+        return self._file(labels, labels=True)
+
+    def _share(self, label: int) -> bytes:
+        share = np.round(255 * self._session.share(label)).astype(np.uint8)
+        return self._file(share, slope=1 / 255)
+
+    def _file(self, volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> bytes:
+        turned = self._turning.turned(volume)
+        return nifti_bytes(turned, self._turning.affine, slope=slope, labels=labels)
+
+
+WITHOUT_WEBGL = (
+    "This browser cannot draw in 3-D (it lacks WebGL 2, or it is switched off), so the viewer is "
+    "not shown. report.html in the same folder has slices that need nothing of the kind."
+)
+_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE = 0.5, 99.8
+_REGIONS = 12
+
+
+def policy(nonce: str) -> str:
+    """Return the content security policy: nothing runs but what carries the nonce."""
+    return (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+def render_page(state: RunState, token: str, nonce: str) -> str:
+    """Return the page with the viewer and the tools to correct."""
+    data = _report_data(state)
+    settings = _settings(data, token)
+    title = html.escape(state.title)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title} – perturb-mpm view</title>
+<link rel="icon" href="data:,">
+<style nonce="{nonce}">{asset("viewer.css")}{asset("view.css")}</style>
+</head>
+<body>
+<header><h1>{title}</h1><p>{html.escape(str(state.folder.resolve()))}</p></header>
+<main>
+{asset("viewer.html")}<template id="pmpm-correction-tools">
+{asset("correction.html")}</template>
+</main>
+<script type="application/json" id="pmpm-settings">{settings.as_json()}</script>
+<script nonce="{nonce}">{niivue()}</script>
+<script nonce="{nonce}">{script("correction.js", "start_view.js")}</script>
+</body>
+</html>
+"""
+
+
+def _settings(data: ReportData, token: str) -> ViewerSettings:
+    regions = [
+        {
+            "mm": region.centre_mm,
+            "words": f"{region.volume_ml:.2g} ml, {region.mean_entropy_bits:.2f} bits: "
+            + " or ".join(name for name, _ in region.labels),
+        }
+        for region in uncertain_regions(data, limit=_REGIONS)
+    ]
+    return ViewerSettings(
+        label_names=data.label_names,
+        label_colours=viewer_label_colours(data.label_names),
+        images=[_image(place, name, data) for place, name in enumerate(data.images)],
+        entropy={"url": "/volumes/entropy"},
+        label_map={"url": "/volumes/labels"},
+        samples=[{"url": f"/volumes/sample-{k}"} for k in range(len(data.sampled_labels))],
+        shares=[{"url": f"/volumes/share-{label}"} for label in range(len(data.label_names))],
+        top_bits=math.log2(len(data.label_names)),
+        threshold_bits=SHOWN_FROM_BITS,
+        start_mm=most_uncertain_mm(data),
+        colour_map=data.colour_map,
+        without_webgl=WITHOUT_WEBGL,
+        more={"token": token, "regions": regions},
+    )
+
+
+def _image(place: int, name: str, data: ReportData) -> ShownImage:
+    values = data.images[name][data.mask]
+    low, high = np.percentile(values, (_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE))
+    return ShownImage(name, {"url": f"/volumes/image-{place}"}, float(low), float(high))
+
+
+def _report_data(state: RunState) -> ReportData:
+    case, posterior = state.case, state.posterior
+    return ReportData(
+        title=state.title,
+        images=shown_images(case),
+        mask=case.mask,
+        labels=posterior.labels,
+        entropy=posterior.entropy.astype(np.float32),
+        uncertainty=posterior.uncertainty_map(),
+        marginals=posterior.marginals.astype(np.float32),
+        affine=case.geometry.affine,
+        spacing=case.geometry.spacing,
+        label_values=case.labels.values,
+        label_names=case.labels.names,
+        volumes_mm3=posterior.volumes,
+        independent_noise=not state.settings.fields,
+        perturbation="",
+        snapshots=(),
+        sampled_labels=state.sampled_labels,
+        colour_map=state.settings.colour_map,
+    )

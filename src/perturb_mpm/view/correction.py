@@ -1,0 +1,221 @@
+"""A run's maps with some voxels held at the labels that a person gave them.
+
+The run's samples are drawn again with the same noise, the edited voxels held. Voxels that this
+moves within reach of an edit take their new marginals; all others keep what the run gave them, to
+the last bit. Where fewer samples are drawn than the run had, its marginals move by what the edits
+change in those. The result depends on the run and the edits, not on the order of these.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.engines import Accuracy, Engine
+from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.kernels import BilateralKernel, Kernel, SpatialKernel
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.posterior.posterior import Estimator, Posterior
+from perturb_mpm.posterior.uncertainty import entropy_of_marginals
+from perturb_mpm.posterior.votes import FRACTION_BITS
+from perturb_mpm.sampling.sampler import Sampler
+
+# Beyond so many sigmas of the widest kernel, where it is below 0.04 % of its height, voxels keep
+# what the run gave them.
+REACH_SIGMAS = 4.0
+
+
+def reach_mm(kernels: Sequence[Kernel]) -> float:
+    """Return how far from an edit maps may change, in mm; infinite where that is not known."""
+    return REACH_SIGMAS * max((_widest_mm(kernel) for kernel in kernels), default=0.0)
+
+
+def within_reach(edited: NDArray[np.bool_], grid: Grid, reach: float) -> NDArray[np.bool_]:
+    """Return which voxels of the mask lie within ``reach`` mm of an edited one; all (N,)."""
+    from scipy.ndimage import distance_transform_edt
+
+    if not edited.any():
+        return edited
+    far = ~grid.scatter(edited, ~np.True_)  # (*spatial)
+    near: NDArray[np.bool_] = distance_transform_edt(far, sampling=grid.spacing) <= reach
+    return grid.gather(near)
+
+
+def _widest_mm(kernel: Kernel) -> float:
+    if isinstance(kernel, SpatialKernel):
+        return float(np.max(kernel.sigma))
+    if isinstance(kernel, BilateralKernel):
+        return float(np.max(kernel.sigma_space))
+    return math.inf
+
+
+# No noise and no message comes near it; engines cut it to what they can hold.
+FORBIDDEN_NATS = 1e4
+FREE = -1
+"""Stands for a label where a voxel is not held."""
+
+Progress = Callable[[float], object]
+"""Called with the share that is done, 0 … 1."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a run drew its samples, as ``perturb_mpm.sample`` takes it."""
+
+    samples: int
+    seed: int
+    iterations: int
+    estimator: Estimator = "votes"
+    noise_scale: float | None = None
+    fields: tuple[Field, ...] = ()
+    engine: Engine = "auto"
+    accuracy: Accuracy = "calibrated"
+    threads: int | None = None
+    memory_budget: int | str | None = None
+
+
+def with_held(crf: DenseCRF, held: NDArray[np.int16]) -> DenseCRF:
+    """Return the CRF in which voxels can have their held label alone.
+
+    ``held`` is (N,) in the order of the mask: a label, or FREE.
+    """
+    fixed = held != FREE
+    energies = crf.energies.copy()  # (L, N)
+    for label, row in enumerate(energies):
+        row[fixed] = np.where(held[fixed] == label, 0.0, FORBIDDEN_NATS)
+    other = copy.copy(crf)
+    other.energies = checks.read_only(energies)
+    return other
+
+
+def draw(crf: DenseCRF, sampling: Sampling, progress: Progress) -> NDArray[np.float64]:
+    """Sample a CRF as the run did; return its marginals inside the mask, (L, N)."""
+    sampler = Sampler(
+        crf,
+        sampling.seed,
+        iterations=sampling.iterations,
+        estimator=sampling.estimator,
+        noise_scale=sampling.noise_scale,
+        fields=sampling.fields,
+        engine=sampling.engine,
+        accuracy=sampling.accuracy,
+        threads=sampling.threads,
+        memory_budget=sampling.memory_budget,
+    )
+    posterior = sampler.draw(sampling.samples, progress=lambda done, of: progress(done / of))
+    return voxel_marginals(posterior)
+
+
+def voxel_marginals(posterior: Posterior) -> NDArray[np.float64]:
+    """Return the marginals by the posterior's estimator inside the mask, (L, N)."""
+    if posterior.estimator == "conditional" and posterior.voxel_conditional is not None:
+        units = posterior.voxel_conditional / float(1 << FRACTION_BITS)
+        marginals: NDArray[np.float64] = units / units.sum(axis=0)
+        return marginals
+    votes: NDArray[np.float64] = posterior.voxel_counts / posterior.samples
+    return votes
+
+
+Edits = Mapping[int, int]
+"""The label of each edited voxel, by its C-order index in the whole image."""
+
+# Differences of marginals below this are rounding.
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The marginals of the voxels that edits have set or moved; all others are the run's own."""
+
+    index: NDArray[np.int64]  # (M,) C-order indices in the whole image, increasing
+    marginals: NDArray[np.float64]  # (L, M)
+
+    def labels(self, of_run: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the corrected labels (*spatial) from those of the run."""
+        labels = of_run.copy()
+        labels.flat[self.index] = self.marginals.argmax(axis=0)
+        return labels
+
+    def entropy(self, of_run: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the corrected entropy in bits (*spatial) from that of the run."""
+        entropy = of_run.copy()
+        entropy.flat[self.index] = entropy_of_marginals(self.marginals)
+        return entropy
+
+
+def no_correction(n_labels: int) -> Correction:
+    """Return a correction that leaves everything as it is."""
+    return Correction(np.empty(0, dtype=np.int64), np.empty((n_labels, 0)))
+
+
+class Corrector:
+    """Solves the CRF of a run again with edits.
+
+    ``marginals`` are the run's own, (L, N) in the order of the mask, from ``run_samples`` samples;
+    ``sampling`` may take fewer of them.
+    """
+
+    def __init__(
+        self,
+        crf: DenseCRF,
+        sampling: Sampling,
+        marginals: NDArray[np.floating],
+        run_samples: int,
+    ) -> None:
+        self._crf, self._sampling = crf, sampling
+        self._marginals = marginals.astype(np.float64)
+        # What the drawn samples give without edits; with all samples that is the run itself.
+        self._free = self._marginals if sampling.samples == run_samples else None
+
+    def correct(self, edits: Edits, progress: Progress = lambda _: None) -> Correction:
+        """Return what the edits set and move."""
+        grid, n_labels = self._crf.grid, self._crf.n_labels
+        inside = np.isin(grid.index, list(edits))
+        held = np.full(grid.voxels, FREE, dtype=np.int16)  # (N,)
+        held[inside] = [edits[voxel] for voxel in grid.index[inside].tolist()]
+        near = within_reach(inside, grid, reach_mm(self._crf.kernels))
+        marginals = self._marginals
+        if inside.any():
+            marginals = self._solve(held, progress)
+        fixed = held != FREE
+        marginals = marginals.copy()
+        marginals[:, fixed] = np.arange(n_labels)[:, np.newaxis] == held[fixed]
+        moved = np.abs(marginals - self._marginals).max(axis=0) > _NOTHING
+        kept = (moved & near) | fixed
+        known = Correction(grid.index[kept], marginals[:, kept])
+        return _together(known, self._outside_mask(edits))
+
+    def _solve(self, held: NDArray[np.int16], progress: Progress) -> NDArray[np.float64]:
+        """Return the marginals with these voxels held, (L, N)."""
+        first = 0.5 if self._free is None else 0.0
+        if self._free is None:
+            self._free = draw(self._crf, self._sampling, lambda share: progress(first * share))
+        again = with_held(self._crf, held)
+        after = draw(again, self._sampling, lambda share: progress(first + (1 - first) * share))
+        if self._free is self._marginals:
+            return after
+        marginals: NDArray[np.float64] = np.maximum(self._marginals + after - self._free, 0.0)
+        marginals /= marginals.sum(axis=0)
+        return marginals
+
+    def _outside_mask(self, edits: Edits) -> Correction:
+        """Return the edits that the CRF knows nothing of: they are taken as they are."""
+        index = np.setdiff1d(np.array(list(edits), dtype=np.int64), self._crf.grid.index)
+        labels = np.array([edits[voxel] for voxel in index.tolist()], dtype=np.int64)
+        own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # (L, M)
+        return Correction(index, own.astype(np.float64))
+
+
+def _together(one: Correction, other: Correction) -> Correction:
+    """Return both as one, in the order of the image."""
+    index = np.concatenate([one.index, other.index])
+    marginals = np.concatenate([one.marginals, other.marginals], axis=1)
+    order = np.argsort(index)
+    return Correction(index[order], marginals[:, order])

@@ -1,0 +1,210 @@
+"""A small HTTP server on the loopback address alone, and what a browser may ask of it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from email.message import Message
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from perturb_mpm.view.content import Volumes, policy, render_page
+from perturb_mpm.view.session import BusyError, Session
+
+MOST_BODY_BYTES = 8 * 2**20
+MOST_EDITED_VOXELS = 200_000
+TOKEN_HEADER = "X-Perturb-Mpm-Token"  # noqa: S105
+
+
+class RefusedError(Exception):
+    """A request that is answered with a status and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Lets in requests for this server's own name that carry its token."""
+
+    port: int
+    token: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The Host headers that mean this server."""
+        return f"127.0.0.1:{self.port}", f"localhost:{self.port}"
+
+    def check(self, target: str, headers: Message) -> str:
+        """Return the path that is asked for, after checking Host and token.
+
+        The page itself takes the token from its address, everything else from a header, which
+        other sites and other tabs cannot send.
+        """
+        host = headers.get("Host", "")
+        if host not in self.names:
+            raise RefusedError(403, f"this server does not answer for the host {host!r}")
+        parts = urlsplit(target)
+        given = headers.get(TOKEN_HEADER, "")
+        if parts.path == "/":
+            given = parse_qs(parts.query).get("token", [""])[0]
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            raise RefusedError(
+                403, "this address needs its token: open the one that perturb-mpm view printed"
+            )
+        return parts.path
+
+    def check_post(self, headers: Message) -> int:
+        """Return the length of the body, after checking where it comes from and its size."""
+        if headers.get("Origin") not in {f"http://{name}" for name in self.names}:
+            raise RefusedError(403, "changes are taken from the viewer's own page alone")
+        if headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
+            raise RefusedError(415, "the body must be JSON")
+        length = headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise RefusedError(411, "the body must come with its length")
+        if int(length) > MOST_BODY_BYTES:
+            raise RefusedError(
+                413, f"the body must not be larger than {MOST_BODY_BYTES // 2**20} MiB"
+            )
+        return int(length)
+
+
+def read_runs(body: bytes, n_labels: int, voxels: int) -> list[tuple[int, int, int]]:
+    """Return edits as (label, first voxel, number of voxels), after checking each."""
+    try:
+        runs = [tuple(run) for run in json.loads(body)["runs"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RefusedError(400, "the body must be JSON with a list of runs") from error
+    checked = []
+    for run in runs:
+        if len(run) != 3 or not all(type(number) is int for number in run):
+            raise RefusedError(400, "a run must be three whole numbers: label, start and length")
+        label, start, length = run
+        if not (0 <= label < n_labels and start >= 0 and 0 < length <= voxels - start):
+            raise RefusedError(400, f"the run {list(run)} lies outside the labels or the volume")
+        checked.append((label, start, length))
+    edited = sum(length for _, _, length in checked)
+    if edited > MOST_EDITED_VOXELS:
+        raise RefusedError(
+            400, f"at most {MOST_EDITED_VOXELS} voxels can be set by hand, got {edited}"
+        )
+    return checked
+
+
+LOOPBACK = "127.0.0.1"
+_SECONDS_TO_SEND = 60
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves one session. ``port`` 0 takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, session: Session, port: int = 0) -> None:
+        super().__init__((LOOPBACK, port), _Handler)
+        self.session = session
+        self.volumes = Volumes(session)
+        self.gate = Gate(self.server_address[1], secrets.token_urlsafe(24))
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token."""
+        return f"http://{LOOPBACK}:{self.gate.port}/?token={self.gate.token}"
+
+    @cached_property
+    def nonce(self) -> str:
+        """Marks the scripts of the page as ours."""
+        return secrets.token_urlsafe(16)
+
+    @cached_property
+    def page(self) -> bytes:
+        """The page, made once."""
+        return render_page(self.session.state, self.gate.token, self.nonce).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "perturb-mpm", ""
+    timeout = _SECONDS_TO_SEND
+
+    def do_GET(self) -> None:
+        """Give out the page, a volume, the edits or the status."""
+        try:
+            self._get(self.server.gate.check(self.path, self.headers))
+        except RefusedError as refused:
+            self._refuse(refused)
+
+    def do_POST(self) -> None:
+        """Take edits, or take them back."""
+        try:
+            path = self.server.gate.check(self.path, self.headers)
+            length = self.server.gate.check_post(self.headers)
+            self._post(path, self.rfile.read(length))
+        except RefusedError as refused:
+            self._refuse(refused)
+        except BusyError as busy:
+            self._refuse(RefusedError(409, str(busy)))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Stay quiet: addresses carry the token, and a terminal is not its place."""
+
+    def _get(self, path: str) -> None:
+        if path == "/":
+            self._send(200, "text/html; charset=utf-8", self.server.page)
+        elif path == "/status":
+            self._send_json(200, asdict(self.server.session.status))
+        elif path == "/edits":
+            stale = self.server.session.stale
+            self._send_json(200, {"runs": self.server.volumes.runs(), "stale": stale})
+        else:
+            volume = None
+            if path.startswith("/volumes/"):
+                volume = self.server.volumes.get(path.removeprefix("/volumes/"))
+            if volume is None:
+                raise RefusedError(404, "there is nothing of this name")
+            self._send(200, "application/octet-stream", volume)
+
+    def _post(self, path: str, body: bytes) -> None:
+        session = self.server.session
+        if path == "/update":
+            posterior = session.state.posterior
+            voxels = len(self.server.volumes.file_index)
+            runs = read_runs(body, posterior.n_labels, voxels)
+            session.update(self.server.volumes.edits_of(runs))
+        elif path == "/revert":
+            session.revert()
+        else:
+            raise RefusedError(404, "there is nothing of this name")
+        self._send_json(202, asdict(session.status))
+
+    def _refuse(self, refused: RefusedError) -> None:
+        # What was sent along is not read: the connection cannot be used again.
+        self.close_connection = True
+        self._send_json(refused.status, {"error": str(refused)})
+
+    def _send_json(self, status: int, value: dict[str, Any]) -> None:
+        self._send(status, "application/json", json.dumps(value).encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Content-Security-Policy": policy(self.server.nonce),
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cache-Control": "no-store",
+            "Connection": "close" if self.close_connection else "keep-alive",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,229 @@
+"""One run that is looked at: its maps as they stand, its edits, and one update at a time."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.files.case import Case
+from perturb_mpm.files.nifti import save_like
+from perturb_mpm.run.model import build_crf
+from perturb_mpm.run.state import STATE, RunState, load_state
+from perturb_mpm.storage.atomic import read_arrays, write_arrays
+from perturb_mpm.view.correction import (
+    Correction,
+    Corrector,
+    Sampling,
+    no_correction,
+    voxel_marginals,
+)
+from perturb_mpm.view.edits import EditsFile
+
+LABELS = "labels-corrected.nii.gz"
+ENTROPY = "entropy-corrected.nii.gz"
+_MARGINALS = f"{STATE}/correction.npz"
+
+
+def write_kept(
+    folder: Path,
+    edits: Mapping[int, int],
+    correction: Correction,
+    case: Case,
+    run_labels: NDArray[np.uint8],
+    run_entropy: NDArray[np.float32],
+) -> None:
+    """Write the corrected maps beside the run's own, each whole or not at all."""
+    values = case.labels.values_of(correction.labels(run_labels))
+    save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
+    top = f"{math.log2(len(case.labels)):.4g}"
+    bits = correction.entropy(run_entropy)
+    save_like(folder / ENTROPY, bits, case.geometry, f"entropy, bits, 0 to {top}, corrected")
+    arrays = {
+        "edited_index": np.array(list(edits), dtype=np.int64),
+        "edited_label": np.array(list(edits.values()), dtype=np.int64),
+        "index": correction.index,
+        "marginals": correction.marginals,
+    }
+    write_arrays(folder / _MARGINALS, arrays)
+
+
+def read_kept(folder: Path, edits: Mapping[int, int], n_labels: int) -> Correction:
+    """Return what these edits made of the maps, nothing where it is not known."""
+    nothing = no_correction(n_labels)
+    if not edits or not (folder / _MARGINALS).is_file():
+        return nothing
+    arrays = read_arrays(folder / _MARGINALS)
+    pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
+    if dict(pairs) != dict(edits):
+        return nothing
+    return Correction(arrays["index"], arrays["marginals"])
+
+
+def remove_kept(folder: Path) -> None:
+    """Remove the corrected maps."""
+    for name in (LABELS, ENTROPY, _MARGINALS):
+        (folder / name).unlink(missing_ok=True)
+
+
+class BusyError(RuntimeError):
+    """An update is asked for while another is being solved."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far the last update is."""
+
+    busy: bool = False
+    done: float = 1.0  # 0 … 1
+    error: str = ""  # in words, of the last update
+    revision: int = 0  # counts the changes of the maps
+    edited_voxels: int = 0
+    moved_voxels: int = 0  # other voxels whose label an edit changed
+
+
+class Session:
+    """Holds a run in memory. ``samples`` is how many of its samples an update solves again."""
+
+    def __init__(self, state: RunState, samples: int | None = None) -> None:
+        self.state = state
+        posterior = state.posterior
+        self.run_labels: NDArray[np.uint8] = posterior.labels
+        self.run_entropy: NDArray[np.float32] = posterior.entropy.astype(np.float32)
+        self.run_marginals: NDArray[np.float32] = posterior.marginals.astype(np.float32)
+        self._samples = min(samples or posterior.samples, posterior.samples)
+        self._corrector: Corrector | None = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._file = EditsFile(
+            state.folder / "edits.json",
+            str(posterior.problem),
+            state.case.labels,
+            state.case.geometry,
+        )
+        self.edits = self._file.read()
+        self.correction = read_kept(state.folder, self.edits, posterior.n_labels)
+        self.status = self._settled(revision=0)
+
+    @property
+    def stale(self) -> bool:
+        """Whether there are edits that no update has taken in yet."""
+        return bool(self.edits) and not len(self.correction.index)
+
+    @property
+    def labels(self) -> NDArray[np.uint8]:
+        """The labels as they stand, indices (X, Y, Z)."""
+        return self.correction.labels(self.run_labels)
+
+    @property
+    def entropy(self) -> NDArray[np.float32]:
+        """The entropy as it stands, bits (X, Y, Z)."""
+        return self.correction.entropy(self.run_entropy)
+
+    def share(self, label: int) -> NDArray[np.float32]:
+        """Return the marginal of a label as it stands, (X, Y, Z)."""
+        share: NDArray[np.float32] = self.run_marginals[label].copy()
+        share.flat[self.correction.index] = self.correction.marginals[label]
+        return share
+
+    def update(self, edits: Mapping[int, int]) -> None:
+        """Begin to solve again with these edits in place of all earlier ones."""
+        known = {voxel: label for voxel, label in self.edits.items() if edits.get(voxel) == label}
+        ordered = {**known, **edits}
+        self._begin(lambda: self._solve(ordered))
+
+    def revert(self) -> None:
+        """Begin to take all edits back, and remove what they wrote."""
+        self._begin(self._forget)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until nothing is under way."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self.status.busy:
+                raise BusyError("an update is under way; wait until it has ended")
+            self.status = replace(self.status, busy=True, done=0.0, error="")
+        # A daemon: Ctrl-C need not wait for it, since files appear whole or not at all.
+        self._thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        error = "it failed in a way that was not foreseen; the terminal says more"
+        try:
+            work()
+            error = ""
+        except (ValueError, OSError, MemoryError) as known:
+            error = _in_words(known)
+        finally:
+            if error:
+                self.status = replace(self.status, busy=False, done=1.0, error=error)
+            else:
+                self.status = self._settled(self.status.revision + 1)
+
+    def _settled(self, revision: int) -> Status:
+        changed = self.correction.index[
+            self.correction.marginals.argmax(axis=0) != self.run_labels.flat[self.correction.index]
+        ]
+        moved = len(set(changed.tolist()) - self.edits.keys())
+        return Status(revision=revision, edited_voxels=len(self.edits), moved_voxels=moved)
+
+    def _solve(self, edits: dict[int, int]) -> None:
+        if not edits:
+            self._forget()
+            return
+        if self._corrector is None:
+            self._corrector = self._make_corrector()
+        correction = self._corrector.correct(edits, self._tell)
+        case = self.state.case
+        write_kept(self.state.folder, edits, correction, case, self.run_labels, self.run_entropy)
+        self._file.write(edits, self.run_labels)
+        self.edits, self.correction = edits, correction
+
+    def _forget(self) -> None:
+        self._file.path.unlink(missing_ok=True)
+        remove_kept(self.state.folder)
+        self.edits = {}
+        self.correction = no_correction(self.state.posterior.n_labels)
+
+    def _tell(self, share: float) -> None:
+        self.status = replace(self.status, done=share)
+
+    def _make_corrector(self) -> Corrector:
+        settings, posterior = self.state.settings, self.state.posterior
+        sampling = Sampling(
+            samples=self._samples,
+            seed=settings.seed,
+            iterations=settings.iterations,
+            estimator=settings.estimator,
+            noise_scale=settings.noise_scale,
+            fields=settings.fields,
+            engine=settings.engine,
+            accuracy=settings.accuracy,
+            threads=settings.threads,
+            memory_budget=settings.memory,
+        )
+        crf = build_crf(self.state.case, settings)
+        return Corrector(crf, sampling, voxel_marginals(posterior), posterior.samples)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to solve this again"
+    return " ".join(str(error).split())
+
+
+def open_session(folder: Path, samples: int | None = None) -> Session:
+    """Open the run in ``folder``; one whose files lead out of it by a link is refused."""
+    home = folder.resolve()
+    for path in sorted(home.rglob("*")):
+        if not path.resolve().is_relative_to(home):
+            raise ValueError(f"{path} is a link to a place outside the folder; remove it")
+    return Session(load_state(home), samples)
