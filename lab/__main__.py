@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cyclopts import App
 
 from perturb_mpm.cli import run_app
@@ -51,5 +53,11 @@ app.command(
     help_epilogue="Example:  python -m lab raters --data data --output raters",
 )
 
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one experiment and exit."""
+    run_app(app, arguments)
+
+
 if __name__ == "__main__":
-    run_app(app)
+    main()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from perturb_mpm.segmenter.features import FAMILIES, family_names
-from perturb_mpm.segmenter.preprocessing import STANDARD
+from perturb_mpm.segmenter import FAMILIES, STANDARD, family_names
 
 _HEAD = """# Features
 
 What the forests see of a voxel, for the sequences {sequences}: {count} columns in {families}
 families, after the description of Meier et al. (2014). This page is made from the code
-(`python -m perturb_mpm.segmentation.features.document > docs/features.md`), and a test compares
+(`python -m lab.features_page > docs/features.md`), and a test compares
 them.
 
 Intensities are in robust standard deviations from the median inside the brain (interquartile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING
 
-from lab.synthetic.summary import Metric
+from lab.synthetic import Metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,14 +6,15 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.synthetic.measuring import Row
-from perturb_mpm.storage.atomic import atomic_open
+from lab.synthetic import Row
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.storage import atomic_open
 
 SETTINGS = "settings.json"
 PARTS = "parts"
 
 
-class OtherSettingsError(Exception):
+class OtherSettingsError(ExpectedError):
     """The folder holds a run with other settings."""
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from lab.benchmarks import files, machine
 from lab.benchmarks.worker import ROOT
 from perturb_mpm.evaluation import evaluate_case, from_posterior
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import Posterior
 
 SHAPE = (240, 240, 155)
 SAMPLES, LABELS = 200, 5

@@ -69,7 +69,7 @@ def run(
 ) -> Job:
     """Do what ``sample`` does of votes: build, perturb, iterate, count."""
     from perturb_mpm.engines import prepare
-    from perturb_mpm.noise.perturbation import Perturbation
+    from perturb_mpm.noise import Perturbation
 
     job = Job(np.zeros(crf.energies.shape, dtype=np.uint32))
     wanted = samples or plan.samples
@@ -192,9 +192,9 @@ def small_memory(crf: DenseCRF, plan: Plan, job: Job) -> dict[str, Any]:
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(SMALL_GB * 1e9 / total)
     try:
-        run(crf, "calibrated", plan, memory_budget=f"{SMALL_GB} GB")
+        run(crf, "calibrated", plan, memory=f"{SMALL_GB} GB")
         torch.cuda.reset_peak_memory_stats()
-        runs = [run(crf, "calibrated", plan, memory_budget=f"{SMALL_GB} GB") for _ in range(3)]
+        runs = [run(crf, "calibrated", plan, memory=f"{SMALL_GB} GB") for _ in range(3)]
         peak = torch.cuda.max_memory_reserved() / 1e9
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

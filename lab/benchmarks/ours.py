@@ -15,7 +15,7 @@ from lab.benchmarks.worker import Answer, Worker, peak_bytes, serve
 
 if TYPE_CHECKING:
     from perturb_mpm import DenseCRF
-    from perturb_mpm.engines.protocol import Solver
+    from perturb_mpm.engines import Solver
 
 
 class Options(TypedDict):
@@ -135,7 +135,7 @@ def corner_of(problem: Problem) -> Problem:
 
 def load(solver: Solver, energies: NDArray[np.float32], batch: int) -> None:
     """Load one problem as it is, or a batch of perturbed ones as ``sample`` does."""
-    from perturb_mpm.noise.perturbation import Perturbation
+    from perturb_mpm.noise import Perturbation
 
     if batch == 1:
         solver.load(energies[np.newaxis])

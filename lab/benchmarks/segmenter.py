@@ -21,9 +21,7 @@ import numpy as np
 
 from lab.benchmarks import files, machine
 from lab.benchmarks.worker import ROOT
-from perturb_mpm.segmenter.feature_store import feature_table
-from perturb_mpm.segmenter.model import SegmenterModel
-from perturb_mpm.segmenter.preprocessing import Prepared, prepare
+from perturb_mpm.segmenter import Prepared, SegmenterModel, feature_table, prepare
 
 SHAPE = (240, 240, 155)
 RESULTS = ROOT / "lab" / "benchmarks" / "results" / "segmenter.json"
@@ -63,9 +61,8 @@ def made_up_head(sequences: tuple[str, ...]) -> Prepared:
 
 
 def read_case(folder: Path, sequences: tuple[str, ...]) -> Prepared:
-    from perturb_mpm.files.images import read_images
-    from perturb_mpm.segmenter.cases import cases_of_brats
-    from perturb_mpm.segmenter.preprocessing import select_sequences
+    from perturb_mpm.files import read_images
+    from perturb_mpm.segmenter import cases_of_brats, select_sequences
 
     case = next(each for each in cases_of_brats(folder.parent) if each.name == folder.name)
     paths = select_sequences(case.images, sequences)

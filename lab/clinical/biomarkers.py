@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.clinical.patients import Patient, sampled
-from perturb_mpm.assess.pair_table import ResectionCalibration, calibrate
-from perturb_mpm.assess.scans import Biomarkers, resection, scan_of
-from perturb_mpm.biomarkers.intervals import coverage
-from perturb_mpm.biomarkers.resection import extent_of_resection
-from perturb_mpm.biomarkers.signed_rank import bonferroni, holm, wilcoxon_exact
-from perturb_mpm.run.settings import RunSettings
+from perturb_mpm.assess import Biomarkers, ResectionCalibration, calibrate, resection, scan_of
+from perturb_mpm.biomarkers import bonferroni, coverage, extent_of_resection, holm, wilcoxon_exact
+from perturb_mpm.run import RunSettings
 
 METHODS = ("original", "corrected", "median")
 QUANTITIES = ("rtv_ml", "eor_frac")

@@ -17,7 +17,7 @@ from lab.clinical.biomarkers import (
     errors_of,
 )
 from lab.figures import new_figure
-from perturb_mpm.biomarkers.agreement import icc, kendalls_w
+from perturb_mpm.biomarkers import icc, kendalls_w
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -206,7 +206,7 @@ def _agreement(experiment: Experiment) -> list[str]:
     raters = [name for name in experiment.references if name != TRUTH]
     if len(raters) < 2:
         return ["There is one rater: no agreement to measure."]
-    from perturb_mpm.biomarkers.resection import extent_of_resection
+    from perturb_mpm.biomarkers import extent_of_resection
 
     patients = list(experiment.references[raters[0]])
     lines = ["| quantity | ICC(A,1) (95 % interval) | Kendall's W |", "|---|---|---|"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from lab.clinical.biomarkers import OperatedPatient
 from lab.clinical.patients import Patient, Tell, left_out, phantom_patient, phantom_scene, train_on
 from perturb_mpm import phantom
-from perturb_mpm.learning.fields import FieldSetting, learn_fields
+from perturb_mpm.learning import FieldSetting, learn_fields
 from perturb_mpm.phantom import Phantom
-from perturb_mpm.run.model import build_crf
-from perturb_mpm.run.settings import RunSettings
-from perturb_mpm.segmenter.model import SegmenterModel
+from perturb_mpm.run import RunSettings, build_crf
+from perturb_mpm.segmenter import SegmenterModel
 
 TRAINING_PATIENTS, QUICK_PATIENTS = 12, 3
 QUICK_SPACING_MM = 5.0
@@ -143,7 +142,7 @@ def perturbations(
     tell: Tell,
 ) -> dict[str, RunSettings]:
     """Return the paper's noise, and the same with fields: given, or learned on training scans."""
-    plain = replace(settings, fields=())
+    plain = settings.changed(fields=())
     if with_fields is not None:
         return {PAPER: plain, FIELDS: with_fields}
     training = list(cohort.training)[: 2 if quick else LEARNING_PATIENTS]
@@ -153,12 +152,12 @@ def perturbations(
         {"enhancing tumour": cohort.region},
         settings=SETTINGS[:2] if quick else SETTINGS,
         samples=8 if quick else 32,
-        iterations=settings.iterations,
-        seed=settings.seed,
+        iterations=settings.sampling.iterations,
+        seed=settings.sampling.seed,
     )
     found = learned.setting
     tell(1, f"fields of {found.length_mm:g} mm, {found.shared:g} shared, {found.own:g} own")
-    return {PAPER: plain, FIELDS: replace(plain, fields=learned.fields)}
+    return {PAPER: plain, FIELDS: plain.changed(fields=learned.fields)}
 
 
 def _segmented(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""``perturb-mpm reproduce quality``, ``biomarkers`` and ``raters``: the clinical experiments."""
+"""``python -m lab quality``, ``biomarkers`` and ``raters``: the clinical experiments."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
+from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
-    from perturb_mpm.run.settings import RunSettings
+    from perturb_mpm.run import RunSettings
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -74,8 +74,7 @@ def quality(
     from lab.clinical import cohorts as sources
     from lab.clinical import quality as experiment
     from lab.clinical import quality_page
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.files.tables import write_table
+    from perturb_mpm.files import InputError, write_table
 
     try:
         with _progress(quiet=quiet) as tell:
@@ -146,7 +145,7 @@ def biomarkers(
     from lab.clinical import biomarkers as experiment
     from lab.clinical import biomarkers_page
     from lab.clinical import cohorts as sources
-    from perturb_mpm.files.tables import write_table
+    from perturb_mpm.files import write_table
 
     with _progress(quiet=quiet) as tell:
         cohort = sources.operated(seed, spacing_mm, quick=quick, tell=tell)
@@ -197,8 +196,7 @@ def raters(
         Print the rows as JSON instead of a table.
     """
     from lab.clinical.raters import RaterRow, compare_raters, table
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.files.tables import write_table
+    from perturb_mpm.files import InputError, write_table
 
     try:
         rows = compare_raters(data)
@@ -214,13 +212,12 @@ def raters(
 
 
 def _settings(path: Path | None, *, samples: int, seed: int, quick: bool) -> RunSettings:
-    from dataclasses import replace
 
-    from perturb_mpm.run.settings import RunSettings, read_settings
+    from perturb_mpm.run import RunSettings, read_settings
 
     try:
         found = RunSettings() if path is None else read_settings(path)
-        return replace(found, samples=16 if quick else samples, seed=seed)
+        return found.changed(samples=16 if quick else samples, seed=seed)
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
@@ -231,7 +228,8 @@ def _check_spacing(spacing_mm: float) -> None:
 
 
 def _sampling_words(settings: RunSettings) -> str:
-    return f"{settings.samples} samples of {settings.iterations} iterations, seed {settings.seed}."
+    drawn = settings.sampling
+    return f"{drawn.samples} samples of {drawn.iterations} iterations, seed {drawn.seed}."
 
 
 @contextmanager
@@ -242,7 +240,7 @@ def _progress(*, quiet: bool) -> Iterator[Told]:
 
 
 def _write_text(path: Path, text: str) -> None:
-    from perturb_mpm.storage.atomic import atomic_open
+    from perturb_mpm.storage import atomic_open
 
     with atomic_open(path) as file:
         file.write(text.encode())
@@ -250,7 +248,7 @@ def _write_text(path: Path, text: str) -> None:
 
 def _write_figure(path: Path, figure: object) -> None:
     from lab.figures import save_png
-    from perturb_mpm.storage.atomic import atomic_open
+    from perturb_mpm.storage import atomic_open
 
     with atomic_open(path) as file:
         save_png(figure, file)  # type: ignore[arg-type]

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.segmentation.patients import glioma_experiment, load_turn, save_turn
-from lab.segmentation.run import TURNS
-from perturb_mpm.files.case import Case, LabelScheme
-from perturb_mpm.files.geometry import geometry_from_affine
+from lab.segmentation import TURNS, glioma_experiment, load_turn, save_turn
+from perturb_mpm.files import SCHEMES, Case, LabelScheme, geometry_from_affine
 from perturb_mpm.phantom import Phantom
-from perturb_mpm.posterior.posterior import Estimator, Posterior
-from perturb_mpm.run.model import build_crf, build_sampler
-from perturb_mpm.run.settings import RunSettings
-from perturb_mpm.segmenter.cases import SCHEMES
-from perturb_mpm.segmenter.ensemble import EnsembleSettings
-from perturb_mpm.segmenter.feature_store import DrawSettings, FeatureStore, Labelled, TrainingCase
-from perturb_mpm.segmenter.forest import RandomForest
-from perturb_mpm.segmenter.model import SegmenterModel
-from perturb_mpm.segmenter.preprocessing import Prepared, prepare
-from perturb_mpm.segmenter.training import held_out_answers, train_segmenter
+from perturb_mpm.posterior import Estimator, Posterior
+from perturb_mpm.run import RunSettings, build_crf, build_sampler
+from perturb_mpm.segmenter import (
+    DrawSettings,
+    EnsembleSettings,
+    FeatureStore,
+    Labelled,
+    Prepared,
+    RandomForest,
+    SegmenterModel,
+    TrainingCase,
+    held_out_answers,
+    prepare,
+    train_segmenter,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +65,9 @@ def phantom_patient(
 
 def sampled(patient: Patient, settings: RunSettings, estimator: Estimator = "votes") -> Posterior:
     """Sample a patient's segmentations; the mean field comes along."""
-    settings = replace(settings, estimator=estimator, noise_scale=None, until=None)
+    settings = settings.changed(estimator=estimator, noise_scale=None, until=None)
     sampler = build_sampler(build_crf(patient.case, settings), settings)
-    return sampler.draw(settings.samples)
+    return sampler.draw()
 
 
 SEQUENCES = ("t1", "t1c", "t2", "flair")

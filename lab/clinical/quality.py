@@ -14,14 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.clinical.patients import Patient, sampled
-from perturb_mpm.biomarkers.signed_rank import hodges_lehmann, holm, wilcoxon_exact
-from perturb_mpm.evaluation.case import Domain, domain_mask, evaluate_case
-from perturb_mpm.evaluation.detection import detection_curve
-from perturb_mpm.evaluation.filtering import binary_entropy_percent
-from perturb_mpm.evaluation.prediction import Prediction, from_posterior
-from perturb_mpm.evaluation.rows import Row
-from perturb_mpm.posterior.posterior import Source
-from perturb_mpm.run.settings import RunSettings
+from perturb_mpm.biomarkers import hodges_lehmann, holm, wilcoxon_exact
+from perturb_mpm.evaluation import (
+    Domain,
+    Prediction,
+    Row,
+    binary_entropy_percent,
+    detection_curve,
+    domain_mask,
+    evaluate_case,
+    from_posterior,
+)
+from perturb_mpm.posterior import Source
+from perturb_mpm.run import RunSettings
 
 ESTIMATORS: tuple[Source, ...] = ("votes", "conditional", "mean_field")
 DOMAINS: tuple[Domain, ...] = ("union", "dilated", "brain")

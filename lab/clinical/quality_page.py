@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.clinical.quality import DOMAINS, ESTIMATORS, PAPER, SPECIFICITIES, Comparison, Quality
 from lab.figures import new_figure
-from perturb_mpm.evaluation.rows import Summary, summarise
+from perturb_mpm.evaluation import Summary, summarise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

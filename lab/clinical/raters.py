@@ -15,16 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.evaluation.filtering import binary_entropy_percent
-from perturb_mpm.evaluation.raters import (
+from perturb_mpm.evaluation import (
+    binary_entropy_percent,
     generalized_energy_distance,
     level_dice,
     matched_iou,
     pairwise_overlap,
     rater_correlation,
 )
-from perturb_mpm.files.nifti import read_volume
-from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.files import InputError, Source, read_volume
 
 LIDC, TCGA = "lidc_multirater_masks", "tcga_fg6692_5algorithms"
 REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing tumour": (4,)}

@@ -12,14 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.engines import Accuracy, Engine
-from perturb_mpm.inference.solving import mean_field
-from perturb_mpm.model.crf import DenseCRF, PairwiseTerm, digest, fingerprint
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import BilateralKernel
-from perturb_mpm.noise.gumbel import checked_seed, gumbel
-from perturb_mpm.posterior.posterior import Posterior
-from perturb_mpm.posterior.votes import Tally
-from perturb_mpm.sampling.sampler import sample_range
+from perturb_mpm.inference import mean_field
+from perturb_mpm.model import BilateralKernel, DenseCRF, Grid, PairwiseTerm, digest, fingerprint
+from perturb_mpm.noise import checked_seed, gumbel
+from perturb_mpm.posterior import Posterior, Tally
+from perturb_mpm.sampling import sample_range
 from perturb_mpm.version import version
 
 Neighbours = Literal["faces", "all"]
@@ -187,7 +184,7 @@ def couplings(crf: Model) -> list[Coupling]:
 
 
 def _symmetric(term: PairwiseTerm) -> NDArray[np.float64]:
-    from perturb_mpm.engines.reference import kernel_matrix
+    from perturb_mpm.engines import kernel_matrix
 
     kernel = kernel_matrix(term)
     if term.normalization in {"before", "after"}:

@@ -10,10 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from lab.comparators.common import Collector, Samples, generator
 from perturb_mpm import checks
-from perturb_mpm.engines.memory import require, resolve_budget
-from perturb_mpm.model.crf import digest
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.engines import require, resolve_budget
+from perturb_mpm.model import Grid, digest
+from perturb_mpm.posterior import Posterior
 
 
 def euclidean(region: NDArray[np.bool_], grid: Grid) -> NDArray[np.float64]:

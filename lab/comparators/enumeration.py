@@ -18,8 +18,8 @@ from lab.comparators.common import (
     generator,
     problem,
 )
-from perturb_mpm.noise.gumbel import gumbel
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.noise import gumbel
+from perturb_mpm.posterior import Posterior
 
 LARGEST_STATES = 20_000_000
 

@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu.compile import kernel
+from perturb_mpm.engines.cpu import kernel
 
 
 @kernel

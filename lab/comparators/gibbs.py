@@ -18,11 +18,11 @@ from lab.comparators.common import (
     problem,
 )
 from perturb_mpm import checks
-from perturb_mpm.engines.memory import require, resolve_budget
-from perturb_mpm.inference.solving import ConvergenceWarning
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.noise.gumbel import checked_seed
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.engines import require, resolve_budget
+from perturb_mpm.inference import ConvergenceWarning
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.noise import checked_seed
+from perturb_mpm.posterior import Posterior
 
 FEWEST_DRAWS = 4
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.comparators.common import Collector, Edges, GridCRF, Samples, problem
-from perturb_mpm.engines.memory import require, resolve_budget
-from perturb_mpm.noise.gumbel import gumbel
+from perturb_mpm.engines import require, resolve_budget
+from perturb_mpm.noise import gumbel
 from perturb_mpm.optional import optional_package
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.posterior import Posterior
 
 _NODE_BYTES = 48
 _EDGE_BYTES = 64

@@ -1,4 +1,4 @@
-"""``perturb-mpm reproduce segmentation``: forest, default CRF and tuned CRF, side by side."""
+"""``python -m lab segmentation``: forest, default CRF and tuned CRF, side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
+from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
     from lab.segmentation.run import SegmentationOutcome
@@ -48,7 +48,7 @@ def segmentation(
         Print the tables as JSON instead of the page.
     """
     from lab.segmentation.run import reproduce_segmentation
-    from perturb_mpm.files.source import InputError
+    from perturb_mpm.files import InputError
 
     if seed < 0:
         raise UsageError(f"--seed must not be negative, got {seed}")

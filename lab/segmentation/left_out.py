@@ -17,17 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.segmenter.calibration import Calibration, fit_calibration
-from perturb_mpm.segmenter.ensemble import (
+from perturb_mpm.segmenter import (
+    Calibration,
     Ensemble,
     EnsembleSettings,
+    FeatureStore,
     Forest,
     ShownVoxels,
+    TrainingCase,
+    fit_calibration,
+    held_out_answers,
+    prior_ratio,
     show_voxels,
     train_ensemble,
 )
-from perturb_mpm.segmenter.feature_store import FeatureStore, TrainingCase
-from perturb_mpm.segmenter.training import held_out_answers, prior_ratio
 
 _FEWEST = 4  # one left out, one to be spoken of, two to learn from
 

@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.learning.fields import Regions
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import BilateralKernel, Kernel, SpatialKernel
-from perturb_mpm.model.unary import unary_from_probabilities
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.learning import Regions
+from perturb_mpm.model import (
+    BilateralKernel,
+    DenseCRF,
+    Grid,
+    Kernel,
+    SpatialKernel,
+    unary_from_probabilities,
+)
+from perturb_mpm.storage import atomic_open
 
 GLIOMA_REGIONS: Regions = {"whole tumour": (1, 2, 3), "core": (1, 3), "enhancing": (3,)}
 PHANTOM_REGIONS: Regions = {"whole tumour": (1, 2, 3, 4), "core": (1, 3, 4), "enhancing": (4,)}
@@ -95,8 +99,8 @@ class Experiment:
 def glioma_experiment(data: Path, folder: Path, seed: int, progress: Progress) -> Experiment:
     """Return the experiment on patients in the BraTS layout, labels of 2021."""
     from lab.segmentation.left_out import held_out_probabilities
-    from perturb_mpm.segmenter.cases import SCHEMES, find_cases, training_cases
-    from perturb_mpm.segmenter.preprocessing import STANDARD
+    from perturb_mpm.files import SCHEMES
+    from perturb_mpm.segmenter import STANDARD, find_cases, training_cases
 
     scheme = SCHEMES["brats2021"]
     cases = training_cases(find_cases(data, "brats"), STANDARD, scheme)

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from perturb_mpm.learning.fields import FieldSetting
-from perturb_mpm.learning.objectives import ObjectiveName
-from perturb_mpm.learning.parameters import Phase
+from perturb_mpm.learning import FieldSetting, ObjectiveName, Phase
 
 DEFAULT_ITERATIONS = 10
 

@@ -30,7 +30,7 @@ from lab.segmentation.segmentation_page import (
 )
 from lab.segmentation.summary import with_fields
 from lab.segmentation.turn import measure_turn
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.storage import atomic_open
 
 CSV_NAME = "segmentation.csv"
 VOLUMES_NAME = "volumes.csv"

@@ -31,7 +31,7 @@ from lab.segmentation.summary import (
     pooled_curve,
     volume_scores,
 )
-from perturb_mpm.learning.fields import NO_FIELDS, FieldSetting
+from perturb_mpm.learning import NO_FIELDS, FieldSetting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,7 +125,7 @@ VOTES, LIKELY_VOTES = "votes, tuned for both", "votes, tuned for likelihood"
 
 _PAGE = """# Segmentation with a learned CRF
 
-Written by `perturb-mpm reproduce segmentation{options}`.
+Written by `python -m lab segmentation{options}`.
 
 {origin}, one left out in each turn. {unaries}.
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.evaluation.reliability import Reliability
-from perturb_mpm.learning.fields import FieldScore, FieldSetting, best_setting, interval, log_volume
+from perturb_mpm.evaluation import Reliability
+from perturb_mpm.learning import FieldScore, FieldSetting, best_setting, interval, log_volume
 
 TurnResult = Mapping[str, Any]
 

@@ -12,14 +12,26 @@ from numpy.typing import NDArray
 from lab.segmentation.patients import Experiment, Patient, Turn
 from lab.segmentation.plan import DEFAULT_ITERATIONS, TUNINGS, SegmentationPlan, Tuning
 from perturb_mpm.engines import Solver, prepare
-from perturb_mpm.evaluation.case import domain_mask
-from perturb_mpm.evaluation.overlap import dice
-from perturb_mpm.evaluation.reliability import Reliability, negative_log_likelihood, top_label
-from perturb_mpm.learning.fields import NO_FIELDS, Regions, draw_votes, score_votes
-from perturb_mpm.learning.learner import Learned, filter_maker, learn_from
-from perturb_mpm.learning.objectives import hard_iou
-from perturb_mpm.learning.problem import Problem, make_problem
-from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.evaluation import (
+    Reliability,
+    dice,
+    domain_mask,
+    negative_log_likelihood,
+    top_label,
+)
+from perturb_mpm.learning import (
+    NO_FIELDS,
+    Learned,
+    Problem,
+    Regions,
+    draw_votes,
+    filter_maker,
+    hard_iou,
+    learn_from,
+    make_problem,
+    score_votes,
+)
+from perturb_mpm.model import DenseCRF
 
 # Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
 MARGIN_MM = 10.0

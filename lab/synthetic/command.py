@@ -1,4 +1,4 @@
-"""``perturb-mpm reproduce``: the paper's experiments, done again."""
+"""``python -m lab``: the paper's experiments, done again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder
+from perturb_mpm.cli import UsageError, prepare_folder
 
 if TYPE_CHECKING:
     from lab.synthetic.plan import Plan

@@ -22,17 +22,16 @@ from lab.comparators import (
     perturb_and_map,
     unary_only,
 )
-from perturb_mpm.engines.reference import kernel_matrix
-from perturb_mpm.inference.solving import ConvergenceWarning
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.kernels import SpatialKernel
-from perturb_mpm.noise.gumbel import gumbel
-from perturb_mpm.posterior.distances import (
+from perturb_mpm.engines import kernel_matrix
+from perturb_mpm.inference import ConvergenceWarning
+from perturb_mpm.model import DenseCRF, SpatialKernel
+from perturb_mpm.noise import gumbel
+from perturb_mpm.posterior import (
+    Posterior,
     log_probability_error,
     smoothed_frequencies,
     total_variation,
 )
-from perturb_mpm.posterior.posterior import Posterior
 
 
 class Row(NamedTuple):

@@ -11,7 +11,7 @@ from lab.synthetic.claims import Claim, claims
 from lab.synthetic.measuring import Row
 from lab.synthetic.plan import FULL, Plan
 from lab.synthetic.summary import Reading, Summary, readings, summarise
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.storage import atomic_open
 
 # Of the noise: the rest of the 64 bits counts the draws.
 LARGEST_SEED = 2**32 - 1

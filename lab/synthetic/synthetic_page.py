@@ -62,7 +62,7 @@ def _opening(summary: Summary, plan: Plan) -> list[str]:
     return [
         "# The paper's synthetic validation, done again",
         paragraph(
-            f"`perturb-mpm reproduce synthetic{options}` wrote this page, its two figures and a "
+            f"`python -m lab synthetic{options}` wrote this page, its two figures and a "
             "table of all numbers, `reproduce-synthetic.csv`. Every number and verdict here comes "
             "from that run."
         ),

@@ -1,4 +1,4 @@
-"""``perturb-mpm reproduce volumes``: how far sampled volumes spread on real patients."""
+"""``python -m lab volumes``: how far sampled volumes spread on real patients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder
+from perturb_mpm.cli import UsageError, prepare_folder
 
 if TYPE_CHECKING:
     from lab.volumes.measuring import VolumeRow

@@ -22,12 +22,10 @@ from lab.volumes.patients import (
     worsened_unary,
 )
 from perturb_mpm.engines import Solver
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.kernels import BilateralKernel, SpatialKernel
-from perturb_mpm.noise.fields import Field
-from perturb_mpm.noise.perturbation import Perturbation
-from perturb_mpm.posterior.votes import Tally
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel
+from perturb_mpm.noise import Field, Perturbation
+from perturb_mpm.posterior import Tally
+from perturb_mpm.storage import atomic_open
 
 OWN_SHARE = 0.7
 

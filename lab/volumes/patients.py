@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.model.unary import unary_from_probabilities
+from perturb_mpm.model import unary_from_probabilities
 
 DATASET = "brats2021_2mm"
 SEQUENCES = ("t1", "t1ce", "t2", "flair")

@@ -20,7 +20,7 @@ Rows = Sequence["VolumeRow"]
 _HEAD = """\
 # How far sampled volumes spread
 
-Written by `perturb-mpm reproduce volumes{quick}`; every patient's numbers are in the
+Written by `python -m lab volumes{quick}`; every patient's numbers are in the
 `volumes.csv` that it writes beside.
 
 {patients} glioma patients of BraTS 2021 at 2 mm (T1, T1ce, T2, FLAIR; the brain is where any of

@@ -10,6 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+
+class ExpectedError(ValueError):
+    """Something outside the program is wrong: an argument, a file, a folder.
+
+    The message is one line that says which, what it must be, what it got and how to mend it.
+    Arguments stand in backticks, as in `overwrite=True`; the command line shows them as options.
+    """
+
+
 FEWEST_LABELS = 2
 MOST_LABELS = 255  # what a uint8 label map can hold, with one value to spare
 
@@ -47,10 +56,10 @@ def integer(value: object, name: str, *, minimum: int, maximum: int | None = Non
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {_short(value)}")
     result = int(value)
-    if maximum is not None and not minimum <= result <= maximum:
-        raise ValueError(f"{name} must be between {minimum} and {maximum}, got {result}")
     if result < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {result}")
+    if maximum is not None and result > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {result}")
     return result
 
 
@@ -59,6 +68,12 @@ def flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {_short(value)}")
     return bool(value)
+
+
+def instance(value: object, name: str, kind: type) -> None:
+    """Check that ``value`` is a ``kind``."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
 
 
 def choice(value: object, name: str, options: Sequence[str]) -> None:

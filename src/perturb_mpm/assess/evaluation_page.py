@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perturb_mpm.assess.measure import SPECIFICITIES, Measured
-from perturb_mpm.evaluation.rows import ALL, Summary, summarise
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.evaluation import ALL, Summary, summarise
+from perturb_mpm.storage import atomic_open
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

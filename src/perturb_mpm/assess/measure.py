@@ -15,27 +15,25 @@ from perturb_mpm.assess.sources import (
     read_segmentation,
     regions_of,
 )
-from perturb_mpm.evaluation import reliability as calibration
-from perturb_mpm.evaluation.case import (
+from perturb_mpm.evaluation import (
+    ALL,
     DOMAINS,
     Domain,
     Regions,
+    Row,
+    best_dice,
+    binary_entropy_percent,
     default_regions,
+    detection_curve,
     domain_mask,
     evaluate_case,
-)
-from perturb_mpm.evaluation.detection import detection_curve
-from perturb_mpm.evaluation.filtering import binary_entropy_percent
-from perturb_mpm.evaluation.raters import (
-    best_dice,
     generalized_energy_distance,
     level_dice,
     matched_iou,
     rater_correlation,
 )
-from perturb_mpm.evaluation.rows import ALL, Row
-from perturb_mpm.files.case import LabelScheme
-from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.evaluation import reliability as calibration
+from perturb_mpm.files import InputError, LabelScheme, Source
 
 SPECIFICITIES = np.linspace(0, 1, 101)
 

@@ -12,10 +12,17 @@ import numpy as np
 
 from perturb_mpm.assess.scans import Biomarkers
 from perturb_mpm.assess.sources import read_lines
-from perturb_mpm.biomarkers.intervals import ConformalWidening, conformal_widening, coverage, crps
-from perturb_mpm.biomarkers.resection import RANO_RESECT, ResectionClass, classify
-from perturb_mpm.files.source import Source
-from perturb_mpm.storage.atomic import write_json
+from perturb_mpm.biomarkers import (
+    RANO_RESECT,
+    ConformalWidening,
+    ResectionClass,
+    classify,
+    conformal_widening,
+    coverage,
+    crps,
+)
+from perturb_mpm.files import Source
+from perturb_mpm.storage import write_json
 
 COLUMNS = (
     "case",

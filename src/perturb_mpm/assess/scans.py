@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.assess.sources import is_run, read_segmentation
-from perturb_mpm.biomarkers.resection import (
+from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ResectionClass,
     SampledBiomarker,
@@ -21,11 +21,8 @@ from perturb_mpm.biomarkers.resection import (
     paired_samples,
     region_volume_ml,
 )
-from perturb_mpm.files.case import Geometry, LabelScheme
-from perturb_mpm.files.nifti import read_volume
-from perturb_mpm.files.probabilities import label_indices
-from perturb_mpm.files.source import InputError, Source
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.files import Geometry, InputError, LabelScheme, Source, label_indices, read_volume
+from perturb_mpm.posterior import Posterior
 
 PAPER_RULE = "no sample dissents (entropy 0, the paper's rule)"
 

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.evaluation.prediction import (
-    Prediction,
-    from_marginals,
-    from_posterior,
-    from_samples,
+from perturb_mpm.evaluation import Prediction, from_marginals, from_posterior, from_samples
+from perturb_mpm.files import (
+    Geometry,
+    InputError,
+    LabelScheme,
+    Source,
+    Volume,
+    difference,
+    label_indices,
+    read_volume,
 )
-from perturb_mpm.files.case import Geometry, LabelScheme
-from perturb_mpm.files.geometry import difference
-from perturb_mpm.files.nifti import Volume, read_volume
-from perturb_mpm.files.probabilities import label_indices
-from perturb_mpm.files.source import InputError, Source
-from perturb_mpm.posterior.posterior import Posterior
-from perturb_mpm.posterior.posterior import Source as Estimator
-from perturb_mpm.run.state import STATE, StateError, load_state
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.posterior import Source as Estimator
+from perturb_mpm.run import STATE, StateError, load_state
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _from_run(folder: Path, estimator: Estimator | None) -> Segmentation:
         state.case.geometry,
         state.sampled_labels,
         state.posterior,
-        _perturbation(state.settings.fields),
+        _perturbation(state.settings.sampling.fields),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from perturb_mpm.biomarkers.agreement import bland_altman, icc, kendalls_w
-from perturb_mpm.biomarkers.intervals import conformal_widening, coverage, crps
+from perturb_mpm.biomarkers.intervals import ConformalWidening, conformal_widening, coverage, crps
 from perturb_mpm.biomarkers.resection import (
     KARSCHNIA_2021,
     RANO_RESECT,
     ResectionClass,
+    SampledBiomarker,
     class_probabilities,
     classify,
     distribution,
@@ -37,4 +38,6 @@ __all__ = [
     "icc",
     "bland_altman",
     "kendalls_w",
+    "ConformalWidening",
+    "SampledBiomarker",
 ]

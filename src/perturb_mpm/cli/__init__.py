@@ -6,12 +6,19 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from perturb_mpm.cli.console import UsageError
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.cli.console import UsageError, in_options, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
     from cyclopts import App
 
-__all__ = ["main", "run_app"]
+__all__ = [
+    "main",
+    "run_app",
+    "UsageError",
+    "prepare_folder",
+    "shown_progress",
+]
 
 _EXIT_FAILED, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
 
@@ -33,8 +40,10 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
 
     try:
         app(arguments, exit_on_error=False, print_error=False)
-    except (CycloptsError, UsageError) as error:
+    except CycloptsError as error:
         _fail(app.name[0], str(error), _EXIT_USAGE)
+    except ExpectedError as error:
+        _fail(app.name[0], in_options(str(error)), _EXIT_USAGE)
     except (OSError, MemoryError) as error:
         _fail(app.name[0], str(error), _EXIT_FAILED)
     except KeyboardInterrupt as error:

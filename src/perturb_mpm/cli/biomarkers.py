@@ -14,8 +14,7 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError, prepare_folder
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess.pair_table import Line, Pair, ResectionCalibration
-    from perturb_mpm.assess.scans import Biomarkers
+    from perturb_mpm.assess import Biomarkers, Line, Pair, ResectionCalibration
     from perturb_mpm.biomarkers import ResectionClass
 
 
@@ -73,11 +72,10 @@ def biomarkers(
     if spacing is not None and min(spacing) <= 0:
         raise UsageError(f"--spacing must be three positive numbers in mm, got {spacing}")
 
-    from perturb_mpm.assess.pair_table import COLUMNS, lines_of, read_calibration
+    from perturb_mpm.assess import COLUMNS, lines_of, read_calibration
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.files.tables import write_table
-    from perturb_mpm.storage.atomic import write_json
+    from perturb_mpm.files import InputError, write_table
+    from perturb_mpm.storage import write_json
 
     limits = RANO_RESECT if classes == "rano" else KARSCHNIA_2021
     try:
@@ -108,8 +106,8 @@ def _read(
     noise_floor_ml: float,
 ) -> tuple[dict[str, Biomarkers], dict[str, tuple[float, float]]]:
     """Return every case's biomarkers, and the true volumes before and after where known, in ml."""
-    from perturb_mpm.assess.scans import Scan, read_scan, resection
-    from perturb_mpm.files.source import Source
+    from perturb_mpm.assess import Scan, read_scan, resection
+    from perturb_mpm.files import Source
 
     def read(option: str, path: Path) -> Scan:
         return read_scan(Source(option, path), region, spacing)
@@ -139,7 +137,7 @@ def _write_calibration(
     noise_floor_ml: float,
 ) -> list[Path]:
     """Write what cases with known volumes teach, where there are any; return the file."""
-    from perturb_mpm.assess.pair_table import calibrate, write_calibration
+    from perturb_mpm.assess import calibrate, write_calibration
 
     sampled = [case for case in truths if found[case].sampled is not None]
     if not sampled:
@@ -156,8 +154,8 @@ def _write_calibration(
 
 
 def _pairs(before: Path | None, after: Path | None, table: Path | None) -> list[Pair]:
-    from perturb_mpm.assess.pair_table import Pair, read_pairs
-    from perturb_mpm.files.source import InputError
+    from perturb_mpm.assess import Pair, read_pairs
+    from perturb_mpm.files import InputError
 
     if table is not None:
         if before is not None or after is not None:

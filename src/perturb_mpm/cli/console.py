@@ -3,21 +3,70 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from cyclopts import Group, Parameter
+
+from perturb_mpm.checks import ExpectedError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from perturb_mpm.run.drawing import Progress
+    from perturb_mpm.progress import StagedProgress
+
+# Arguments of Python whose option has another name.
+_OPTION = {"images": "image", "raters": "rater", "regions": "region"}
 
 
-class UsageError(Exception):
-    """An argument is wrong; the message says which, what it must be and what it got."""
+class UsageError(ExpectedError):
+    """An option is wrong; the message says which, what it must be and what it got."""
+
+
+def in_options(message: str) -> str:
+    """Return an error's message with the arguments that stand in backticks written as options."""
+    return re.sub(r"`([a-z_]+)(?:=([^`]+))?`", _as_option, message)
+
+
+def _as_option(found: re.Match[str]) -> str:
+    name, value = found.groups()
+    option = f"--{_OPTION.get(name, name).replace('_', '-')}"
+    return option if value in {None, "True"} else f"{option} {value.strip(chr(34))}"
+
+
+def options_of(values: type, title: str, place: int) -> type:
+    """Return a class of options, one for each field of a value object that has a help text.
+
+    An option that is not given is None.
+    """
+    hints = get_type_hints(values)
+    options = [
+        (
+            each.name,
+            Annotated[
+                each.metadata.get("option", hints[each.name]) | None,
+                Parameter(help=each.metadata["help"]),
+            ],
+            field(default=None),
+        )
+        for each in fields(values)
+        if "help" in each.metadata
+    ]
+    name = f"{values.__name__}Options"
+    namespace = {"__module__": __name__}
+    made = make_dataclass(name, options, frozen=True, kw_only=True, namespace=namespace)
+    return Parameter(name="*", group=Group(title, sort_key=place))(made)
+
+
+def given(options: object) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in vars(options).items() if value is not None}
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -39,9 +88,9 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[Progress]:
+def shown_progress(*, quiet: bool) -> Iterator[StagedProgress]:
     """Show progress on stderr in the form that suits it."""
-    from perturb_mpm.run.drawing import Silent
+    from perturb_mpm.progress import Silent
 
     if quiet:
         yield Silent()
@@ -57,11 +106,13 @@ class Lines:
 
     def __init__(self) -> None:
         self._said = self._began = time.monotonic()
-        self._first: int | None = None
+        self._first: float | None = None
+        self._stage = "working"
 
     def stage(self, words: str) -> None:
         """Print what is being done now."""
         _print(words)
+        self._stage = words
         self._said = self._began = time.monotonic()
         self._first = None
 
@@ -69,8 +120,8 @@ class Lines:
         """Print a warning."""
         _print(f"warning: {words}")
 
-    def samples(self, done: int, total: int) -> None:
-        """Print how many samples are drawn, unless that was said just now."""
+    def __call__(self, done: float, total: float, /) -> None:
+        """Print how much is done, unless that was said just now."""
         now = time.monotonic()
         if self._first is None:
             self._first, self._began = done, now
@@ -80,7 +131,7 @@ class Lines:
         drawn = done - self._first
         left = (now - self._began) / drawn * (total - done) if drawn else None
         rest = f", about {left:.0f} s left" if left else ""
-        _print(f"{done} of {total} samples{rest}")
+        _print(f"{self._stage}: {done:g} of {total:g}{rest}")
 
 
 class Bar:
@@ -99,7 +150,7 @@ class Bar:
         """Print a warning above the bar."""
         self._bar.console.print(f"warning: {words}", highlight=False, markup=False)
 
-    def samples(self, done: int, total: int) -> None:
+    def __call__(self, done: float, total: float, /) -> None:
         """Move the bar."""
         self._bar.update(self._task, completed=done, total=total, refresh=True)
 

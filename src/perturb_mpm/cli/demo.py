@@ -13,11 +13,11 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
-    from perturb_mpm.files.case import Case
+    from perturb_mpm.files import Case
     from perturb_mpm.phantom import Phantom
-    from perturb_mpm.report.truth import LabelComparison
-    from perturb_mpm.run.drawing import Progress
-    from perturb_mpm.run.running import RunResult
+    from perturb_mpm.progress import StagedProgress
+    from perturb_mpm.report import LabelComparison
+    from perturb_mpm.run import RunResult
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -67,7 +67,7 @@ def demo(
         raise UsageError(f"--output must not hold a run of yours, got {folder}; name another one")
 
     from perturb_mpm.phantom import glioblastoma
-    from perturb_mpm.run.settings import OutputError
+    from perturb_mpm.run import OutputError
 
     with shown_progress(quiet=quiet) as progress:
         progress.stage("making a patient")
@@ -86,8 +86,7 @@ def demo(
 
 def _through_files(folder: Path, patient: Phantom) -> Case:
     """Write what a user would bring, and read it as ``run`` does."""
-    from perturb_mpm.files.nifti import save_nifti
-    from perturb_mpm.files.reading import read_case
+    from perturb_mpm.files import read_case, save_nifti
 
     folder.mkdir(exist_ok=True)
     images = []
@@ -109,18 +108,19 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
     )
 
 
-def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: Progress) -> RunResult:
+def _run(
+    case: Case, patient: Phantom, folder: Path, samples: int, progress: StagedProgress
+) -> RunResult:
     """Sample and write everything; but for the fields the settings are those of ``run``."""
     from perturb_mpm import Field
-    from perturb_mpm.run.running import run_case
-    from perturb_mpm.run.settings import RunSettings
+    from perturb_mpm.run import RunSettings, run_case
 
     ill = tuple(range(1, len(case.labels)))
     own = (Field(FIELD_MM, OWN_FIELD, labels=(label,)) for label in ill)
     fields = (Field(FIELD_MM, SHARED_FIELD, labels=ill), *own)
     return run_case(
         case,
-        RunSettings(samples=samples, fields=fields),
+        RunSettings().changed(samples=samples, fields=fields),
         folder,
         title=f"Phantom glioblastoma, seed {patient.seed}",
         overwrite=True,
@@ -131,9 +131,8 @@ def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: Pro
 
 def _compare(patient: Phantom, result: RunResult) -> list[LabelComparison]:
     """Compare the classifier and the labels that were written with the truth."""
-    from perturb_mpm.files.nifti import read_volume
-    from perturb_mpm.files.source import Source
-    from perturb_mpm.report.truth import compare_labels
+    from perturb_mpm.files import Source, read_volume
+    from perturb_mpm.report import compare_labels
 
     written = read_volume(Source("labels", result.files["labels"])).voxels.astype("uint8")
     segmentations = {

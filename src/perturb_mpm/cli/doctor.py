@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
-    from perturb_mpm.model.crf import DenseCRF
+    from perturb_mpm.model import DenseCRF
 
 
 _SAMPLES = 2000
@@ -56,8 +56,7 @@ def _run(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
 def _problem(*, coupled: bool) -> DenseCRF:
     import numpy as np
 
-    from perturb_mpm.model.crf import DenseCRF
-    from perturb_mpm.model.kernels import BilateralKernel, SpatialKernel
+    from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel
 
     rng = np.random.default_rng(0)
     shape = (4, 4, 4)
@@ -71,7 +70,7 @@ def _problem(*, coupled: bool) -> DenseCRF:
 def _engines_agree() -> tuple[bool, str]:
     import numpy as np
 
-    from perturb_mpm.inference.solving import mean_field
+    from perturb_mpm.inference import mean_field
 
     crf = _problem(coupled=True)
     ours = mean_field(crf, iterations=50, engine="cpu", accuracy="exact").marginals
@@ -83,7 +82,7 @@ def _engines_agree() -> tuple[bool, str]:
 def _samples_follow_softmax() -> tuple[bool, str]:
     import numpy as np
 
-    from perturb_mpm.sampling.sampling import sample
+    from perturb_mpm.sampling import sample
 
     crf = _problem(coupled=False)
     expected = np.exp(-crf.energies)  # (L, N)
@@ -94,7 +93,7 @@ def _samples_follow_softmax() -> tuple[bool, str]:
 
 
 def _ranges_add_up() -> tuple[bool, str]:
-    from perturb_mpm.sampling.sampling import sample
+    from perturb_mpm.sampling import sample
 
     crf = _problem(coupled=True)
     options = {"iterations": 3, "engine": "cpu"}
@@ -162,9 +161,8 @@ def _version_of(package: str) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-    from perturb_mpm.engines.cpu.compile import cache_folder
-    from perturb_mpm.engines.cpu.threads import default_threads
-    from perturb_mpm.engines.memory import available_bytes, resolve_budget
+    from perturb_mpm.engines import available_bytes, resolve_budget
+    from perturb_mpm.engines.cpu import cache_folder, default_threads
 
     cache = cache_folder()
     return {

@@ -14,9 +14,9 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError, prepare_folder
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess.sources import Entry
-    from perturb_mpm.evaluation.rows import Summary
-    from perturb_mpm.files.case import LabelScheme
+    from perturb_mpm.assess import Entry
+    from perturb_mpm.evaluation import Summary
+    from perturb_mpm.files import LabelScheme
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -70,12 +70,10 @@ def evaluate(
     scheme = _scheme(label_values, label_names)
     folder = prepare_folder(output)
 
-    from perturb_mpm.assess.evaluation_page import write_evaluation
-    from perturb_mpm.assess.measure import measure_entry
-    from perturb_mpm.evaluation.rows import summarise
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.files.tables import write_table
-    from perturb_mpm.storage.atomic import write_json
+    from perturb_mpm.assess import measure_entry, write_evaluation
+    from perturb_mpm.evaluation import summarise
+    from perturb_mpm.files import InputError, write_table
+    from perturb_mpm.storage import write_json
 
     try:
         measured = [
@@ -107,8 +105,8 @@ def _entries(
     mask: Path | None,
     table: Path | None,
 ) -> list[Entry]:
-    from perturb_mpm.assess.sources import Entry, read_cohort
-    from perturb_mpm.files.source import InputError
+    from perturb_mpm.assess import Entry, read_cohort
+    from perturb_mpm.files import InputError
 
     if (prediction is None) == (table is None):
         raise UsageError("give --prediction for one case or --table for a cohort, one of the two")
@@ -128,7 +126,7 @@ def _entries(
 
 
 def _scheme(values: list[int] | None, names: list[str] | None) -> LabelScheme | None:
-    from perturb_mpm.files.case import LabelScheme
+    from perturb_mpm.files import LabelScheme
 
     if values is None:
         if names is not None:
@@ -163,7 +161,7 @@ def _print(summaries: list[Summary], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from perturb_mpm.assess.evaluation_page import number
+    from perturb_mpm.assess import number
 
     means = {(s.region, s.against, s.domain, s.metric): s.mean for s in summaries}
     table = Table(caption="within 10 mm of the foreground where not of the whole region")

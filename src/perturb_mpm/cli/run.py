@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from perturb_mpm.cli.console import UsageError, shown_progress
+from perturb_mpm.cli.console import UsageError, given, options_of, shown_progress
+from perturb_mpm.engines import Compute
+from perturb_mpm.sampling import Sampling
 
 if TYPE_CHECKING:
-    from perturb_mpm.files.case import Case, LabelScheme
-    from perturb_mpm.run.drawing import Progress
-    from perturb_mpm.run.folder import BidsNames
-    from perturb_mpm.run.running import RunResult
-    from perturb_mpm.run.settings import KernelSettings, RunSettings
+    from perturb_mpm.files import Case, LabelScheme
+    from perturb_mpm.progress import StagedProgress
+    from perturb_mpm.run import BidsNames, KernelSettings, RunResult, RunSettings
 
 
-def case_of_model(inputs: InputOptions, model: Path, progress: Progress) -> Case:
+def case_of_model(inputs: InputOptions, model: Path, progress: StagedProgress) -> Case:
     """Read the images, and let the model say how probable each label is."""
-    from perturb_mpm.files.case import Case
-    from perturb_mpm.files.images import read_images
-    from perturb_mpm.segmenter.model import probabilities_from_model
+    from perturb_mpm.files import Case, read_images
+    from perturb_mpm.segmenter import probabilities_from_model
 
     if not model.is_file():
         raise UsageError(f"--model must be a file, got {model}, which is not there")
@@ -46,14 +45,14 @@ def case_of_model(inputs: InputOptions, model: Path, progress: Progress) -> Case
 
 def _renamed(labels: LabelScheme, inputs: InputOptions) -> LabelScheme:
     """Return the model's labels with the values and names that the user gave."""
-    for option, given in (
+    for option, said in (
         ("--label-values", inputs.label_values),
         ("--label-names", inputs.label_names),
     ):
-        if given is not None and len(given) != len(labels):
+        if said is not None and len(said) != len(labels):
             raise UsageError(
                 f"{option} must give one for each of the model's {len(labels)} labels, "
-                f"got {len(given)}"
+                f"got {len(said)}"
             )
     try:
         return replace(
@@ -65,42 +64,48 @@ def _renamed(labels: LabelScheme, inputs: InputOptions) -> LabelScheme:
         raise UsageError(f"--label-values, --label-names: {error}") from error
 
 
-_SAME_NAME = ("samples", "seed", "until", "iterations", "temperature", "clip", "estimator")
-
-
 def settings_from_options(
-    model: ModelOptions, compute: ComputeOptions, colour_map: str | None
+    model: ModelOptions, sampling: SamplingOptions, compute: ComputeOptions, colour_map: str | None
 ) -> RunSettings:
     """Return the settings; what is wrong with them is a UsageError."""
-    from perturb_mpm.run.settings import RunSettings, read_settings
+    from perturb_mpm.run import RunSettings, read_settings
 
-    given = {name: getattr(model, name) for name in _SAME_NAME} | vars(compute)
-    given["colour_map"] = colour_map
+    changed: dict[str, Any] = {
+        "temperature": model.temperature,
+        "clip": model.clip,
+        "colour_map": colour_map,
+    }
     try:
         settings = RunSettings() if model.settings is None else read_settings(model.settings)
-        kernels = _kernels(settings, model)
-        values = {name: value for name, value in given.items() if value is not None}
-        return replace(settings, kernels=kernels, **values)
+        return settings.changed(
+            **given(sampling),
+            **given(compute),
+            **{name: value for name, value in changed.items() if value is not None},
+            kernels=_kernels(settings, model),
+        )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 
-def enough_samples(settings: RunSettings, model: ModelOptions, labels: int) -> RunSettings:
+def enough_samples(
+    settings: RunSettings, model: ModelOptions, sampling: SamplingOptions, labels: int
+) -> RunSettings:
     """Return settings that allow as many samples as ``until`` may take, unless a number is said."""
-    if settings.precision is None or model.samples is not None or model.settings is not None:
+    until = settings.sampling.until
+    if until is None or "samples" in given(sampling) or model.settings is not None:
         return settings
-    return replace(settings, samples=settings.precision.samples_to_reach(labels))
+    return settings.changed(samples=until.samples_to_reach(labels))
 
 
 def _kernels(settings: RunSettings, model: ModelOptions) -> tuple[KernelSettings, ...]:
-    from perturb_mpm.run.settings import DEFAULT_BILATERAL, DEFAULT_SPATIAL
+    from perturb_mpm.run import DEFAULT_BILATERAL, DEFAULT_SPATIAL
 
     kernels = list(settings.kernels)
     wanted = {
-        DEFAULT_SPATIAL: {"sigma_mm": model.spatial_sigma, "weight": model.spatial_weight},
+        DEFAULT_SPATIAL: {"sigma_space": model.spatial_sigma, "weight": model.spatial_weight},
         DEFAULT_BILATERAL: {
-            "sigma_mm": model.bilateral_space,
-            "sigma_intensity_sd": model.bilateral_intensity,
+            "sigma_space": model.bilateral_sigma_space,
+            "sigma_intensity_sd": model.bilateral_sigma_intensity_sd,
             "weight": model.bilateral_weight,
         },
     }
@@ -178,7 +183,7 @@ class InputOptions:
     mask: Path | None = None
 
 
-@Parameter(name="*", group=Group("Model and sampling", sort_key=2))
+@Parameter(name="*", group=Group("Model", sort_key=2))
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """What is sampled; an option that is not given has the value of the settings file.
@@ -187,71 +192,41 @@ class ModelOptions:
     ----------
     settings
         A TOML file with all of these, as tune writes it; options given here come before it.
-    samples
-        How many segmentations to sample; with --until the most. Default 200.
-    seed
-        Names the noise: the same seed gives the same files. Default 0.
-    until
-        Stop when every frequency is known to within this, as in 0.1, at 95 % for any one voxel.
-    iterations
-        Mean-field updates of each sample. Default 10.
     temperature
         Above 1 makes the probabilities less sure of themselves. Default 1.
     clip
         The smallest probability taken at its word. Default 1e-6.
-    estimator
-        How marginals are estimated: counted votes (the paper), or conditional.
     spatial_sigma
         How far the spatial kernel reaches, mm. Default 3.
     spatial_weight
         Its weight; 0 leaves it out. Default 1.
-    bilateral_space
+    bilateral_sigma_space
         How far the bilateral kernel reaches, mm. Default 20.
-    bilateral_intensity
+    bilateral_sigma_intensity_sd
         How alike intensities must be for it, standard deviations. Default 0.5.
     bilateral_weight
         Its weight; 0 leaves it out. Default 3.
     """
 
     settings: Path | None = None
-    samples: int | None = None
-    seed: int | None = None
-    until: float | None = None
-    iterations: int | None = None
     temperature: float | None = None
     clip: float | None = None
-    estimator: Literal["votes", "conditional"] | None = None
     spatial_sigma: float | None = None
     spatial_weight: float | None = None
-    bilateral_space: float | None = None
-    bilateral_intensity: float | None = None
+    bilateral_sigma_space: float | None = None
+    bilateral_sigma_intensity_sd: float | None = None
     bilateral_weight: float | None = None
 
 
-@Parameter(name="*", group=Group("Computing", sort_key=3))
-@dataclass(frozen=True, kw_only=True)
-class ComputeOptions:
-    """How it is computed.
-
-    Parameters
-    ----------
-    engine
-        Where to compute; auto takes what is there.
-    accuracy
-        How close the filter comes to the Gaussian kernels; exact takes all pairs.
-    threads
-        How many threads; all cores where it is not given. No result depends on it.
-    memory
-        How much memory may be taken, as in "4 GB"; else 60 % of what is free.
-    """
-
-    engine: Literal["auto", "reference", "cpu", "gpu"] | None = None
-    accuracy: Literal["plain", "calibrated", "accurate", "exact"] | None = None
-    threads: int | None = None
-    memory: str | None = None
+if TYPE_CHECKING:
+    SamplingOptions = Any
+    ComputeOptions = Any
+else:
+    SamplingOptions = options_of(Sampling, "Sampling", 3)
+    ComputeOptions = options_of(Compute, "Computing", 4)
 
 
-@Parameter(name="*", group=Group("Output", sort_key=4))
+@Parameter(name="*", group=Group("Output", sort_key=5))
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """What is written.
@@ -294,23 +269,23 @@ def run(
     *,
     inputs: InputOptions,
     model: ModelOptions | None = None,
+    sampling: SamplingOptions | None = None,
     compute: ComputeOptions | None = None,
     out: OutputOptions,
 ) -> None:
     """Sample segmentations of one patient; write labels, uncertainty, volumes and a report."""
-    model, compute = model or ModelOptions(), compute or ComputeOptions()
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.run.running import run_case
-    from perturb_mpm.run.settings import OutputError, SettingsError
+    from perturb_mpm.run import run_case
 
-    settings = settings_from_options(model, compute, out.colour_map)
+    model, sampling = model or ModelOptions(), sampling or SamplingOptions()
+    compute = compute or ComputeOptions()
+    settings = settings_from_options(model, sampling, compute, out.colour_map)
     bids = _bids(out.bids)
     try:
         with shown_progress(quiet=out.quiet) as progress:
             case = _case(inputs, out, progress)
             result = run_case(
                 case,
-                enough_samples(settings, model, len(case.labels)),
+                enough_samples(settings, model, sampling, len(case.labels)),
                 out.output,
                 title=out.title or out.output.resolve().name,
                 resume=out.resume,
@@ -320,8 +295,6 @@ def run(
                 reading=_reading(inputs),
                 progress=progress,
             )
-    except (InputError, SettingsError, OutputError) as error:
-        raise UsageError(str(error)) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "interrupted: the same command with --resume goes on where it stopped"
@@ -332,9 +305,9 @@ def run(
         _print_table(result)
 
 
-def _case(inputs: InputOptions, out: OutputOptions, progress: Progress) -> Case:
+def _case(inputs: InputOptions, out: OutputOptions, progress: StagedProgress) -> Case:
     """Read the files; those of a model's probabilities are made first."""
-    from perturb_mpm.files.reading import read_case
+    from perturb_mpm.files import read_case
 
     if bool(inputs.probabilities) == (inputs.model is not None):
         raise UsageError("either --probabilities or --model must be given, and not both")
@@ -367,7 +340,7 @@ def _reading(inputs: InputOptions) -> dict[str, object]:
 
 def _bids(text: str | None) -> BidsNames | None:
     """Return subject and session of "01/pre", which may be written "sub-01/ses-pre" too."""
-    from perturb_mpm.run.folder import BidsNames
+    from perturb_mpm.run import BidsNames
 
     if text is None:
         return None

@@ -15,8 +15,7 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError
 
 if TYPE_CHECKING:
-    from perturb_mpm.segmenter.ensemble import EnsembleSettings
-    from perturb_mpm.segmenter.training import TrainingReport
+    from perturb_mpm.segmenter import EnsembleSettings, TrainingReport
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -72,9 +71,9 @@ def train(
     json
         Print the report as JSON instead of a table.
     """
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.segmenter.training import training_settings
-    from perturb_mpm.storage.atomic import write_json
+    from perturb_mpm.files import InputError
+    from perturb_mpm.segmenter import training_settings
+    from perturb_mpm.storage import write_json
 
     if folds < 3:
         raise UsageError(f"--folds must be at least 3, got {folds}")
@@ -113,11 +112,16 @@ def _train(
     cache: Path | None,
     tell: Tell,
 ) -> tuple[Any, TrainingReport]:
-    from perturb_mpm.segmenter.cases import find_cases, scheme_of, training_cases
-    from perturb_mpm.segmenter.preprocessing import STANDARD, standard_name
-    from perturb_mpm.segmenter.training import train_segmenter
+    from perturb_mpm.files import labels_from_text
+    from perturb_mpm.segmenter import (
+        STANDARD,
+        find_cases,
+        standard_name,
+        train_segmenter,
+        training_cases,
+    )
 
-    scheme = scheme_of(labels)
+    scheme = labels_from_text([labels])
     wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD
     cases = training_cases(find_cases(data, layout), wanted, scheme)
     return train_segmenter(

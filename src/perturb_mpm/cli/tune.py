@@ -13,10 +13,9 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
-    from perturb_mpm.run.drawing import Progress
-    from perturb_mpm.run.settings import RunSettings
-    from perturb_mpm.tune.cases import TuningCase
-    from perturb_mpm.tune.tuning import Tuned, TuningOptions
+    from perturb_mpm.progress import StagedProgress
+    from perturb_mpm.run import RunSettings
+    from perturb_mpm.tune import Tuned, TuningCase, TuningOptions
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -99,8 +98,8 @@ def tune(
     json
         Print the result as JSON instead of a table.
     """
-    from perturb_mpm.files.source import InputError
-    from perturb_mpm.tune.tuning import TuningOptions
+    from perturb_mpm.files import InputError
+    from perturb_mpm.tune import TuningOptions
 
     options = TuningOptions(
         objective=objective,
@@ -136,15 +135,14 @@ def _at_least(value: int, minimum: int, name: str) -> int:
 
 
 def _start(path: Path | None, iterations: int) -> RunSettings:
-    from dataclasses import replace
 
-    from perturb_mpm.run.settings import RunSettings, read_settings
+    from perturb_mpm.run import RunSettings, read_settings
 
     try:
         start = RunSettings() if path is None else read_settings(path)
     except ValueError as error:
         raise UsageError(f"--settings {error}") from error
-    return replace(start, iterations=iterations)
+    return start.changed(iterations=iterations)
 
 
 def _cases(
@@ -154,14 +152,15 @@ def _cases(
     probabilities: Path | None,
     model: Path | None,
     options: TuningOptions,
-    progress: Progress,
+    progress: StagedProgress,
 ) -> list[TuningCase]:
-    from perturb_mpm.segmenter.cases import common_sequences, find_cases, scheme_of
-    from perturb_mpm.tune.cases import cases_of_model, cases_with_probabilities
+    from perturb_mpm.files import labels_from_text
+    from perturb_mpm.segmenter import common_sequences, find_cases
+    from perturb_mpm.tune import cases_of_model, cases_with_probabilities
 
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
-    scheme = scheme_of(labels)
+    scheme = labels_from_text([labels])
     files = find_cases(data, layout)
     if len(files) < options.folds:
         raise UsageError(
@@ -176,10 +175,10 @@ def _cases(
 
 
 def _tuned(
-    cases: list[TuningCase], start: RunSettings, options: TuningOptions, progress: Progress
+    cases: list[TuningCase], start: RunSettings, options: TuningOptions, progress: StagedProgress
 ) -> Tuned:
-    from perturb_mpm.evaluation.case import default_regions
-    from perturb_mpm.tune.tuning import tune as tuned
+    from perturb_mpm.evaluation import default_regions
+    from perturb_mpm.tune import tune as tuned
 
     regions = default_regions(cases[0].case.labels.names)
     try:
@@ -189,14 +188,14 @@ def _tuned(
 
 
 def _write(folder: Path, tuned: Tuned, options: TuningOptions) -> list[Path]:
-    from perturb_mpm.run.settings import write_settings
-    from perturb_mpm.tune.tuning import write_convergence
+    from perturb_mpm.run import write_settings
+    from perturb_mpm.tune import write_convergence
 
     cases = sum(len(fold) for fold in tuned.folds)
     comment = (
         f"Tuned by perturb-mpm on {cases} cases: objective {options.objective}, "
         f"phases {', '.join(options.phases)}.\n"
-        f"It holds for {tuned.settings.iterations} mean-field iterations."
+        f"It holds for {tuned.settings.sampling.iterations} mean-field iterations."
     )
     files = [folder / SETTINGS_NAME, folder / PICTURE_NAME]
     write_settings(files[0], tuned.settings, comment)
@@ -220,7 +219,7 @@ def _print_json(tuned: Tuned, files: list[Path]) -> None:
             }
             for gain in tuned.gains
         ],
-        "settings": tuned.settings.that_change_maps(),
+        "settings": tuned.settings.identity(),
     }
     sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 

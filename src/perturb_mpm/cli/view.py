@@ -47,8 +47,7 @@ def view(
     if not output.is_dir():
         raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
 
-    from perturb_mpm.view.server import ViewServer
-    from perturb_mpm.view.session import open_session
+    from perturb_mpm.view import ViewServer, open_session
 
     try:
         session = open_session(output, samples)

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
-from perturb_mpm import checks
-from perturb_mpm.engines.memory import resolve_budget
-from perturb_mpm.engines.protocol import Accuracy, Solver
+from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine
+from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
+from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
+from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Solver, Update, change_between
+from perturb_mpm.engines.reference import kernel_matrix
 
 if TYPE_CHECKING:
-    from perturb_mpm.model.crf import DenseCRF
+    from perturb_mpm.model import DenseCRF
 
-Engine = Literal["auto", "reference", "cpu", "gpu"]
-
-__all__ = ["Accuracy", "Engine", "Solver", "prepare"]
+__all__ = [
+    "Accuracy",
+    "Compute",
+    "Engine",
+    "MOST_ITERATIONS",
+    "Solver",
+    "prepare",
+    "prepare_with",
+    "check_convergent",
+    "convergent_marginals",
+    "available_bytes",
+    "give_back",
+    "resolve_budget",
+    "require",
+    "Change",
+    "Problems",
+    "Update",
+    "change_between",
+    "kernel_matrix",
+]
 
 
 def prepare(
@@ -23,7 +42,7 @@ def prepare(
     *,
     batch: int | None = None,
     threads: int | None = None,
-    memory_budget: int | str | None = None,
+    memory: int | str | None = None,
     compact: bool = False,
 ) -> Solver:
     """Build the kernels of ``crf`` on an engine, ready to solve batches of problems.
@@ -40,28 +59,28 @@ def prepare(
         The filter of the ``cpu`` and ``gpu`` engines: "plain", "calibrated", "accurate" or
         "exact". The ``reference`` engine is always exact.
     batch
-        The most problems solved at once; planned from the memory budget where it is None.
+        The most problems solved at once; planned from the memory where it is None.
     threads
         How many threads the ``cpu`` engine uses; all cores where it is None.
-    memory_budget
+    memory
         Bytes, or a text such as "4 GB"; 60 % of the free memory where it is None. On the ``gpu``
         engine it is the device's memory, 80 % of what is free where it is None.
     compact
         Let an engine keep values in 16 bits: half the memory and faster, marginals good to about
         1e-3. Meant for many noisy problems.
     """
-    checks.choice(engine, "engine", get_args(Engine))
-    checks.choice(accuracy, "accuracy", get_args(Accuracy))
-    if batch is not None:
-        batch = checks.integer(batch, "batch", minimum=1)
-    if threads is not None:
-        threads = checks.integer(threads, "threads", minimum=1)
-    budget = resolve_budget(memory_budget)
+    return prepare_with(crf, Compute(engine, accuracy, batch, threads, memory), compact=compact)
+
+
+def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> Solver:
+    """Do what ``prepare`` does, with its arguments as one object."""
+    engine, accuracy, batch = compute.engine, compute.accuracy, compute.batch
+    budget = resolve_budget(compute.memory)
     if engine == "gpu" or (engine == "auto" and _gpu_is_worth_it(crf)):
         from perturb_mpm.engines import gpu
 
         # The budget is the device's own here, and so is what is free where none is given.
-        own = None if memory_budget is None else budget
+        own = None if compute.memory is None else budget
         return gpu.prepare(crf, accuracy, batch, own, compact=compact)
     if engine == "reference":
         from perturb_mpm.engines import reference
@@ -70,7 +89,7 @@ def prepare(
 
     from perturb_mpm.engines import cpu
 
-    return cpu.prepare(crf, accuracy, batch, threads, budget, compact=compact)
+    return cpu.prepare(crf, accuracy, batch, compute.threads, budget, compact=compact)
 
 
 def _gpu_is_worth_it(crf: DenseCRF) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from perturb_mpm.model.crf import DenseCRF
+    from perturb_mpm.model import DenseCRF
 
 
 _MOST_NEWTON_STEPS = 100

@@ -18,20 +18,20 @@ _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", star
 _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
 
 
-def resolve_budget(memory_budget: int | str | None) -> int:
+def resolve_budget(memory: int | str | None) -> int:
     """Return the memory budget in bytes: a number, a text such as "4 GB", or 60 % of the free."""
-    if memory_budget is None:
+    if memory is None:
         return int(SHARE_OF_FREE * available_bytes())
-    if isinstance(memory_budget, str):
-        return _parse(memory_budget)
-    return int(checks.number(memory_budget, "memory_budget", minimum=1))
+    if isinstance(memory, str):
+        return _parse(memory)
+    return int(checks.number(memory, "memory", minimum=1))
 
 
 def require(needed: int, budget: int, what: str, remedy: str) -> None:
     """Raise MemoryError where ``what`` needs more bytes than the budget, naming the remedy."""
     if needed > budget:
         raise MemoryError(
-            f"{what} needs {gigabytes(needed)}, memory_budget allows {gigabytes(budget)}: {remedy}"
+            f"{what} needs {gigabytes(needed)}, memory allows {gigabytes(budget)}: {remedy}"
         )
 
 
@@ -63,8 +63,7 @@ def _parse(text: str) -> int:
         size = int(float(match[1]) * _UNITS[match[2].upper()])
     if size <= 0:
         raise ValueError(
-            f'memory_budget must be a positive number of bytes or a text such as "4 GB", '
-            f"got {text!r}"
+            f'memory must be a positive number of bytes or a text such as "4 GB", got {text!r}'
         )
     return size
 

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.noise import Perturbation
 
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
 Update = Literal["parallel", "convergent"]

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import Change, Problems, Update, change_between
-from perturb_mpm.noise.perturbation import Perturbation
-from perturb_mpm.posterior.votes import count_votes, fixed_point
+from perturb_mpm.noise import Perturbation
+from perturb_mpm.posterior import count_votes, fixed_point
 
 if TYPE_CHECKING:
-    from perturb_mpm.model.crf import DenseCRF, PairwiseTerm
+    from perturb_mpm.model import DenseCRF, PairwiseTerm
 
 
 _DEFAULT_BATCH = 16
@@ -32,7 +32,7 @@ def prepare(crf: DenseCRF, batch: int | None, budget: int) -> ReferenceSolver:
         needed,
         budget,
         f'engine "reference" on {voxels} voxels, {len(crf.terms)} kernels and batch {size}',
-        'use engine="cpu", a smaller mask, or a larger memory_budget',
+        'use engine="cpu", a smaller mask, or a larger memory',
     )
     return ReferenceSolver(crf, size)
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from perturb_mpm.evaluation.case import default_regions, evaluate_case
+from perturb_mpm.evaluation.case import (
+    DOMAINS,
+    Domain,
+    Regions,
+    default_regions,
+    domain_mask,
+    evaluate_case,
+)
 from perturb_mpm.evaluation.detection import (
     auroc,
     average_precision,
@@ -24,9 +31,11 @@ from perturb_mpm.evaluation.raters import (
     generalized_energy_distance,
     level_dice,
     matched_iou,
+    pairwise_overlap,
     rater_correlation,
 )
-from perturb_mpm.evaluation.rows import Row, Summary, summarise
+from perturb_mpm.evaluation.reliability import Reliability, negative_log_likelihood, top_label
+from perturb_mpm.evaluation.rows import ALL, Row, Summary, summarise
 from perturb_mpm.evaluation.structures import (
     agreement_of_votes,
     image_uncertainty,
@@ -68,4 +77,13 @@ __all__ = [
     "lesions",
     "image_uncertainty",
     "risk_coverage",
+    "DOMAINS",
+    "Domain",
+    "Regions",
+    "domain_mask",
+    "pairwise_overlap",
+    "Reliability",
+    "negative_log_likelihood",
+    "top_label",
+    "ALL",
 ]

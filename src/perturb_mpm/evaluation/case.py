@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.biomarkers.intervals import crps
+from perturb_mpm.biomarkers import crps
 from perturb_mpm.evaluation import reliability as calibration
 from perturb_mpm.evaluation import structures
 from perturb_mpm.evaluation.detection import (

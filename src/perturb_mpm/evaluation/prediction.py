@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior.posterior import Posterior, Source
-from perturb_mpm.posterior.uncertainty import entropy_of_marginals
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import Posterior, Source, entropy_of_marginals
 
 
 @dataclass(frozen=True, eq=False)

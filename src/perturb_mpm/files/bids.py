@@ -14,7 +14,7 @@ from typing import Any
 from perturb_mpm.files.case import LabelScheme
 from perturb_mpm.files.source import InputError
 from perturb_mpm.files.tables import write_table
-from perturb_mpm.storage.atomic import atomic_open, write_json
+from perturb_mpm.storage import atomic_open, write_json
 
 BIDS_VERSION = "1.10.0"
 IGNORED = (

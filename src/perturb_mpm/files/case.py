@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from perturb_mpm.files.source import InputError
 
 LARGEST_VALUE = 65535  # what a 16-bit label map can hold
 
@@ -43,6 +46,41 @@ class LabelScheme:
         dtype = np.uint8 if max(self.values) <= 255 else np.uint16
         values: NDArray[Any] = np.asarray(self.values, dtype=dtype)[indices]
         return values
+
+
+_GLIOMA = ("background", "necrotic or non-enhancing core", "oedema", "enhancing tumour")
+
+SCHEMES = {  # by name, never guessed: 4 is enhancing tumour in one and a cavity in another
+    "brats2021": LabelScheme((0, 1, 2, 4), _GLIOMA),
+    "brats2023": LabelScheme((0, 1, 2, 3), _GLIOMA),
+    "brats2024": LabelScheme((0, 1, 2, 3, 4), (*_GLIOMA, "resection cavity")),
+}
+
+
+def labels_from_text(words: Sequence[str]) -> LabelScheme:
+    """Return the scheme of ``brats2021``, of ``0:background 1:tumour`` or of ``0 1 4``.
+
+    Words may be joined by commas; labels without a name are called "label 4".
+    """
+    text = ",".join(words)
+    if text in SCHEMES:
+        return SCHEMES[text]
+    pairs = [part.strip().partition(":") for part in text.split(",")]
+    if not all(
+        value.strip().isdecimal() and bool(name) == bool(colon) for value, colon, name in pairs
+    ):
+        raise InputError(
+            f"`labels` must be one of {', '.join(SCHEMES)}, or values with or without names such "
+            f"as 0:background 1:tumour, got {text}"
+        )
+    values = tuple(int(value) for value, _, _ in pairs)
+    if len(values) < 2:
+        raise InputError(f"`labels` must have background and at least one label more, got {text}")
+    try:
+        names = (name.strip() or f"label {int(value)}" for value, _, name in pairs)
+        return LabelScheme(values, tuple(names))
+    except ValueError as error:
+        raise InputError(f"`labels` {text}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from perturb_mpm.files.case import Geometry, LabelScheme
 from perturb_mpm.files.geometry import displacement_mm, geometry_from_affine, in_words
 from perturb_mpm.files.source import Source
 from perturb_mpm.optional import optional_package
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.storage import atomic_open
 from perturb_mpm.version import version
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm.files.case import Geometry
 from perturb_mpm.files.geometry import geometry_of
 from perturb_mpm.files.source import InputError, Source, sha256
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.storage import atomic_open
 
 if TYPE_CHECKING:
     from nibabel.filebasedimages import SerializableImage

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
 
+from perturb_mpm.checks import ExpectedError
 
-class InputError(ValueError):
+
+class InputError(ExpectedError):
     """A file or option is wrong; one line says which, what it must be and what it got."""
 
 

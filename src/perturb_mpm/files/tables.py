@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from perturb_mpm.files.case import LabelScheme
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.storage import atomic_open
 
 VOLUME_COLUMNS = ("sample", "label", "name", "volume_mm3", "volume_ml")
 

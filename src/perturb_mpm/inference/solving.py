@@ -11,10 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import Accuracy, Engine, prepare
-from perturb_mpm.engines.convergent import check_convergent
-from perturb_mpm.engines.protocol import Solver, Update
-from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.engines import (
+    MOST_ITERATIONS,
+    Accuracy,
+    Engine,
+    Solver,
+    Update,
+    check_convergent,
+    prepare,
+)
+from perturb_mpm.model import DenseCRF
 
 # The largest change of a marginal that counts as converged where no tolerance is given.
 USUAL_TOLERANCE = 0.01
@@ -125,7 +131,7 @@ def mean_field(
     engine: Engine = "auto",
     accuracy: Accuracy = "calibrated",
     threads: int | None = None,
-    memory_budget: int | str | None = None,
+    memory: int | str | None = None,
 ) -> MeanField:
     """Approximate the marginals of a CRF, starting at softmax(−unary).
 
@@ -142,7 +148,7 @@ def mean_field(
     update
         "parallel" updates all voxels at once, as is usual, and may oscillate under strong
         coupling. "convergent" lowers the free energy in every iteration.
-    engine, accuracy, threads, memory_budget
+    engine, accuracy, threads, memory
         Where and how it is computed, see ``perturb_mpm.engines.prepare``.
 
     Warns
@@ -152,14 +158,14 @@ def mean_field(
     """
     if not isinstance(crf, DenseCRF):
         raise TypeError(f"crf must be a DenseCRF, got {type(crf).__name__}")
-    iterations = checks.integer(iterations, "iterations", minimum=0)
+    iterations = checks.integer(iterations, "iterations", minimum=0, maximum=MOST_ITERATIONS)
     if tolerance is not None:
         tolerance = checks.number(tolerance, "tolerance", minimum=0)
     damping = checks.number(damping, "damping", minimum=0, below=1)
     checks.choice(update, "update", get_args(Update))
     if update == "convergent":
         check_convergent(crf)
-    solver = prepare(crf, engine, accuracy, batch=1, threads=threads, memory_budget=memory_budget)
+    solver = prepare(crf, engine, accuracy, batch=1, threads=threads, memory=memory)
     solver.load(crf.energies[np.newaxis])
     course = iterate(solver, iterations, tolerance, update, damping)
     if iterations > 0 and not course.converged:

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.biomarkers.intervals import crps
+from perturb_mpm.biomarkers import crps
 from perturb_mpm.engines import Accuracy, Engine, Solver, prepare
 from perturb_mpm.learning.problem import true_labels
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.noise.fields import Field
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.noise import Field, Perturbation
 
 # Volumes are compared as log(V + 1 ml): a region of 0 ml has a logarithm, and one of 0.1 ml that
 # is missed counts for little.

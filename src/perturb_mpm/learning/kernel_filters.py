@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.protocol import Accuracy
-from perturb_mpm.model.kernels import Normalization
+from perturb_mpm.engines import Accuracy
+from perturb_mpm.model import Normalization
 
 if TYPE_CHECKING:
-    from perturb_mpm.engines.cpu.chain import Filter, Taps
-    from perturb_mpm.engines.cpu.threads import Threads
+    from perturb_mpm.engines.cpu import Filter, Taps, Threads
 
 
 # The share of a row sum's derivative that each side of K̂ takes: (after, before).
@@ -82,10 +81,14 @@ class LatticeFilter:
     ) -> None:
         from dataclasses import replace
 
-        from perturb_mpm.engines.cpu.chain import factorize, published_gain, row_sums
-        from perturb_mpm.engines.cpu.lattice import build
-        from perturb_mpm.engines.cpu.scale import calibrated_gain
-        from perturb_mpm.engines.cpu.solver import BLURS
+        from perturb_mpm.engines.cpu import (
+            BLURS,
+            build,
+            calibrated_gain,
+            factorize,
+            published_gain,
+            row_sums,
+        )
 
         self._threads = threads
         lattice = build(features, replace(BLURS[accuracy], scale=scale), threads)
@@ -108,7 +111,7 @@ class LatticeFilter:
         return self._run(self._backwards, values)
 
     def _run(self, stages: list[Taps], values: NDArray[Any]) -> NDArray[np.float32]:
-        from perturb_mpm.engines.cpu.row_kernels import combine
+        from perturb_mpm.engines.cpu import combine
 
         source = np.ascontiguousarray(values, dtype=np.float32)
         for stage in stages:
@@ -142,8 +145,7 @@ class FilterMaker:
         """
         if self.accuracy is None or self.accuracy == "plain" or self.threads is None:
             return 1.0
-        from perturb_mpm.engines.cpu.scale import calibrated_scale
-        from perturb_mpm.engines.cpu.solver import BLURS
+        from perturb_mpm.engines.cpu import BLURS, calibrated_scale
 
         narrow = np.ascontiguousarray(features, dtype=np.float32)
         values = np.ascontiguousarray(marginals, dtype=np.float32)
@@ -188,7 +190,7 @@ def _normalizers(
 
 def _stages(chain: Filter) -> list[Taps]:
     """Return a filter's splat, blur passes and slice as matrices by rows."""
-    from perturb_mpm.engines.cpu.chain import Taps
+    from perturb_mpm.engines.cpu import Taps
 
     n, p = chain.columns.shape
     pointers = np.arange(n + 1, dtype=np.int64) * p
@@ -200,7 +202,7 @@ def _transposed_stages(stages: list[Taps], columns: int) -> list[Taps]:
     """Return the transposes in the opposite order; the first stage has so many columns."""
     from scipy.sparse import csr_matrix
 
-    from perturb_mpm.engines.cpu.chain import Taps
+    from perturb_mpm.engines.cpu import Taps
 
     transposed = []
     for stage in stages:

@@ -17,8 +17,7 @@ from perturb_mpm.learning.objectives import Objective, ObjectiveName, objective_
 from perturb_mpm.learning.parameters import KernelChange, Layout, Parameters, Phase
 from perturb_mpm.learning.problem import Problem, make_problem, same_layout, true_labels
 from perturb_mpm.learning.reverse import backwards, forwards
-from perturb_mpm.model.crf import EXACT_VOXELS, DenseCRF
-from perturb_mpm.model.kernels import BilateralKernel, Kernel, Sigma
+from perturb_mpm.model import EXACT_VOXELS, BilateralKernel, DenseCRF, Kernel, Sigma
 
 Progress = Callable[[str, int, float], object]
 
@@ -329,6 +328,6 @@ def filter_maker(
     small = max(crf.grid.voxels for crf in crfs) <= EXACT_VOXELS
     if engine == "reference" or (engine == "auto" and small):
         return FilterMaker(None, None)
-    from perturb_mpm.engines.cpu.threads import Threads
+    from perturb_mpm.engines.cpu import Threads
 
     return FilterMaker(accuracy, Threads(threads))

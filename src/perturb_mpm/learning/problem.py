@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.learning.kernel_filters import FilterMaker, KernelFilter
 from perturb_mpm.learning.parameters import KernelShape, Layout, Parameters
-from perturb_mpm.model.crf import DenseCRF, PairwiseTerm
-from perturb_mpm.model.kernels import BilateralKernel, FeatureKernel, Normalization
+from perturb_mpm.model import BilateralKernel, DenseCRF, FeatureKernel, Normalization, PairwiseTerm
 
 
 @dataclass(eq=False)
@@ -82,7 +81,7 @@ def make_problem(
     With ``crop_mm`` only the voxels within so many mm of foreground are in play, be it true or the
     most probable by the unaries; of a volume without any the whole is.
     """
-    from perturb_mpm.engines.cpu.order import morton_order
+    from perturb_mpm.engines.cpu import morton_order
 
     x = true_labels(crf, truth)  # (N,)
     order = morton_order(crf.grid)

@@ -1,1 +1,31 @@
 """The model: grid, unary energies, kernels and the dense CRF."""
+
+from perturb_mpm.model.crf import EXACT_VOXELS, DenseCRF, PairwiseTerm, digest, fingerprint
+from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.kernels import (
+    BilateralKernel,
+    FeatureKernel,
+    Kernel,
+    Normalization,
+    Sigma,
+    SpatialKernel,
+)
+from perturb_mpm.model.unary import unary_from_labels, unary_from_logits, unary_from_probabilities
+
+__all__ = [
+    "BilateralKernel",
+    "DenseCRF",
+    "digest",
+    "EXACT_VOXELS",
+    "FeatureKernel",
+    "fingerprint",
+    "Grid",
+    "Kernel",
+    "Normalization",
+    "PairwiseTerm",
+    "Sigma",
+    "SpatialKernel",
+    "unary_from_labels",
+    "unary_from_logits",
+    "unary_from_probabilities",
+]

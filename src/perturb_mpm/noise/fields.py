@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.model.grid import Grid
+from perturb_mpm.model import Grid
 from perturb_mpm.noise.gumbel import INDEX_BITS, bits, checked_samples, checked_seed
 
 SUPPORT = 3  # the nodes that a voxel sees along an axis

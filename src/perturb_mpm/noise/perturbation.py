@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.model.grid import Grid
+from perturb_mpm.model import Grid
 from perturb_mpm.noise.fields import Field, sample_fields
 from perturb_mpm.noise.gumbel import STREAMS, checked_seed, gumbel
 

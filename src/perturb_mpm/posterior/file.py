@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.model import Grid
+from perturb_mpm.storage import atomic_open
 
 if TYPE_CHECKING:
     from perturb_mpm.posterior.posterior import Posterior

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.model.grid import Grid
+from perturb_mpm.model import Grid
 
 T = TypeVar("T")
 

@@ -1,1 +1,38 @@
 """Pictures of results."""
+
+from perturb_mpm.report.colours import SHOWN_FROM_BITS
+from perturb_mpm.report.data import ReportData, Snapshot
+from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
+from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.report import write_report
+from perturb_mpm.report.truth import LabelComparison, compare_labels
+from perturb_mpm.report.viewer import (
+    ShownImage,
+    Turning,
+    ViewerSettings,
+    asset,
+    box_around,
+    nifti_bytes,
+    niivue,
+    script,
+)
+
+__all__ = [
+    "asset",
+    "box_around",
+    "compare_labels",
+    "LabelComparison",
+    "most_uncertain_mm",
+    "nifti_bytes",
+    "niivue",
+    "ReportData",
+    "script",
+    "SHOWN_FROM_BITS",
+    "ShownImage",
+    "Snapshot",
+    "Turning",
+    "uncertain_regions",
+    "viewer_label_colours",
+    "ViewerSettings",
+    "write_report",
+]

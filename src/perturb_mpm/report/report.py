@@ -34,7 +34,7 @@ from perturb_mpm.report.volumes import (
     shown_snapshots,
     volume_histogram,
 )
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.storage import atomic_open
 
 if TYPE_CHECKING:
     from jinja2 import Environment

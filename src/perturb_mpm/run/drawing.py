@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.progress import Progress
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import (
     KEPT_SAMPLES,
@@ -21,34 +21,7 @@ from perturb_mpm.run.state import (
     write_samples,
     write_snapshots,
 )
-from perturb_mpm.sampling.sampler import Sampler
-
-
-class Progress(Protocol):
-    """Something that shows how far a run is."""
-
-    def stage(self, words: str) -> None:
-        """Take what is being done now, as in "writing the report"."""
-
-    def warn(self, words: str) -> None:
-        """Take something that the user should know."""
-
-    def samples(self, done: int, total: int) -> None:
-        """Take how many of the samples are drawn."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def stage(self, words: str) -> None:
-        """Show nothing."""
-
-    def warn(self, words: str) -> None:
-        """Show nothing."""
-
-    def samples(self, done: int, total: int) -> None:
-        """Show nothing."""
-
+from perturb_mpm.sampling import Sampler
 
 SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 """After how many samples the entropy map is kept, to show how it settles."""
@@ -83,7 +56,7 @@ def draw(sampler: Sampler, samples: int, place: Path, progress: Progress) -> Dra
         posterior = sampler.draw(
             cut,
             after=drawn.posterior,
-            progress=lambda done, _: progress.samples(done, samples),
+            progress=lambda done, _: progress(done, samples),
             keep=keep,
         )
         drawn.posterior = posterior

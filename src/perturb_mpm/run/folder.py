@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from perturb_mpm.files.dicom import FILES as DICOM_FILES
+from perturb_mpm.files import FILES as DICOM_FILES
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import STATE
 
@@ -59,7 +59,7 @@ def layout_of(folder: Path, bids: BidsNames | None = None) -> Layout:
     """Return the layout; nothing is made yet."""
     if bids is None:
         return Layout(folder, folder, {name: folder / file for name, file in PLAIN_NAMES.items()})
-    from perturb_mpm.files.bids import bids_names
+    from perturb_mpm.files import bids_names
 
     run = folder / f"sub-{bids.subject}"
     if bids.session is not None:

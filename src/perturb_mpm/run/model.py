@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import BilateralKernel, Kernel, SpatialKernel
-from perturb_mpm.model.unary import unary_from_probabilities
+from perturb_mpm.files import Case
+from perturb_mpm.model import (
+    BilateralKernel,
+    DenseCRF,
+    Grid,
+    Kernel,
+    SpatialKernel,
+    unary_from_probabilities,
+)
 from perturb_mpm.run.settings import KernelSettings, RunSettings
-from perturb_mpm.sampling.sampler import Sampler
+from perturb_mpm.sampling import Sampler
 
 # Where more than this share of the voxels is surer than this, hardly a sample will dissent.
 SURE = 0.999
@@ -32,22 +36,10 @@ def build_crf(case: Case, settings: RunSettings) -> DenseCRF:
 
 def build_sampler(crf: DenseCRF, settings: RunSettings) -> Sampler:
     """Return the sampler of a CRF; wrong settings are refused, and nothing is computed yet."""
-    until = settings.precision
-    if until is not None:
-        until.check_reachable(settings.samples, crf.n_labels, crf.grid.voxels)
-    return Sampler(
-        crf,
-        settings.seed,
-        iterations=settings.iterations,
-        estimator=settings.estimator,
-        noise_scale=settings.noise_scale,
-        fields=settings.fields,
-        until=until,
-        engine=settings.engine,
-        accuracy=settings.accuracy,
-        threads=settings.threads,
-        memory_budget=settings.memory,
-    )
+    sampling = settings.sampling
+    if sampling.until is not None:
+        sampling.until.check_reachable(sampling.samples, crf.n_labels, crf.grid.voxels)
+    return Sampler(crf, sampling, settings.compute)
 
 
 def energies_of(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:
@@ -78,14 +70,14 @@ def overconfidence(case: Case, settings: RunSettings) -> str | None:
 def _kernel(settings: KernelSettings, case: Case) -> Kernel:
     if settings.kind == "spatial":
         return SpatialKernel(
-            settings.sigma_mm,
+            settings.sigma_space,
             settings.weight,
             settings.normalization,
             settings.compatibility,
         )
     return BilateralKernel(
         np.stack(list(case.images.values())),  # (C, X, Y, Z)
-        sigma_space=settings.sigma_mm,
+        sigma_space=settings.sigma_space,
         sigma_intensity=settings.sigma_intensity_sd or (),
         weight=settings.weight,
         normalization=settings.normalization,

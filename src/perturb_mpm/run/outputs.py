@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case
+from perturb_mpm.files import Case
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import RunSettings
 from perturb_mpm.run.summary import Maps, parameters_in_words, perturbation_in_words
@@ -18,7 +18,7 @@ from perturb_mpm.version import version
 
 def write_maps(layout: Layout, case: Case, maps: Maps) -> None:
     """Write the NIfTI files, with the user's label values and the geometry of the input."""
-    from perturb_mpm.files.nifti import save_like
+    from perturb_mpm.files import save_like
 
     n_labels = len(case.labels)
     files, geometry = layout.files, case.geometry
@@ -38,7 +38,7 @@ def write_maps(layout: Layout, case: Case, maps: Maps) -> None:
 
 def write_tables(layout: Layout, case: Case, maps: Maps) -> None:
     """Write the volumes of every sample."""
-    from perturb_mpm.files.tables import write_volumes
+    from perturb_mpm.files import write_volumes
 
     posterior = maps.posterior
     numbers = posterior.sample_index.tolist()
@@ -56,8 +56,7 @@ def write_page(
     warnings: Sequence[str],
 ) -> None:
     """Write the report."""
-    from perturb_mpm.report.data import ReportData, Snapshot
-    from perturb_mpm.report.report import write_report
+    from perturb_mpm.report import ReportData, Snapshot, write_report
 
     data = ReportData(
         title=title,
@@ -72,7 +71,7 @@ def write_page(
         label_values=case.labels.values,
         label_names=case.labels.names,
         volumes_mm3=maps.posterior.volumes,
-        independent_noise=not any(field.scale > 0 for field in settings.fields),
+        independent_noise=not settings.sampling.has_fields,
         perturbation=perturbation_in_words(settings, case.labels),
         snapshots=tuple(Snapshot(number, bits) for number, bits in maps.snapshots.items()),
         sampled_labels=maps.sampled_labels,
@@ -88,7 +87,7 @@ def write_sidecars(layout: Layout, case: Case) -> None:
     """Write what BIDS wants beside its files, where names are BIDS names."""
     if layout.bids is None:
         return
-    from perturb_mpm.files.bids import write_bids_sidecars
+    from perturb_mpm.files import write_bids_sidecars
 
     names = {name: str(file.relative_to(layout.root)) for name, file in layout.files.items()}
     most = math.log2(len(case.labels))
@@ -97,6 +96,6 @@ def write_sidecars(layout: Layout, case: Case) -> None:
 
 def write_dicom_series(layout: Layout, case: Case, maps: Maps, series: Path) -> dict[str, Path]:
     """Write a DICOM SEG of the labels and a parametric map of the entropy."""
-    from perturb_mpm.files.dicom import write_dicom
+    from perturb_mpm.files import write_dicom
 
     return write_dicom(layout.run, series, maps.labels, maps.entropy, case.geometry, case.labels)

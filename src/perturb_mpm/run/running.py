@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import Engine
-from perturb_mpm.engines.memory import give_back
-from perturb_mpm.files.case import Case
+from perturb_mpm.engines import Engine, give_back
+from perturb_mpm.files import Case
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import folder as output
-from perturb_mpm.run.drawing import SHOWN_AFTER, Drawn, Progress, Silent, draw
+from perturb_mpm.run.drawing import SHOWN_AFTER, Drawn, draw
 from perturb_mpm.run.folder import BidsNames, Layout, layout_of
 from perturb_mpm.run.model import build_crf, build_sampler, overconfidence
 from perturb_mpm.run.outputs import (
@@ -25,7 +25,12 @@ from perturb_mpm.run.outputs import (
     write_sidecars,
     write_tables,
 )
-from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError, settings_text
+from perturb_mpm.run.settings import (
+    OutputError,
+    RunSettings,
+    SettingsError,
+    settings_text,
+)
 from perturb_mpm.run.state import (
     KEPT_SAMPLES,
     StateError,
@@ -35,8 +40,8 @@ from perturb_mpm.run.state import (
     write_case,
 )
 from perturb_mpm.run.summary import maps_of, summary_of
-from perturb_mpm.sampling.sampler import Sampler
-from perturb_mpm.storage.atomic import write_json
+from perturb_mpm.sampling import Sampler
+from perturb_mpm.storage import write_json
 
 _PAGE_BYTES = 100 * 10**6  # room for the report, whatever its volumes shrink to
 
@@ -63,7 +68,7 @@ def run_case(
     dicom_series: Path | None = None,
     truth: NDArray[np.uint8] | None = None,
     reading: Mapping[str, object] | None = None,
-    progress: Progress | None = None,
+    progress: StagedProgress | None = None,
 ) -> RunResult:
     """Sample a case and write all its files to ``folder``.
 
@@ -106,8 +111,8 @@ def run_case(
     if dicom_series is not None:
         _check_dicom(dicom_series, case)
     before = _begun(layout) if resume else None
-    if before is not None and settings.engine == "auto":
-        settings = replace(settings, engine=before["parameters"]["engine"])
+    if before is not None and settings.compute.engine == "auto":
+        settings = settings.changed(engine=before["parameters"]["engine"])
     sampler = _sampler(case, settings)
     if before is not None:
         identity = identity_of(case, settings, reading or {}, sampler.problem)
@@ -115,7 +120,7 @@ def run_case(
     warnings = _warnings(case, settings, show)
     if before is None or not layout.files["summary"].exists():
         show.stage("preparing the engine")
-        settings = replace(settings, engine=_prepare(sampler))
+        settings = settings.changed(engine=_prepare(sampler))
     identity = identity_of(case, settings, reading or {}, sampler.problem)
 
     with output.room_expected(), output.held(layout):
@@ -151,7 +156,7 @@ def planned_bytes(case: Case, settings: RunSettings) -> int:
     """Return about how much room a run takes on disk; compressed, it is usually less."""
     voxels, n_labels = int(case.mask.sum()), len(case.labels)
     images = len(case.images) * voxels * 4
-    shown = sum(samples <= settings.samples for samples in SHOWN_AFTER) + 1
+    shown = sum(samples <= settings.sampling.samples for samples in SHOWN_AFTER) + 1
     # Of each label: probabilities, marginals, twice votes and mean field, the old and the new.
     labels = n_labels * voxels * (4 + 4 + 2 * (2 + 4))
     maps = voxels * (2 + 4 + 1 + 2 * KEPT_SAMPLES + 2 * 4 * shown)
@@ -167,7 +172,7 @@ def _sampler(case: Case, settings: RunSettings) -> Sampler:
 
 def _check_dicom(series: Path, case: Case) -> None:
     """Refuse a series that DICOM files could not be written for, while nothing is done yet."""
-    from perturb_mpm.files.dicom import check_series
+    from perturb_mpm.files import check_series
 
     try:
         check_series(series, case.geometry)
@@ -183,7 +188,7 @@ def _prepare(sampler: Sampler) -> Engine:
         raise SettingsError(str(error)) from error
 
 
-def _warnings(case: Case, settings: RunSettings, show: Progress) -> list[str]:
+def _warnings(case: Case, settings: RunSettings, show: StagedProgress) -> list[str]:
     hint = overconfidence(case, settings)
     warnings = [*case.warnings, *([hint] if hint else [])]
     for warning in warnings:
@@ -227,10 +232,10 @@ def _begin(
 
 
 def _drawn(
-    sampler: Sampler, settings: RunSettings, layout: Layout, show: Progress
+    sampler: Sampler, settings: RunSettings, layout: Layout, show: StagedProgress
 ) -> tuple[Drawn, dict[str, float]]:
     """Draw the samples; return them and how long it took, in seconds."""
     begun = time.monotonic()
     show.stage("sampling")
-    drawn = draw(sampler, settings.samples, layout.state, show)
+    drawn = draw(sampler, settings.sampling.samples, layout.state, show)
     return drawn, {"sampling": round(time.monotonic() - begun, 3)}

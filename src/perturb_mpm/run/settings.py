@@ -10,6 +10,8 @@ key that is not known is refused with the nearest that is.
     until = 0.1               # stop when frequencies are known to ±0.1; left out: draw all samples
     estimator = "votes"       # or "conditional"
     noise_scale = 1.0         # times the Gumbel noise; left out: what the estimator asks for
+    start = "cold"            # or "warm", which is another law
+    antithetic = false        # samples 2t and 2t + 1 are opposites
 
     [unary]
     temperature = 1.0         # above 1: probabilities less sure of themselves
@@ -18,14 +20,14 @@ key that is not known is refused with the nearest that is.
 
     [[kernels]]               # one table a kernel; kernels = [] at the top means none
     kind = "spatial"
-    sigma_mm = 3.0            # one number, or one for each axis
+    sigma_space = 3.0         # mm: one number, or one for each axis
     weight = 1.0
     normalization = "symmetric"  # or "before", "after", "none"
     compatibility = [[0.0, 1.0], [1.0, 0.0]]  # symmetric L × L, times the weight; left out: Potts
 
     [[kernels]]
     kind = "bilateral"
-    sigma_mm = 20.0
+    sigma_space = 20.0        # mm
     sigma_intensity_sd = 0.5  # standard deviations inside the mask: one number, or one an image
     weight = 3.0
 
@@ -37,14 +39,15 @@ key that is not known is refused with the nearest that is.
     [compute]
     engine = "auto"
     accuracy = "calibrated"
+    batch = 16                # samples solved at once; left out: planned from the memory
     threads = 2               # left out: all cores
     memory = "4 GB"           # left out: 60 % of what is free
 
     [report]
     colour_map = "inferno"    # or "viridis", "jet", "hot"
 
-What is under ``compute`` except engine and accuracy, and ``report``, changes no map: a run may be
-resumed with other values of these. Labels are numbered here in the order of the probabilities,
+What is under ``compute`` except engine and accuracy, and ``report``, changes no result: a run may
+be resumed with other values of these. Labels are numbered here in the order of the probabilities,
 whatever values they have in the files.
 """
 
@@ -56,25 +59,24 @@ import math
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from perturb_mpm import checks
-from perturb_mpm.engines import Accuracy, Engine
-from perturb_mpm.model.kernels import Normalization
-from perturb_mpm.noise.fields import Field
-from perturb_mpm.noise.gumbel import checked_seed
-from perturb_mpm.posterior.posterior import Estimator
-from perturb_mpm.posterior.precision import Precision
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.engines import Compute
+from perturb_mpm.model import Normalization
+from perturb_mpm.noise import Field
+from perturb_mpm.sampling import Sampling
+from perturb_mpm.storage import atomic_open
 
 
-class SettingsError(ValueError):
+class SettingsError(ExpectedError):
     """A parameter is wrong, or does not fit the case."""
 
 
-class OutputError(Exception):
+class OutputError(ExpectedError):
     """The output folder cannot be used."""
 
 
@@ -97,6 +99,8 @@ def table_text(header: str, values: Mapping[str, object]) -> str:
 
 def value_text(value: object) -> str:
     """Write text, a number, or a list of them at any depth."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and math.isinf(value):
@@ -110,13 +114,12 @@ ColourMap = Literal["inferno", "viridis", "jet", "hot"]
 KernelKind = Literal["spatial", "bilateral"]
 Numbers = float | tuple[float, ...]
 
-TABLES = {
-    "sampling": ("samples", "seed", "iterations", "until", "estimator", "noise_scale"),
-    "unary": ("temperature", "clip", "bias"),
-    "compute": ("engine", "accuracy", "threads", "memory"),
-    "report": ("colour_map",),
-}
-CHANGE_NO_MAP = ("threads", "memory", "colour_map")
+UNARY = ("temperature", "clip", "bias")
+SAMPLING_FIELDS = tuple(each.name for each in fields(Sampling))
+SAMPLING = tuple(name for name in SAMPLING_FIELDS if name != "fields")  # in its own tables
+COMPUTE = tuple(each.name for each in fields(Compute))
+TABLES = {"sampling": SAMPLING, "unary": UNARY, "compute": COMPUTE, "report": ("colour_map",)}
+CHANGE_NO_RESULT = ("batch", "threads", "memory")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class KernelSettings:
     """A kernel in mm and, where it is bilateral, in standard deviations of the images."""
 
     kind: KernelKind
-    sigma_mm: Numbers
+    sigma_space: Numbers
     weight: float = 1.0
     sigma_intensity_sd: Numbers | None = None
     normalization: Normalization = "symmetric"
@@ -140,7 +143,7 @@ class KernelSettings:
                 f"sigma_intensity_sd must be given for bilateral kernels and for no others, "
                 f"got {self.sigma_intensity_sd} {name}"
             )
-        self._set("sigma_mm", checks.positive_numbers(self.sigma_mm, f"sigma_mm {name}"))
+        self._set("sigma_space", checks.positive_numbers(self.sigma_space, f"sigma_space {name}"))
         if has_intensity:
             sd = checks.positive_numbers(self.sigma_intensity_sd, f"sigma_intensity_sd {name}")
             self._set("sigma_intensity_sd", sd)
@@ -153,51 +156,33 @@ class KernelSettings:
         object.__setattr__(self, name, value)
 
 
-DEFAULT_SPATIAL = KernelSettings("spatial", sigma_mm=3.0, weight=1.0)
-DEFAULT_BILATERAL = KernelSettings("bilateral", sigma_mm=20.0, sigma_intensity_sd=0.5, weight=3.0)
+DEFAULT_SPATIAL = KernelSettings("spatial", sigma_space=3.0, weight=1.0)
+DEFAULT_BILATERAL = KernelSettings(
+    "bilateral", sigma_space=20.0, sigma_intensity_sd=0.5, weight=3.0
+)
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """All parameters of a run; see the top of this file for what each means."""
 
-    samples: int = 200
-    seed: int = 0
-    iterations: int = 10
-    until: float | None = None
-    estimator: Estimator = "votes"
-    noise_scale: float | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    compute: Compute = field(default_factory=Compute)
     temperature: float = 1.0
     clip: float = 1e-6
     bias: tuple[float, ...] | None = None  # (L,) nats
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
-    fields: tuple[Field, ...] = ()
-    engine: Engine = "auto"
-    accuracy: Accuracy = "calibrated"
-    threads: int | None = None
-    memory: int | str | None = None
     colour_map: ColourMap = "inferno"
 
     def __post_init__(self) -> None:
+        checks.instance(self.sampling, "sampling", Sampling)
+        checks.instance(self.compute, "compute", Compute)
         checked: dict[str, object] = {
-            "samples": checks.integer(self.samples, "samples", minimum=1),
-            "seed": checked_seed(self.seed),
-            "iterations": checks.integer(self.iterations, "iterations", minimum=0),
             "temperature": checks.number(self.temperature, "temperature", positive=True),
             "clip": checks.number(self.clip, "clip", positive=True, below=1),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
-            "fields": _all_of(self.fields, "fields", Field),
         }
-        checks.choice(self.estimator, "estimator", get_args(Estimator))
-        checks.choice(self.engine, "engine", get_args(Engine))
-        checks.choice(self.accuracy, "accuracy", get_args(Accuracy))
         checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
-        if self.until is not None:
-            checked["until"] = checks.number(self.until, "until", positive=True, below=1)
-        if self.noise_scale is not None:
-            checked["noise_scale"] = checks.number(self.noise_scale, "noise_scale", minimum=0)
-        if self.threads is not None:
-            checked["threads"] = checks.integer(self.threads, "threads", minimum=1)
         if self.bias is not None:
             given: object = self.bias
             if not isinstance(given, Sequence) or isinstance(given, str):
@@ -206,41 +191,58 @@ class RunSettings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def precision(self) -> Precision | None:
-        """What ``until`` asks for, as ``perturb_mpm.sample`` takes it."""
-        return None if self.until is None else Precision(self.until)
+    def changed(self, **values: Any) -> RunSettings:  # noqa: ANN401 - each is checked
+        """Return these settings with other values, wherever they belong: ``changed(samples=9)``."""
+        sampling = {name: values.pop(name) for name in SAMPLING_FIELDS if name in values}
+        compute = {name: values.pop(name) for name in COMPUTE if name in values}
+        return replace(
+            self,
+            sampling=replace(self.sampling, **sampling),
+            compute=replace(self.compute, **compute),
+            **values,
+        )
 
     def as_tables(self) -> dict[str, Any]:
         """Return the tables of a settings file, as plain values; infinity is a float."""
-        values = asdict(self)
-        tables: dict[str, Any] = {
-            table: {key: values[key] for key in keys} for table, keys in TABLES.items()
+        until = self.sampling.until
+        return {
+            "sampling": {
+                **{name: getattr(self.sampling, name) for name in SAMPLING},
+                "until": None if until is None else until.epsilon,
+            },
+            "unary": {name: getattr(self, name) for name in UNARY},
+            "compute": asdict(self.compute),
+            "report": {"colour_map": self.colour_map},
+            "kernels": [asdict(each) for each in self.kernels],
+            "fields": [asdict(each) for each in self.sampling.fields],
         }
-        tables["kernels"] = values["kernels"]
-        tables["fields"] = values["fields"]
-        return tables
 
-    def that_change_maps(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return all that the results depend on, as values that JSON can hold."""
-        values = asdict(self)
-        values["fields"] = [field.describe() for field in self.fields]
-        return {key: value for key, value in values.items() if key not in CHANGE_NO_MAP}
+        tables = self.as_tables()
+        compute = {k: v for k, v in tables["compute"].items() if k not in CHANGE_NO_RESULT}
+        return {
+            **tables["sampling"],
+            **tables["unary"],
+            **compute,
+            "kernels": tables["kernels"],
+            "fields": [each.describe() for each in self.sampling.fields],
+        }
 
 
 def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:
     """Return the settings of TOML's tables; what they leave out has its default."""
     check_keys(tables, [*TABLES, "kernels", "fields"], "at the top")
-    values: dict[str, Any] = {}
+    given = {table: _table(tables.get(table, {}), table) for table in TABLES}
     for table, keys in TABLES.items():
-        given = _table(tables.get(table, {}), table)
-        check_keys(given, keys, f"in [{table}]")
-        values |= given
+        check_keys(given[table], keys, f"in [{table}]")
+    sampling = dict(given["sampling"])
+    if "fields" in tables:
+        sampling["fields"] = _each(tables["fields"], "fields", Field)
+    values: dict[str, Any] = {**given["unary"], **given["report"]}
     if "kernels" in tables:
         values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
-    if "fields" in tables:
-        values["fields"] = _each(tables["fields"], "fields", Field)
-    return RunSettings(**values)
+    return RunSettings(Sampling(**sampling), Compute(**given["compute"]), **values)
 
 
 def read_settings(path: str | os.PathLike[str]) -> RunSettings:
@@ -299,7 +301,7 @@ def _each(value: object, name: str, kind: type) -> tuple[Any, ...]:
     for place, table in enumerate(value):
         where = f"in [[{name}]] number {place + 1}"
         check_keys(_table(table, name), known, where)
-        missing = [key for key in ("kind", "sigma_mm", "length_mm", "scale") if key in known]
+        missing = [key for key in ("kind", "sigma_space", "length_mm", "scale") if key in known]
         missing = [key for key in missing if key not in table]
         if missing:
             raise ValueError(f"{where.removeprefix('in ')} must have the key {missing[0]}")

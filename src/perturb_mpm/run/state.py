@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case, Geometry, LabelScheme
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.files import Case, Geometry, LabelScheme
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import Posterior
 from perturb_mpm.run.settings import RunSettings, settings_from_text
-from perturb_mpm.storage.atomic import read_arrays, write_arrays
+from perturb_mpm.storage import read_arrays, write_arrays
 from perturb_mpm.version import version
 
 
@@ -119,7 +120,7 @@ def identity_of(
         "reading": dict(reading),
         "mask": case.mask_origin,
         "labels": {"values": case.labels.values, "names": case.labels.names},
-        "parameters": settings.that_change_maps(),
+        "parameters": settings.identity(),
         "problem": problem,
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False))
@@ -157,7 +158,7 @@ STATE = "state"
 KEPT_SAMPLES = 16
 
 
-class StateError(ValueError):
+class StateError(ExpectedError):
     """A folder does not hold the state of a run, or holds a damaged one."""
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case, LabelScheme
-from perturb_mpm.noise.fields import Field
-from perturb_mpm.posterior.posterior import Posterior
-from perturb_mpm.posterior.uncertainty import CERTAIN, UNCERTAIN, UNDECIDED
+from perturb_mpm.files import Case, LabelScheme
+from perturb_mpm.noise import Field
+from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior
 from perturb_mpm.run.drawing import Drawn
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 from perturb_mpm.version import version
@@ -53,7 +52,7 @@ def maps_of(drawn: Drawn) -> Maps:
 def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
     """Return which perturbation the samples come from."""
     noise = "Gumbel noise, independent at every voxel"
-    fields = [field for field in settings.fields if field.scale > 0]
+    fields = [field for field in settings.sampling.fields if field.scale > 0]
     if not fields:
         return f"{noise}, without random fields"
     return f"{noise}, and {'; '.join(_field(field, labels) for field in fields)}"
@@ -62,19 +61,19 @@ def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
 def parameters_in_words(settings: RunSettings) -> dict[str, object]:
     """Return the parameters as a reader of the report wants them, with their units."""
     rows: dict[str, object] = {
-        "seed": settings.seed,
-        "mean-field iterations": settings.iterations,
-        "estimator": settings.estimator,
+        "seed": settings.sampling.seed,
+        "mean-field iterations": settings.sampling.iterations,
+        "estimator": settings.sampling.estimator,
         "temperature": settings.temperature,
         "smallest probability": settings.clip,
     }
-    if settings.until is not None:
-        rows["sampled until frequencies are within"] = f"±{settings.until:g}"
+    if settings.sampling.until is not None:
+        rows["sampled until frequencies are within"] = f"±{settings.sampling.until.epsilon:g}"
     if settings.bias is not None:
         rows["bias (nats)"] = _listed(settings.bias)
     for kernel in settings.kernels:
         rows[f"{kernel.kind} kernel"] = _kernel(kernel)
-    rows["engine"] = f"{settings.engine}, {settings.accuracy}"
+    rows["engine"] = f"{settings.compute.engine}, {settings.compute.accuracy}"
     return rows
 
 
@@ -89,7 +88,7 @@ def _field(field: Field, labels: LabelScheme) -> str:
 
 
 def _kernel(kernel: KernelSettings) -> str:
-    words = f"{_listed(kernel.sigma_mm)} mm"
+    words = f"{_listed(kernel.sigma_space)} mm"
     if kernel.sigma_intensity_sd is not None:
         words += f", {_listed(kernel.sigma_intensity_sd)} sd of intensity"
     own = ", own compatibility" if kernel.compatibility is not None else ""
@@ -113,8 +112,8 @@ def summary_of(
     inside = case.mask
     return {
         "samples": posterior.samples,
-        "seed": settings.seed,
-        "estimator": settings.estimator,
+        "seed": settings.sampling.seed,
+        "estimator": settings.sampling.estimator,
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not _has_fields(settings),
         "labels": _labels(case, maps),
@@ -150,7 +149,7 @@ def summary_of(
 
 
 def _has_fields(settings: RunSettings) -> bool:
-    return any(field.scale > 0 for field in settings.fields)
+    return any(field.scale > 0 for field in settings.sampling.fields)
 
 
 def _labels(case: Case, maps: Maps) -> list[dict[str, Any]]:

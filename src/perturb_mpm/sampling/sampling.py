@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import Accuracy, Engine
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.fields import Field
+from perturb_mpm.engines import Accuracy, Compute, Engine
+from perturb_mpm.model import DenseCRF, Grid
+from perturb_mpm.noise import Field
 from perturb_mpm.optional import optional_package
-from perturb_mpm.posterior.posterior import Estimator, Posterior
-from perturb_mpm.posterior.precision import Precision
-from perturb_mpm.sampling.sampler import Progress, Sampler, Start, sample_range
+from perturb_mpm.posterior import Estimator, Posterior, Precision
+from perturb_mpm.progress import Progress
+from perturb_mpm.sampling.sampler import Sampler, sample_range
+from perturb_mpm.sampling.settings import Sampling, Start
 
 
 class SampleStore:
@@ -72,12 +72,12 @@ def sample(
     fields: Sequence[Field] = (),
     start: Start = "cold",
     antithetic: bool = False,
-    until: Precision | None = None,
+    until: Precision | float | None = None,
     engine: Engine = "auto",
     accuracy: Accuracy = "calibrated",
     batch: int | None = None,
     threads: int | None = None,
-    memory_budget: int | str | None = None,
+    memory: int | str | None = None,
     progress: Progress | None = None,
     store: str | Path | None = None,
 ) -> Posterior:
@@ -113,9 +113,9 @@ def sample(
     antithetic
         Make samples 2t and 2t + 1 opposites, which halves the variance of means.
     until
-        Stop as soon as this precision is reached, asked after every 32 samples; ``samples`` is
-        then the most to draw.
-    engine, accuracy, batch, threads, memory_budget
+        Stop as soon as this precision is reached (a number is its epsilon), asked after every 32
+        samples; ``samples`` is then the most to draw.
+    engine, accuracy, batch, threads, memory
         Where and how it is computed, see ``perturb_mpm.engines.prepare``.
     progress
         Called with (samples done, samples asked for) after each batch.
@@ -123,25 +123,21 @@ def sample(
         A folder for the label maps of all samples, (S, *spatial) uint8 in Zarr, one chunk a sample
         (needs the extra ``zarr``).
     """
-    sampler = Sampler(
-        crf,
-        seed,
+    numbers = sample_range(samples)
+    sampling = Sampling(
+        samples=len(numbers),
+        seed=seed,
         iterations=iterations,
+        until=until,  # type: ignore[arg-type]  # a number becomes a Precision
         estimator=estimator,
         noise_scale=noise_scale,
-        fields=fields,
+        fields=fields,  # type: ignore[arg-type]  # any sequence is taken, and kept as a tuple
         start=start,
         antithetic=antithetic,
-        until=until,
-        engine=engine,
-        accuracy=accuracy,
-        batch=batch,
-        threads=threads,
-        memory_budget=memory_budget,
     )
-    numbers = sample_range(samples)
-    if until is not None:
-        until.check_reachable(len(numbers), crf.n_labels, crf.grid.voxels)
+    sampler = Sampler(crf, sampling, Compute(engine, accuracy, batch, threads, memory))
+    if sampling.until is not None:
+        sampling.until.check_reachable(len(numbers), crf.n_labels, crf.grid.voxels)
     if store is None:
         return sampler.draw(numbers, progress=progress)
     samples_on_disk = SampleStore(Path(store), numbers, crf.grid)

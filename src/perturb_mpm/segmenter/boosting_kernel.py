@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu.compile import kernel
+from perturb_mpm.engines.cpu import kernel
 
 FEW = 32  # voxels whose features stay near the processor
 

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perturb_mpm.files.case import Geometry, LabelScheme
-from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.files import Geometry, InputError, LabelScheme, Source
 from perturb_mpm.segmenter.boosting import BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.ensemble import Ensemble, Forest

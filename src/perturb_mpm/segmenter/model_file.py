@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from perturb_mpm.files.nifti import opened
-from perturb_mpm.files.source import InputError, Source
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.files import InputError, Source, opened
+from perturb_mpm.storage import atomic_open
 
 KNOWN_TYPES = frozenset(
     {

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.files.source import InputError
+from perturb_mpm.files import InputError
 from perturb_mpm.segmenter.scene import Scene
 
 Value = TypeVar("Value")

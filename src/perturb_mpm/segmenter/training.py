@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files import LabelScheme
 from perturb_mpm.segmenter.boosting import Boosting
 from perturb_mpm.segmenter.calibration import (
     Calibration,

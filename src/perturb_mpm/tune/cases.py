@@ -9,20 +9,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case, LabelScheme
-from perturb_mpm.files.images import read_images
-from perturb_mpm.files.maps import require_same_grid
-from perturb_mpm.files.nifti import read_volume
-from perturb_mpm.files.probabilities import label_indices
-from perturb_mpm.files.reading import read_case
-from perturb_mpm.files.source import InputError, Source
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.run.model import build_crf
-from perturb_mpm.run.settings import RunSettings
-from perturb_mpm.segmenter.cases import CaseFiles
-from perturb_mpm.segmenter.feature_store import feature_table
-from perturb_mpm.segmenter.model import SegmenterModel, require_scheme
-from perturb_mpm.segmenter.preprocessing import prepare, select_sequences
+from perturb_mpm.files import (
+    Case,
+    InputError,
+    LabelScheme,
+    Source,
+    label_indices,
+    read_case,
+    read_images,
+    read_volume,
+    require_same_grid,
+)
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.run import RunSettings, build_crf
+from perturb_mpm.segmenter import (
+    CaseFiles,
+    SegmenterModel,
+    feature_table,
+    prepare,
+    require_scheme,
+    select_sequences,
+)
 
 ENDINGS = (".nii.gz", ".nii", ".npz")
 

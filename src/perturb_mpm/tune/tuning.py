@@ -11,16 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.inference.solving import ConvergenceWarning, mean_field
-from perturb_mpm.learning.fields import Regions, learn_fields
-from perturb_mpm.learning.learner import ALL_PHASES, Learned, Step, filter_maker, learn_from
-from perturb_mpm.learning.objectives import ObjectiveName, hard_iou
-from perturb_mpm.learning.parameters import KernelChange, Parameters, Phase
-from perturb_mpm.learning.problem import Problem, make_problem
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.noise.fields import Field
-from perturb_mpm.run.settings import KernelSettings, Numbers, RunSettings
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.inference import ConvergenceWarning, mean_field
+from perturb_mpm.learning import (
+    ALL_PHASES,
+    KernelChange,
+    Learned,
+    ObjectiveName,
+    Parameters,
+    Phase,
+    Problem,
+    Regions,
+    Step,
+    filter_maker,
+    hard_iou,
+    learn_fields,
+    learn_from,
+    make_problem,
+)
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.noise import Field
+from perturb_mpm.run import KernelSettings, Numbers, RunSettings
+from perturb_mpm.storage import atomic_open
 from perturb_mpm.tune.cases import TuningCase
 
 # More digits than any run can tell apart, and few enough to read.
@@ -62,7 +73,7 @@ def _tuned(kernel: KernelSettings, change: KernelChange, n_labels: int) -> Kerne
         matrix = tuple(tuple(_rounded(each) for each in row) for row in found)
     return replace(
         kernel,
-        sigma_mm=_times(kernel.sigma_mm, factors["space"]),
+        sigma_space=_times(kernel.sigma_space, factors["space"]),
         sigma_intensity_sd=None if intensity is None else _times(intensity, factors["intensity"]),
         weight=_rounded(kernel.weight * change.weight_factor),
         compatibility=matrix,
@@ -170,7 +181,7 @@ def tune(
     """Tune settings on all cases, after cross-validating over folds of them."""
     folds = deal(len(cases), options.folds)
     crfs = [case.crf(start) for case in cases]
-    maker = filter_maker(crfs, start.engine, start.accuracy, options.threads)
+    maker = filter_maker(crfs, start.compute.engine, start.compute.accuracy, options.threads)
     said("preparing the kernels")
     problems = [
         make_problem(crf, case.truth, maker, options.crop_mm) for crf, case in zip(crfs, cases)
@@ -182,8 +193,8 @@ def tune(
         found = _learned(others, start, options)
         for place in fold:
             tuned = cases[place].crf(tuned_settings(start, found.parameters))
-            before.append(hard_labels(crfs[place], start.iterations, options.threads))
-            after.append(hard_labels(tuned, start.iterations, options.threads))
+            before.append(hard_labels(crfs[place], start.sampling.iterations, options.threads))
+            after.append(hard_labels(tuned, start.sampling.iterations, options.threads))
     order = [place for fold in folds for place in fold]
     truths = [crfs[i].grid.gather(cases[i].truth).astype(np.int64) for i in order]
     said("learning on all cases")
@@ -191,7 +202,7 @@ def tune(
     settings = tuned_settings(start, learned.parameters)
     if options.field_samples > 0:
         said("learning the random fields")
-        settings = replace(settings, fields=_fields(cases, settings, options, regions))
+        settings = settings.changed(fields=_fields(cases, settings, options, regions))
     return Tuned(
         settings=settings,
         learned=learned,
@@ -222,7 +233,7 @@ def _learned(problems: Sequence[Problem], start: RunSettings, options: TuningOpt
     return learn_from(
         problems,
         objective=options.objective,
-        iterations=start.iterations,
+        iterations=start.sampling.iterations,
         phases=options.phases,
         steps=options.steps,
         strength=options.strength,
@@ -237,7 +248,7 @@ def _fields(
         [case.truth for case in cases],
         regions,
         samples=options.field_samples,
-        iterations=settings.iterations,
+        iterations=settings.sampling.iterations,
         threads=options.threads,
     )
     return found.fields

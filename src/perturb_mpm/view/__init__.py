@@ -1,1 +1,9 @@
 """``perturb-mpm view``: a run's maps in the browser, and corrections back to disk."""
+
+from perturb_mpm.view.server import ViewServer
+from perturb_mpm.view.session import open_session
+
+__all__ = [
+    "open_session",
+    "ViewServer",
+]

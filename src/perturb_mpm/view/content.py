@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case
-from perturb_mpm.report.colours import SHOWN_FROM_BITS
-from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
-from perturb_mpm.report.places import uncertain_regions
-from perturb_mpm.report.viewer import (
+from perturb_mpm.files import Case
+from perturb_mpm.report import (
+    SHOWN_FROM_BITS,
+    ReportData,
     ShownImage,
     Turning,
     ViewerSettings,
     asset,
     box_around,
+    most_uncertain_mm,
     nifti_bytes,
     niivue,
     script,
+    uncertain_regions,
+    viewer_label_colours,
 )
-from perturb_mpm.run.state import RunState
+from perturb_mpm.run import RunState
 from perturb_mpm.view.session import Session
 
 _MARGIN_VOXELS = 10
@@ -196,7 +197,7 @@ def _report_data(state: RunState) -> ReportData:
         label_values=case.labels.values,
         label_names=case.labels.names,
         volumes_mm3=posterior.volumes,
-        independent_noise=not state.settings.fields,
+        independent_noise=not state.settings.sampling.has_fields,
         perturbation="",
         snapshots=(),
         sampled_labels=state.sampled_labels,

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import Accuracy, Engine
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import BilateralKernel, Kernel, SpatialKernel
-from perturb_mpm.noise.fields import Field
-from perturb_mpm.posterior.posterior import Estimator, Posterior
-from perturb_mpm.posterior.uncertainty import entropy_of_marginals
-from perturb_mpm.posterior.votes import FRACTION_BITS
-from perturb_mpm.sampling.sampler import Sampler
+from perturb_mpm.engines import Compute
+from perturb_mpm.model import BilateralKernel, DenseCRF, Grid, Kernel, SpatialKernel
+from perturb_mpm.posterior import FRACTION_BITS, Posterior, entropy_of_marginals
+from perturb_mpm.progress import Progress, Silent
+from perturb_mpm.sampling import Sampler, Sampling
 
 # Beyond so many sigmas of the widest kernel, where it is below 0.04 % of its height, voxels keep
 # what the run gave them.
@@ -61,25 +57,6 @@ FORBIDDEN_NATS = 1e4
 FREE = -1
 """Stands for a label where a voxel is not held."""
 
-Progress = Callable[[float], object]
-"""Called with the share that is done, 0 … 1."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How a run drew its samples, as ``perturb_mpm.sample`` takes it."""
-
-    samples: int
-    seed: int
-    iterations: int
-    estimator: Estimator = "votes"
-    noise_scale: float | None = None
-    fields: tuple[Field, ...] = ()
-    engine: Engine = "auto"
-    accuracy: Accuracy = "calibrated"
-    threads: int | None = None
-    memory_budget: int | str | None = None
-
 
 def with_held(crf: DenseCRF, held: NDArray[np.int16]) -> DenseCRF:
     """Return the CRF in which voxels can have their held label alone.
@@ -95,22 +72,11 @@ def with_held(crf: DenseCRF, held: NDArray[np.int16]) -> DenseCRF:
     return other
 
 
-def draw(crf: DenseCRF, sampling: Sampling, progress: Progress) -> NDArray[np.float64]:
+def draw(
+    crf: DenseCRF, sampling: Sampling, compute: Compute, progress: Progress
+) -> NDArray[np.float64]:
     """Sample a CRF as the run did; return its marginals inside the mask, (L, N)."""
-    sampler = Sampler(
-        crf,
-        sampling.seed,
-        iterations=sampling.iterations,
-        estimator=sampling.estimator,
-        noise_scale=sampling.noise_scale,
-        fields=sampling.fields,
-        engine=sampling.engine,
-        accuracy=sampling.accuracy,
-        threads=sampling.threads,
-        memory_budget=sampling.memory_budget,
-    )
-    posterior = sampler.draw(sampling.samples, progress=lambda done, of: progress(done / of))
-    return voxel_marginals(posterior)
+    return voxel_marginals(Sampler(crf, sampling, compute).draw(progress=progress))
 
 
 def voxel_marginals(posterior: Posterior) -> NDArray[np.float64]:
@@ -166,15 +132,16 @@ class Corrector:
         self,
         crf: DenseCRF,
         sampling: Sampling,
+        compute: Compute,
         marginals: NDArray[np.floating],
         run_samples: int,
     ) -> None:
-        self._crf, self._sampling = crf, sampling
+        self._crf, self._sampling, self._compute = crf, sampling, compute
         self._marginals = marginals.astype(np.float64)
         # What the drawn samples give without edits; with all samples that is the run itself.
         self._free = self._marginals if sampling.samples == run_samples else None
 
-    def correct(self, edits: Edits, progress: Progress = lambda _: None) -> Correction:
+    def correct(self, edits: Edits, progress: Progress | None = None) -> Correction:
         """Return what the edits set and move."""
         grid, n_labels = self._crf.grid, self._crf.n_labels
         inside = np.isin(grid.index, list(edits))
@@ -183,7 +150,7 @@ class Corrector:
         near = within_reach(inside, grid, reach_mm(self._crf.kernels))
         marginals = self._marginals
         if inside.any():
-            marginals = self._solve(held, progress)
+            marginals = self._solve(held, progress or Silent())
         fixed = held != FREE
         marginals = marginals.copy()
         marginals[:, fixed] = np.arange(n_labels)[:, np.newaxis] == held[fixed]
@@ -194,11 +161,19 @@ class Corrector:
 
     def _solve(self, held: NDArray[np.int16], progress: Progress) -> NDArray[np.float64]:
         """Return the marginals with these voxels held, (L, N)."""
-        first = 0.5 if self._free is None else 0.0
+        before = self._sampling.samples if self._free is None else 0
+        both = before + self._sampling.samples
+
+        def tell(done: float, _total: float) -> None:
+            progress(done, both)
+
+        def tell_later(done: float, _total: float) -> None:
+            progress(before + done, both)
+
         if self._free is None:
-            self._free = draw(self._crf, self._sampling, lambda share: progress(first * share))
+            self._free = draw(self._crf, self._sampling, self._compute, tell)
         again = with_held(self._crf, held)
-        after = draw(again, self._sampling, lambda share: progress(first + (1 - first) * share))
+        after = draw(again, self._sampling, self._compute, tell_later)
         if self._free is self._marginals:
             return after
         marginals: NDArray[np.float64] = np.maximum(self._marginals + after - self._free, 0.0)

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Geometry, LabelScheme
-from perturb_mpm.storage.atomic import atomic_open
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.files import Geometry, LabelScheme
+from perturb_mpm.storage import atomic_open
 from perturb_mpm.view.correction import Edits
 
 FORMAT = 1
 ABOUT = "Voxels set by hand: their indices from 0 and their labels as in labels.nii.gz."
 
 
-class EditsError(ValueError):
+class EditsError(ExpectedError):
     """A list of edits cannot be read, or belongs to another run."""
 
 

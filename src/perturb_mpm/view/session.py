@@ -11,15 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Case
-from perturb_mpm.files.nifti import save_like
-from perturb_mpm.run.model import build_crf
-from perturb_mpm.run.state import STATE, RunState, load_state
-from perturb_mpm.storage.atomic import read_arrays, write_arrays
+from perturb_mpm.files import Case, save_like
+from perturb_mpm.run import STATE, RunState, build_crf, load_state
+from perturb_mpm.storage import read_arrays, write_arrays
 from perturb_mpm.view.correction import (
     Correction,
     Corrector,
-    Sampling,
     no_correction,
     voxel_marginals,
 )
@@ -193,25 +190,15 @@ class Session:
         self.edits = {}
         self.correction = no_correction(self.state.posterior.n_labels)
 
-    def _tell(self, share: float) -> None:
-        self.status = replace(self.status, done=share)
+    def _tell(self, done: float, total: float) -> None:
+        self.status = replace(self.status, done=done / total)
 
     def _make_corrector(self) -> Corrector:
         settings, posterior = self.state.settings, self.state.posterior
-        sampling = Sampling(
-            samples=self._samples,
-            seed=settings.seed,
-            iterations=settings.iterations,
-            estimator=settings.estimator,
-            noise_scale=settings.noise_scale,
-            fields=settings.fields,
-            engine=settings.engine,
-            accuracy=settings.accuracy,
-            threads=settings.threads,
-            memory_budget=settings.memory,
-        )
+        sampling = replace(settings.sampling, samples=self._samples, until=None)
         crf = build_crf(self.state.case, settings)
-        return Corrector(crf, sampling, voxel_marginals(posterior), posterior.samples)
+        marginals = voxel_marginals(posterior)
+        return Corrector(crf, sampling, settings.compute, marginals, posterior.samples)
 
 
 def _in_words(error: Exception) -> str:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perturb_mpm.engines.cpu.chain import Filter, Taps, factorize, published_gain, row_sums
+from perturb_mpm.engines.cpu.compile import cache_folder, kernel
+from perturb_mpm.engines.cpu.lattice import Blur, build
+from perturb_mpm.engines.cpu.order import morton_order
+from perturb_mpm.engines.cpu.row_kernels import combine
+from perturb_mpm.engines.cpu.scale import PART, ROWS, SCALES, calibrated_gain, calibrated_scale
+from perturb_mpm.engines.cpu.solver import BLURS
+from perturb_mpm.engines.cpu.threads import Threads, default_threads
+
 if TYPE_CHECKING:
+    from perturb_mpm.engines import Accuracy
     from perturb_mpm.engines.cpu.solver import CpuSolver
-    from perturb_mpm.engines.protocol import Accuracy
-    from perturb_mpm.model.crf import DenseCRF
+    from perturb_mpm.model import DenseCRF
 
 
 def prepare(
@@ -23,3 +32,27 @@ def prepare(
     from perturb_mpm.engines.cpu.solver import CpuSolver
 
     return CpuSolver(crf, accuracy, batch, threads, budget, compact=compact)
+
+
+__all__ = [
+    "Blur",
+    "BLURS",
+    "build",
+    "cache_folder",
+    "calibrated_gain",
+    "calibrated_scale",
+    "combine",
+    "default_threads",
+    "factorize",
+    "Filter",
+    "kernel",
+    "morton_order",
+    "PART",
+    "prepare",
+    "published_gain",
+    "row_sums",
+    "ROWS",
+    "SCALES",
+    "Taps",
+    "Threads",
+]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.memory import require
-from perturb_mpm.model.crf import DenseCRF
+from perturb_mpm.engines import require
+from perturb_mpm.model import DenseCRF
 
 DEFAULT_BATCH = 32
-REMEDY = "use a larger memory_budget, a tighter mask, or larger sigmas"
+REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
 
 
 def require_for_build(crf: DenseCRF, features: int, budget: int, *, exact: bool) -> None:

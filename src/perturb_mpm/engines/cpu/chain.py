@@ -18,7 +18,7 @@ from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.lattice import Blur, Lattice
 from perturb_mpm.engines.cpu.row_kernels import combine
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.model.kernels import Normalization
+from perturb_mpm.model import Normalization
 
 
 @kernel

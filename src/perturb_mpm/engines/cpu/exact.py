@@ -11,7 +11,7 @@ from perturb_mpm.engines.cpu.chain import normalizers
 from perturb_mpm.engines.cpu.compile import fma, kernel
 from perturb_mpm.engines.cpu.row_kernels import exp_negative
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.model.kernels import Normalization
+from perturb_mpm.model import Normalization
 
 ROWS = 128
 BLOCK = 64

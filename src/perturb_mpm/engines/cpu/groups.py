@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.exact import ExactFilter
-from perturb_mpm.model.crf import PairwiseTerm
+from perturb_mpm.model import PairwiseTerm
 
 
 class Slices(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.model.grid import Grid
+from perturb_mpm.model import Grid
 
 
 def morton_order(grid: Grid) -> NDArray[np.int64]:

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.fields import SUPPORT, node_lattices
-from perturb_mpm.noise.gumbel import key_words
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.model import Grid
+from perturb_mpm.noise import SUPPORT, Perturbation, key_words, node_lattices
 
 ROUNDS = 10
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

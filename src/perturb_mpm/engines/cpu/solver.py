@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.convergent import convergent_marginals
+from perturb_mpm.engines import (
+    Accuracy,
+    Change,
+    Problems,
+    Update,
+    change_between,
+    convergent_marginals,
+    give_back,
+)
 from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer_kernels as transfer
 from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
@@ -21,11 +29,9 @@ from perturb_mpm.engines.cpu.order import morton_order
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.memory import give_back
-from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
-from perturb_mpm.model.crf import DenseCRF, PairwiseTerm
-from perturb_mpm.noise.perturbation import Perturbation
-from perturb_mpm.posterior.votes import FRACTION_BITS
+from perturb_mpm.model import DenseCRF, PairwiseTerm
+from perturb_mpm.noise import Perturbation
+from perturb_mpm.posterior import FRACTION_BITS
 
 LARGEST_HALF = 6e4
 BLURS = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from perturb_mpm.engines.gpu.device import choose_device, free_bytes, is_worth_it
 
 if TYPE_CHECKING:
+    from perturb_mpm.engines import Accuracy
     from perturb_mpm.engines.gpu.solver import GpuSolver
-    from perturb_mpm.engines.protocol import Accuracy
-    from perturb_mpm.model.crf import DenseCRF
+    from perturb_mpm.model import DenseCRF
 
 __all__ = ["is_worth_it", "prepare"]
 

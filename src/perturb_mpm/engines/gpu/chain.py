@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from perturb_mpm.engines.cpu.lattice import Blur
+from perturb_mpm.engines.cpu import Blur
 from perturb_mpm.engines.gpu.combine_kernel import Sparse
 from perturb_mpm.engines.gpu.lattice import Lattice
-from perturb_mpm.model.kernels import Normalization
+from perturb_mpm.model import Normalization
 
 
 @dataclass

@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 
 from perturb_mpm.engines.gpu.chain import normalizers
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import Normalization
+from perturb_mpm.model import Grid, Normalization
 
 QUERIES = 128
 SOURCES = 64

@@ -7,9 +7,7 @@ import torch
 
 from perturb_mpm.engines.gpu.device import on_device
 from perturb_mpm.engines.gpu.lattice import interleaved
-from perturb_mpm.model.crf import PairwiseTerm
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import BilateralKernel, SpatialKernel
+from perturb_mpm.model import BilateralKernel, Grid, PairwiseTerm, SpatialKernel
 
 
 def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:

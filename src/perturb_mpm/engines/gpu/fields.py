@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.layout import Layout
 from perturb_mpm.engines.gpu.perturb_kernel import Fields, philox_twin
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.fields import SUPPORT, Axis, Field, node_lattices
-from perturb_mpm.noise.gumbel import INDEX_BITS, key_words
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.model import Grid
+from perturb_mpm.noise import (
+    INDEX_BITS,
+    SUPPORT,
+    Axis,
+    Field,
+    Perturbation,
+    key_words,
+    node_lattices,
+)
 
 MOST_AXES = 4
 NUMBERS_AT_ONCE = 2**26

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.layout import Layout
 from perturb_mpm.engines.gpu.update_kernel import Coupling
-from perturb_mpm.model.crf import PairwiseTerm
+from perturb_mpm.model import PairwiseTerm
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from perturb_mpm.engines.cpu.lattice import Blur
+from perturb_mpm.engines.cpu import Blur
 
 # Room in the keys for the neighbours of the outermost vertices.
 MARGIN = 8

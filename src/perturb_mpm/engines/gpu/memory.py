@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
+from perturb_mpm.engines import require
 from perturb_mpm.engines.gpu.layout import Layout
-from perturb_mpm.engines.memory import require
 
 
 class Needs(Protocol):
@@ -83,7 +83,7 @@ class Pool:
 DEFAULT_BATCH = 256
 # What is left of the budget for arrays that come and go.
 SHARE_OF_BUDGET = 0.9
-REMEDY = "use a larger memory_budget, a tighter mask, or larger sigmas"
+REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
 
 
 def bytes_for(layout: Layout, needs: Needs, item: int) -> int:

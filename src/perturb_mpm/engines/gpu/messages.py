@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from perturb_mpm.engines.cpu.chain import published_gain
-from perturb_mpm.engines.cpu.solver import BLURS
+from perturb_mpm.engines.cpu import BLURS, published_gain
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize
 from perturb_mpm.engines.gpu.combine_kernel import combine
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
@@ -18,8 +17,7 @@ from perturb_mpm.engines.gpu.memory import Room, require_for_build
 from perturb_mpm.engines.gpu.scale import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
 from perturb_mpm.engines.gpu.tiles import Tiles, make_tiles, rows_of
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.model.kernels import SpatialKernel
+from perturb_mpm.model import DenseCRF, SpatialKernel
 
 
 def lattice_filters(

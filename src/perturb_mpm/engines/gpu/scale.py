@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from perturb_mpm.engines.cpu.lattice import Blur
-from perturb_mpm.engines.cpu.scale import PART, ROWS, SCALES
+from perturb_mpm.engines.cpu import PART, ROWS, SCALES, Blur
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize, row_sums, splat_matrix
 from perturb_mpm.engines.gpu.combine_kernel import Sparse, combine
 from perturb_mpm.engines.gpu.lattice import Lattice, build

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.convergent import convergent_marginals
+from perturb_mpm.engines import (
+    Accuracy,
+    Change,
+    Problems,
+    Update,
+    change_between,
+    convergent_marginals,
+)
 from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
@@ -27,10 +34,8 @@ from perturb_mpm.engines.gpu.messages import (
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.gpu.votes_kernel import count_votes
-from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
-from perturb_mpm.model.crf import DenseCRF
-from perturb_mpm.noise.gumbel import key_words
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.noise import Perturbation, key_words
 
 LARGEST_HALF = 6e4
 CHANNELS_AT_ONCE = 32

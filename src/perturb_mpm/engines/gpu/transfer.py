@@ -6,7 +6,7 @@ import torch
 
 from perturb_mpm.engines.gpu.layout import Layout
 from perturb_mpm.engines.gpu.memory import Room
-from perturb_mpm.posterior.votes import FRACTION_BITS
+from perturb_mpm.posterior import FRACTION_BITS
 
 
 def load_energies(room: Room, b: int, energies: torch.Tensor, ceiling: float) -> None:

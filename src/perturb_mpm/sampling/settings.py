@@ -1,0 +1,128 @@
+"""How segmentations are sampled: one value object for every interface.
+
+A new parameter is a field here, with its check, and a keyword of ``perturb_mpm.sample``; settings
+files, the command line and the viewer take whatever fields there are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from perturb_mpm import checks
+from perturb_mpm.engines import MOST_ITERATIONS
+from perturb_mpm.noise import Field, Perturbation, checked_seed
+from perturb_mpm.posterior import Estimator, Precision
+
+Start = Literal["cold", "warm"]
+
+MOST_SAMPLES = 10**7  # of one run: beyond that even their volumes alone take gigabytes
+NOISE_SCALE: dict[str, float] = {"votes": 1.0, "conditional": 0.5}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many samples are drawn and by which law; see ``perturb_mpm.sample`` for each.
+
+    ``help`` in a field's metadata is what the command line says of its option, ``option`` the
+    option's type where it is another; a field without help has no option.
+    """
+
+    samples: int = field(
+        default=200,
+        metadata={"help": "How many segmentations to sample; with --until the most. Default 200."},
+    )
+    seed: int = field(
+        default=0,
+        metadata={"help": "Names the noise: the same seed gives the same files. Default 0."},
+    )
+    iterations: int = field(
+        default=10, metadata={"help": "Mean-field updates of each sample. Default 10."}
+    )
+    until: Precision | None = field(
+        default=None,
+        metadata={
+            "option": float,
+            "help": "Stop when every frequency is known to within this, as in 0.1, at 95 % for any "
+            "one voxel.",
+        },
+    )
+    estimator: Estimator = field(
+        default="votes",
+        metadata={"help": "How marginals are estimated: votes (the paper) or conditional."},
+    )
+    noise_scale: float | None = None
+    fields: tuple[Field, ...] = ()
+    start: Start = "cold"
+    antithetic: bool = False
+
+    def __post_init__(self) -> None:
+        checked: dict[str, Any] = {
+            "samples": checks.integer(self.samples, "samples", minimum=1, maximum=MOST_SAMPLES),
+            "seed": checked_seed(self.seed),
+            "iterations": checks.integer(
+                self.iterations, "iterations", minimum=0, maximum=MOST_ITERATIONS
+            ),
+            "until": _checked_until(self.until),
+        }
+        checks.choice(self.estimator, "estimator", get_args(Estimator))
+        checks.choice(self.start, "start", get_args(Start))
+        if self.noise_scale is not None:
+            checked["noise_scale"] = checks.number(self.noise_scale, "noise_scale", minimum=0)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "fields", self.perturbation.fields)
+        self._check_together()
+
+    @property
+    def scale(self) -> float:
+        """What the Gumbel noise is multiplied by."""
+        return NOISE_SCALE[self.estimator] if self.noise_scale is None else self.noise_scale
+
+    @property
+    def sharpness(self) -> float:
+        """β of τ² + 1/β² = 1: the noise left out of the votes is in the softmax instead."""
+        return 1.0 if self.estimator == "votes" else 1 / math.sqrt(1 - self.scale**2)
+
+    @property
+    def perturbation(self) -> Perturbation:
+        """The noise of these samples."""
+        return Perturbation(self.seed, self.scale, self.fields, self.antithetic)
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether anything but each voxel's own noise moves the samples."""
+        return any(each.scale > 0 for each in self.fields)
+
+    def describe(self) -> dict[str, object]:
+        """Return what the law of the samples depends on, as values that JSON can hold."""
+        return {
+            "iterations": self.iterations,
+            "perturbation": self.perturbation.describe(),
+            "sharpness": self.sharpness,
+            "start": self.start,
+            "until": None if self.until is None else asdict(self.until),
+        }
+
+    def _check_together(self) -> None:
+        if self.estimator == "conditional" and self.scale >= 1:
+            raise ValueError(
+                f'noise_scale must be below 1 with estimator "conditional", got {self.scale}: '
+                "0.5 is usual"
+            )
+        if self.until is not None and self.estimator != "votes":
+            raise ValueError(
+                f'until needs estimator "votes", got "{self.estimator}": it counts votes'
+            )
+        if self.until is not None and self.antithetic:
+            raise ValueError("until needs independent samples, got antithetic=True")
+
+
+def _checked_until(until: object) -> Precision | None:
+    """Return the precision; a plain number is its epsilon."""
+    if until is None or isinstance(until, Precision):
+        return until
+    if isinstance(until, int | float):
+        return Precision(checks.number(until, "until", positive=True, below=1))
+    raise TypeError(f"until must be a Precision or a number, got {type(until).__name__}")

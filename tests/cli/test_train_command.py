@@ -1,0 +1,116 @@
+"""The command that trains: what it writes, what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.tiny_cohort import write_cohort
+from perturb_mpm.cli import main
+from perturb_mpm.segmenter.boosting import BoostedTrees
+from perturb_mpm.segmenter.forest import RandomTrees
+from perturb_mpm.segmenter.model import SegmenterModel
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cohort(tmp_path_factory.mktemp("cohort"))
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as done:
+        main([str(each) for each in arguments])
+    return int(done.value.code or 0)
+
+
+def options(cohort: Path, output: Path) -> list[object]:
+    where = ("--data", cohort, "--layout", "brats", "--labels", "brats2021", "--output", output)
+    return [
+        "train",
+        *where,
+        "--folds",
+        3,
+        "--trees",
+        6,
+        "--seed",
+        0,
+        "--sequences",
+        "t1ce",
+        "flair",
+    ]
+
+
+def test_a_model_and_its_report_are_written(
+    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "model.skops"
+    assert run(*options(cohort, output), "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "model.report.json").read_text())
+    assert printed["dice"]["P3"]["enhancing tumour"] is None
+    assert set(printed["calibration_error"]) == {"before", "after"}
+    model = SegmenterModel.load(output)
+    assert model.sequences == ("t1c", "flair")
+    assert model.labels.values == (0, 1, 2, 4)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("random", 6), ("boosted", 6 * 4)])
+def test_trees_are_grown_as_asked(cohort: Path, tmp_path: Path, kind: str, count: int) -> None:
+    output = tmp_path / "model.skops"
+    assert run(*options(cohort, output), "--quiet", "--kind", kind) == 0
+    ensemble = SegmenterModel.load(output).ensemble
+    grown = RandomTrees if kind == "random" else BoostedTrees
+    assert all(isinstance(forest, grown) for forest in ensemble.forests)
+    assert [forest.count for forest in ensemble.forests] == [count] * 3
+
+
+def test_a_table_is_printed(
+    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*options(cohort, tmp_path / "model.skops")) == 0
+    printed = capsys.readouterr().out
+    assert "patients that the trees never saw" in printed
+    assert "power of the prior" in printed
+    assert "features used most" in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (("--folds", 2), "--folds must be at least 3, got 2"),
+        (("--trees", 0), "--trees must be at least 1, got 0"),
+        (("--seed", -1), "--seed must not be negative"),
+        (("--layout", "tree"), "--layout must be one of"),
+        (("--labels", "brats"), "--labels must be one of brats2021"),
+        (("--labels", "brats2023"), "must hold the label values 0, 1, 2, 3 alone, got 4"),
+        (("--sequences", "t1", "pd"), "pd is missing"),
+        (("--output", "nowhere/model.skops"), "--output must be a file in a folder that is there"),
+        (("--data", "nowhere"), "--data must be there, got nowhere"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(
+    cohort: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: tuple[object, ...],
+    words: str,
+) -> None:
+    given = options(cohort, tmp_path / "model.skops")
+    start = given.index(changes[0])
+    stop = next((i for i in range(start + 1, len(given)) if str(given[i])[:2] == "--"), len(given))
+    assert run(*given[:start], *changes, *given[stop:]) == 2
+    line = capsys.readouterr().err
+    assert words in line
+    assert line.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_cases_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from helpers.tiny_cohort import write_patient
+
+    for number in range(2):
+        write_patient(tmp_path / "cases", f"P{number}", number)
+    assert run(*options(tmp_path / "cases", tmp_path / "model.skops")) == 2
+    assert "at least 3 cases" in capsys.readouterr().err

@@ -1,0 +1,161 @@
+"""One case from prediction to rows: the right numbers, and what is not defined."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import perturb_mpm as pm
+from perturb_mpm.evaluation import (
+    default_regions,
+    evaluate_case,
+    from_marginals,
+    from_posterior,
+    from_samples,
+    summarise,
+)
+from perturb_mpm.evaluation.rows import Row
+
+SHAPE = (6, 5, 4)
+
+
+def sampled(seed: int = 0, samples: int = 8, labels: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).integers(labels, size=(samples, *SHAPE))
+
+
+def value(rows: list[Row], metric: str, region: str, domain: str = "brain") -> float:
+    found = [r for r in rows if (r.metric, r.region, r.domain) == (metric, region, domain)]
+    assert len(found) == 1
+    return found[0].value
+
+
+def test_samples_are_counted() -> None:
+    maps = sampled()
+    prediction = from_samples(maps, 3, (1.0, 1.0, 2.0))
+    expected = np.stack([(maps == label).mean(axis=0).ravel() for label in range(3)])
+    assert prediction.marginals == pytest.approx(expected)
+    assert prediction.volumes_mm3 is not None
+    assert prediction.volumes_mm3[2, 1] == 2 * (maps[2] == 1).sum()
+    ml = prediction.region_volumes_ml((1, 2))
+    assert ml is not None
+    assert ml[0] == pytest.approx(2 * (maps[0] > 0).sum() / 1000)
+
+
+def test_a_posterior_gives_three_predictions_of_one_segmentation() -> None:
+    generator = np.random.default_rng(1)
+    p = generator.dirichlet([1, 1, 1], size=SHAPE).transpose(3, 0, 1, 2)
+    crf = pm.DenseCRF(
+        unary=pm.unary_from_probabilities(p),
+        kernels=[pm.SpatialKernel(sigma=1.0, weight=1.0)],
+        spacing=(1.0, 1.0, 1.0),
+    )
+    posterior = pm.sample(crf, samples=12, seed=3, estimator="conditional", engine="reference")
+    names = ("votes", "conditional", "mean_field")
+    found = [from_posterior(posterior, name, labels_from="votes") for name in names]  # type: ignore[arg-type]
+    assert [each.name for each in found] == list(names)
+    assert all(np.array_equal(each.labels, found[0].labels) for each in found)
+    assert found[0].samples == 12
+    assert found[1].samples is None
+    assert found[2].volumes_mm3 is None
+    assert found[0].entropy_bits == pytest.approx(posterior.entropy_of("votes").ravel())
+
+
+def test_perfect_prediction() -> None:
+    truth = sampled(samples=1)[0]
+    one_hot = np.stack([truth == label for label in range(3)]).astype(float)
+    rows = evaluate_case(from_marginals(one_hot, (1, 1, 1)), truth, {"one": (1,), "any": (1, 2)})
+    assert value(rows, "dice", "any") == 1
+    assert value(rows, "hausdorff95_mm", "one") == 0
+    assert value(rows, "brier", "all labels") == 0
+    assert value(rows, "ece_top_label", "all labels") == 0
+    # There is no error to be found.
+    assert math.isnan(value(rows, "auroc", "one"))
+    assert math.isnan(value(rows, "sensitivity_above_0_bits", "all labels"))
+    assert value(rows, "specificity_above_0_bits", "all labels") == 1
+
+
+def test_nothing_but_errors() -> None:
+    truth = np.ones(SHAPE, dtype=int)
+    wrong = np.stack([np.ones(SHAPE), np.zeros(SHAPE)])
+    rows = evaluate_case(from_marginals(wrong, (1, 1, 1)), truth, {"one": (1,)})
+    assert value(rows, "dice", "one") == 0
+    assert value(rows, "sensitivity_above_0_bits", "one") == 0
+    assert math.isnan(value(rows, "specificity_above_0_bits", "one"))
+    assert value(rows, "auprc", "one") == 1  # every voxel is an error
+    assert value(rows, "negative_log_likelihood_nats", "all labels") == math.inf
+
+
+def test_an_empty_class_and_a_constant_map() -> None:
+    maps = np.zeros((4, *SHAPE), dtype=int)
+    rows = evaluate_case(from_samples(maps, 3, (1, 1, 1)), maps[0], {"one": (1,), "two": (2,)})
+    assert value(rows, "dice", "one") == 1
+    assert value(rows, "volume_true_ml", "two") == 0
+    assert value(rows, "volume_covered", "two") == 1
+    assert math.isnan(value(rows, "volume_cv", "one"))
+    assert math.isnan(value(rows, "auroc", "one", "union"))
+    assert math.isnan(value(rows, "ece_region", "one", "union"))
+
+
+def test_only_the_mask_counts() -> None:
+    mask = np.zeros(SHAPE, dtype=bool)
+    mask[1:4] = True
+    truth = sampled(2, 1)[0]
+    maps = np.repeat(truth[np.newaxis], 4, axis=0)
+    truth_outside = np.where(mask, truth, 0)
+    maps[:, ~mask] = 0
+    rows = evaluate_case(from_samples(maps, 3, (1, 1, 1), mask), truth_outside, {"one": (1,)})
+    assert value(rows, "dice", "one") == 1
+    assert value(rows, "volume_ml", "one") == pytest.approx((truth_outside == 1).sum() / 1000)
+
+
+def test_volume_coverage_by_hand() -> None:
+    maps = np.zeros((40, 100, 1, 1), dtype=int)
+    for row, size in enumerate(range(20, 60)):
+        maps[row, :size] = 1
+    truth = np.zeros((100, 1, 1), dtype=int)
+    truth[:30] = 1
+    prediction = from_samples(maps, 2, (10.0, 10.0, 10.0))
+    rows = evaluate_case(prediction, truth, {"one": (1,)})
+    assert value(rows, "volume_true_ml", "one") == 30
+    assert value(rows, "volume_covered", "one") == 1
+    assert value(rows, "volume_interval_width_ml", "one") == pytest.approx(39 * 0.95)
+    truth[:10] = 1
+    truth[10:] = 0
+    assert value(evaluate_case(prediction, truth, {"one": (1,)}), "volume_covered", "one") == 0
+
+
+def test_bad_input() -> None:
+    prediction = from_samples(sampled(), 3, (1, 1, 1))
+    with pytest.raises(ValueError, match=r"truth must have the prediction's shape \(6, 5, 4\)"):
+        evaluate_case(prediction, np.zeros((2, 2, 2), dtype=int), {"one": (1,)})
+    with pytest.raises(ValueError, match="truth must lie between 0 and 2"):
+        evaluate_case(prediction, np.full(SHAPE, 3), {"one": (1,)})
+    truth = np.zeros(SHAPE, dtype=int)
+    with pytest.raises(ValueError, match="regions must name at least one"):
+        evaluate_case(prediction, truth, {})
+    with pytest.raises(ValueError, match=r"regions\['one'\] must be different labels"):
+        evaluate_case(prediction, truth, {"one": (1, 1)})
+    with pytest.raises(ValueError, match=r"regions\['none'\] must be at least 1, got 0"):
+        evaluate_case(prediction, truth, {"none": (0,)})
+    with pytest.raises(ValueError, match="label_maps must lie between 0 and 1"):
+        from_samples(sampled(), 2, (1, 1, 1))
+    with pytest.raises(ValueError, match="sum to 1"):
+        from_marginals(np.full((2, *SHAPE), 0.2), (1, 1, 1))
+
+
+def test_default_regions() -> None:
+    assert default_regions(["background", "a", "b"]) == {"a": (1,), "b": (2,), "foreground": (1, 2)}
+    assert default_regions(["background", "a"]) == {"a": (1,)}
+
+
+def test_summaries_leave_undefined_cases_out() -> None:
+    rows = [
+        Row(str(i), "votes", "a", "brain", "dice", v) for i, v in enumerate([0.2, 0.6, math.nan])
+    ]
+    (summary,) = summarise(rows)
+    assert (summary.mean, summary.cases, summary.undefined) == (pytest.approx(0.4), 2, 1)
+    assert summary.sd == pytest.approx(np.std([0.2, 0.6], ddof=1))
+    (single,) = summarise(rows[:1])
+    assert math.isnan(single.sd)

@@ -1,0 +1,245 @@
+"""DICOM out: voxel by voxel on the slices of the series, whatever order the NIfTI is in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from helpers.dicom_series import (
+    COLUMNS,
+    ORIGIN,
+    ROWS,
+    SCHEME,
+    SLICES,
+    STEP,
+    TURN,
+    scanner_affine,
+    write_series,
+)
+from perturb_mpm.files.case import Geometry
+from perturb_mpm.files.dicom import check_series, codes_of, read_series, write_dicom
+from perturb_mpm.files.geometry import geometry_from_affine
+from perturb_mpm.files.source import InputError
+
+hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
+pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
+
+
+ORDERS = {
+    "as DICOM": [[0, 1], [1, 1], [2, 1]],
+    "rows turned round": [[0, 1], [1, -1], [2, 1]],
+    "everything turned": [[2, -1], [0, 1], [1, -1]],
+}
+
+
+def in_order(order: str) -> tuple[np.ndarray, np.ndarray, Geometry]:
+    """Return labels and entropy (X, Y, Z) in some voxel order, and where they are."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, (COLUMNS, ROWS, SLICES)).astype(np.uint8)
+    labels[:, :, 1] = 0  # a slice without segments
+    entropy = rng.uniform(0, np.log2(3), labels.shape).astype(np.float32)
+    turn = np.array(ORDERS[order])
+    affine = scanner_affine() @ nib.orientations.inv_ornt_aff(turn, labels.shape)
+    labels, entropy = (nib.orientations.apply_orientation(v, turn) for v in (labels, entropy))
+    return labels, entropy, geometry_from_affine(labels.shape, affine)
+
+
+def at_places(volume: np.ndarray, affine: np.ndarray) -> dict[tuple[float, ...], float]:
+    """Return place in mm -> value, the same for every voxel order."""
+    index = np.indices(volume.shape).reshape(3, -1)
+    places = np.round(nib.affines.apply_affine(affine, index.T), 2)
+    return dict(zip(map(tuple, places.tolist()), volume.ravel().tolist()))
+
+
+def affine_of(volume: Any) -> np.ndarray:
+    """Return highdicom's affine, which counts to the left and back, in NIfTI's directions."""
+    return np.diag([-1.0, -1.0, 1.0, 1.0]) @ volume.affine
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_labels_and_entropy_come_back_voxel_by_voxel(tmp_path: Path, order: str) -> None:
+    labels, entropy, geometry = in_order(order)
+    files = write_dicom(
+        tmp_path, write_series(tmp_path / "series"), labels, entropy, geometry, SCHEME
+    )
+    assert sorted(os.listdir(tmp_path)) == ["entropy.pmap.dcm", "labels.seg.dcm", "series"]
+
+    segmentation = hd.seg.segread(files["dicom_labels"])
+    found = segmentation.get_volume(combine_segments=True)
+    assert at_places(found.array, affine_of(found)) == at_places(labels, geometry.affine)
+
+    parametric = hd.pm.ParametricMap.from_dataset(pydicom.dcmread(files["dicom_entropy"]))
+    found = parametric.get_volume(dtype=np.float32)
+    assert at_places(found.array, affine_of(found)) == at_places(entropy, geometry.affine)
+
+
+def test_segments_carry_names_codes_and_the_users_values(tmp_path: Path) -> None:
+    labels, entropy, geometry = in_order("rows turned round")
+    series = write_series(tmp_path / "series")
+    files = write_dicom(tmp_path, series, labels, entropy, geometry, SCHEME)
+    segmentation = hd.seg.segread(files["dicom_labels"])
+    first, second = segmentation.SegmentSequence
+    assert (first.SegmentNumber, first.SegmentLabel) == (1, "necrosis")
+    assert first.SegmentedPropertyTypeCodeSequence[0].CodeMeaning == "Necrosis"
+    assert second.SegmentLabel == "enhancing tumour"
+    assert second.SegmentDescription == "value 4 in the label map"
+    assert segmentation.PatientID == "P01"
+    assert segmentation.FrameOfReferenceUID == "1.2.826.0.1.3680043.8.498.3"
+    parametric = pydicom.dcmread(files["dicom_entropy"])
+    (shared,) = parametric.SharedFunctionalGroupsSequence
+    mapping = shared.RealWorldValueMappingSequence[0]
+    assert mapping.MeasurementUnitsCodeSequence[0].CodeValue == "bit"
+    assert mapping.DoubleFloatRealWorldValueLastValueMapped == pytest.approx(np.log2(3))
+
+
+def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
+    labels, entropy, geometry = in_order("as DICOM")
+    series = write_series(tmp_path / "series")
+
+    def written(name: str, labels: np.ndarray) -> dict[str, bytes]:
+        (tmp_path / name).mkdir()
+        files = write_dicom(tmp_path / name, series, labels, entropy, geometry, SCHEME)
+        return {key: file.read_bytes() for key, file in files.items()}
+
+    first, second = written("1", labels), written("2", labels)
+    assert first == second
+    other = written("3", np.where(labels == 1, 2, labels))
+    assert other["dicom_labels"] != first["dicom_labels"]
+    assert other["dicom_entropy"] == first["dicom_entropy"]
+    numbers = [pydicom.dcmread(tmp_path / name / "labels.seg.dcm").SOPInstanceUID for name in "123"]
+    assert numbers[0] == numbers[1] != numbers[2]
+
+
+def test_the_grid_of_a_series_is_found(tmp_path: Path) -> None:
+    series = read_series(write_series(tmp_path / "series"))
+    assert series.geometry.shape == (COLUMNS, ROWS, SLICES)
+    np.testing.assert_allclose(series.geometry.affine, scanner_affine(), atol=1e-4)
+    assert [int(one.InstanceNumber) for one in series.slices] == [1, 2, 3, 4]
+
+
+def moved(geometry: Geometry, mm: float) -> Geometry:
+    affine = geometry.affine.copy()
+    affine[1, 3] += mm
+    return geometry_from_affine(geometry.shape, affine)
+
+
+def stripped(one: Any, _: int) -> None:
+    for name in ("PatientName", "PatientID", "PatientBirthDate", "StudyDate", "SliceThickness"):
+        delattr(one, name)
+
+
+def test_a_series_without_its_patients_name_is_taken(tmp_path: Path) -> None:
+    labels, entropy, geometry = in_order("as DICOM")
+    series = write_series(tmp_path / "series", stripped)
+    files = write_dicom(tmp_path, series, labels, entropy, geometry, SCHEME)
+    found = pydicom.dcmread(files["dicom_labels"])
+    assert found.PatientName == ""
+    (shared,) = found.SharedFunctionalGroupsSequence
+    assert shared.PixelMeasuresSequence[0].SliceThickness == pytest.approx(STEP, abs=1e-5)
+
+
+def test_a_volume_elsewhere_is_refused(tmp_path: Path) -> None:
+    labels, entropy, geometry = in_order("rows turned round")
+    series = write_series(tmp_path / "series")
+    check_series(series, geometry)
+    check_series(series, moved(geometry, 0.005))
+    for wrong in (
+        moved(geometry, 0.05),
+        geometry_from_affine(geometry.shape, np.eye(4)),
+        geometry_from_affine((COLUMNS, ROWS, SLICES + 1), geometry.affine),
+    ):
+        with pytest.raises(InputError, match=r"--dicom .* the series must lie on the grid of"):
+            check_series(series, wrong)
+    with pytest.raises(InputError, match="must lie on the grid"):
+        write_dicom(tmp_path, series, labels, entropy, moved(geometry, 1), SCHEME)
+    assert os.listdir(tmp_path) == ["series"]
+
+
+def missing_place(one: Any, k: int) -> None:
+    if k == 2:
+        del one.ImagePositionPatient
+
+
+def no_frame(one: Any, _: int) -> None:
+    del one.FrameOfReferenceUID
+
+
+def gap(one: Any, k: int) -> None:
+    if k == 3:
+        one.ImagePositionPatient = [round(float(v), 6) for v in ORIGIN + TURN[:, 2] * STEP * 5]
+
+
+def twice(one: Any, k: int) -> None:
+    if k == 1:
+        one.ImagePositionPatient = [round(float(v), 6) for v in ORIGIN]
+
+
+def two_series(one: Any, k: int) -> None:
+    if k == 1:
+        one.SeriesInstanceUID += ".9"
+
+
+def other_size(one: Any, k: int) -> None:
+    if k == 1:
+        one.PixelSpacing = [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (missing_place, "IM002.dcm has no ImagePositionPatient"),
+        (no_frame, "IM001.dcm has no FrameOfReferenceUID"),
+        (gap, r"same distance from one to the next, got 2.5 to 7.5 mm"),
+        (twice, r"same distance from one to the next, got 0 to 5 mm; .* there twice"),
+        (two_series, "must hold the files of one DICOM series, got 2 series"),
+        (other_size, "all slices must have one PixelSpacing"),
+    ],
+)
+def test_a_series_that_is_no_grid(
+    tmp_path: Path, spoil: Callable[[Any, int], None], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_series(write_series(tmp_path / "series", spoil))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_dicom(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("nothing")
+    with pytest.raises(InputError, match="must hold the files of one DICOM series, got 0 series"):
+        read_series(tmp_path)
+    with pytest.raises(InputError, match="must be a folder with a DICOM series"):
+        read_series(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("NCR", "Necrosis"),
+        ("necrotic tumour core", "Necrosis"),
+        ("peritumoral_edema", "Edema"),
+        ("oedema", "Edema"),
+        ("ET", "Neoplasm"),
+        ("enhancing_tumor", "Neoplasm"),
+        ("whole tumour (rest)", "Neoplasm"),
+        ("white matter", "White Matter"),
+        ("CSF", "Cerebrospinal Fluid"),
+        ("label_4", "Lesion"),
+    ],
+)
+def test_codes_follow_the_words(name: str, meaning: str) -> None:
+    assert codes_of(name)[1].meaning == meaning
+
+
+def test_codes_are_those_of_the_standard() -> None:
+    codes = pydicom.sr.codedict.codes.SCT
+    names = ("necrosis", "oedema", "cyst", "tumour", "white matter", "grey matter", "csf", "?")
+    for name in (*names, "haemorrhage"):
+        for code in codes_of(name):
+            key = code.meaning.replace(" ", "")
+            assert getattr(codes, key).value == code.value

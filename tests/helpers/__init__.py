@@ -1,0 +1,1 @@
+"""What several tests share: made-up problems, files and patients, and a browser."""

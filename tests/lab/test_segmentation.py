@@ -1,0 +1,252 @@
+"""``python -m lab segmentation``: forest, default and tuned CRF on patients left out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lab.__main__ import main
+from lab.segmentation import left_out as experiment
+from lab.segmentation.left_out import HeldOutProbabilities
+from lab.segmentation.patients import Turn, load_turn, save_turn
+from lab.segmentation.run import reproduce_segmentation
+from lab.segmentation.segmentation_page import overlap_findings, table, volume_csv
+from lab.segmentation.summary import (
+    FIELDS,
+    calibration_rows,
+    chosen_settings,
+    log_scores,
+    mean_dice,
+    normal_crps,
+    overlap_rows,
+    volume_scores,
+    with_fields,
+)
+from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.learning.fields import FieldSetting
+from perturb_mpm.segmenter.calibration import Calibration
+from perturb_mpm.segmenter.feature_store import TrainingCase
+
+METHODS = (
+    "forest",
+    "CRF, default",
+    "CRF, tuned for overlap",
+    "CRF, tuned for both",
+    "CRF, tuned for likelihood",
+    "votes, tuned for both",
+)
+
+
+def call(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as ending:
+        main(["segmentation", *arguments])
+    return ending.value.code
+
+
+def turn(name: str, dice: float, truth: float, sampled: list[float]) -> dict[str, Any]:
+    """One patient with one region, whose tuned CRF finds 20 ml."""
+    curve = {"confidence": [None, 0.8], "accuracy": [None, 0.6], "voxels": [0, 10]}
+    fields = [
+        {
+            "length_mm": length,
+            "shared": shared,
+            "own": 0.0,
+            "crps": {"all": crps},
+            "log_score_nats": log_score,
+            "volumes_ml": {"all": volumes},
+            "dice": {"all": dice - 0.1},
+            "reliability": curve,
+            "near_log_score_nats": 0.25,
+        }
+        for length, shared, crps, log_score, volumes in (
+            ("inf", 0.0, 0.5, 0.2, [20.0, 20.0]),
+            ("inf", 2.0, 0.2, 0.1, sampled),
+            (30.0, 2.0, 0.3, 0.1, sampled),
+        )
+    ]
+    return {
+        "patient": name,
+        "truth_ml": {"all": truth},
+        "volume_ml": {method: {"all": 20.0} for method in METHODS},
+        "dice": {method: {"all": dice if method != "forest" else 0.5} for method in METHODS},
+        "reliability": dict.fromkeys(METHODS, curve),
+        "log_score_nats": dict.fromkeys(METHODS, 0.3),
+        "fields": fields,
+    }
+
+
+TURNS = with_fields(
+    [
+        turn("a", 0.6, 30.0, [10.0, 40.0]),
+        turn("b", 0.8, 10.0, [15.0, 40.0]),
+        turn("c", 0.7, 25.0, [10.0, 40.0]),
+    ]
+)
+
+
+def test_means_and_errors_by_hand() -> None:
+    rows = overlap_rows(TURNS)
+    assert mean_dice(rows, "forest") == {"all": 0.5}
+    assert mean_dice(rows, "CRF, default")["all"] == pytest.approx(0.7)
+    assert calibration_rows(TURNS)[0].pooled_ece == pytest.approx(0.2)
+    assert "Tuned for both the CRF is worse than the forest in no region's mean." in (
+        overlap_findings(TURNS)
+    )
+    assert mean_dice(rows, FIELDS)["all"] == pytest.approx(0.6)
+    assert calibration_rows(TURNS)[-1].map == FIELDS
+    assert calibration_rows(TURNS)[-1].log_score_nats == 0.25
+    worse = with_fields([turn("a", 0.4, 30.0, [10.0, 40.0]), turn("b", 0.4, 30.0, [10.0, 40.0])])
+    assert "Tuned for both the CRF is worse than the forest for: all." in overlap_findings(worse)
+
+
+def test_each_patients_setting_is_chosen_on_the_others() -> None:
+    best = FieldSetting(math.inf, 2.0, 0.0)
+    assert chosen_settings(TURNS) == [best] * 3
+    odd = json.loads(json.dumps(TURNS))
+    odd[0]["fields"][1]["crps"]["all"] = 5.0  # only the others of "a" still prefer it
+    assert chosen_settings(odd) == [
+        best,
+        FieldSetting(30.0, 2.0, 0.0),
+        FieldSetting(30.0, 2.0, 0.0),
+    ]
+    assert log_scores(TURNS) == pytest.approx((0.2, 0.1))
+
+
+def test_volumes_by_hand() -> None:
+    found = volume_scores(TURNS)
+    assert [row.inside for row in found] == [True, False, True]
+    assert not any(row.inside_without_fields for row in found)
+    errors = [math.log(11 / 21), math.log(26 / 21)]  # of "b" and "c"
+    width = math.sqrt(sum(error**2 for error in errors) / 2)
+    assert found[0].crps_fixed_width == pytest.approx(
+        normal_crps(math.log(21), width, math.log(31))
+    )
+    assert found[0].crps == 0.2
+    assert found[0].crps_without_fields == 0.5
+
+
+def test_tables_are_csv() -> None:
+    rows = list(csv.DictReader(io.StringIO(table(TURNS))))
+    assert len(rows) == 3 * (len(METHODS) + 1)
+    assert rows[0] == {
+        "patient": "a",
+        "method": "forest",
+        "region": "all",
+        "dice": "0.5",
+        "volume_ml": "20",
+        "truth_ml": "30",
+    }
+    volumes = list(csv.DictReader(io.StringIO(volume_csv(TURNS))))
+    assert volumes[1]["inside"] == "0"
+    assert volumes[0]["length_mm"] == "inf"
+
+
+def test_a_turn_survives_the_disk(tmp_path: Path) -> None:
+    shares = np.random.default_rng(0).dirichlet(np.ones(3), size=50).astype(np.float32)
+    save_turn(tmp_path / "a.npz", Turn("a", shares, shares[::-1], {"b": shares}))
+    found = load_turn(tmp_path / "a.npz", "a")
+    np.testing.assert_allclose(found.raw, shares, atol=2e-5)
+    np.testing.assert_allclose(found.probabilities, shares[::-1], atol=2e-5)
+    np.testing.assert_allclose(found.tuning["b"], shares, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_the_command_on_made_up_patients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("--quick", "--quiet", "--json", "--output", str(tmp_path / "out")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["method"] for row in found["overlap"]} >= set(METHODS)
+    assert {Path(file).name for file in found["files"]} == {
+        *("segmentation.csv", "volumes.csv", "segmentation.md"),
+        *("calibration.png", "volumes.png"),
+    }
+    page = (tmp_path / "out" / "segmentation.md").read_text()
+    assert "3 made-up patients" in page
+    dice = {(row["method"], row["region"]): row["mean_dice"] for row in found["overlap"]}
+    assert dice["CRF, tuned for both", "whole tumour"] > 0.5
+    # What is done is not done again: the measurements are read from the folder.
+    file = min((tmp_path / "out" / "turns").glob("*.json"))
+    changed = json.loads(file.read_text())
+    changed["dice"]["forest"]["whole tumour"] = 0.0
+    file.write_text(json.dumps(changed))
+    assert call("--quick", "--quiet", "--json", "--output", str(tmp_path / "out")) == 0
+    again = json.loads(capsys.readouterr().out)
+    lower = {(row["method"], row["region"]): row["mean_dice"] for row in again["overlap"]}
+    assert lower["forest", "whole tumour"] < dice["forest", "whole tumour"]
+
+
+def write_patients(folder: Path, count: int) -> dict[str, NDArray[np.uint8]]:
+    """Files in the BraTS layout: a ball of three labels in a brain of 12³ voxels."""
+    affine = np.diag([4.0, 4.0, 4.0, 1.0])
+    maps = {}
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        radius = np.sqrt(((np.indices((12, 12, 12)) - 5.5 - 0.3 * number) ** 2).sum(axis=0))
+        labels = np.select([radius < 1.5, radius < 2.5, radius < 4], [1, 4, 2], 0).astype(np.uint8)
+        name = f"P{number}"
+        (folder / name).mkdir(parents=True)
+        for sequence in ("t1", "t1ce", "t2", "flair"):
+            image = 10.0 + labels + rng.normal(0, 0.5, labels.shape)
+            image[0] = 0.0  # outside the brain
+            path = folder / name / f"{name}_{sequence}.nii.gz"
+            save_nifti(path, image.astype(np.float32), affine)
+        save_nifti(folder / name / f"{name}_seg.nii.gz", labels, affine)
+        maps[name] = labels
+    return maps
+
+
+def test_patients_from_files_are_measured_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps = write_patients(tmp_path / "data", 3)
+
+    def answers(cases: Sequence[TrainingCase], n_labels: int, **options: Any) -> Iterator[Any]:
+        labels = {case.name: case.read().labels for case in cases}
+        said = {
+            name: (0.7 * np.eye(n_labels)[x] + 0.3 / n_labels).astype(np.float32)
+            for name, x in labels.items()
+        }
+        for test in options["tests"]:
+            others = {name: each for name, each in said.items() if name != test}
+            yield HeldOutProbabilities(
+                test, said[test], said[test], others, Calibration((1.0,) * 4)
+            )
+
+    monkeypatch.setattr(experiment, "held_out_probabilities", answers)
+    (tmp_path / "out").mkdir()
+    outcome = reproduce_segmentation(tmp_path / "data", tmp_path / "out", quick=True)
+    assert [found["patient"] for found in outcome.turns] == ["P0", "P1", "P2"]
+    for found in outcome.turns:
+        inside = maps[found["patient"]][1:]  # the brain
+        assert found["truth_ml"]["whole tumour"] == pytest.approx((inside > 0).sum() * 0.064)
+        assert found["truth_ml"]["enhancing"] == pytest.approx((inside == 4).sum() * 0.064)
+        assert found["dice"]["forest"] == {"whole tumour": 1.0, "core": 1.0, "enhancing": 1.0}
+        assert len(found["fields"]) == 3
+        volumes = found["fields"][1]["volumes_ml"]["whole tumour"]
+        assert len(volumes) == 4
+    assert "3 patients of data" in outcome.page
+    assert "trees that saw neither the patient they speak of" in outcome.page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--seed", "-1"], "--seed must not be negative, got -1"),
+        (["--data", "nowhere"], "--data must be a folder of patients, got nowhere"),
+    ],
+)
+def test_bad_options_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert call(*arguments) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,243 @@
+"""The page: complete without scripts, needs nothing from elsewhere, and shows text as text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.browser import open_page
+from helpers.report_cases import report_case
+from perturb_mpm.report.data import ReportData, Snapshot
+from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.report import render_report, write_report
+
+NARROW = "reflect voxel noise alone and are far too narrow"
+SECTIONS = ["slices", "regions", "volumes", "settling", "truth", "viewer", "parameters", "glossary"]
+
+
+def full_case(**changes: Any) -> ReportData:
+    data = report_case(**changes)
+    return replace(data, truth=np.roll(data.labels, 1, axis=0), warnings=("Look twice.",))
+
+
+def page(data: ReportData) -> str:
+    return render_report(data, viewer=False)
+
+
+def text_of(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
+
+
+def test_sections_stand_in_the_order_a_reader_needs_them() -> None:
+    html = render_report(full_case())
+    found = re.findall(r'<section id="(\w+)"', html)
+    assert found == SECTIONS
+    assert text_of(html).index("Bright = the sampled") < text_of(html).index("Look twice.")
+
+
+def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
+    labels = np.zeros((10, 10, 10), dtype=np.uint8)
+    labels[0] = 2  # 100 voxels of 12 mm³
+    volumes = np.zeros((40, 4))
+    volumes[:, 2] = np.linspace(1000.0, 2000.0, 40)
+    classes = np.zeros((10, 10, 10), dtype=np.uint8)
+    classes[0, :5], classes[1, 0] = 2, 1  # 50 and 10 voxels
+    text = text_of(
+        page(report_case((10, 10, 10), labels=labels, volumes_mm3=volumes, uncertainty=classes))
+    )
+    assert "oedema 1.20 ml 1.02 – 1.98 ml in 95 % of samples" in text
+    assert "uncertain voxels 0.60 ml 0.12 ml undecided" in text
+    assert "samples 40 seed 11" in text
+
+
+def test_only_independent_noise_is_called_too_narrow() -> None:
+    assert text_of(page(report_case())).count(NARROW) == 1
+    with_fields = report_case(independent_noise=False, perturbation="Fields of 20 mm.")
+    text = text_of(page(with_fields))
+    assert NARROW not in text
+    assert "too narrow" not in text
+    assert "Perturbation: Fields of 20 mm." in text
+
+
+def test_region_rows_tell_the_viewer_where_to_go() -> None:
+    data = report_case()
+    rows = re.findall(
+        r'<tr tabindex="0" class="region" data-rank="(\d+)" data-mm="(.*?)" data-voxel="(.*?)"',
+        page(data),
+    )
+    regions = uncertain_regions(data)
+    assert regions
+    assert rows == [
+        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel))) for r in regions
+    ]
+
+
+def test_nothing_comes_from_elsewhere() -> None:
+    html = page(full_case())
+    assert "http:" not in html
+    assert "https:" not in html
+    for whole in (html, render_report(full_case())):
+        addresses = re.findall(r"""\b(?:src|href|action|poster)\s*=\s*["']?([^"'\s>]+)""", whole)
+        assert addresses
+        assert [a for a in addresses if not a.startswith(("data:", "#"))] == []
+        assert re.findall(r"(?:url\(|@import)", whole.split("</style>")[0]) == []
+        assert "default-src 'none'" in whole.replace("&#39;", "'")
+
+
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"
+
+
+def test_text_is_shown_as_text() -> None:
+    data = full_case(
+        title=HOSTILE,
+        label_names=("a", HOSTILE, "b", '"><b>'),
+        images={HOSTILE: np.zeros((20, 24, 16), dtype=np.float32)},
+        perturbation=HOSTILE,
+        parameters={HOSTILE: HOSTILE, "list": [HOSTILE]},
+    )
+    data = replace(data, warnings=(HOSTILE,))
+    for html in (page(data), render_report(data)):
+        assert "<script>alert" not in html
+        assert "<img src=x" not in html
+        assert '"><b>' not in html
+    assert page(data).count("&lt;script&gt;alert") >= 8
+
+
+@pytest.mark.parametrize("shape", [(20, 24, 1), (20, 24), (1, 1, 1), (3, 1, 4)])
+def test_flat_volumes_have_a_page(shape: tuple[int, ...]) -> None:
+    html = render_report(full_case(shape=shape))
+    assert 'class="slice ' in html
+
+
+def test_a_page_without_anything_uncertain_says_so() -> None:
+    blank = np.zeros((20, 24, 16), dtype=np.float32)
+    data = report_case(
+        entropy=blank,
+        uncertainty=blank.astype(np.uint8),
+        snapshots=(Snapshot(40, blank),),
+        volumes_mm3=np.zeros((0, 4)),
+        sampled_labels=np.zeros((0, 20, 24, 16), dtype=np.uint8),
+        images={},
+        parameters={},
+    )
+    html = page(data)
+    assert "No voxel is uncertain" in html
+    assert 'id="settling"' not in html
+    assert 'id="truth"' not in html
+
+
+def test_an_empty_mask_has_a_page() -> None:
+    blank = np.zeros((20, 24, 16), dtype=np.uint8)
+    empty = {"mask": blank > 0, "labels": blank, "uncertainty": blank}
+    html = page(full_case(**empty, entropy=blank.astype(np.float32)))
+    assert "No voxel inside the mask carries a wrong label" in html
+
+
+def test_a_single_label_is_not_added_up() -> None:
+    two = report_case()
+    two = replace(
+        two,
+        labels=(two.labels > 0).astype(np.uint8),
+        marginals=np.stack([two.marginals[0], two.marginals[1:].sum(axis=0)]),
+        label_names=("background", "lesion"),
+        label_values=(0, 1),
+        volumes_mm3=two.volumes_mm3[:, :2],
+    )
+    text = text_of(page(two))
+    assert "all labels" not in text
+    assert "scale of entropy from 0 to 1 bits" in page(two)
+    assert "segmentation into 1 label and" in text
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    wrong = {
+        "entropy must have the mask's shape": {"entropy": np.zeros((2, 2, 2), dtype=np.float32)},
+        "image 'T2' must have": {"images": {"T2": np.zeros((20, 24, 15), dtype=np.float32)}},
+        "label_values must hold the 4 labels": {"label_values": (0, 1)},
+        "colour_map must be one of": {"colour_map": "rainbow"},
+        "affine must be": {"affine": np.zeros((4, 4))},
+        "mask must have two or three axes": {"mask": np.ones(4, dtype=bool)},
+    }
+    for message, change in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            write_report(tmp_path / "report.html", replace(report_case(), **change))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one.html", "two.html"):
+        write_report(tmp_path / name, full_case())
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(path, full_case(title=HOSTILE))
+    return path
+
+
+def test_the_browser_would_see_a_request_and_an_error(tmp_path: Path) -> None:
+    leaky = tmp_path / "leaky.html"
+    leaky.write_text('<img src="http://example.org/a.png"><script>throw Error("oh")</script>')
+    with open_page(leaky) as opened:
+        assert opened.requests == ["http://example.org/a.png"]
+        assert any("oh" in error for error in opened.errors)
+
+
+def test_the_page_reads_without_scripts(written: Path) -> None:
+    with open_page(written, javascript=False) as opened:
+        pictures = opened.page.evaluate(
+            "Array.from(document.images, i => [i.complete, i.naturalWidth, i.naturalHeight])"
+        )
+        assert len(pictures) > 20
+        assert all(done and w > 0 and h > 0 for done, w, h in pictures)
+        assert opened.page.inner_text("h1") == HOSTILE
+        for width in (1280, 800, 400):
+            opened.page.set_viewport_size({"width": width, "height": 900})
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+            slices = opened.page.locator("#slices .slice")
+            boxes = [each.bounding_box() for each in slices.all()]
+            assert len(boxes) >= 3
+            assert all(box is not None and box["width"] > 150 for box in boxes)
+        assert opened.requests == []
+        assert opened.errors == []
+
+
+def test_layers_are_chosen_without_scripts(written: Path) -> None:
+    with open_page(written, javascript=False) as opened:
+        place = opened.page.locator("#slices .slice").first
+
+        def shown() -> list[bool]:
+            names = (".sequence-0", ".sequence-1", ".overlay", ".outlines")
+            return [place.locator(name).is_visible() for name in names]
+
+        assert shown() == [True, False, True, True]
+        opened.page.get_by_label("FLAIR").first.check()
+        assert shown() == [False, True, True, True]
+        opened.page.locator("#show-overlay").uncheck()
+        opened.page.locator("#show-outlines").uncheck()
+        assert shown() == [False, True, False, False]
+
+
+def test_a_click_and_a_key_on_a_region_ask_for_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, full_case(), viewer=False)
+    with open_page(path) as opened:
+        opened.page.evaluate(
+            "window.asked = []; window.addEventListener('pmpm:goto', e => asked.push(e.detail.mm))"
+        )
+        row = opened.page.locator("tr.region").first
+        row.click()
+        row.focus()
+        opened.page.keyboard.press("Enter")
+        centre = list(uncertain_regions(report_case())[0].centre_mm)
+        assert opened.page.evaluate("window.asked") == [centre, centre]
+        assert opened.requests == []
+        assert opened.errors == []

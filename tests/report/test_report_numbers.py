@@ -1,0 +1,153 @@
+"""The figures of a report against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from helpers.report_cases import report_case
+from perturb_mpm.report import words
+from perturb_mpm.report.data import Snapshot
+from perturb_mpm.report.truth import compare_with_truth
+from perturb_mpm.report.volumes import (
+    LabelVolume,
+    changes_bits,
+    label_volumes,
+    round_ticks,
+    settling_curve,
+    shown_snapshots,
+    volume_histogram,
+)
+
+SHAPE = (4, 5, 6)
+
+
+def test_volumes_of_the_map_the_samples_and_the_truth() -> None:
+    labels = np.zeros(SHAPE, dtype=np.uint8)
+    labels[0], labels[1, 0] = 1, 2  # 30 and 6 voxels of 12 mm³
+    truth = np.zeros(SHAPE, dtype=np.uint8)
+    truth[0, 0] = 1
+    samples = np.array([[0.0, 1000.0, 10.0, 0.0], [0.0, 3000.0, 30.0, 0.0]])
+    rows = label_volumes(report_case(SHAPE, labels=labels, truth=truth, volumes_mm3=samples))
+    assert [row.value for row in rows] == [1, 2, 4, None]
+    assert [row.mpm_ml for row in rows] == pytest.approx([0.36, 0.072, 0.0, 0.432])
+    assert [row.truth_ml for row in rows] == pytest.approx([0.072, 0.0, 0.0, 0.072])
+    assert [row.median_ml for row in rows] == pytest.approx([2.0, 0.02, 0.0, 2.02])
+    assert rows[0].interval_ml == pytest.approx((1.05, 2.95))
+    assert rows[0].coefficient_of_variation == pytest.approx(math.sqrt(2.0) / 2.0)
+    assert math.isnan(rows[2].coefficient_of_variation)
+
+
+def test_a_histogram_counts_every_sample_and_reaches_the_label_map() -> None:
+    samples = np.array([10.0, 10.0, 10.0, 12.0])
+    chart = volume_histogram(LabelVolume("x", 1, 14.0, samples))
+    assert chart is not None
+    assert [bar.height for bar in chart.bars] == pytest.approx([100.0, 100.0 / 3.0])
+    assert 0.0 < chart.low <= chart.median < chart.high < chart.mpm < 100.0
+    # The axis runs from 9.76 to 14.24.
+    assert chart.mpm == pytest.approx(100.0 * (14.0 - 9.76) / 4.48)
+    assert chart.median == pytest.approx(100.0 * 0.24 / 4.48)
+
+
+def test_equal_volumes_that_rounding_sets_apart() -> None:
+    almost = np.nextafter(0.3, 1.0)
+    chart = volume_histogram(LabelVolume("x", 1, 0.3, np.full(8, almost)))
+    assert chart is not None
+    (bar,) = chart.bars
+    assert bar.height == 100
+
+
+@pytest.mark.parametrize("samples", [[], [0.0], [5.0, 5.0]])
+def test_a_histogram_of_few_or_equal_samples(samples: list[float]) -> None:
+    chart = volume_histogram(LabelVolume("x", 1, 5.0, np.array(samples)))
+    assert (chart is None) == (not samples)
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert [text for _, text in round_ticks(108.0, 181.0)] == ["120", "140", "160", "180"]
+    assert [text for _, text in round_ticks(0.0, 2.0)] == ["0.0", "0.5", "1.0", "1.5", "2.0"]
+    assert [text for _, text in round_ticks(3.141, 3.149)] == ["3.142", "3.144", "3.146", "3.148"]
+
+
+def test_how_far_each_snapshot_is_from_the_last() -> None:
+    final = np.zeros(SHAPE, dtype=np.float32)
+    final[0, 0, :4] = 1.0
+    early = final.copy()
+    early[0, 0, 0], early[0, 0, 1] = 0.5, 0.0
+    data = report_case(SHAPE, snapshots=(Snapshot(10, early), Snapshot(50, final)))
+    assert changes_bits(data) == [(10, pytest.approx(0.375)), (50, 0.0)]
+    agreed = np.zeros(SHAPE, dtype=np.float32)
+    same = report_case(SHAPE, snapshots=(Snapshot(1, agreed), Snapshot(2, agreed)))
+    assert changes_bits(same) == [(1, 0.0), (2, 0.0)]
+    assert settling_curve(changes_bits(same)).points == ((0.0, 0.0), (100.0, 0.0))
+
+
+def test_five_snapshots_at_most_and_always_the_last() -> None:
+    blank = np.zeros(SHAPE, dtype=np.float32)
+    many = tuple(Snapshot(n, blank) for n in (5, 10, 25, 50, 75, 100, 200, 400))
+    assert [s.samples for s in shown_snapshots(many)] == [10, 25, 50, 100, 400]
+    assert shown_snapshots(many[:3]) == many[:3]
+
+
+def test_what_uncertainty_says_about_errors() -> None:
+    truth = np.zeros(SHAPE, dtype=np.uint8)
+    truth[0] = 1  # 30 voxels
+    labels = truth.copy()
+    labels[0, 0] = 0  # 6 of them missed
+    labels[1, 0, :2] = 2  # and 2 invented
+    uncertain = np.zeros(SHAPE, dtype=np.uint8)
+    uncertain[0, 0, :3] = 2  # 3 of the 8 errors
+    uncertain[3, 0, :4] = 2  # and 4 right ones of 112
+    found = compare_with_truth(report_case(SHAPE, labels=labels, uncertainty=uncertain), truth)
+    assert found.dice == (
+        ("necrosis", pytest.approx(2 * 24 / 54)),
+        ("oedema", 0.0),
+        ("enhancing", None),
+    )
+    assert (found.wrong, found.wrong_share) == (8, pytest.approx(8 / 120))
+    assert found.wrong_ml == pytest.approx(8 * 12 / 1000)
+    assert found.flagged_of_wrong == pytest.approx(3 / 8)
+    assert found.flagged_of_right == pytest.approx(4 / 112)
+    assert found.wrong_of_flagged == pytest.approx(3 / 7)
+
+
+def test_voxels_outside_the_mask_are_neither_right_nor_wrong() -> None:
+    mask = np.zeros(SHAPE, dtype=bool)
+    mask[0] = True
+    truth = np.ones(SHAPE, dtype=np.uint8)
+    found = compare_with_truth(report_case(SHAPE, mask=mask, labels=truth), truth)
+    assert (found.wrong, found.flagged_of_wrong) == (0, None)
+
+
+def test_numbers_in_words() -> None:
+    assert [words.ml(x) for x in (0.0, 0.0123, 0.123, 9.87, 45.678, 1234.5)] == [
+        "0",
+        "0.012",
+        "0.12",
+        "9.87",
+        "45.7",
+        "1234",
+    ]
+    assert words.interval_ml(23.12, 23.14) == "23.12 – 23.14"
+    assert words.interval_ml(0.5, 0.75) == "0.50 – 0.75"
+    assert words.percent(None) == words.percent(math.nan) == words.ml(math.nan) == "–"
+
+
+def test_parameters_are_laid_out_flat_with_exact_numbers() -> None:
+    parameters = {
+        "seed": 3,
+        "kernels": [{"sigma_mm": 3.0}, {"sigma_mm": 0.1 + 0.2}],
+        "run": {"resumed": False, "images": ["a", "b"], "mask": None},
+    }
+    assert list(words.rows_of(parameters)) == [
+        ("seed", "3"),
+        ("kernels 1 · sigma_mm", "3.0"),
+        ("kernels 2 · sigma_mm", "0.30000000000000004"),
+        ("run · resumed", "no"),
+        ("run · images", "a, b"),
+        ("run · mask", "–"),
+    ]
+    assert words.find_parameter({"sampling": {"seed": 5}}, "seed") == "5"
+    assert words.find_parameter({}, "seed") is None

@@ -1,0 +1,152 @@
+"""Settings of a run: what a TOML file may say, and what it is told where it is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perturb_mpm.noise.fields import Field
+from perturb_mpm.run import settings as module
+from perturb_mpm.run.settings import (
+    KernelSettings,
+    RunSettings,
+    read_settings,
+    settings_from_tables,
+    settings_from_text,
+    settings_text,
+    write_settings,
+)
+
+EVERYTHING = RunSettings().changed(
+    samples=300,
+    seed=7,
+    iterations=8,
+    until=0.2,
+    noise_scale=0.9,
+    temperature=1.5,
+    clip=1e-4,
+    bias=(0.0, 0.25, -0.5),
+    kernels=(
+        KernelSettings("spatial", (1.0, 1.0, 3.0), 2.0, normalization="none"),
+        KernelSettings("bilateral", 10, 3, (0.5, 0.2), compatibility=((0, 1, 2),) * 3),
+    ),
+    fields=(Field(math.inf, 1.0, [1, 2]), Field(30.0, 0.5)),
+    engine="cpu",
+    accuracy="exact",
+    threads=2,
+    memory="2 GB",
+    colour_map="jet",
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [RunSettings(), EVERYTHING, RunSettings(kernels=())],
+    ids=["defaults", "everything", "no kernels"],
+)
+def test_what_is_written_is_read_back(settings: RunSettings, tmp_path: Path) -> None:
+    write_settings(tmp_path / "tuned.toml", settings, "learned from 9 cases\n\nby tune")
+    assert read_settings(tmp_path / "tuned.toml") == settings
+    text = (tmp_path / "tuned.toml").read_text()
+    assert text.startswith("# learned from 9 cases\n#\n# by tune\n")
+    assert settings_from_text(settings_text(settings)) == settings
+
+
+def test_the_documented_file_is_accepted_and_shows_the_defaults() -> None:
+    lines = (module.__doc__ or "").splitlines()
+    text = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    documented = settings_from_tables(tomllib.loads(text))
+    plain = RunSettings()
+    for name in ("samples", "seed", "iterations", "estimator", "start", "antithetic"):
+        assert getattr(documented.sampling, name) == getattr(plain.sampling, name), name
+    for name in ("temperature", "clip", "colour_map"):
+        assert getattr(documented, name) == getattr(plain, name), name
+    assert documented.compute.engine == plain.compute.engine
+    assert documented.compute.accuracy == plain.compute.accuracy
+    for ours, default in zip(documented.kernels, plain.kernels):
+        assert (ours.kind, ours.sigma_space, ours.weight) == (
+            default.kind,
+            default.sigma_space,
+            default.weight,
+        )
+        assert ours.sigma_intensity_sd == default.sigma_intensity_sd
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    assert settings_from_tables({}) == RunSettings()
+    only = settings_from_tables({"unary": {"temperature": 2}})
+    assert only == RunSettings(temperature=2.0)
+    assert settings_from_tables({"kernels": []}).kernels == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[unary]\ntemprature = 2.0", "unknown key 'temprature' in [unary]: did you mean temperat"),
+        ("[unry]\nclip = 1e-6", "unknown key 'unry' at the top: did you mean unary?"),
+        ("[report]\nzzz = 1", "unknown key 'zzz' in [report]: known are colour_map"),
+        ('[[kernels]]\nkind = "spatial"\nsigma = 3.0', "did you mean sigma_space?"),
+        ('[[kernels]]\nkind = "spatial"', "[[kernels]] number 1 must have the key sigma_space"),
+        (
+            '[[kernels]]\nkind = "sharp"\nsigma_space = 1',
+            "kind of a kernel must be one of spatial,",
+        ),
+        (
+            '[[kernels]]\nkind = "bilateral"\nsigma_space = 1',
+            "sigma_intensity_sd must be given for",
+        ),
+        ("[[fields]]\nscale = 1.0", "[[fields]] number 1 must have the key length_mm"),
+        ("[[fields]]\nlength_mm = -1.0\nscale = 1.0", "length_mm of Field must be positive"),
+        ('[unary]\ntemperature = "hot"', "temperature must be a number, got str 'hot'"),
+        ("[unary]\nbias = 0.5", "bias must be one number for each label, got 0.5"),
+        ("[sampling]\nsamples = 1.5", "samples must be an integer, got float 1.5"),
+        ("unary = 3", "unary must be a table, got 3"),
+        ("kernels = 3", "kernels must be tables, got 3"),
+        ("fields = [3]", "fields must be a table, got 3"),
+        ("[unary\n", "Expected ']'"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        read_settings(path)
+    assert str(error.value).startswith(f"{path}: ")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.toml cannot be read: No such file"):
+        read_settings(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be"),
+        ({"until": 1.0}, "until must be positive and below 1, got 1"),
+        ({"temperature": 0.0}, "temperature must be positive, got 0"),
+        ({"engine": "abacus"}, "engine must be one of auto, reference, cpu, gpu"),
+        ({"colour_map": "pink"}, "colour_map must be one of inferno, viridis, jet, hot"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"until": 0.3, "estimator": "conditional"}, 'until needs estimator "votes"'),
+        ({"memory": "lots"}, "memory must be a positive number of bytes or a text"),
+        ({"samples": 5 * 10**9}, "samples must be at most 10000000, got 5000000000"),
+        ({"kernels": (3,)}, "kernels must be a sequence of KernelSettings"),
+    ],
+)
+def test_bad_values(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        RunSettings().changed(**arguments)
+
+
+def test_what_changes_no_map_is_not_part_of_a_run() -> None:
+    other = RunSettings().changed(threads=1, memory="1 GB", colour_map="hot")
+    assert other.identity() == RunSettings().identity()
+    for name in ("samples", "seed", "temperature", "engine", "kernels", "fields"):
+        assert name in other.identity()

@@ -1,0 +1,341 @@
+"""The state of a run: cut short, it goes on; of another run, it is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import perturb_mpm as pm
+from helpers.small_case import SAME_BYTES, content, read, save, write_files
+from perturb_mpm.files.case import Case
+from perturb_mpm.run import drawing
+from perturb_mpm.run.folder import held, layout_of
+from perturb_mpm.run.model import build_crf
+from perturb_mpm.run.running import run_case
+from perturb_mpm.run.settings import OutputError, RunSettings
+from perturb_mpm.run.state import StateError, load_state, read_snapshots
+from perturb_mpm.storage import atomic
+
+SETTINGS = RunSettings().changed(samples=60, seed=1, iterations=3)
+
+
+class StopError(Exception):
+    """Stands for whatever ends a process."""
+
+
+class Stopping:
+    """Stops the run when it tells of so many samples."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def stage(self, words: str) -> None:
+        pass
+
+    def warn(self, words: str) -> None:
+        pass
+
+    def __call__(self, done: float, _: float) -> None:
+        if done >= self.after:
+            raise StopError
+
+
+class Counting(Stopping):
+    """Notes which numbers of samples are told."""
+
+    def __init__(self) -> None:
+        super().__init__(10**9)
+        self.told: list[int] = []
+
+    def __call__(self, done: float, _: float) -> None:
+        self.told.append(done)
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("patient")
+    write_files(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def case(patient: Path) -> Case:
+    return read(patient)
+
+
+@pytest.fixture(scope="module")
+def whole(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    run_case(case, SETTINGS, folder, title="whole")
+    return folder
+
+
+@pytest.fixture
+def cut(case: Case, tmp_path: Path) -> Path:
+    """A run that was stopped after 25 samples were safe."""
+    with pytest.raises(StopError):
+        run_case(case, SETTINGS, tmp_path / "cut", title="cut", progress=Stopping(50))
+    return tmp_path / "cut"
+
+
+def test_a_run_goes_on_where_it_stopped(case: Case, cut: Path, whole: Path) -> None:
+    assert [path.name for path in cut.iterdir()] == ["state"]
+    assert pm.Posterior.load(cut / "state" / "posterior.npz").samples == 25
+    counting = Counting()
+    run_case(case, SETTINGS, cut, title="cut", resume=True, progress=counting)
+    assert counting.told[0] > 25
+    assert content(cut) == content(whole)
+    for name in ("posterior.npz", "samples.npz", "snapshots.npz", "case.npz"):
+        assert (cut / "state" / name).read_bytes() == (whole / "state" / name).read_bytes()
+
+
+@pytest.mark.parametrize("after", [1, 11, 30, 55])
+def test_it_may_stop_anywhere_and_often(
+    after: int, case: Case, whole: Path, tmp_path: Path
+) -> None:
+    for stop in (after, after + 3):
+        with pytest.raises(StopError):
+            run_case(case, SETTINGS, tmp_path, title="x", resume=True, progress=Stopping(stop))
+    run_case(case, SETTINGS, tmp_path, title="x", resume=True)
+    assert content(tmp_path) == content(whole)
+
+
+def test_samples_and_maps_kept_before_the_votes_do_no_harm(
+    case: Case, cut: Path, whole: Path
+) -> None:
+    """Killed between the files of a checkpoint, the votes are behind the rest."""
+    for name in ("samples.npz", "snapshots.npz"):
+        (cut / "state" / name).write_bytes((whole / "state" / name).read_bytes())
+    run_case(case, SETTINGS, cut, title="cut", resume=True)
+    assert content(cut) == content(whole)
+    for name in ("samples.npz", "snapshots.npz"):
+        assert (cut / "state" / name).read_bytes() == (whole / "state" / name).read_bytes()
+
+
+def test_a_finished_run_is_written_again_without_sampling(case: Case, whole: Path) -> None:
+    before = content(whole)
+    with mock.patch(
+        "perturb_mpm.sampling.sampler.prepare_with", side_effect=AssertionError("prepared")
+    ):
+        run_case(case, SETTINGS, whole, title="whole", resume=True)
+    assert content(whole) == before
+
+
+def test_resume_begins_where_nothing_is(case: Case, whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        run_case(case, SETTINGS, tmp_path / name, title="x", resume=True)
+        assert content(tmp_path / name) == content(whole)
+
+
+def test_leftovers_of_a_killed_run_are_removed(case: Case, cut: Path) -> None:
+    (cut / ".labels.nii.gz.0123abcd.part").write_bytes(b"half")
+    (cut / "state" / ".posterior.npz.0123abcd.part").write_bytes(b"half")
+    (cut / ".mine.part").write_bytes(b"not ours")
+    run_case(case, SETTINGS, cut, title="cut", resume=True)
+    left = [path.name for path in cut.rglob(".*")]
+    assert left == [".mine.part"]
+
+
+def test_snapshots_and_samples_are_those_of_fewer_samples(case: Case, whole: Path) -> None:
+    crf = build_crf(case, SETTINGS)
+    snapshots = read_snapshots(whole / "state")
+    assert snapshots.samples == (10, 25, 50, 60)
+    for samples, bits in zip(snapshots.samples, snapshots.entropy):
+        posterior = pm.sample(crf, samples, seed=1, iterations=3)
+        expected = posterior.grid.gather(posterior.entropy).astype(np.float32)
+        np.testing.assert_array_equal(bits, expected)
+    state = load_state(whole)
+    assert state.sampled_labels.shape == (16, *case.mask.shape)
+    for number in (0, 9, 15):
+        alone = pm.sample(crf, range(number, number + 1), seed=1, iterations=3)
+        np.testing.assert_array_equal(state.sampled_labels[number], alone.labels)
+
+
+def test_the_state_brings_the_case_back(case: Case, whole: Path) -> None:
+    state = load_state(whole)
+    assert state.settings == SETTINGS.changed(engine="cpu")  # what "auto" was
+    assert state.title == "whole"
+    assert state.files["labels"] == whole / "labels.nii.gz"
+    assert state.posterior.samples == 60
+    assert list(state.case.images) == list(case.images)
+    for name, image in case.images.items():
+        np.testing.assert_array_equal(state.case.images[name], image)
+    np.testing.assert_array_equal(state.case.mask, case.mask)
+    assert state.case.labels == case.labels
+    assert state.case.geometry.header == case.geometry.header
+    assert state.case.geometry.spacing == case.geometry.spacing
+    again = pm.sample(build_crf(state.case, state.settings), 60, seed=1, iterations=3)
+    assert again == state.posterior
+
+
+def test_a_folder_without_a_run_has_no_state(tmp_path: Path, cut: Path) -> None:
+    with pytest.raises(StateError, match="holds no run of perturb-mpm"):
+        load_state(tmp_path)
+    (cut / "state" / "posterior.npz").unlink()
+    with pytest.raises(StateError, match="holds a run without samples"):
+        load_state(cut)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"seed": 2}, "parameters.seed was 1, is 2"),
+        ({"samples": 61}, "parameters.samples was 60, is 61"),
+        ({"temperature": 2.0}, "parameters.temperature was 1.0, is 2.0"),
+        ({"fields": (pm.Field(3.0, 1.0),)}, "parameters.fields was [], is [{"),
+        (
+            {"kernels": (replace(SETTINGS.kernels[0], weight=2.0), SETTINGS.kernels[1])},
+            "parameters.kernels[0].weight was 1.0, is 2.0",
+        ),
+    ],
+)
+def test_other_parameters_are_refused(
+    changed: dict[str, object], words: str, case: Case, cut: Path
+) -> None:
+    before = content(cut / "state", sorted(os.listdir(cut / "state")))
+    with pytest.raises(OutputError, match=f"got others: {re.escape(words)}"):
+        run_case(case, SETTINGS.changed(**changed), cut, title="x", resume=True)
+    assert content(cut / "state", sorted(os.listdir(cut / "state"))) == before
+
+
+def test_other_inputs_are_refused(patient: Path, case: Case, cut: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    for name in ("t1", "flair", "p"):
+        content_of = (patient / f"{name}.nii.gz").read_bytes()
+        (tmp_path / "other" / f"{name}.nii.gz").write_bytes(content_of)
+    moved = next(iter(case.images.values())) * 1.5
+    save(tmp_path / "other" / "t1.nii.gz", moved)
+    with pytest.raises(OutputError, match=r"got others: inputs\.t1\.nii\.gz was \""):
+        run_case(read(tmp_path / "other"), SETTINGS, cut, title="x", resume=True)
+    named = replace(case, labels=replace(case.labels, values=(0, 1, 4)))
+    with pytest.raises(OutputError, match=re.escape("labels.values[2] was 2, is 4")):
+        run_case(named, SETTINGS, cut, title="x", resume=True)
+    other = replace(case, probabilities=case.probabilities[::-1].copy())
+    with pytest.raises(OutputError, match="the energies and kernels made of the inputs"):
+        run_case(other, SETTINGS, cut, title="x", resume=True)
+    with pytest.raises(OutputError, match=r"reading\.kind was absent, is"):
+        run_case(case, SETTINGS, cut, title="x", resume=True, reading={"kind": "logits"})
+
+
+def test_other_threads_and_colours_are_not_other_parameters(
+    case: Case, cut: Path, whole: Path
+) -> None:
+    settings = SETTINGS.changed(threads=1, memory="1 GB", colour_map="jet")
+    run_case(case, settings, cut, title="x", resume=True)
+    assert content(cut) == content(whole)
+    assert load_state(cut).settings.colour_map == "jet"
+
+
+def test_a_run_goes_on_with_the_engine_it_began_with(case: Case, tmp_path: Path) -> None:
+    exact = SETTINGS.changed(samples=12, iterations=1, engine="reference")
+    with pytest.raises(StopError):
+        run_case(case, exact, tmp_path / "cut", title="x", progress=Stopping(12))
+    auto = exact.changed(engine="auto")
+    result = run_case(case, auto, tmp_path / "cut", title="x", resume=True)
+    assert result.summary["parameters"]["engine"] == "reference"
+    run_case(case, exact, tmp_path / "whole", title="x")
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+    with pytest.raises(OutputError, match=r'parameters\.engine was "reference", is "cpu"'):
+        run_case(case, exact.changed(engine="cpu"), tmp_path / "cut", title="x", resume=True)
+
+
+def test_overwrite_begins_anew_and_leaves_other_files(
+    case: Case, cut: Path, tmp_path: Path
+) -> None:
+    (cut / "notes.txt").write_text("mine")
+    other = SETTINGS.changed(seed=9)
+    run_case(case, other, cut, title="x", overwrite=True)
+    run_case(case, other, tmp_path / "fresh", title="x")
+    assert content(cut) == content(tmp_path / "fresh")
+    assert (cut / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_and_resume_exclude_each_other(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="must not be given together"):
+        run_case(case, SETTINGS, tmp_path / "o", title="x", overwrite=True, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_something_else_is_refused(resume: bool, case: Case, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(OutputError, match="--output must be an empty folder"):
+        run_case(case, SETTINGS, tmp_path, title="x", resume=resume)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_run_that_was_begun_is_not_begun_again_unasked(case: Case, cut: Path) -> None:
+    with pytest.raises(OutputError, match="go on with --resume or begin anew with --overwrite"):
+        run_case(case, SETTINGS, cut, title="x")
+
+
+@pytest.mark.parametrize("name", ["posterior.npz", "samples.npz", "snapshots.npz", "run.json"])
+def test_a_damaged_state_is_refused(name: str, case: Case, cut: Path) -> None:
+    file = cut / "state" / name
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(OutputError, match="begin anew with --overwrite"):
+        run_case(case, SETTINGS, cut, title="x", resume=True)
+
+
+def test_two_runs_in_one_folder_are_refused(case: Case, cut: Path) -> None:
+    with held(layout_of(cut)), pytest.raises(OutputError, match="where another run is writing"):
+        run_case(case, SETTINGS, cut, title="x", resume=True)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[mock.Mock]:
+    """The disk is full from the sixth file on: each is synchronised, and its folder."""
+    real, calls = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    with mock.patch.object(atomic.os, "fsync", side_effect=fsync) as patched:
+        yield patched
+
+
+def test_a_disk_that_fills_up_leaves_nothing_half_written(
+    case: Case, whole: Path, tmp_path: Path, full_disk: mock.Mock
+) -> None:
+    with pytest.raises(OutputError, match=r"no room left .*the same command with --resume"):
+        run_case(case, SETTINGS, tmp_path / "out", title="x")
+    assert full_disk.call_count > 10
+    full_disk.side_effect = None
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert [path for path in files if path.name.endswith(".part")] == []
+    run_case(case, SETTINGS, tmp_path / "out", title="x", resume=True)
+    assert content(tmp_path / "out") == content(whole)
+
+
+def test_checkpoints_come_by_the_clock_too(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "_SECONDS_AT_RISK", -1.0)
+    settings = SETTINGS.changed(samples=100)
+    with pytest.raises(StopError):
+        run_case(case, settings, tmp_path / "out", title="x", progress=Stopping(100))
+    assert pm.Posterior.load(tmp_path / "out" / "state" / "posterior.npz").samples == 75
+
+
+def test_the_run_is_named_first(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(StopError):
+        run_case(case, SETTINGS, tmp_path / "out", title="x", progress=Stopping(1))
+    names = sorted(os.listdir(tmp_path / "out" / "state"))
+    assert names == ["case.npz", "lock", "run.json"]
+    run = json.loads((tmp_path / "out" / "state" / "run.json").read_text())
+    assert run["inputs"] == case.hashes
+    assert run["parameters"]["seed"] == 1
+    assert run["version"] == pm.__version__
+    assert not set(SAME_BYTES) & set(os.listdir(tmp_path / "out"))

@@ -1,0 +1,165 @@
+"""Cases from tables and folders, names of sequences, label schemes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.tiny_cohort import SEQUENCES, VALUES, make_patient, write_cohort, write_patient
+from perturb_mpm.files.case import SCHEMES, LabelScheme, labels_from_text
+from perturb_mpm.files.probabilities import label_indices
+from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.segmenter.cases import (
+    find_cases,
+    read_labelled,
+    training_cases,
+)
+from perturb_mpm.segmenter.preprocessing import select_sequences, standard_name
+
+SCHEME = SCHEMES["brats2021"]
+
+
+@pytest.fixture(scope="module")
+def brats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cohort(tmp_path_factory.mktemp("brats"))
+
+
+def as_nnunet(brats: Path, root: Path) -> Path:
+    (root / "imagesTr").mkdir(parents=True)
+    (root / "labelsTr").mkdir()
+    for folder in sorted(brats.iterdir()):
+        for channel, name in enumerate(("t1", "t1ce", "t2", "flair")):
+            source = folder / f"{folder.name}_{name}.nii.gz"
+            shutil.copy(source, root / "imagesTr" / f"{folder.name}_{channel:04d}.nii.gz")
+        shutil.copy(
+            folder / f"{folder.name}_seg.nii.gz", root / "labelsTr" / f"{folder.name}.nii.gz"
+        )
+    (root / "dataset.json").write_text(
+        json.dumps(
+            {
+                "channel_names": {"0": "T1", "1": "T1-CE", "2": "T2w", "3": "FLAIR"},
+                "labels": {"background": 0, "core": 1, "oedema": 2, "enhancing": 4},
+            }
+        )
+    )
+    return root
+
+
+def as_bids(brats: Path, root: Path) -> Path:
+    endings = {"t1": "T1w", "t1ce": "ce-gad_T1w", "t2": "T2w", "flair": "FLAIR"}
+    for folder in sorted(brats.iterdir()):
+        subject = f"sub-{folder.name}"
+        anat = root / subject / "anat"
+        derived = root / "derivatives" / "expert" / subject / "anat"
+        anat.mkdir(parents=True)
+        derived.mkdir(parents=True)
+        for name, ending in endings.items():
+            source = folder / f"{folder.name}_{name}.nii.gz"
+            shutil.copy(source, anat / f"{subject}_{ending}.nii.gz")
+        source = folder / f"{folder.name}_seg.nii.gz"
+        shutil.copy(source, derived / f"{subject}_desc-tumour_dseg.nii.gz")
+    return root
+
+
+def as_table(brats: Path, root: Path) -> Path:
+    lines = ["case,t1,t1ce,t2,flair,labels,mask"]
+    for folder in sorted(brats.iterdir()):
+        start = folder / folder.name
+        paths = [f"{start}_{name}.nii.gz" for name in ("t1", "t1ce", "t2", "flair", "seg")]
+        lines.append(",".join([folder.name, *paths, ""]))
+    table = root / "cases.csv"
+    table.write_text("\n".join(lines) + "\n")
+    return table
+
+
+@pytest.mark.parametrize("layout", ["brats", "nnunet", "bids", "table"])
+def test_every_layout_gives_the_same_cases(brats: Path, tmp_path: Path, layout: str) -> None:
+    make = {"nnunet": as_nnunet, "bids": as_bids, "table": as_table}
+    data = brats if layout == "brats" else make[layout](brats, tmp_path)
+    cases = find_cases(data, layout)
+    names = [case.name.removeprefix("sub-") for case in cases]
+    assert names == ["P0", "P1", "P2", "P3", "P4"]
+    found = read_labelled(cases[0], SEQUENCES, SCHEME)
+    images, labels = make_patient(0)
+    inside = images["t1"] != 0
+    assert found.scene.sequences == SEQUENCES
+    assert found.labels.size == inside.sum()
+    counts = [np.count_nonzero(labels[inside] == value) for value in VALUES]
+    assert np.bincount(found.labels, minlength=4).tolist() == counts
+    # The patient is stored with its right and front reversed, and the scene is not.
+    t1c = images["t1c"][::-1, ::-1]
+    order = np.argsort(t1c[t1c != 0])
+    assert np.array_equal(np.argsort(found.scene.images[1][found.scene.mask])[-50:], order[-50:])
+
+
+def test_a_missing_sequence_is_refused_before_anything_is_read(brats: Path, tmp_path: Path) -> None:
+    shutil.copytree(brats, tmp_path / "cases")
+    (tmp_path / "cases" / "P1" / "P1_t1ce.nii.gz").unlink()
+    cases = find_cases(tmp_path / "cases", "brats")
+    with pytest.raises(InputError, match=r"case P1: .* t1c is missing; got flair, t1, t2"):
+        training_cases(cases, SEQUENCES, SCHEME)
+
+
+def test_another_label_scheme_is_refused(brats: Path) -> None:
+    case = find_cases(brats, "brats")[0]
+    with pytest.raises(InputError, match=r"must hold the label values 0, 1, 2, 3 alone, got 4"):
+        read_labelled(case, SEQUENCES, SCHEMES["brats2023"])
+
+
+def test_labels_on_another_grid_are_refused(tmp_path: Path) -> None:
+    from perturb_mpm.files.nifti import save_nifti
+
+    folder = write_patient(tmp_path, "P", 0)
+    save_nifti(folder / "P_seg.nii.gz", np.zeros((18, 16, 14), np.uint8), np.eye(4))
+    with pytest.raises(InputError, match=r"P_seg.nii.gz"):
+        read_labelled(find_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
+
+
+def test_folders_without_cases_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="which has none"):
+        find_cases(tmp_path, "brats")
+    with pytest.raises(InputError, match="--layout must be one of table, brats, nnunet, bids"):
+        find_cases(tmp_path, "tree")
+    with pytest.raises(InputError, match="which is not"):
+        find_cases(tmp_path / "nowhere", "brats")
+    table = tmp_path / "cases.csv"
+    table.write_text("case,t1\nP0,t1.nii.gz\n")
+    with pytest.raises(InputError, match="line 2 must have a case and its labels"):
+        find_cases(table, "table")
+    table.write_text("case,t1,labels\nP0,a.nii,b.nii\nP0,c.nii,d.nii\n")
+    with pytest.raises(InputError, match="got P0 twice"):
+        find_cases(table, "table")
+
+
+def test_sequences_have_many_names() -> None:
+    assert [standard_name(name) for name in ("T1ce", "t1n", "T2w", "t2f", "ADC")] == [
+        "t1c",
+        "t1",
+        "t2",
+        "flair",
+        "adc",
+    ]
+    assert select_sequences({"t2f": 1, "T1Gd": 2, "adc": 3}, ("t1c", "flair")) == {
+        "t1c": 2,
+        "flair": 1,
+    }
+    with pytest.raises(InputError, match="t1c must be there once"):
+        select_sequences({"t1c": 1, "t1ce": 2}, ("t1c",))
+
+
+def test_schemes_are_named_or_written_out() -> None:
+    assert labels_from_text(["brats2021"]).values == (0, 1, 2, 4)
+    assert labels_from_text(["0:nothing", "7:tumour"]) == LabelScheme((0, 7), ("nothing", "tumour"))
+    for text in ("brats", "0:a,b", "0:background", "0:a,0:b"):
+        with pytest.raises(InputError, match="`labels`"):
+            labels_from_text([text])
+
+
+def test_values_become_indices() -> None:
+    values = np.array([0, 4, 2, 1], dtype=np.float32)
+    found = label_indices(values, SCHEME, Source("--data", Path("seg.nii.gz")))
+    assert found.tolist() == [0, 3, 2, 1]

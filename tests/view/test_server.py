@@ -1,0 +1,468 @@
+"""The local server: who is let in, what is given out, and what an update leaves on disk."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from helpers.viewer_run import NAMES, SHAPE, VALUES, copy_run
+from perturb_mpm.cli.console import UsageError
+from perturb_mpm.cli.view import view
+from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.view import session as session_module
+from perturb_mpm.view.content import Volumes
+from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
+from perturb_mpm.view.session import Session, open_session
+
+CORE = 2
+
+
+@dataclass
+class Client:
+    """Asks the server as a browser's page would, unless told otherwise."""
+
+    server: ViewServer
+
+    def ask(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        method: str | None = None,
+        without: str = "",
+        **headers: str,
+    ) -> tuple[int, bytes, dict[str, str]]:
+        gate = self.server.gate
+        sent = {"Host": f"127.0.0.1:{gate.port}", TOKEN_HEADER: gate.token}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            sent |= {"Origin": f"http://127.0.0.1:{gate.port}", "Content-Type": "application/json"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent.pop(without, None)
+        connection = http.client.HTTPConnection("127.0.0.1", gate.port, timeout=20)
+        try:
+            kind = method or ("GET" if body is None else "POST")
+            connection.putrequest(kind, path, skip_host=True, skip_accept_encoding=True)
+            if data is not None and "Content-Length" not in sent:
+                sent["Content-Length"] = str(len(data))
+            for name, value in sent.items():
+                connection.putheader(name, value)
+            connection.endheaders(data)
+            answer = connection.getresponse()
+            return answer.status, answer.read(), dict(answer.getheaders())
+        finally:
+            connection.close()
+
+    def status_of(self, path: str, body: object = None, **options: Any) -> int:
+        return self.ask(path, body, **options)[0]
+
+    def volume(self, name: str) -> nib.Nifti1Image:
+        status, content, _ = self.ask(f"/volumes/{name}")
+        assert status == 200
+        return nib.Nifti1Image.from_bytes(content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return copy_run(tmp_path / "case")
+
+
+@pytest.fixture
+def client(folder: Path) -> Iterator[Client]:
+    with ViewServer(open_session(folder)) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield Client(server)
+        server.session.wait()
+        server.shutdown()
+        thread.join()
+
+
+def turned(volume: np.ndarray) -> np.ndarray:
+    """Return a volume of the run, whose x runs to the left, as the browser gets it."""
+    return volume[::-1]
+
+
+def test_it_listens_on_the_loopback_address_alone(client: Client) -> None:
+    assert client.server.server_address[0] == "127.0.0.1"
+    assert client.server.address.startswith(f"http://127.0.0.1:{client.server.gate.port}/?token=")
+    assert len(client.server.gate.token) >= 32
+
+
+def test_the_page_needs_the_token_in_its_address(client: Client) -> None:
+    gate = client.server.gate
+    status, page, headers = client.ask(f"/?token={gate.token}", without=TOKEN_HEADER)
+    assert status == 200
+    assert b"Made-up patient" in page
+    nonce = client.server.nonce
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert f"script-src 'nonce-{nonce}';" in policy
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert "Set-Cookie" not in headers
+    assert client.status_of("/") == 403  # even with the header: the page takes it from its address
+    assert client.status_of(f"/?token={gate.token[:-1]}") == 403
+    assert client.status_of("/?token=") == 403
+
+
+@pytest.mark.parametrize("path", ["/volumes/labels", "/status", "/edits", "/nothing"])
+def test_everything_else_needs_the_token_in_a_header(client: Client, path: str) -> None:
+    token = client.server.gate.token
+    assert client.status_of(path, without=TOKEN_HEADER) == 403
+    assert client.status_of(f"{path}?token={token}", without=TOKEN_HEADER) == 403
+    assert client.status_of(path, **{TOKEN_HEADER: "x" * len(token)}) == 403
+    assert client.status_of(path, **{TOKEN_HEADER: "é"}) == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost", ""])
+def test_other_hosts_are_refused(client: Client, host: str) -> None:
+    assert client.status_of("/status") == 200
+    assert client.status_of("/status", Host=f"localhost:{client.server.gate.port}") == 200
+    status, body, _ = client.ask("/status", Host=host)
+    assert status == 403
+    assert b"does not answer for the host" in body
+    assert client.status_of("/status", without="Host") == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/volumes/../state/run.json",
+        "/../../../../etc/passwd",
+        "/volumes/%2e%2e%2fstate%2frun.json",
+        "/volumes//etc/passwd",
+        "//etc/passwd",
+        "/volumes/..%5c..%5cetc",
+        "/volumes/labels.nii.gz",
+        "/volumes/link",
+        "/link.nii.gz",
+        "/state/run.json",
+        "/summary.json",
+        "/volumes/",
+        "/volumes/image-2",
+    ],
+)
+def test_no_path_is_ever_looked_up(client: Client, folder: Path, path: str) -> None:
+    (folder / "link.nii.gz").symlink_to("/etc/passwd")
+    status, body, _ = client.ask(path)
+    assert status == 404
+    assert b"root" not in body
+
+
+def test_an_absolute_address_as_path_is_refused(client: Client) -> None:
+    assert client.status_of("file:///etc/passwd") == 404
+    assert client.status_of("http://evil.example/volumes/x") == 404
+
+
+@pytest.mark.parametrize("link", ["labels.nii.gz", "state/case.npz", "state", "sub"])
+def test_a_folder_with_a_link_that_leads_out_is_refused(
+    folder: Path, tmp_path: Path, link: str
+) -> None:
+    place = folder / link
+    if place.exists():
+        place.rename(tmp_path / "elsewhere")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a link to a place outside the folder"):
+        open_session(folder)
+
+
+def test_changes_come_from_the_own_page_alone(client: Client, folder: Path) -> None:
+    body = {"runs": [[1, 0, 1]]}
+    assert client.status_of("/update", body, Origin="http://evil.example") == 403
+    assert client.status_of("/update", body, without="Origin") == 403
+    assert client.status_of("/update", body, Origin="null") == 403
+    assert client.status_of("/update", body, Content_Type="text/plain") == 415
+    assert client.status_of("/update", body, without=TOKEN_HEADER) == 403
+    assert client.status_of("/nothing", body) == 404
+    assert client.status_of("/update", method="PUT") == 501
+    assert client.status_of("/update", method="OPTIONS") == 501
+    assert not (folder / "edits.json").exists()
+
+
+def test_bodies_have_a_limit_and_a_length(client: Client) -> None:
+    too_much = str(MOST_BODY_BYTES + 1)
+    status, body, _ = client.ask("/update", {}, Content_Length=too_much)
+    assert status == 413
+    assert b"8 MiB" in body
+    assert client.status_of("/update", {}, Content_Length="-1") == 411
+    assert client.status_of("/update", {}, Content_Length="1e9") == 411
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ([1], b"list of runs"),
+        ({}, b"list of runs"),
+        ({"runs": 3}, b"list of runs"),
+        ({"runs": [[1, 2]]}, b"three whole numbers"),
+        ({"runs": [[1, 2, 1.5]]}, b"three whole numbers"),
+        ({"runs": [[True, 2, 1]]}, b"three whole numbers"),
+        ({"runs": [[3, 0, 1]]}, b"outside"),
+        ({"runs": [[-1, 0, 1]]}, b"outside"),
+        ({"runs": [[0, -1, 1]]}, b"outside"),
+        ({"runs": [[0, 5, 0]]}, b"outside"),
+        ({"runs": [[0, int(np.prod(SHAPE)), 1]]}, b"outside"),
+        ({"runs": [[0, 0, int(np.prod(SHAPE))]] * 9}, b"at most"),
+    ],
+)
+def test_edits_that_make_no_sense_are_refused_in_words(
+    client: Client, body: object, words: bytes
+) -> None:
+    assert 9 * int(np.prod(SHAPE)) > MOST_EDITED_VOXELS
+    status, answer, _ = client.ask("/update", body)
+    assert status == 400
+    assert words in answer
+
+
+def test_volumes_are_the_runs_own_in_full_in_the_browsers_order(client: Client) -> None:
+    state = client.server.session.state
+    labels = client.volume("labels")
+    assert nib.aff2axcodes(labels.affine) == ("R", "A", "S")
+    assert np.array_equal(np.asarray(labels.dataobj), turned(state.posterior.labels))
+    assert labels.header["intent_code"] == 1002
+    bits = np.asarray(client.volume("entropy").dataobj)
+    assert np.array_equal(bits, turned(state.posterior.entropy.astype(np.float32)))
+    image = client.volume("image-1")
+    assert np.array_equal(np.asarray(image.dataobj), turned(state.case.images["FLAIR"]))
+    corner = image.affine @ [0, 0, 0, 1]
+    assert corner == pytest.approx(state.case.geometry.affine @ [SHAPE[0] - 1, 0, 0, 1])
+    shares = [client.volume(f"share-{label}").get_fdata() for label in range(3)]
+    assert sum(shares) == pytest.approx(1, abs=0.01)
+    assert shares[1] == pytest.approx(turned(state.posterior.marginals[1]), abs=0.003)
+    sample = np.asarray(client.volume("sample-3").dataobj)
+    assert np.array_equal(sample, turned(state.sampled_labels[3]))
+
+
+def test_volumes_end_around_the_mask_and_edits_find_their_voxels() -> None:
+    shape = (40, 30, 25)
+    mask = np.zeros(shape, dtype=bool)
+    mask[15:20, 12:14, 12] = True
+    geometry = Geometry(shape, np.diag([-1.0, 2.0, 1.0, 1.0]), (1.0, 2.0, 1.0), None)
+    labels = LabelScheme((0, 1), ("a", "b"))
+    case = SimpleNamespace(mask=mask, geometry=geometry, labels=labels, images={})
+    edits = {int(np.ravel_multi_index((16, 13, 12), shape)): 1}
+    session = SimpleNamespace(
+        state=SimpleNamespace(case=case, sampled_labels=[]),
+        edits=edits,
+        run_labels=mask.astype(np.uint8),
+    )
+    volumes = Volumes(session)  # type: ignore[arg-type]
+    image = nib.Nifti1Image.from_bytes(volumes.get("image-0") or b"")
+    assert image.shape == (25, 22, 21)
+    assert image.affine @ [0, 0, 0, 1] == pytest.approx([-29, 4, 2, 1])
+    run = 29 - 16 + 25 * (13 - 2 + 22 * (12 - 2))
+    assert volumes.runs() == [(1, run, 1)]
+    assert volumes.edits_of([(1, run, 1)]) == edits
+    assert len(volumes.file_index) == 25 * 22 * 21
+
+
+def edit_some(client: Client, label: int = CORE) -> np.ndarray:
+    """Set a few uncertain voxels to a label; return which, in the file's order."""
+    session = client.server.session
+    chosen = np.argsort(session.run_entropy, axis=None)[-6:]
+    place = np.argsort(client.server.volumes.file_index)[chosen]
+    runs = [[label, int(start), 1] for start in place]
+    assert client.status_of("/update", {"runs": runs}) == 202
+    session.wait(60)
+    assert session.status.error == ""
+    return chosen
+
+
+def test_an_update_changes_the_maps_on_disk_and_lists_the_edits(
+    client: Client, folder: Path
+) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    chosen = edit_some(client)
+    assert {path: path.read_bytes() for path in before} == before
+    own, corrected = (nib.load(folder / f"{n}.nii.gz") for n in ("labels", "labels-corrected"))
+    assert np.array_equal(own.affine, corrected.affine)
+    assert own.header["sform_code"] == corrected.header["sform_code"]
+    old, new = np.asarray(own.dataobj), np.asarray(corrected.dataobj)
+    assert (new.flat[chosen] == VALUES[CORE]).all()
+    bits = np.asarray(nib.load(folder / "entropy-corrected.nii.gz").dataobj)
+    assert (bits.flat[chosen] == 0).all()
+    status = json.loads(client.ask("/status")[1])
+    moved = set(np.flatnonzero(old != new)) - set(chosen.tolist())
+    assert status["edited_voxels"] == 6
+    assert status["moved_voxels"] == len(moved)
+    assert status["revision"] == 1
+    assert (client.server.session.run_entropy.flat[sorted(moved)] > 0).all()
+    listed = json.loads((folder / "edits.json").read_text())["edits"]
+    assert [entry["order"] for entry in listed] == [1, 2, 3, 4, 5, 6]
+    for entry in listed:
+        voxel = tuple(entry["voxel"])
+        assert entry["old_label"] == old[voxel]
+        assert entry["new_label"] == VALUES[CORE]
+        assert entry["position_mm"] == pytest.approx((own.affine @ [*voxel, 1])[:3])
+    assert {tuple(e["voxel"]) for e in listed} == {
+        tuple(map(int, np.unravel_index(v, SHAPE))) for v in chosen
+    }
+    assert np.array_equal(
+        np.asarray(client.volume("labels").dataobj), turned(np.searchsorted(VALUES, new))
+    )
+    assert np.array_equal(
+        np.asarray(client.volume("run-labels").dataobj), turned(np.searchsorted(VALUES, old))
+    )
+    assert client.volume("share-2").get_fdata().max() == pytest.approx(1)
+
+
+def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, folder: Path) -> None:
+    edit_some(client)
+    first = client.server.session
+    again = open_session(folder)
+    assert list(again.edits.items()) == list(first.edits.items())
+    assert np.array_equal(again.labels, first.labels)
+    assert np.array_equal(again.entropy, first.entropy)
+    assert not again.stale
+    runs = json.loads(client.ask("/edits")[1])
+    assert not runs["stale"]
+    assert client.server.volumes.edits_of(runs["runs"]) == first.edits
+    (folder / "state" / "correction.npz").unlink()
+    assert open_session(folder).stale
+
+
+def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> None:
+    names = sorted(path.name for path in folder.rglob("*"))
+    edit_some(client)
+    assert client.status_of("/revert", {}) == 202
+    client.server.session.wait(20)
+    assert sorted(path.name for path in folder.rglob("*")) == names
+    run = client.server.session.run_labels
+    assert np.array_equal(np.asarray(client.volume("labels").dataobj), turned(run))
+    edit_some(client)
+    assert client.status_of("/update", {"runs": []}) == 202
+    client.server.session.wait(20)
+    assert not (folder / "edits.json").exists()
+
+
+def test_earlier_edits_keep_their_place_in_the_list(folder: Path) -> None:
+    session = open_session(folder, samples=2)
+    inside = np.flatnonzero(session.state.case.mask)
+    a, b, c = (int(voxel) for voxel in inside[[100, 200, 300]])
+    for edits in ({b: 1, a: 1}, {a: 1, b: 2, c: 1}):
+        session.update(edits)
+        session.wait(60)
+    assert list(session.edits.items()) == [(a, 1), (b, 2), (c, 1)]
+
+
+def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+
+    def slow(self: Session, edits: dict[int, int]) -> None:
+        self._tell(1, 4)
+        go.wait(20)
+
+    monkeypatch.setattr(Session, "_solve", slow)
+    assert client.status_of("/update", {"runs": [[1, 0, 1]]}) == 202
+    status, answer, _ = client.ask("/update", {"runs": [[1, 0, 1]]})
+    assert status == 409
+    assert b"under way" in answer
+    assert client.status_of("/revert", {}) == 409
+    assert json.loads(client.ask("/status")[1])["busy"]
+    go.set()
+    client.server.session.wait(20)
+    assert not json.loads(client.ask("/status")[1])["busy"]
+
+
+def test_what_goes_wrong_is_said_and_nothing_is_lost(
+    client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(session_module, "write_kept", full)
+    runs = [[CORE, int(np.prod(SHAPE)) // 2, 1]]
+    assert client.status_of("/update", {"runs": runs}) == 202
+    client.server.session.wait(60)
+    status = json.loads(client.ask("/status")[1])
+    assert not status["busy"]
+    assert "No space left" in status["error"]
+    assert not (folder / "edits.json").exists()
+    assert client.server.session.edits == {}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_was_not_foreseen_does_not_block_the_next_update(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_session(folder, samples=1)
+    voxel = int(np.flatnonzero(session.state.case.mask)[50])
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_solve", lambda *_: 1 // 0)
+        session.update({voxel: 1})
+        session.wait(20)
+    assert not session.status.busy
+    assert "not foreseen" in session.status.error
+    session.update({voxel: 1})
+    session.wait(60)
+    assert session.status.error == ""
+    assert session.status.edited_voxels == 1
+
+
+def test_edits_of_another_run_are_refused(folder: Path) -> None:
+    (folder / "edits.json").write_text('{"format": 1, "run": "other", "edits": []}')
+    with pytest.raises(ValueError, match="another run"):
+        open_session(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"port": -1}, "--port must be between 0 and 65535, got -1"),
+        ({"port": 65536}, "--port must be between 0 and 65535"),
+        ({"samples": 0}, "--samples must be at least 1, got 0"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, arguments: dict[str, int], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        view(tmp_path, **arguments)
+
+
+def test_wrong_folders_and_taken_ports_are_refused(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="OUTPUT must be the folder of a run"):
+        view(tmp_path / "missing")
+    with pytest.raises(UsageError, match="holds no run"):
+        view(tmp_path)
+    with pytest.raises(UsageError, match="--port must be free"):
+        view(client.server.session.state.folder, port=client.server.gate.port)
+
+
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(folder: Path) -> None:
+    code = "from perturb_mpm.cli import main; main()"
+    command = [sys.executable, "-c", code, "view", str(folder), "--no-browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        connection = http.client.HTTPConnection(address.split("/")[2], timeout=30)
+        connection.request("GET", "/" + address.split("/")[3])
+        page = connection.getresponse()
+        assert page.status == 200
+        assert NAMES[1] in page.read().decode()
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert "Ctrl-C ends it" in errors
