@@ -117,6 +117,7 @@ class Case:
     geometry: Geometry
     hashes: dict[str, str]  # file name -> SHA-256 of every file that was read
     warnings: tuple[str, ...] = ()
+    truth: NDArray[np.uint8] | None = None  # (X, Y, Z), labels 0 … L − 1, where they are known
 
 
 def _listed(items: tuple[object, ...]) -> str:

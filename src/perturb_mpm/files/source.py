@@ -11,18 +11,19 @@ from perturb_mpm.checks import ExpectedError
 
 
 class InputError(ExpectedError):
-    """A file or option is wrong; one line says which, what it must be and what it got."""
+    """A file or argument is wrong; one line says which, what it must be and what it got."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file and the command-line option that named it, as errors name them."""
+    """A file and the argument that named it, as errors name them: `mask` brain.nii.gz."""
 
-    option: str
+    argument: str
     path: Path
 
     def __str__(self) -> str:
-        return f"{self.option} {self.path}"
+        name = self.argument.lstrip("-").replace("-", "_")
+        return f"`{name}` {self.path}"
 
     def error(self, words: str) -> InputError:
         """Return the error about this file, in one line."""
