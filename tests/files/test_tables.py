@@ -12,8 +12,8 @@ import pytest
 
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import LabelScheme
-from perturb_mpm.files.source import InputError
-from perturb_mpm.files.tables import write_table, write_volumes
+from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.files.tables import MOST_ROWS, read_table, write_table, write_volumes
 from perturb_mpm.storage.atomic import write_json
 
 SCHEME = LabelScheme((0, 4), ("background", 'tumour, "core"'))
@@ -55,6 +55,55 @@ def test_numbers_have_one_form(tmp_path: Path) -> None:
     rows = [(0.1, np.float32(0.1), np.float64(2), 3, None)]
     write_table(tmp_path / "t.csv", "abcde", rows)
     assert (tmp_path / "t.csv").read_text() == "a,b,c,d,e\n0.1,0.10000000149011612,2.0,3,\n"
+
+
+def source_of(folder: Path, content: bytes) -> Source:
+    (folder / "t.csv").write_bytes(content)
+    return Source("table", folder / "t.csv")
+
+
+def test_a_table_of_a_spreadsheet(tmp_path: Path) -> None:
+    """It begins with a byte-order mark, ends its lines with \\r\\n and may leave fields empty."""
+    content = '\ufeffcase , truth,rater_1\r\n\r\n"a, b", seg.nii ,\r\nÖ,,r.nii\r\n'.encode()
+    rows = read_table(
+        source_of(tmp_path, content), ["case"], ["truth"], prefix="rater", unique="case"
+    )
+    assert [(row.line, row.fields) for row in rows] == [
+        (3, {"case": "a, b", "truth": "seg.nii"}),
+        (4, {"case": "Ö", "rater_1": "r.nii"}),
+    ]
+    assert [row.path("truth") for row in rows] == [tmp_path / "seg.nii", None]
+    assert str(rows[1].error("is odd")) == f"`table` {tmp_path}/t.csv: line 4 is odd"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "must have the columns case, labels and may have mask, got none"),
+        (b"case,mask\na,b\n", "must have the columns case, labels .*, got case, mask"),
+        (b"case,labels,colour\na,b,c\n", "must have the columns case, labels .*, got .*colour"),
+        (b"case,labels,labels\na,b,c\n", "must name every column once, got case, labels, labels"),
+        (b"case,labels\n", "must hold at least one row below its heading, got none"),
+        (b"case,labels\na,b\nc\n", "line 3 must give case and labels, got no labels"),
+        (b"case,labels\na,b\n\na,c\n", "line 4 must name another case than line 2, got a"),
+        (b"case,labels\na,b,c\n", "line 2 must have 2 fields like the heading, got 3"),
+        (b"case,labels\na,\xff\n", r"must be text in UTF-8 \(invalid start byte\)"),
+        (b'case,labels\na,"b\n', r"line 2 is no CSV \(unexpected end of data\)"),
+        (b"case,labels\na,b\0c\n", "line 2 must have fields of printable text in one line"),
+        (b"case,labels\na," + 5000 * b"b", "line 2 must have fields of at most 4096 characters"),
+        (b"case,labels\na," + 200_000 * b"b", r"line 2 is no CSV \(field larger than"),
+        (b"case,labels\n" + (MOST_ROWS + 1) * b"a,b\n", "must hold at most 100000 rows"),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=f"`table` .*t.csv: {words}") as caught:
+        read_table(source_of(tmp_path, content), ["case", "labels"], ["mask"], unique="case")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such file"):
+        read_table(Source("table", tmp_path / "t.csv"), ["case"])
 
 
 def test_json_keeps_order_and_takes_numpy(tmp_path: Path) -> None:

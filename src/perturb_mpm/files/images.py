@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from perturb_mpm.files.case import Geometry, ImageSet
 from perturb_mpm.files.geometry import doubts
 from perturb_mpm.files.maps import read_noted, require_same_grid
-from perturb_mpm.files.nifti import Volume, opened
+from perturb_mpm.files.nifti import Volume
 from perturb_mpm.files.probabilities import where
-from perturb_mpm.files.source import Digests, InputError, Source
+from perturb_mpm.files.source import Digests, InputError, Source, open_source
 
 _CORNERS = np.ix_([0, -1], [0, -1], [0, -1])
 
@@ -193,7 +193,7 @@ def settle(pictures: Pictures, mask: NDArray[np.bool_]) -> list[str]:
 def require_readable(sources: Sequence[Source]) -> None:
     """Refuse files that cannot be opened before the first of them is read."""
     for source in sources:
-        with opened(source):
+        with open_source(source):
             pass
 
 

@@ -6,8 +6,6 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
@@ -18,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.files.case import Geometry
 from perturb_mpm.files.geometry import geometry_of
-from perturb_mpm.files.source import InputError, Source, sha256
+from perturb_mpm.files.source import Source, open_source, sha256
 from perturb_mpm.storage import atomic_open
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def read_volume(source: Source) -> Volume:
     Axes of length 1 beyond the third are dropped, so that both ways to store several maps, along
     the fourth axis or along the fifth, come out the same.
     """
-    with opened(source) as file:
+    with open_source(source) as file:
         digest = sha256(file)
         image, stream = _image(source, file)
         shape = (*image.shape[:3], *(n for n in image.shape[3:] if n != 1))
@@ -59,25 +57,6 @@ def read_volume(source: Source) -> Volume:
         geometry = _geometry(source, image.header, shape)
         voxels = _voxels(source, image, stream).reshape(shape, order="F")
     return Volume(source, voxels, geometry, digest)
-
-
-@contextmanager
-def opened(source: Source) -> Iterator[BufferedIOBase]:
-    """Open a file for reading, or say in one line why that cannot be."""
-    try:
-        file = source.path.open("rb")
-    except FileNotFoundError:
-        raise source.error("there is no such file") from None
-    except OSError as error:
-        words = os.strerror(error.errno) if error.errno else str(error)
-        raise source.error(f"cannot be read ({words})") from error
-    with file:
-        yield file
-
-
-def damaged(source: Source, error: BaseException | str) -> InputError:
-    """Return the error about a file that ends too early or holds what it should not."""
-    return source.error(f"is damaged, perhaps cut short ({error})")
 
 
 def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedIOBase]:
@@ -100,7 +79,7 @@ def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedI
     except (ImageFileError, HeaderDataError, WrapStructError) as error:
         raise source.error(f"is not a NIfTI file ({error})") from error
     except _DAMAGE as error:
-        raise damaged(source, error) from error
+        raise source.damaged(error) from error
     if dtype.kind not in "biuf":
         raise source.error(f"must hold one number a voxel, got data of type {dtype}")
     return image, stream
@@ -124,7 +103,7 @@ def _check_size(source: Source, image: Nifti1Image, file: BufferedIOBase) -> Non
     held = os.fstat(file.fileno()).st_size * _DEFLATE
     asked = math.prod(image.shape) * image.get_data_dtype().itemsize
     if asked > held:
-        raise damaged(source, f"its header says that its shape is {image.shape}")
+        raise source.damaged(f"its header says that its shape is {image.shape}")
 
 
 def _voxels(source: Source, image: Nifti1Image, stream: BufferedIOBase) -> NDArray[np.float32]:
@@ -134,7 +113,7 @@ def _voxels(source: Source, image: Nifti1Image, stream: BufferedIOBase) -> NDArr
         while stream.read(_CHUNK):  # only at its end does a gzip stream compare its checksum
             pass
     except _DAMAGE as error:
-        raise damaged(source, error) from error
+        raise source.damaged(error) from error
     return voxels
 
 

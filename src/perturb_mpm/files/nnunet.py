@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
 from perturb_mpm.files.case import Geometry, LabelScheme
-from perturb_mpm.files.nifti import damaged, opened
 from perturb_mpm.files.regions import NestedRegions, Region
-from perturb_mpm.files.source import Digests, InputError, Source, sha256
+from perturb_mpm.files.source import Digests, InputError, Source, open_source, sha256
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Dataset:
 
 def read_dataset(source: Source) -> Dataset:
     """Read a dataset.json of nnU-Net, version 1 or 2."""
-    with opened(source) as file:
+    with open_source(source) as file:
         digest = sha256(file)
         try:
             content = json.load(file)
@@ -122,10 +121,10 @@ _LEAST_AGREEMENT = 0.5
 
 def was_turned(npz: Source, digests: Digests) -> bool:
     """Return whether a plans.json beside an .npz names the reader that turns."""
-    plans = Source(npz.option, npz.path.with_name("plans.json"))
+    plans = Source(npz.argument, npz.path.with_name("plans.json"))
     if not plans.path.is_file():
         return False
-    with opened(plans) as file:
+    with open_source(plans) as file:
         digests.add(plans.path, sha256(file))
         try:
             content = json.load(file)
@@ -174,7 +173,7 @@ _DAMAGE = (EOFError, NotImplementedError, OSError, RuntimeError, ValueError, zli
 
 def read_npz(source: Source) -> tuple[NDArray[np.float32], str]:
     """Return the maps (C, X, Y, Z) of nnU-Net's .npz, stored as (C, Z, Y, X), and its SHA-256."""
-    with opened(source) as file:
+    with open_source(source) as file:
         digest = sha256(file)
         try:
             with zipfile.ZipFile(file) as archive:
@@ -218,5 +217,5 @@ def _stored(source: Source, archive: zipfile.ZipFile) -> np.ndarray:
             array = np.lib.format.read_array(entry, allow_pickle=False)
             entry.read(1)  # only at its end does an entry compare its checksum
     except _DAMAGE as error:
-        raise damaged(source, error) from error
+        raise source.damaged(error) from error
     return array

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 
 from perturb_mpm.checks import ExpectedError
@@ -28,6 +31,24 @@ class Source:
     def error(self, words: str) -> InputError:
         """Return the error about this file, in one line."""
         return InputError(f"{self}: {' '.join(words.split())}")
+
+    def damaged(self, reason: BaseException | str) -> InputError:
+        """Return the error about a file that ends too early or holds what it should not."""
+        return self.error(f"is damaged, perhaps cut short ({reason})")
+
+
+@contextmanager
+def open_source(source: Source) -> Iterator[BufferedReader]:
+    """Open a file for reading, or say in one line why that cannot be."""
+    try:
+        file = source.path.open("rb")
+    except FileNotFoundError:
+        raise source.error("there is no such file") from None
+    except OSError as error:
+        words = os.strerror(error.errno) if error.errno else str(error)
+        raise source.error(f"cannot be read ({words})") from error
+    with file:
+        yield file
 
 
 def sha256(file: BufferedIOBase) -> str:

@@ -1,4 +1,8 @@
-"""Tables as CSV files: one form of every number, the unit in the heading, the same bytes."""
+"""Tables as CSV files, read and written.
+
+Written tables have one form for every number, the unit in the heading, and the same bytes every
+time. Read tables may come from a spreadsheet, with a byte-order mark and spaces around fields.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,79 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.source import InputError, Source, open_source
 from perturb_mpm.storage import atomic_open
 
 VOLUME_COLUMNS = ("sample", "label", "name", "volume_mm3", "volume_ml")
+MOST_ROWS = 100_000
+_MOST_BYTES = 1 << 26
+_LONGEST_FIELD = 4096  # characters, as long as a path may be
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row of a table that was read."""
+
+    source: Source
+    line: int  # of the file, the first is 1
+    fields: dict[str, str]  # column -> text; columns that are empty in this row are left out
+
+    def path(self, column: str) -> Path | None:
+        """Return a column's path, relative to the table's folder, or None where it is empty."""
+        text = self.fields.get(column)
+        return None if text is None else self.source.path.parent / text
+
+    def error(self, words: str) -> InputError:
+        """Return the error about this row, in one line."""
+        return self.source.error(f"line {self.line} {words}")
+
+
+def read_table(
+    source: Source,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    prefix: str | None = None,
+    unique: str | None = None,
+) -> list[TableRow]:
+    """Read a CSV file in UTF-8 with a heading; raise ``InputError`` in one line where it fails.
+
+    Parameters
+    ----------
+    source
+        The file, and the argument that named it.
+    required
+        Columns that must be there and have text in every row.
+    optional
+        Columns that may be there.
+    prefix
+        Columns that begin with this may be there too; "" allows any. None allows no others.
+    unique
+        A column whose text must differ from row to row.
+    """
+    rows = _read_rows(source)
+    heading = rows[0][1] if rows else []
+    _check_heading(source, heading, required, optional, prefix)
+    table = [_table_row(source, line, heading, fields) for line, fields in rows[1:]]
+    if not table:
+        raise source.error("must hold at least one row below its heading, got none")
+    seen: dict[str, int] = {}
+    for row in table:
+        missing = [column for column in required if column not in row.fields]
+        if missing:
+            raise row.error(f"must give {' and '.join(required)}, got no {missing[0]}")
+        if unique is not None and (name := row.fields.get(unique)) is not None:
+            if name in seen:
+                raise row.error(f"must name another {unique} than line {seen[name]}, got {name}")
+            seen[name] = row.line
+    return table
 
 
 def write_table(
@@ -67,6 +136,77 @@ def write_volumes(
         for value, name, volume in zip(scheme.values, scheme.names, line.tolist())
     )
     write_table(path, VOLUME_COLUMNS, rows)
+
+
+def _read_rows(source: Source) -> list[tuple[int, list[str]]]:
+    """Return line number and fields of every row that is not empty, without spaces around them."""
+    rows: list[tuple[int, list[str]]] = []
+    with open_source(source) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise source.error(f"must be a table of at most {_MOST_BYTES >> 20} MiB, got more")
+        reader = csv.reader(text, strict=True)
+        try:
+            for fields in reader:
+                stripped = [field.strip() for field in fields]
+                _check_fields(source, reader.line_num, stripped)
+                if any(stripped):
+                    rows.append((reader.line_num, stripped))
+                if len(rows) > MOST_ROWS + 1:
+                    raise source.error(f"must hold at most {MOST_ROWS} rows, got more")
+        except csv.Error as error:
+            raise source.error(f"line {reader.line_num} is no CSV ({error})") from error
+        except UnicodeDecodeError as error:
+            raise source.error(f"must be text in UTF-8 ({error.reason})") from error
+    return rows
+
+
+def _check_fields(source: Source, line: int, fields: list[str]) -> None:
+    for field in fields:
+        if len(field) > _LONGEST_FIELD:
+            raise source.error(
+                f"line {line} must have fields of at most {_LONGEST_FIELD} characters, "
+                f"got {len(field)}"
+            )
+        if not field.isprintable():
+            raise source.error(
+                f"line {line} must have fields of printable text in one line, got {field[:60]!r}"
+            )
+
+
+def _check_heading(
+    source: Source,
+    heading: list[str],
+    required: Sequence[str],
+    optional: Sequence[str],
+    prefix: str | None,
+) -> None:
+    missing = [column for column in required if column not in heading]
+    known = {*required, *optional}
+    unknown = [
+        column
+        for column in heading
+        if column not in known and (prefix is None or not column.startswith(prefix))
+    ]
+    if missing or unknown:
+        may = [", ".join(optional)] if optional else []
+        may += [f"columns that begin with {prefix}"] if prefix else []
+        allowed = f" and may have {' and '.join(may)}" if may else ""
+        raise source.error(
+            f"must have the columns {', '.join(required)}{allowed}, "
+            f"got {', '.join(heading) or 'none'}"
+        )
+    twice = sorted({column for column in heading if heading.count(column) > 1})
+    if twice or "" in heading:
+        raise source.error(f"must name every column once, got {', '.join(heading)}")
+
+
+def _table_row(source: Source, line: int, heading: list[str], fields: list[str]) -> TableRow:
+    if len(fields) > len(heading):
+        raise source.error(
+            f"line {line} must have {len(heading)} fields like the heading, got {len(fields)}"
+        )
+    texts = {column: text for column, text in zip(heading, fields) if text}
+    return TableRow(source, line, texts)
 
 
 def _field(value: object) -> object:
