@@ -142,7 +142,7 @@ def _pairs(
 Model = DenseCRF | GridCRF
 
 
-class Coupling(NamedTuple):
+class PairwiseEnergy(NamedTuple):
     """One pairwise energy Σ_{i<j} μ(x_i, x_j) k(i, j)."""
 
     kernel: NDArray[np.float64]  # (N, N): symmetric, its diagonal 0
@@ -162,7 +162,7 @@ def problem(crf: Model) -> str:
     return fingerprint(crf)
 
 
-def couplings(crf: Model) -> list[Coupling]:
+def couplings(crf: Model) -> list[PairwiseEnergy]:
     """Return the pairwise energies, all Potts terms added up into one.
 
     Normalisations "before" and "after" make k(i, j) ≠ k(j, i); their mean counts, as it does in
@@ -170,17 +170,17 @@ def couplings(crf: Model) -> list[Coupling]:
     """
     potts = 1.0 - np.eye(crf.n_labels)
     if isinstance(crf, GridCRF):
-        return [Coupling(crf.edges.matrix(crf.grid.voxels), potts)]
+        return [PairwiseEnergy(crf.edges.matrix(crf.grid.voxels), potts)]
     result = []
     total = np.zeros((0, 0))
     for term in crf.terms:
         kernel = _symmetric(term)
         if term.potts_weight is None:
-            result.append(Coupling(kernel, term.compatibility))
+            result.append(PairwiseEnergy(kernel, term.compatibility))
         else:
             kernel *= term.potts_weight
             total = total + kernel if total.size else kernel
-    return [Coupling(total, potts), *result] if total.size else result
+    return [PairwiseEnergy(total, potts), *result] if total.size else result
 
 
 def _symmetric(term: PairwiseTerm) -> NDArray[np.float64]:
@@ -237,7 +237,7 @@ def generator(method: str, seed: int, number: int = 0) -> np.random.Generator:
 
 
 # How many numbers of noise are drawn at once.
-_CHUNK = 2**22
+_NOISE_AT_ONCE = 2**22
 
 
 def independent(
@@ -278,6 +278,6 @@ def _gumbel_max(
     crf: Model, logits: NDArray[np.float64], samples: range, seed: int
 ) -> Iterator[NDArray[np.uint8]]:
     """Draw from softmax(logits), (L, N), as the label of the largest logit + noise."""
-    for batch in batches(samples, logits.size, _CHUNK):
+    for batch in batches(samples, logits.size, _NOISE_AT_ONCE):
         noise = gumbel(seed, batch, crf.grid.index, crf.n_labels)  # (B, L, N)
         yield (logits + noise).argmax(axis=1).astype(np.uint8)

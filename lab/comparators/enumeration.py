@@ -24,7 +24,7 @@ from perturb_mpm.posterior import Posterior
 LARGEST_STATES = 20_000_000
 
 # How many energies are worked on at once, 8 bytes each.
-_CHUNK = 2**20
+_ENERGIES_AT_ONCE = 2**20
 
 
 class StateTable:
@@ -76,7 +76,7 @@ class StateTable:
 
     def rows(self) -> list[slice]:
         """Return slices of the rows of the table, about a million energies each."""
-        step = max(1, _CHUNK // len(self.tail))
+        step = max(1, _ENERGIES_AT_ONCE // len(self.tail))
         return [slice(start, start + step) for start in range(0, len(self.head), step)]
 
     def _add_cross(self, pairs: NDArray[np.float64]) -> None:
@@ -207,8 +207,6 @@ def exact(crf: Model, samples: Samples, seed: int) -> Posterior:
 LARGEST_WORK = 10**11
 LARGEST_DRAWS = 10**10
 
-_LABELLINGS = 2**20
-
 
 def perturb_and_map(crf: Model, samples: Samples, seed: int) -> Posterior:
     """Draw samples by order-1 perturbation: the labelling of least E(x) − Σ_i γ_i(x_i).
@@ -241,7 +239,7 @@ def full_perturbation(crf: Model, samples: Samples, seed: int) -> Posterior:
 def _order_one(
     crf: Model, table: StateTable, samples: range, seed: int
 ) -> Iterator[NDArray[np.uint8]]:
-    for batch in batches(samples, table.states, _LABELLINGS):
+    for batch in batches(samples, table.states, _ENERGIES_AT_ONCE):
         noise = gumbel(seed, batch, crf.grid.index, table.n_labels)  # (B, L, N)
         head, tail = table.sums(noise)  # (B, H), (B, T)
         perturbed = table.energies - head[:, :, np.newaxis]  # (B, H, T)
@@ -253,7 +251,7 @@ def _full(table: StateTable, samples: range, seed: int) -> Iterator[NDArray[np.u
     exponents = np.minimum(table.energies - table.energies.min(), 700.0)  # exp stays finite
     slowness = np.exp(exponents).ravel()  # (L^N,): exp(E), up to a factor
     race = np.empty_like(slowness)
-    for batch in batches(samples, 1, _LABELLINGS // table.voxels):
+    for batch in batches(samples, 1, _ENERGIES_AT_ONCE // table.voxels):
         first = np.empty(len(batch), dtype=np.int64)
         for position, index in enumerate(batch):
             generator("full_perturbation", seed, index).standard_exponential(out=race)

@@ -62,7 +62,7 @@ def test_without_coupling_all_follow_the_unaries(comparator: Comparator, n_label
 
 @pytest.mark.parametrize("n_labels", [3, 5])
 @pytest.mark.parametrize(
-    ("module", "comparator"), [("perturb_and_map", perturb_and_map), ("independent", unary_only)]
+    ("module", "comparator"), [("enumeration", perturb_and_map), ("common", unary_only)]
 )
 def test_noise_of_the_wrong_sign_fails_the_same_test(
     module: str, comparator: Comparator, n_labels: int, monkeypatch: pytest.MonkeyPatch
@@ -190,7 +190,6 @@ def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     crf, _ = random_problem(6, (2, 3), 3)
     comparators = [perturb_and_map, full_perturbation, unary_only]
     whole = [comparator(crf, 40, 4) for comparator in comparators]
-    for name in ("perturb_and_map", "independent"):
-        where = importlib.import_module(f"lab.comparators.{name}")
-        monkeypatch.setattr(where, "_CHUNK", 50)
+    monkeypatch.setattr("lab.comparators.common._NOISE_AT_ONCE", 50)
+    monkeypatch.setattr("lab.comparators.enumeration._ENERGIES_AT_ONCE", 50)
     assert [comparator(crf, 40, 4) for comparator in comparators] == whole

@@ -12,7 +12,7 @@ from helpers.bad import Bad
 from lab import comparators as c
 
 TINY = pm.DenseCRF(unary=np.zeros((2, 2, 2)))
-MIDDLE = pm.DenseCRF(unary=np.zeros((2, 2, 5)))
+MIDDLE = pm.DenseCRF(unary=np.zeros((2, 2, 7)))
 WIDE = pm.DenseCRF(unary=np.zeros((2, 5, 5)))
 LARGE = pm.DenseCRF(unary=np.zeros((2, 71, 71)))
 GRID = c.GridCRF(np.zeros((2, 2, 2)), weight=1.0)
@@ -55,14 +55,14 @@ CASES = [
     Bad(
         "too many samples for order 1",
         ValueError,
-        "samples must be at most 97656250 for a crf with 1024 labellings, got 100000000: use fewer",
-        lambda: c.perturb_and_map(MIDDLE, 100_000_000, 0),
+        "samples must be at most 6103515 for a crf with 16384 labellings, got 10000000: use fewer",
+        lambda: c.perturb_and_map(MIDDLE, 10_000_000, 0),
     ),
     Bad(
         "too many draws of full perturbation",
         ValueError,
-        "samples must be at most 625000000 for a crf with 16 labellings, got 700000000: use fewer",
-        lambda: c.full_perturbation(TINY, 700_000_000, 0),
+        "samples must be at most 610351 for a crf with 16384 labellings, got 700000: use fewer",
+        lambda: c.full_perturbation(MIDDLE, 700_000, 0),
     ),
     Bad(
         "a crf that is too large for Gibbs sampling",
