@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.bad import Bad
-from perturb_mpm.posterior.bounds import (
+from perturb_mpm.posterior import (
     Precision,
     anytime_halfwidth,
     anytime_interval,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import xlogy
 from scipy.stats import binom
 
-from perturb_mpm.posterior.bounds import (
+from perturb_mpm.posterior import (
     clopper_pearson,
     entropy_bound,
     hamming_loss,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.posterior.bounds import (
+from perturb_mpm.posterior import (
     hamming_loss,
     log_probability_error,
     smoothed_frequencies,

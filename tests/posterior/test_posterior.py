@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.posteriors import GRID, MASK, L, of_counts, run, sample
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior.bounds import clopper_pearson
+from perturb_mpm.posterior import clopper_pearson
 from perturb_mpm.posterior.posterior import Posterior
 from perturb_mpm.posterior.votes import FRACTION_BITS, fixed_point
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betaln, xlog1py, xlogy
 
-from perturb_mpm.posterior.bounds import (
+from perturb_mpm.posterior import (
     Precision,
     anytime_halfwidth,
     anytime_interval,

@@ -1,10 +1,14 @@
-"""The table of rooms in ARCHITECTURE.md against every import in the source."""
+"""ARCHITECTURE.md against the source: who imports whom, through which doors, one word a thing."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
+import subprocess
 import sys
+import zipfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,152 +16,213 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "perturb_mpm"
-PAGE = ROOT / "ARCHITECTURE.md"
-
-
-@dataclass(frozen=True)
-class Room:
-    name: str
-    files: tuple[str, ...]
-    at_once: frozenset[str]
-    lazily: frozenset[str]
-
-    def holds(self, path: Path) -> bool:
-        inside = path.relative_to(SOURCE).as_posix()
-        return any(inside.startswith(f) if f.endswith("/") else inside == f for f in self.files)
+PACKAGE = ROOT / "src" / "perturb_mpm"
+LAB = ROOT / "lab"
+ROW = re.compile(r"^\| `(\w+)` \| (library|application) \| .+ \|$", re.MULTILINE)
+ROOMS = dict(ROW.findall((ROOT / "ARCHITECTURE.md").read_text()))  # room -> part, top to bottom
+ORDER = list(ROOMS)
+BACKWARDS = {("model", "engines")}  # inside a function of DenseCRF
+# Where a heavy package may be imported when a module is loaded; elsewhere only inside functions.
+HEAVY = {
+    "numba": ("engines/cpu/",),
+    "llvmlite": ("engines/cpu/",),
+    "torch": ("engines/gpu/",),
+    "triton": ("engines/gpu/",),
+    "cyclopts": ("cli/",),
+    **dict.fromkeys(("scipy", "sklearn", "matplotlib", "nibabel", "jinja2", "rich", "zarr"), ()),
+}
+# The two engines have the same parts under the same names.
+TWINS = {"ExactFilter", "Lattice"}
 
 
 @dataclass(frozen=True)
 class Import:
     path: Path
-    name: str  # of a room, or of a package
+    module: str
+    name: str | None
     lazy: bool
 
-
-def names(cell: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9_]+", cell)) - {"nothing"}
-
-
-def read_rooms() -> list[Room]:
-    rows = re.findall(
-        r"^\| (\w+) \| (`.*?) \| .*? \| (.*?) \| (.*?)\|$", PAGE.read_text(), re.MULTILINE
-    )
-    rooms = []
-    for name, files, ours, packages in rows:
-        now, _, later = ours.partition("lazily")
-        now_packages, _, later_packages = packages.partition("lazily")
-        found = tuple(re.findall(r"`(.*?)`", files))
-        at_once = names(now) | names(now_packages)
-        rooms.append(Room(name, found, at_once, names(later) | names(later_packages)))
-    return rooms
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}: {self.module} ({self.name})"
 
 
-ROOMS = read_rooms()
-FILES = sorted(SOURCE.rglob("*.py"))
+def sources(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
 
 
-def rooms_of(path: Path) -> list[str]:
-    return [room.name for room in ROOMS if room.holds(path)]
+def imports_of(path: Path, text: str) -> Iterator[Import]:
+    """Yield every import; those inside functions and those for types only are lazy."""
+    for node in ast.walk(ast.parse(text)):
+        lazy = isinstance(node, ast.Import | ast.ImportFrom) and node.col_offset > 0
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(path, alias.name, None, lazy)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                yield Import(path, node.module, alias.name, lazy)
 
 
-def file_of(module: str) -> Path | None:
-    parts = module.split(".")[1:]
-    candidates = (
-        SOURCE.joinpath(*parts, "__init__.py"),
-        SOURCE.joinpath(*parts).with_suffix(".py"),
-    )
-    return next((path for path in candidates if path.is_file()), None)
+def all_imports() -> list[Import]:
+    files = [*sources(PACKAGE), *sources(LAB)]
+    return [each for path in files for each in imports_of(path, path.read_text())]
 
 
-def modules(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom) or node.module is None:
-        return []
-    if node.module.split(".")[0] != "perturb_mpm":
-        return [node.module]
-    longer = [f"{node.module}.{alias.name}" for alias in node.names]
-    return [name if file_of(name) else node.module for name in longer]
+def room_of(path: Path) -> str | None:
+    """Return the room of a file of the package; None is the package's own ``__init__``."""
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return None if first == "__init__" else first
 
 
-def imports_of(path: Path, source: str) -> Iterator[Import]:
-    """Yield every import of another room or a package; what only types need counts as lazy."""
-    for node in ast.walk(ast.parse(source)):
-        for module in modules(node):
-            first = module.split(".")[0]
-            lazy = node.col_offset > 0
-            if first == "perturb_mpm":
-                target = file_of(module)
-                assert target is not None, f"{path} imports {module}, which is not there"
-                if rooms_of(target) != rooms_of(path):
-                    yield Import(path, rooms_of(target)[0], lazy)
-            elif first not in sys.stdlib_module_names:
-                yield Import(path, first, lazy)
+def target_room(each: Import) -> str | None:
+    parts = each.module.split(".")
+    if parts[0] != "perturb_mpm":
+        return None
+    return parts[1] if len(parts) > 1 else each.name if each.name in ROOMS else None
 
 
-def forbidden(found: Iterator[Import]) -> list[str]:
-    allowed = {room.name: room for room in ROOMS}
+def wrong_direction(found: list[Import]) -> list[str]:
+    """Return the imports of the package that lead downwards, or out into the laboratory."""
     wrong = []
     for each in found:
-        room = allowed[rooms_of(each.path)[0]]
-        if each.name not in (room.at_once | room.lazily if each.lazy else room.at_once):
-            how = "lazily" if each.lazy else "at once"
-            wrong.append(f"{each.path.relative_to(SOURCE)} imports {each.name} {how}")
+        if not each.path.is_relative_to(PACKAGE):
+            continue
+        here, there = room_of(each.path), target_room(each)
+        if each.module.split(".")[0] == "lab":
+            wrong.append(str(each))
+        if here is None or there is None or here == there:
+            continue
+        back = (here, there) in BACKWARDS and each.lazy
+        if not back and ORDER.index(there) >= ORDER.index(here):
+            wrong.append(str(each))
     return wrong
 
 
-def all_imports() -> Iterator[Import]:
-    for path in FILES:
-        yield from imports_of(path, path.read_text())
+def package_of(path: Path) -> str:
+    """Return the dotted name of the package that a file belongs to."""
+    root = PACKAGE.parent if path.is_relative_to(PACKAGE) else ROOT
+    return ".".join(path.parent.relative_to(root).parts)
 
 
-def test_every_file_is_in_one_room() -> None:
-    assert [(str(path), rooms_of(path)) for path in FILES if len(rooms_of(path)) != 1] == []
-    for room in ROOMS:
-        assert [name for name in room.files if not (SOURCE / name).exists()] == []
+def is_package(module: str) -> bool:
+    root = PACKAGE.parent if module.startswith("perturb_mpm") else ROOT
+    return root.joinpath(*module.split("."), "__init__.py").is_file()
 
 
-def test_rooms_import_what_the_page_says() -> None:
-    assert forbidden(all_imports()) == []
+def past_a_door(found: list[Import]) -> list[str]:
+    """Return the imports that take something of another package elsewhere than at its door."""
+    wrong = []
+    for each in found:
+        if each.module.split(".")[0] not in {"perturb_mpm", "lab"}:
+            continue
+        mine, package = package_of(each.path), each.module
+        if not is_package(package):
+            if "." not in package or package.rpartition(".")[0] in {mine, "perturb_mpm", "lab"}:
+                continue
+            wrong.append(str(each))
+        elif each.name is not None and package not in {mine, "perturb_mpm", "lab"}:
+            inner = is_package(f"{package}.{each.name}")
+            if not inner and each.name not in importlib.import_module(package).__all__:
+                wrong.append(str(each))
+    return wrong
 
 
-def test_the_page_lists_nothing_that_no_file_imports() -> None:
-    used = {(rooms_of(each.path)[0], each.name) for each in all_imports()}
-    listed = {(room.name, name) for room in ROOMS for name in room.at_once | room.lazily}
-    assert sorted(listed - used) == []
+def options_named(path: Path) -> list[str]:
+    """Return the texts of a file that name an option of the command line."""
+    constants = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant))
+    texts = (n.value for n in constants if isinstance(n.value, str))
+    return [text for text in texts if re.search(r"(?<![\w<!-])--[a-z]", text)]
 
 
-def test_rooms_import_only_rooms_above_them() -> None:
-    above: set[str] = set()
-    everywhere = {room.name for room in ROOMS}
-    for room in ROOMS:
-        assert room.at_once & everywhere <= above, room.name
-        above.add(room.name)
-    backwards = [
-        (room.name, name)
-        for place, room in enumerate(ROOMS)
-        for name in room.lazily & everywhere
-        if name not in {other.name for other in ROOMS[:place]}
-    ]
-    assert backwards == [("model", "engines")]
+def test_the_page_lists_every_room() -> None:
+    there = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()}
+    there |= {p.stem for p in PACKAGE.glob("*.py")} - {"__init__"}
+    assert set(ROOMS) == there
+    parts = list(ROOMS.values())
+    assert parts == sorted(parts, key=["library", "application"].index)
+
+
+def test_imports_go_one_way() -> None:
+    assert wrong_direction(all_imports()) == []
+
+
+def test_imports_go_through_doors() -> None:
+    assert past_a_door(all_imports()) == []
 
 
 @pytest.mark.parametrize(
-    ("file", "line"),
+    ("file", "line", "check"),
     [
-        ("grid.py", "from perturb_mpm.engines import prepare"),
-        ("noise.py", "from perturb_mpm import crf"),
-        ("engines/protocol.py", "def f():\n    from perturb_mpm.sampling import sample"),
-        ("unary.py", "import numba"),
-        ("bounds.py", "from scipy.special import entr"),
+        ("model/grid.py", "from perturb_mpm.engines import prepare", wrong_direction),
+        ("noise/gumbel.py", "def f():\n    from perturb_mpm import sampling", wrong_direction),
+        ("sampling/sampler.py", "from perturb_mpm.files import Case", wrong_direction),
+        ("run/model.py", "def f():\n    from lab.store import PartStore", wrong_direction),
+        ("run/model.py", "from perturb_mpm.model.crf import DenseCRF", past_a_door),
+        ("run/model.py", "from perturb_mpm.model import _potts_weight", past_a_door),
+        ("engines/gpu/chain.py", "from perturb_mpm.engines.cpu.chain import Taps", past_a_door),
     ],
 )
-def test_a_forbidden_import_is_found(file: str, line: str) -> None:
-    assert len(forbidden(imports_of(SOURCE / file, line))) == 1
+def test_a_wrong_import_is_found(file: str, line: str, check: object) -> None:
+    found = list(imports_of(PACKAGE / file, line))
+    assert len(check(found)) == 1  # type: ignore[operator]
 
 
-def test_numba_stays_in_the_cpu_engine() -> None:
-    users = {each.path for each in all_imports() if each.name in {"numba", "llvmlite"}}
-    assert users
-    assert all(path.is_relative_to(SOURCE / "engines" / "cpu") for path in users)
+def test_the_two_engines_do_not_know_each_other() -> None:
+    for one, other in (("cpu", "gpu"), ("gpu", "cpu")):
+        folder = PACKAGE / "engines" / one
+        found = [i for path in sources(folder) for i in imports_of(path, path.read_text())]
+        assert found
+        names = {f"{each.module}.{each.name}" for each in found}
+        assert [name for name in names if f"engines.{other}" in name] == []
+
+
+def test_heavy_packages_load_when_they_are_needed() -> None:
+    wrong = []
+    for each in all_imports():
+        top = each.module.split(".")[0]
+        if each.lazy or not each.path.is_relative_to(PACKAGE) or top not in HEAVY:
+            continue
+        inside = each.path.relative_to(PACKAGE).as_posix()
+        if not any(inside.startswith(folder) for folder in HEAVY[top]):
+            wrong.append(str(each))
+    assert wrong == []
+
+
+def test_every_door_names_what_it_has() -> None:
+    for path in (*PACKAGE.rglob("__init__.py"), *LAB.rglob("__init__.py")):
+        module = importlib.import_module(package_of(path))
+        assert module.__doc__, path
+        names = getattr(module, "__all__", None)
+        assert names is not None or path.parent == LAB, path
+        for name in names or ():
+            assert hasattr(module, name), f"{path}: {name}"
+        assert len(set(names or ())) == len(names or ()), path
+
+
+def test_no_class_name_means_two_things() -> None:
+    places = defaultdict(list)
+    for path in (*sources(PACKAGE), *sources(LAB)):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in twice.items() if name not in TWINS} == {}
+
+
+def test_only_the_command_line_speaks_of_options() -> None:
+    # In the metadata of a value object stands the help of its own option.
+    texts = {
+        path.relative_to(PACKAGE).as_posix(): options_named(path)
+        for path in sources(PACKAGE)
+        if room_of(path) != "cli" and path.name != "settings.py"
+    }
+    assert {path: found for path, found in texts.items() if found} == {}
+
+
+def test_the_wheel_holds_the_package_and_nothing_of_the_laboratory(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "perturb_mpm/report/assets/viewer.js" in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"perturb_mpm"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -40,6 +41,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
         [sys.executable, "-W", "error", script.name],
         check=False,
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},  # the laboratory
         capture_output=True,
         text=True,
     )

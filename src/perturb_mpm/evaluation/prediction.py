@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import Posterior, Source, entropy_of_marginals
+from perturb_mpm.posterior import MarginalKind, Posterior, entropy_of_marginals
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,9 @@ class Prediction:
 
 
 def from_posterior(
-    posterior: Posterior, source: Source | None = None, labels_from: Source | None = None
+    posterior: Posterior,
+    source: MarginalKind | None = None,
+    labels_from: MarginalKind | None = None,
 ) -> Prediction:
     """Take marginals from a posterior: "votes", "conditional" or "mean_field".
 

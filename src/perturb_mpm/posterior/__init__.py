@@ -1,13 +1,22 @@
 """The result of sampling, its file, and what can be said of it."""
 
-from perturb_mpm.posterior.bounds import samples_needed
+from perturb_mpm.posterior.bounds import (
+    clopper_pearson,
+    entropy_bound,
+    hoeffding,
+    plug_in_bias,
+    samples_needed,
+    total_variation_bound,
+)
 from perturb_mpm.posterior.distances import (
+    hamming_loss,
     log_probability_error,
     smoothed_frequencies,
     total_variation,
+    total_variation_map,
 )
-from perturb_mpm.posterior.posterior import Estimator, Posterior, Source
-from perturb_mpm.posterior.precision import Precision
+from perturb_mpm.posterior.posterior import Estimator, MarginalKind, Posterior
+from perturb_mpm.posterior.precision import Precision, anytime_halfwidth, anytime_interval
 from perturb_mpm.posterior.uncertainty import CERTAIN, UNCERTAIN, UNDECIDED, entropy_of_marginals
 from perturb_mpm.posterior.votes import (
     FRACTION_BITS,
@@ -19,22 +28,31 @@ from perturb_mpm.posterior.votes import (
 )
 
 __all__ = [
+    "Posterior",
+    "Estimator",
+    "MarginalKind",
+    "Precision",
+    "anytime_interval",
+    "anytime_halfwidth",
+    "samples_needed",
+    "hoeffding",
+    "clopper_pearson",
+    "total_variation_bound",
+    "entropy_bound",
+    "plug_in_bias",
+    "hamming_loss",
+    "total_variation",
+    "total_variation_map",
+    "log_probability_error",
+    "smoothed_frequencies",
     "CERTAIN",
+    "UNDECIDED",
+    "UNCERTAIN",
+    "entropy_of_marginals",
+    "FRACTION_BITS",
+    "Tally",
     "count_type",
     "count_votes",
-    "entropy_of_marginals",
-    "Estimator",
     "fixed_point",
-    "FRACTION_BITS",
-    "log_probability_error",
     "plain",
-    "Posterior",
-    "Precision",
-    "samples_needed",
-    "smoothed_frequencies",
-    "Source",
-    "Tally",
-    "total_variation",
-    "UNCERTAIN",
-    "UNDECIDED",
 ]

@@ -3,7 +3,7 @@
 Intervals and sample sizes are about Monte Carlo error: how far the frequencies f̂ of S independent
 samples lie from the law f they are drawn from. They say nothing about how far f itself lies from
 the CRF's distribution P, and with antithetic samples they are not proven. What holds whenever one
-looks, and so may decide when to stop, is in ``anytime``; the rest holds at an S chosen beforehand.
+looks, and so may decide when to stop, is in ``precision``; the rest holds at an S fixed before.
 """
 
 from __future__ import annotations
@@ -14,36 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.posterior.distances import (
-    hamming_loss,
-    log_probability_error,
-    smoothed_frequencies,
-    total_variation,
-    total_variation_map,
-)
-from perturb_mpm.posterior.precision import (
-    Precision,
-    anytime_halfwidth,
-    anytime_interval,
-    successes,
-)
-
-__all__ = [
-    "samples_needed",
-    "hoeffding",
-    "clopper_pearson",
-    "anytime_interval",
-    "anytime_halfwidth",
-    "Precision",
-    "total_variation_bound",
-    "entropy_bound",
-    "plug_in_bias",
-    "hamming_loss",
-    "total_variation",
-    "total_variation_map",
-    "smoothed_frequencies",
-    "log_probability_error",
-]
+from perturb_mpm.posterior.precision import successes
 
 
 def samples_needed(epsilon: float, delta: float, labels: int, voxels: int = 1) -> int:

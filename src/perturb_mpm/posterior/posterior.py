@@ -13,22 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import (
-    file as posterior_file,
-)
-from perturb_mpm.posterior import (
-    merging as posterior_merge,
-)
-from perturb_mpm.posterior import (
-    uncertainty,
-)
-from perturb_mpm.posterior import (
-    votes as posterior_parts,
-)
+from perturb_mpm.posterior import file, merging, uncertainty
+from perturb_mpm.posterior import votes as parts
 from perturb_mpm.posterior.bounds import plug_in_bias
 
 Estimator = Literal["votes", "conditional"]
-Source = Literal["votes", "conditional", "mean_field"]
+MarginalKind = Literal["votes", "conditional", "mean_field"]
 Rule = Literal["interval", "paper"]
 Correction = Literal["miller-madow", "none"]
 
@@ -101,20 +91,20 @@ class Posterior:
         checks.choice(estimator, "estimator", get_args(Estimator))
         if estimator == "conditional" and conditional is None:
             raise ValueError('conditional must be given where estimator is "conditional", got None')
-        index = posterior_parts.sample_numbers(sample_index)
-        votes = posterior_parts.votes(counts, grid, len(index))
+        index = parts.sample_numbers(sample_index)
+        votes = parts.votes(counts, grid, len(index))
         if conditional is not None:
-            conditional = posterior_parts.conditional(conditional, grid, len(votes), len(index))
+            conditional = parts.conditional(conditional, grid, len(votes), len(index))
         if mean_field is not None:
-            mean_field = posterior_parts.mean_field(mean_field, grid, len(votes))
+            mean_field = parts.mean_field(mean_field, grid, len(votes))
         if label_changes is not None:
-            label_changes = posterior_parts.label_changes(label_changes, len(index))
+            label_changes = parts.label_changes(label_changes, len(index))
         self._set(
             grid=grid,
             sample_index=index,
-            volumes=posterior_parts.volumes(volumes, votes, grid, len(index)),
-            problem=posterior_parts.plain(problem, "problem"),
-            parameters=posterior_parts.plain(dict(parameters), "parameters"),
+            volumes=parts.volumes(volumes, votes, grid, len(index)),
+            problem=parts.plain(problem, "problem"),
+            parameters=parts.plain(dict(parameters), "parameters"),
             estimator=estimator,
             label_changes=label_changes,
             voxel_counts=votes,
@@ -124,7 +114,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         return (
-            f"Posterior(samples={self.samples} ({posterior_parts.ranges(self.sample_index)}), "
+            f"Posterior(samples={self.samples} ({parts.ranges(self.sample_index)}), "
             f"labels={self.n_labels}, shape={self.grid.shape}, spacing={self.grid.spacing}, "
             f"voxels={self.grid.voxels}, estimator={self.estimator!r})"
         )
@@ -133,9 +123,8 @@ class Posterior:
         """Whether both hold the same samples of the same problem, bit for bit."""
         if not isinstance(other, Posterior):
             return NotImplemented
-        return not posterior_merge.differences(self, other) and all(
-            posterior_merge.same_array(getattr(self, name), getattr(other, name))
-            for name in posterior_parts.SAMPLED
+        return not merging.differences(self, other) and all(
+            merging.same_array(getattr(self, name), getattr(other, name)) for name in parts.SAMPLED
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -160,7 +149,7 @@ class Posterior:
         """The sum of the samples' conditional marginals in units of 2⁻³⁰, (L, *spatial)."""
         if self.voxel_conditional is None:
             return None
-        return self._image(self.voxel_conditional, self.samples << posterior_parts.FRACTION_BITS)
+        return self._image(self.voxel_conditional, self.samples << parts.FRACTION_BITS)
 
     @property
     def mean_field(self) -> NDArray[np.float32] | None:
@@ -191,11 +180,11 @@ class Posterior:
         """One minus the marginal of the most probable label by the ``estimator``, (*spatial)."""
         return self.grid.scatter(self._voxel_minority(), 0)
 
-    def marginals_of(self, estimator: Source) -> NDArray[np.float64]:
+    def marginals_of(self, estimator: MarginalKind) -> NDArray[np.float64]:
         """Return the marginals by votes, conditional or mean_field, (L, *spatial)."""
         return self._image(self.voxel_marginals(estimator), 1)
 
-    def entropy_of(self, estimator: Source) -> NDArray[np.float64]:
+    def entropy_of(self, estimator: MarginalKind) -> NDArray[np.float64]:
         """Return the entropy in bits by votes, conditional or mean_field, (*spatial)."""
         return self.grid.scatter(self._voxel_entropy(estimator), 0)
 
@@ -270,21 +259,21 @@ class Posterior:
 
         Refused where the problem or any parameter differs, or where two hold the same sample.
         """
-        return Posterior(**posterior_merge.merged([self, *others]))
+        return Posterior(**merging.merged([self, *others]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .npz file for ``load``: whole or not at all, the same bytes every time.
 
         ``posterior_file`` says what is inside.
         """
-        posterior_file.write(self, path)
+        file.write(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that ``save`` wrote; one that is damaged, foreign or newer is refused."""
-        parts = posterior_file.read(path)
+        content = file.read(path)
         try:
-            return cls(**parts)
+            return cls(**content)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
@@ -297,7 +286,7 @@ class Posterior:
         outside = np.where(np.arange(len(values)) == 0, certain, 0)
         return self.grid.scatter(values, outside)
 
-    def _scores(self, estimator: Source) -> NDArray[Any]:
+    def _scores(self, estimator: MarginalKind) -> NDArray[Any]:
         """Return what the marginals of an estimator are made of, (L, N)."""
         sources = {
             "votes": self.voxel_counts,
@@ -308,7 +297,7 @@ class Posterior:
         checks.choice(estimator, "estimator of this posterior", list(held))
         return held[estimator]
 
-    def voxel_marginals(self, estimator: Source) -> NDArray[np.float64]:
+    def voxel_marginals(self, estimator: MarginalKind) -> NDArray[np.float64]:
         """Return the marginals inside the mask, (L, N)."""
         scores = self._scores(estimator)
         if estimator == "votes":
@@ -318,7 +307,7 @@ class Posterior:
         marginals: NDArray[np.float64] = scores / scores.sum(axis=0, dtype=np.float64)
         return marginals
 
-    def _voxel_entropy(self, estimator: Source) -> NDArray[np.float64]:
+    def _voxel_entropy(self, estimator: MarginalKind) -> NDArray[np.float64]:
         if estimator == "votes":
             return uncertainty.entropy_of_votes(self.voxel_counts, self.samples)
         return uncertainty.entropy_of_marginals(self.voxel_marginals(estimator))
