@@ -1,4 +1,4 @@
-"""Every wrong file or option: one line that says which, what it must be and what it got."""
+"""Every wrong file or argument: one line that says which, what it must be and what it got."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.io_files import AFFINE, SHAPE, image, probabilities, two_images, write
-from perturb_mpm.files.reading import InputError, read_case, read_images
+from perturb_mpm.files import InputError, read_case, read_images
 
 
 @dataclass(frozen=True)
@@ -73,61 +73,61 @@ RGB = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
 BAD = [
     Bad(
         "no such image",
-        r"--image .*/gone.nii.gz: there is no such file",
+        r"`images` .*/gone.nii.gz: there is no such file",
         lambda f: {"images": [f / "gone.nii.gz"]},
     ),
     Bad(
         "no such probabilities",
-        r"--probabilities .*/gone.npz: there is no such file",
+        r"`probabilities` .*/gone.npz: there is no such file",
         lambda f: {"probabilities": [f / "gone.npz"]},
     ),
     Bad(
         "no such mask",
-        r"--mask .*/gone.nii: there is no such file",
+        r"`mask` .*/gone.nii: there is no such file",
         lambda f: {"mask": f / "gone.nii"},
     ),
     Bad(
         "no such dataset.json",
-        r"--dataset-json .*/gone.json: there is no such file",
+        r"`dataset_json` .*/gone.json: there is no such file",
         lambda f: {"dataset_json": f / "gone.json"},
     ),
-    Bad("a folder", r"--image .*: cannot be read \(Is a directory\)", lambda f: {"images": [f]}),
-    Bad("no image", "--image must name at least one file", lambda _: {"images": []}),
+    Bad("a folder", r"`images` .*: cannot be read \(Is a directory\)", lambda f: {"images": [f]}),
+    Bad("no image", "`images` must name at least one file", lambda _: {"images": []}),
     Bad(
         "no probabilities",
-        "--probabilities must name a file",
+        "`probabilities` must name a file",
         lambda _: {"probabilities": []},
     ),
     Bad(
         "truncated gzip",
-        r"--image .*/t2.nii.gz: is damaged, perhaps cut short \(Compressed file ended",
+        r"`images` .*/t2.nii.gz: is damaged, perhaps cut short \(Compressed file ended",
         lambda f: {"images": [cut(write(f / "t2.nii.gz", image(3)), lambda b: b[: len(b) // 2])]},
     ),
     Bad(
         "gzip cut after the last voxel",
-        r"--image .*/t2.nii.gz: is damaged, perhaps cut short",
+        r"`images` .*/t2.nii.gz: is damaged, perhaps cut short",
         lambda f: {"images": [cut(write(f / "t2.nii.gz", image(3)), lambda b: b[:-4])]},
     ),
     Bad(
         "gzip with a wrong checksum",
-        r"--image .*/t2.nii.gz: is damaged.*CRC check failed",
+        r"`images` .*/t2.nii.gz: is damaged.*CRC check failed",
         lambda f: {
             "images": [cut(write(f / "t2.nii.gz", image(3)), lambda b: b[:-8] + b"1234" + b[-4:])]
         },
     ),
     Bad(
         "truncated nifti",
-        r"--image .*/t2.nii: is damaged, perhaps cut short",
+        r"`images` .*/t2.nii: is damaged, perhaps cut short",
         lambda f: {"images": [cut(write(f / "t2.nii", image(3)), lambda b: b[:-100])]},
     ),
     Bad(
         "nothing but a header's start",
-        r"--image .*/t2.nii: is not a NIfTI file",
+        r"`images` .*/t2.nii: is not a NIfTI file",
         lambda f: {"images": [cut(write(f / "t2.nii", image(3)), lambda b: b[:200])]},
     ),
     Bad(
         "a gzip that ends inside the header",
-        r"--image .*/t2.nii.gz: is damaged, perhaps cut short",
+        r"`images` .*/t2.nii.gz: is damaged, perhaps cut short",
         lambda f: {"images": [cut(write(f / "t2.nii.gz", image(3)), lambda b: b[:60])]},
     ),
     Bad(
@@ -147,43 +147,43 @@ BAD = [
     ),
     Bad(
         "text",
-        r"--image .*/t2.nii: is not a NIfTI file",
+        r"`images` .*/t2.nii: is not a NIfTI file",
         lambda f: {"images": [text_file(f / "t2.nii", b"no image at all" * 100)]},
     ),
     Bad(
         "compressed text",
-        r"--image .*/t2.nii.gz: is not a NIfTI file",
+        r"`images` .*/t2.nii.gz: is not a NIfTI file",
         lambda f: {"images": [text_file(f / "t2.nii.gz", gzip.compress(b"no image" * 100))]},
     ),
     Bad(
         "an empty file",
-        r"--image .*/t2.nii: is not a NIfTI file",
+        r"`images` .*/t2.nii: is not a NIfTI file",
         lambda f: {"images": [text_file(f / "t2.nii", b"")]},
     ),
     Bad(
         "colours",
-        r"--image .*/t2.nii.gz: must hold one number a voxel",
+        r"`images` .*/t2.nii.gz: must hold one number a voxel",
         lambda f: extra_image(f, RGB),
     ),
     Bad(
         "an image of four dimensions",
-        r"--image .*/t2.nii.gz: must be 3-D, got shape \(5, 6, 4, 3\)",
+        r"`images` .*/t2.nii.gz: must be 3-D, got shape \(5, 6, 4, 3\)",
         lambda f: extra_image(f, probabilities()),
     ),
     Bad(
         "an image of two dimensions",
-        r"--image .*/t2.nii.gz: must have 3 or 4 axes, got shape \(5, 6\)",
+        r"`images` .*/t2.nii.gz: must have 3 or 4 axes, got shape \(5, 6\)",
         lambda f: extra_image(f, image(1)[:, :, 0]),
     ),
     Bad(
         "an image of another shape",
-        r"--image .*/t2.nii.gz: must lie on the grid of --image .*P01_t1ce.nii.gz, got shape "
+        r"`images` .*/t2.nii.gz: must lie on the grid of `images` .*P01_t1ce.nii.gz, got shape "
         r"5×6×3 against 5×6×4",
         lambda f: extra_image(f, image(1)[:, :, :3]),
     ),
     Bad(
         "an image elsewhere",
-        r"--image .*/t2.nii.gz: must lie on the grid of .*, got up to 0.002 mm apart, affine "
+        r"`images` .*/t2.nii.gz: must lie on the grid of .*, got up to 0.002 mm apart, affine "
         r"\[\[-.*\] \[.*\] \[.*\]\] \(axes LAS\) against \[\[.*\]\] \(axes LAS\)",
         lambda f: extra_image(f, image(1), moved(0.002)),
     ),
@@ -199,7 +199,7 @@ BAD = [
     ),
     Bad(
         "an image with NaN in the mask",
-        r"--image .*/t2.nii.gz: must hold finite numbers inside the mask, got 1 NaN or infinite "
+        r"`images` .*/t2.nii.gz: must hold finite numbers inside the mask, got 1 NaN or infinite "
         r"values there, the first at voxel \(2, 3, 1\)",
         lambda f: extra_image(f, with_nan(image(1))),
     ),
@@ -210,18 +210,18 @@ BAD = [
     ),
     Bad(
         "probabilities of another shape",
-        r"--probabilities .*/p.nii.gz: must lie on the grid of --image .*, got shape 5×5×4",
+        r"`probabilities` .*/p.nii.gz: must lie on the grid of `images` .*, got shape 5×5×4",
         lambda f: maps_of(f, probabilities()[:, :5]),
     ),
     Bad(
         "probabilities elsewhere",
-        r"--probabilities .*/p.nii.gz: must lie on the grid of --image .*, got up to 1 mm apart",
+        r"`probabilities` .*/p.nii.gz: must lie on the grid of `images` .*, got up to 1 mm apart",
         lambda f: maps_of(f, probabilities(), moved(1)),
     ),
     Bad(
         "one map alone",
-        r"--probabilities .*/p.nii.gz: must be 4-D with the labels last, or be given once for "
-        r"each label, got one file of shape \(5, 6, 4\); say --kind labels",
+        r"`probabilities` .*/p.nii.gz: must be 4-D with the labels last, or be given once for "
+        r'each label, got one file of shape \(5, 6, 4\); say `kind="labels"`',
         lambda f: maps_of(f, probabilities()[..., 0]),
     ),
     Bad(
@@ -231,7 +231,7 @@ BAD = [
     ),
     Bad(
         "maps on two grids",
-        r"--probabilities .*/1.nii: must lie on the grid of --probabilities .*/0.nii",
+        r"`probabilities` .*/1.nii: must lie on the grid of `probabilities` .*/0.nii",
         lambda f: {
             "probabilities": [
                 write(f / f"{i}.nii", probabilities()[..., i], moved(i)) for i in range(2)
@@ -240,7 +240,7 @@ BAD = [
     ),
     Bad(
         "probabilities with NaN",
-        r"--probabilities .*: must hold finite numbers, got 1 NaN or infinite values in map 1, "
+        r"`probabilities` .*: must hold finite numbers, got 1 NaN or infinite values in map 1, "
         r"the first at voxel \(3, 2, 1\)",
         lambda f: {"probabilities": [spoilt(f / "p.nii", 1, np.nan)]},
     ),
@@ -252,17 +252,17 @@ BAD = [
     Bad(
         "negative probabilities",
         r"probabilities must not be negative, got -0.25 in map 0 at voxel \(3, 2, 1\); "
-        r"say --kind logits",
+        r'say `kind="logits"`',
         lambda f: {"probabilities": [spoilt(f / "p.nii", 0, -0.25)]},
     ),
     Bad(
         "percentages",
-        r"must sum to 1 over the 3 labels to within 0.01, got 100 .*say --kind logits",
+        r'must sum to 1 over the 3 labels to within 0.01, got 100 .*say `kind="logits"`',
         lambda f: maps_of(f, np.round(probabilities() * 64) / 64 * 100),
     ),
     Bad(
         "regions without their dataset.json",
-        r"must sum to 1 .* nested regions of an nnU-Net model need its --dataset-json",
+        r"must sum to 1 .* nested regions of an nnU-Net model need its `dataset_json`",
         lambda f: maps_of(f, np.full((*SHAPE, 3), 0.9, np.float32)),
     ),
     Bad(
@@ -277,17 +277,17 @@ BAD = [
     ),
     Bad(
         "too few values",
-        r"--label-values must give one for each of the 3 labels, background first, got 2: 0, 1",
+        r"`label_values` must give one for each of the 3 labels, background first, got 2: 0, 1",
         lambda _: {"label_values": [0, 1]},
     ),
     Bad(
         "too many names",
-        r"--label-names must give one for each of the 3 labels",
+        r"`label_names` must give one for each of the 3 labels",
         lambda _: {"label_names": ["a", "b", "c", "d"]},
     ),
     Bad(
         "a value twice",
-        r"--label-values, --label-names: label values must be different, got 0, 1, 1",
+        r"`label_values`, `label_names`: label values must be different, got 0, 1, 1",
         lambda _: {"label_values": [0, 1, 1]},
     ),
     Bad(
@@ -307,32 +307,32 @@ BAD = [
     ),
     Bad(
         "an unknown kind",
-        r"--kind must be one of probabilities, logits, labels, got guesses",
+        r"`kind` must be one of probabilities, logits, labels, got guesses",
         lambda _: {"kind": "guesses"},
     ),
     Bad(
         "too few image names",
-        r"--image-names must give one name for each of the 2 images, got 1",
+        r"`image_names` must give one name for each of the 2 images, got 1",
         lambda _: {"image_names": ["t1"]},
     ),
     Bad(
         "an image name twice",
-        r"--image-names must be different and not empty, got t1, t1",
+        r"`image_names` must be different and not empty, got t1, t1",
         lambda _: {"image_names": ["t1", "t1"]},
     ),
     Bad(
         "an empty mask",
-        r"--mask .*: must have voxels that are not 0, got none",
+        r"`mask` .*: must have voxels that are not 0, got none",
         lambda f: {"mask": write(f / "m.nii", np.zeros(SHAPE, np.uint8))},
     ),
     Bad(
         "a mask elsewhere",
-        r"--mask .*: must lie on the grid of --image",
+        r"`mask` .*: must lie on the grid of `images`",
         lambda f: {"mask": write(f / "m.nii", np.ones(SHAPE, np.uint8), moved(0.1))},
     ),
     Bad(
         "images of nothing",
-        r"--image .*: must not be 0 everywhere in all images; name the voxels .* --mask",
+        r"`images` .*: must not be 0 everywhere in all images; name the voxels .* `mask`",
         lambda f: {"images": [write(f / "t1.nii", np.zeros(SHAPE, np.float32))]},
     ),
     Bad(
@@ -362,7 +362,7 @@ BAD = [
     Bad(
         "a label map with an unknown value",
         r"seg.nii: holds the values 7, which are not among the label values 0, 1, 2; "
-        r"give all of them by --label-values",
+        r"give all of them by `label_values`",
         lambda f: {**labels_of(f, 7), "label_values": [0, 1, 2]},
     ),
     Bad(
@@ -390,12 +390,12 @@ BAD = [
     ),
     Bad(
         "two label maps",
-        r"--probabilities must name one label map with --kind labels, got 2",
+        r'`probabilities` must name one label map with `kind="labels"`, got 2',
         lambda f: {"probabilities": labels_of(f, 2)["probabilities"] * 2, "kind": "labels"},
     ),
     Bad(
         "no label map but a mask",
-        r"--probabilities must name one label map with --kind labels, got 0",
+        r'`probabilities` must name one label map with `kind="labels"`, got 0',
         lambda f: {
             "probabilities": [],
             "kind": "labels",
@@ -404,18 +404,18 @@ BAD = [
     ),
     Bad(
         "a confidence no better than chance",
-        r"--confidence must be above 1/2, .* and below 1, got 0.5",
+        r"`confidence` must be above 1/2, .* and below 1, got 0.5",
         lambda f: {**labels_of(f, 1), "confidence": 0.5},
     ),
     Bad(
         "a confidence of 1",
-        r"--confidence must be above 1/2, .* and below 1, got 1",
+        r"`confidence` must be above 1/2, .* and below 1, got 1",
         lambda f: {**labels_of(f, 1), "confidence": 1.0},
     ),
     Bad(
         "an npz without its label map",
         r"P01.npz: does not say where its voxels are; put nnU-Net's label map P01.nii.gz beside "
-        r"it, or name a NIfTI of the same grid by --reference",
+        r"it, or name a NIfTI of the same grid by `reference`",
         lambda f: npz(f, probabilities=ZYX),
     ),
     Bad(
@@ -425,7 +425,7 @@ BAD = [
     ),
     Bad(
         "an npz with its axes forward",
-        r"P01.npz: must have the shape of --reference .*, got Z, Y, X = 5, 6, 4 against 4, 6, 5",
+        r"P01.npz: must have the shape of `reference` .*, got Z, Y, X = 5, 6, 4 against 4, 6, 5",
         lambda f: {
             **npz(f, probabilities=np.moveaxis(probabilities(), -1, 0)),
             "reference": f / "P01_t1ce.nii.gz",
@@ -454,7 +454,7 @@ BAD = [
     ),
     Bad(
         "an npz and more",
-        r"--probabilities must name one .npz and nothing else, got 2",
+        r"`probabilities` must name one .npz and nothing else, got 2",
         lambda f: {"probabilities": npz(f, probabilities=ZYX)["probabilities"] * 2},
     ),
 ]

@@ -22,10 +22,8 @@ from helpers.dicom_series import (
     scanner_affine,
     write_series,
 )
-from perturb_mpm.files.case import Geometry
-from perturb_mpm.files.dicom import check_series, codes_of, read_series, write_dicom
-from perturb_mpm.files.geometry import geometry_from_affine
-from perturb_mpm.files.source import InputError
+from perturb_mpm.files import Geometry, InputError, geometry_from_affine
+from perturb_mpm.files.dicom import check_dicom_series, codes_of, read_series, write_dicom
 
 hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
@@ -147,15 +145,17 @@ def test_a_series_without_its_patients_name_is_taken(tmp_path: Path) -> None:
 def test_a_volume_elsewhere_is_refused(tmp_path: Path) -> None:
     labels, entropy, geometry = in_order("rows turned round")
     series = write_series(tmp_path / "series")
-    check_series(series, geometry)
-    check_series(series, moved(geometry, 0.005))
+    check_dicom_series(series, geometry)
+    check_dicom_series(series, moved(geometry, 0.005))
     for wrong in (
         moved(geometry, 0.05),
         geometry_from_affine(geometry.shape, np.eye(4)),
         geometry_from_affine((COLUMNS, ROWS, SLICES + 1), geometry.affine),
     ):
-        with pytest.raises(InputError, match=r"--dicom .* the series must lie on the grid of"):
-            check_series(series, wrong)
+        with pytest.raises(
+            InputError, match=r"`dicom_series` .* must lie on the grid"
+        ):
+            check_dicom_series(series, wrong)
     with pytest.raises(InputError, match="must lie on the grid"):
         write_dicom(tmp_path, series, labels, entropy, moved(geometry, 1), SCHEME)
     assert os.listdir(tmp_path) == ["series"]

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.io_files import AFFINE, SHAPE, image, write
-from perturb_mpm.files.case import Geometry
-from perturb_mpm.files.geometry import geometry_from_affine
-from perturb_mpm.files.images import read_images
-from perturb_mpm.files.nifti import save_like
+from perturb_mpm.files import Geometry, geometry_from_affine, read_images, save_like
 
 PLACE = (
     *("srow_x", "srow_y", "srow_z", "quatern_b", "quatern_c", "quatern_d"),

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.io_files import AFFINE, SHAPE, probabilities, two_images, write
-from perturb_mpm.files.case import Case, LabelScheme
-from perturb_mpm.files.reading import InputError, read_case
+from perturb_mpm.files import Case, InputError, LabelScheme, read_case
 
 BRATS = {
     "channel_names": {"0": "T1c", "1": "FLAIR"},
@@ -73,7 +72,7 @@ def test_a_reference_says_where_an_npz_is(tmp_path: Path) -> None:
     given = read_case(images, [path], reference=images[1])
     np.testing.assert_array_equal(given.probabilities, beside.probabilities)
     elsewhere = write(tmp_path / "other.nii", np.zeros(SHAPE, np.uint8), AFFINE * 1.1)
-    with pytest.raises(InputError, match=r"P01.npz: must lie on the grid of --image"):
+    with pytest.raises(InputError, match=r"P01.npz: must lie on the grid of `images`"):
         read_case(images, [path], reference=elsewhere)
 
 

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.io_files import AFFINE, SHAPE, SPACING, image, probabilities, two_images, write
-from perturb_mpm.files.case import LabelScheme
-from perturb_mpm.files.nifti import save_like
-from perturb_mpm.files.reading import read_case, read_images
+from perturb_mpm.files import LabelScheme, read_case, read_images, save_like
 
 ROOT = Path(__file__).resolve().parents[2]
 

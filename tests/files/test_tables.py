@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perturb_mpm.files import InputError, LabelScheme, Source
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
-from perturb_mpm.files.case import LabelScheme
-from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.files.tables import MOST_ROWS, read_table, write_table, write_volumes
 from perturb_mpm.storage.atomic import write_json
 
@@ -157,7 +156,7 @@ def test_bids_names() -> None:
 
 @pytest.mark.parametrize(("subject", "session"), [("sub-07", None), ("", None), ("7", "a_b")])
 def test_bids_labels_are_letters_and_digits(subject: str, session: str | None) -> None:
-    with pytest.raises(InputError, match=r"--bids must name the s.* by letters and digits only"):
+    with pytest.raises(InputError, match=r"`bids` must name the s.* by letters and digits only"):
         bids_names(subject, session)
 
 

@@ -1,47 +1,69 @@
-"""Files in and out: written whole or not at all, and never unpickled."""
+"""Files of patients, in and out: read whole, checked and never unpickled; written whole or not.
 
+``read_case`` makes one ``Case`` of a patient's images and probabilities. Everything that is wrong
+with a file is an ``InputError`` of one line.
+"""
+
+# One patient, and what it is made of.
+# Files to write.
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
-from perturb_mpm.files.case import SCHEMES, Case, Geometry, LabelScheme, labels_from_text
-from perturb_mpm.files.dicom import FILES, check_series, write_dicom
-from perturb_mpm.files.geometry import difference, geometry_from_affine
-from perturb_mpm.files.images import read_images
-from perturb_mpm.files.maps import require_same_grid
-from perturb_mpm.files.nifti import Volume, read_volume, save_like, save_nifti
+from perturb_mpm.files.case import Case, read_case
+from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
+from perturb_mpm.files.geometry import Geometry, geometry_from_affine, grid_difference
+from perturb_mpm.files.images import ImageSet, read_images
+from perturb_mpm.files.labels import (
+    SCHEMES,
+    LabelScheme,
+    label_indices,
+    labels_from_text,
+    read_label_map,
+)
+
+# One file, and what is wrong with it.
+from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid, save_like, save_nifti
 from perturb_mpm.files.nnunet import read_dataset
-from perturb_mpm.files.probabilities import label_indices
-from perturb_mpm.files.reading import read_case
 from perturb_mpm.files.source import InputError, Source, open_source
-from perturb_mpm.files.source import open_source as opened
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
 
+FILES, check_series, difference, opened = (
+    DICOM_FILES,
+    check_dicom_series,
+    grid_difference,
+    open_source,
+)
+
 __all__ = [
+    # one patient
+    "Case",
+    "read_case",
+    "ImageSet",
+    "read_images",
+    "LabelScheme",
     "SCHEMES",
     "labels_from_text",
-    "bids_names",
-    "Case",
-    "check_series",
-    "difference",
-    "FILES",
+    "label_indices",
+    "read_label_map",
     "Geometry",
     "geometry_from_affine",
-    "InputError",
-    "label_indices",
-    "LabelScheme",
-    "opened",
-    "read_case",
+    "grid_difference",
     "read_dataset",
-    "read_images",
-    "read_table",
-    "TableRow",
+    # one file
+    "Source",
+    "InputError",
     "open_source",
+    "Volume",
     "read_volume",
     "require_same_grid",
-    "save_like",
+    "TableRow",
+    "read_table",
+    # files to write
     "save_nifti",
-    "Source",
-    "Volume",
-    "write_bids_sidecars",
-    "write_dicom",
+    "save_like",
     "write_table",
     "write_volumes",
+    "write_bids_sidecars",
+    "bids_names",
+    "write_dicom",
+    "check_dicom_series",
+    "DICOM_FILES",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.source import InputError
 from perturb_mpm.files.tables import write_table
 from perturb_mpm.storage import atomic_open, write_json
@@ -131,4 +131,4 @@ def _beside(file: Path, ending: str) -> Path:
 
 def _check_label(what: str, label: str) -> None:
     if not _LABEL.fullmatch(label):
-        raise InputError(f"--bids must name the {what} by letters and digits only, got {label!r}")
+        raise InputError(f"`bids` must name the {what} by letters and digits only, got {label!r}")

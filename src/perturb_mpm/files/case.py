@@ -1,113 +1,50 @@
-"""What one patient's files hold, once they are read and agree with each other."""
+"""One patient: the files of a case, read, compared with each other and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.source import InputError
-
-LARGEST_VALUE = 65535  # what a 16-bit label map can hold
-
-
-@dataclass(frozen=True)
-class LabelScheme:
-    """The user's own numbers and names of the labels 0 … L − 1; the first is background."""
-
-    values: tuple[int, ...]
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.values) != len(self.names):
-            raise ValueError(
-                "a label must have one value and one name, "
-                f"got {len(self.values)} values and {len(self.names)} names"
-            )
-        if len(set(self.values)) < len(self.values):
-            raise ValueError(f"label values must be different, got {_listed(self.values)}")
-        if not all(0 <= value <= LARGEST_VALUE for value in self.values):
-            raise ValueError(
-                f"label values must lie between 0 and {LARGEST_VALUE}, got {_listed(self.values)}"
-            )
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"label names must be different, got {_listed(self.names)}")
-        if not all(name and name.isprintable() for name in self.names):
-            raise ValueError(f"label names must be words in one line, got {list(self.names)}")
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def values_of(self, indices: NDArray[Any]) -> NDArray[Any]:
-        """Return the user's values of indices 0 … L − 1, as uint8 or, where need be, uint16."""
-        dtype = np.uint8 if max(self.values) <= 255 else np.uint16
-        values: NDArray[Any] = np.asarray(self.values, dtype=dtype)[indices]
-        return values
-
-
-_GLIOMA = ("background", "necrotic or non-enhancing core", "oedema", "enhancing tumour")
-
-SCHEMES = {  # by name, never guessed: 4 is enhancing tumour in one and a cavity in another
-    "brats2021": LabelScheme((0, 1, 2, 4), _GLIOMA),
-    "brats2023": LabelScheme((0, 1, 2, 3), _GLIOMA),
-    "brats2024": LabelScheme((0, 1, 2, 3, 4), (*_GLIOMA, "resection cavity")),
-}
-
-
-def labels_from_text(words: Sequence[str]) -> LabelScheme:
-    """Return the scheme of ``brats2021``, of ``0:background 1:tumour`` or of ``0 1 4``.
-
-    Words may be joined by commas; labels without a name are called "label 4".
-    """
-    text = ",".join(words)
-    if text in SCHEMES:
-        return SCHEMES[text]
-    pairs = [part.strip().partition(":") for part in text.split(",")]
-    if not all(
-        value.strip().isdecimal() and bool(name) == bool(colon) for value, colon, name in pairs
-    ):
-        raise InputError(
-            f"`labels` must be one of {', '.join(SCHEMES)}, or values with or without names such "
-            f"as 0:background 1:tumour, got {text}"
-        )
-    values = tuple(int(value) for value, _, _ in pairs)
-    if len(values) < 2:
-        raise InputError(f"`labels` must have background and at least one label more, got {text}")
-    try:
-        names = (name.strip() or f"label {int(value)}" for value, _, name in pairs)
-        return LabelScheme(values, tuple(names))
-    except ValueError as error:
-        raise InputError(f"`labels` {text}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Where the voxels are: shape, affine and the header that outputs take their geometry from."""
-
-    shape: tuple[int, int, int]
-    affine: NDArray[np.float64]  # (4, 4), voxel indices to mm
-    spacing: tuple[float, float, float]  # mm
-    header: Any  # nibabel.Nifti1Header, for sform, qform and their codes
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Images and mask of one patient on one grid."""
-
-    images: dict[str, NDArray[np.float32]]  # name -> (X, Y, Z)
-    mask: NDArray[np.bool_]  # (X, Y, Z)
-    mask_origin: str  # "given", or in words how it was derived
-    geometry: Geometry
-    hashes: dict[str, str]  # file name -> SHA-256 of every file that was read
-    warnings: tuple[str, ...] = ()
+from perturb_mpm.files.geometry import Geometry, geometry_warnings
+from perturb_mpm.files.images import (
+    ImageSet,
+    clean_images,
+    find_mask,
+    first_voxel,
+    read_image_volumes,
+    voxel_count,
+)
+from perturb_mpm.files.labels import (
+    LabelScheme,
+    choose_scheme,
+    confidence_warning,
+    label_map_values,
+    probabilities_from_label_map,
+)
+from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid
+from perturb_mpm.files.nnunet import (
+    Dataset,
+    dataset_json_beside,
+    label_map_warning,
+    read_dataset,
+)
+from perturb_mpm.files.probabilities import (
+    Kind,
+    ScoreMaps,
+    distribution_from_maps,
+    read_score_maps,
+)
+from perturb_mpm.files.source import Digests, InputError, Source, require_readable
 
 
 @dataclass(frozen=True)
 class Case:
-    """Images, probabilities and mask of one patient on one grid."""
+    """One patient on one grid: images, probabilities, mask, and the truth where it is known."""
 
     images: dict[str, NDArray[np.float32]]  # name -> (X, Y, Z)
     probabilities: NDArray[np.float32]  # (L, X, Y, Z), sums to 1
@@ -117,8 +54,195 @@ class Case:
     geometry: Geometry
     hashes: dict[str, str]  # file name -> SHA-256 of every file that was read
     warnings: tuple[str, ...] = ()
-    truth: NDArray[np.uint8] | None = None  # (X, Y, Z), labels 0 … L − 1, where they are known
+    truth: NDArray[np.uint8] | None = None  # (X, Y, Z), labels 0 … L − 1
+
+    @classmethod
+    def from_images(
+        cls,
+        images: ImageSet,
+        probabilities: NDArray[np.float32],
+        labels: LabelScheme,
+        truth: NDArray[np.uint8] | None = None,
+    ) -> Case:
+        """Return the case of images whose probabilities (L, X, Y, Z) come from no file."""
+        return cls(
+            images=images.images,
+            probabilities=probabilities,
+            mask=images.mask,
+            mask_origin=images.mask_origin,
+            labels=labels,
+            geometry=images.geometry,
+            hashes=images.hashes,
+            warnings=images.warnings,
+            truth=truth,
+        )
 
 
-def _listed(items: tuple[object, ...]) -> str:
-    return ", ".join(str(item) for item in items)
+def read_case(
+    images: Sequence[Path],
+    probabilities: Sequence[Path],
+    *,
+    kind: Kind = "probabilities",
+    confidence: float = 0.9,
+    label_values: Sequence[int] | None = None,
+    label_names: Sequence[str] | None = None,
+    dataset_json: Path | None = None,
+    reference: Path | None = None,
+    mask: Path | None = None,
+    image_names: Sequence[str] | None = None,
+) -> Case:
+    """Read images and probabilities on one grid; raise ``InputError`` in one line where they fail.
+
+    Parameters
+    ----------
+    images
+        NIfTI files, one a sequence. Everything that is written lies on the grid of the first.
+    probabilities
+        One 4-D NIfTI with the labels last, one 3-D NIfTI for each label, or nnU-Net's .npz.
+        Background comes first.
+    kind
+        What these files hold: ``probabilities``, ``logits`` (a network's raw scores) or
+        ``labels``, a hard label map that is trusted to ``confidence`` at every voxel.
+    label_values, label_names
+        The user's own numbers and names of the labels; else from ``dataset_json``, else 0 … L − 1.
+    dataset_json
+        nnU-Net's, looked for beside an .npz where it is not given. It says which labels there
+        are, and which nested regions the maps are where a model was trained on regions.
+    reference
+        A NIfTI that says where the voxels of an .npz are; else the label map beside it does.
+    mask
+        A NIfTI that is not 0 where voxels count; else it is derived from the images.
+    image_names
+        Short names of the images; else from their files' names.
+    """
+    if kind not in get_args(Kind):
+        raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
+    named = [Source("probabilities", path) for path in probabilities]
+    for argument, path in (("mask", mask), ("reference", reference)):
+        named += [Source(argument, path)] if path else []
+    require_readable(named)
+
+    digests = Digests()
+    dataset = _find_dataset(probabilities, dataset_json, digests)
+    channels = dataset.channels if dataset else None
+    volumes = read_image_volumes(images, digests, image_names=image_names, channels=channels)
+    first = next(iter(volumes.values()))
+    maps: Volume | ScoreMaps
+    if kind == "labels":
+        maps = _read_one_label_map(probabilities, digests)
+    else:
+        maps = read_score_maps(probabilities, reference, digests)
+    require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
+    if isinstance(maps, Volume):
+        found = _from_label_map(maps, confidence, label_values, label_names, dataset)
+    else:
+        found = _from_score_maps(maps, kind, label_values, label_names, dataset)
+
+    inside, origin = find_mask(volumes, mask, digests)
+    warnings = [*found.warnings, *geometry_warnings(first.geometry)]
+    if found.empty is not None and found.empty.any():
+        inside, origin = _without_empty(inside, origin, found.empty, maps.source)
+        warnings.append(
+            f"{voxel_count(found.empty)} have no probability at all; they are outside the mask and "
+            "count as background"
+        )
+    cleaned, image_warnings = clean_images(volumes, inside)
+    return Case(
+        images=cleaned,
+        probabilities=found.probabilities,
+        mask=inside,
+        mask_origin=origin,
+        labels=found.labels,
+        geometry=first.geometry,
+        hashes=digests.named(),
+        warnings=(*warnings, *image_warnings),
+    )
+
+
+@dataclass(frozen=True)
+class _Distribution:
+    """What the probability files come to."""
+
+    probabilities: NDArray[np.float32]  # (L, X, Y, Z)
+    labels: LabelScheme
+    empty: NDArray[np.bool_] | None = None  # (X, Y, Z), voxels without any probability
+    warnings: tuple[str, ...] = ()
+
+
+def _from_score_maps(
+    maps: ScoreMaps,
+    kind: Kind,
+    values: Sequence[int] | None,
+    names: Sequence[str] | None,
+    dataset: Dataset | None,
+) -> _Distribution:
+    known = dataset.labels if dataset else None
+    distribution, empty = distribution_from_maps(maps, kind, dataset)
+    scheme = choose_scheme(len(distribution), values, names, known)
+    warning = None
+    if maps.label_map is not None:
+        own = known.values if known else tuple(range(len(distribution)))
+        warning = label_map_warning(distribution, own, maps.label_map)
+    return _Distribution(distribution, scheme, empty, (warning,) if warning else ())
+
+
+def _from_label_map(
+    label_map: Volume,
+    confidence: float,
+    values: Sequence[int] | None,
+    names: Sequence[str] | None,
+    dataset: Dataset | None,
+) -> _Distribution:
+    if values is not None:
+        scheme = choose_scheme(len(values), values, names)
+    elif dataset is not None:
+        scheme = choose_scheme(len(dataset.labels), None, names, dataset.labels)
+    else:
+        values = label_map_values(label_map.voxels, label_map.source)
+        scheme = choose_scheme(len(values), values, names)
+    distribution = probabilities_from_label_map(
+        label_map.voxels, scheme.values, confidence, label_map.source
+    )
+    return _Distribution(distribution, scheme, warnings=(confidence_warning(confidence),))
+
+
+def _find_dataset(
+    probabilities: Sequence[Path], given: Path | None, digests: Digests
+) -> Dataset | None:
+    path, argument = given, "dataset_json"
+    if path is None and len(probabilities) == 1 and probabilities[0].suffix == ".npz":
+        path, argument = dataset_json_beside(probabilities[0]), "probabilities"
+    if path is None:
+        return None
+    dataset = read_dataset(Source(argument, path))
+    digests.add(path, dataset.digest)
+    return dataset
+
+
+def _read_one_label_map(paths: Sequence[Path], digests: Digests) -> Volume:
+    if len(paths) != 1:
+        raise InputError(
+            f'`probabilities` must name one label map with `kind="labels"`, got {len(paths)}'
+        )
+    volume = read_volume(Source("probabilities", paths[0]), digests)
+    if volume.voxels.ndim != 3:
+        raise volume.source.error(f"a label map must be 3-D, got shape {volume.voxels.shape}")
+    return volume
+
+
+def _without_empty(
+    mask: NDArray[np.bool_], origin: str, empty: NDArray[np.bool_], source: Source
+) -> tuple[NDArray[np.bool_], str]:
+    """Refuse voxels of a given mask that have no probability; leave them out of a derived one."""
+    uncovered = mask & empty
+    if not uncovered.any():
+        return mask, origin
+    if origin == "given":
+        raise source.error(
+            "must have probabilities inside the mask, got 0 for every label at "
+            f"{voxel_count(uncovered)}, the first at {first_voxel(uncovered)}"
+        )
+    left = mask & ~empty
+    if not left.any():
+        raise source.error("must have probabilities where the images are, got 0 for every label")
+    return left, f"{origin}, less {voxel_count(uncovered)} without any probability"

@@ -17,8 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Geometry, LabelScheme
-from perturb_mpm.files.geometry import displacement_mm, geometry_from_affine, in_words
+from perturb_mpm.files.geometry import (
+    Geometry,
+    affine_text,
+    displacement_mm,
+    geometry_from_affine,
+)
+from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.source import Source
 from perturb_mpm.optional import optional_package
 from perturb_mpm.storage import atomic_open
@@ -82,7 +87,7 @@ class Series:
 
 def read_series(folder: Path) -> Series:
     """Read the headers of the one DICOM series in a folder, and where its voxels are."""
-    source = Source("--dicom", folder)
+    source = Source("dicom_series", folder)
     slices = _headers(source)
     normal = np.cross(_direction(slices[0], 0), _direction(slices[0], 1))
     slices = sorted(slices, key=lambda one: float(np.dot(_position(one), normal)))
@@ -118,7 +123,7 @@ def require_on_series(series: Series, geometry: Geometry) -> NDArray[np.float64]
                 return axes
     raise series.source.error(
         f"the series must lie on the grid of the images, got shape {grid.shape} and affine "
-        f"{in_words(grid)} against shape {geometry.shape} and affine {in_words(geometry)}"
+        f"{affine_text(grid)} against shape {geometry.shape} and affine {affine_text(geometry)}"
     )
 
 
@@ -198,11 +203,11 @@ def _direction(one: Any, axis: int) -> NDArray[np.float64]:  # noqa: ANN401
     return both[3 * axis : 3 * axis + 3]
 
 
-FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
+DICOM_FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
 _PURPOSE = "writing DICOM"
 
 
-def check_series(series_folder: Path, geometry: Geometry) -> None:
+def check_dicom_series(series_folder: Path, geometry: Geometry) -> None:
     """Refuse at once a series that is not on the grid of the images, or a missing package."""
     optional_package("highdicom", _PURPOSE)
     require_on_series(read_series(series_folder), geometry)
@@ -216,7 +221,7 @@ def write_dicom(
     geometry: Geometry,
     scheme: LabelScheme,
 ) -> dict[str, Path]:
-    """Write the files of ``FILES`` into a folder and return them.
+    """Write the files of ``DICOM_FILES`` into a folder and return them.
 
     ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but the first is a segment, numbered
     by its index. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
@@ -230,7 +235,7 @@ def write_dicom(
     }
     written = {}
     for name, dataset in objects.items():
-        written[name] = folder / FILES[name]
+        written[name] = folder / DICOM_FILES[name]
         with atomic_open(written[name]) as file:
             dataset.save_as(file, enforce_file_format=True)
     return written

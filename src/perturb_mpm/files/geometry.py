@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from perturb_mpm.files.case import Geometry
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Header
@@ -19,7 +18,17 @@ _MM_PER_UNIT = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
 _RIGHT_ANGLE = 1e-3  # the largest cosine between two axes that still counts as one
 
 
-def geometry_of(header: Nifti1Header, shape: tuple[int, int, int]) -> Geometry:
+@dataclass(frozen=True)
+class Geometry:
+    """Where the voxels are: shape, affine and the header that outputs take their geometry from."""
+
+    shape: tuple[int, int, int]
+    affine: NDArray[np.float64]  # (4, 4), voxel indices to mm
+    spacing: tuple[float, float, float]  # mm
+    header: Any  # nibabel.Nifti1Header, for sform, qform and their codes
+
+
+def geometry_from_header(header: Nifti1Header, shape: tuple[int, int, int]) -> Geometry:
     """Return the geometry that a NIfTI header gives to a grid: sform, else qform, else neither."""
     from nibabel.affines import voxel_sizes
 
@@ -38,7 +47,7 @@ def geometry_from_affine(shape: tuple[int, int, int], affine: ArrayLike) -> Geom
     header.set_sform(affine, code="scanner")
     header.set_qform(affine, code="scanner", strip_shears=True)
     header.set_xyzt_units(xyz="mm")
-    return geometry_of(header, shape)
+    return geometry_from_header(header, shape)
 
 
 def displacement_mm(
@@ -50,44 +59,46 @@ def displacement_mm(
     return float(np.sqrt((moved[:, :3] ** 2).sum(axis=1)).max())
 
 
-def difference(one: Geometry, other: Geometry) -> str | None:
+def grid_difference(one: Geometry, other: Geometry) -> str | None:
     """Say in one line how two grids differ, the first against the other, or return None."""
     if one.shape != other.shape:
         return f"shape {_size(one)} against {_size(other)}"
     apart = displacement_mm(one.affine, other.affine, one.shape)
     if apart <= TOLERANCE_MM:
         return None
-    return f"up to {apart:.4g} mm apart, affine {in_words(one)} against {in_words(other)}"
+    return f"up to {apart:.4g} mm apart, affine {affine_text(one)} against {affine_text(other)}"
 
 
-def in_words(geometry: Geometry) -> str:
+def affine_text(geometry: Geometry) -> str:
     """Return an affine in one line, with the directions of its axes."""
     rows = ("[" + " ".join(f"{v:.7g}" for v in row) + "]" for row in geometry.affine[:3])
-    return f"[{' '.join(rows)}] (axes {axis_codes(geometry)})"
+    return f"[{' '.join(rows)}] (axes {_axis_codes(geometry)})"
 
 
-def axis_codes(geometry: Geometry) -> str:
+def _axis_codes(geometry: Geometry) -> str:
     """Return where the axes point, such as RAS: right, anterior, superior."""
     from nibabel.orientations import aff2axcodes
 
     return "".join(code or "?" for code in aff2axcodes(geometry.affine))
 
 
-def doubts(geometry: Geometry) -> list[str]:
-    """Say what about a geometry could make other programs place it elsewhere."""
-    words = []
+def geometry_warnings(geometry: Geometry) -> list[str]:
+    """Say why other programs might place a volume of this geometry elsewhere."""
+    warnings = []
     header = geometry.header
     if header["qform_code"] > 0 and header["sform_code"] > 0:
         apart = displacement_mm(header.get_sform(), header.get_qform(), geometry.shape)
         if apart > TOLERANCE_MM:
-            words.append(
+            warnings.append(
                 f"sform and qform differ by up to {apart:.4g} mm; the sform is used and both "
                 "are kept in what is written, but programs that use the qform show it elsewhere"
             )
     axes = geometry.affine[:3, :3] / np.asarray(geometry.spacing)  # (3, 3), unit columns
     if np.abs(axes.T @ axes - np.eye(3)).max() > _RIGHT_ANGLE:
-        words.append("the axes are not at right angles; distances in mm are taken as if they were")
-    return words
+        warnings.append(
+            "the axes are not at right angles; distances in mm are taken as if they were"
+        )
+    return warnings
 
 
 def _size(geometry: Geometry) -> str:

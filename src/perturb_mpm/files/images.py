@@ -1,24 +1,108 @@
-"""The images of one patient, their names and the voxels that count, on one grid."""
+"""The images of one patient on one grid: their names, and the mask of the voxels that count."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import Geometry, ImageSet
-from perturb_mpm.files.geometry import doubts
-from perturb_mpm.files.maps import read_noted, require_same_grid
-from perturb_mpm.files.nifti import Volume
-from perturb_mpm.files.probabilities import where
-from perturb_mpm.files.source import Digests, InputError, Source, open_source
+from perturb_mpm.files.geometry import Geometry, geometry_warnings
+from perturb_mpm.files.nifti import Volume, read_volume_3d, require_same_grid
+from perturb_mpm.files.source import Digests, InputError, Source, require_readable
 
+SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
+_CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
 _CORNERS = np.ix_([0, -1], [0, -1], [0, -1])
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and mask of one patient on one grid, a ``Case`` before it has probabilities."""
+
+    images: dict[str, NDArray[np.float32]]  # name -> (X, Y, Z)
+    mask: NDArray[np.bool_]  # (X, Y, Z)
+    mask_origin: str  # "given", or in words how it was derived
+    geometry: Geometry
+    hashes: dict[str, str]  # file name -> SHA-256 of every file that was read
+    warnings: tuple[str, ...] = ()
+
+
+def read_images(
+    images: Sequence[Path],
+    *,
+    mask: Path | None = None,
+    image_names: Sequence[str] | None = None,
+    argument: str = "images",
+) -> ImageSet:
+    """Read images on one grid and their mask; raise ``InputError`` in one line where they fail.
+
+    Parameters
+    ----------
+    images
+        NIfTI files, one a sequence. Everything that is written lies on the grid of the first.
+    mask
+        A NIfTI that is not 0 where voxels count; else it is derived from the images.
+    image_names
+        Short names of the images; else from their files' names.
+    argument
+        What errors call the images.
+    """
+    digests = Digests()
+    volumes = read_image_volumes(images, digests, image_names=image_names, argument=argument)
+    geometry = next(iter(volumes.values())).geometry
+    inside, origin = find_mask(volumes, mask, digests)
+    found, warnings = clean_images(volumes, inside)
+    return ImageSet(
+        found, inside, origin, geometry, digests.named(), (*geometry_warnings(geometry), *warnings)
+    )
+
+
+def read_image_volumes(
+    paths: Sequence[Path],
+    digests: Digests,
+    *,
+    image_names: Sequence[str] | None = None,
+    channels: dict[int, str] | None = None,
+    argument: str = "images",
+) -> dict[str, Volume]:
+    """Read images by name, and check that they are 3-D and lie on the grid of the first."""
+    sources = [Source(argument, path) for path in paths]
+    if not sources:
+        raise InputError(f"`{argument}` must name at least one file, got none")
+    names = _checked_names(image_names, paths, channels)
+    require_readable(sources)
+    volumes: dict[str, Volume] = {}
+    for name, source in zip(names, sources):
+        volume = read_volume_3d(source, digests)
+        first = next(iter(volumes.values()), volume)
+        require_same_grid(source, volume.geometry, first.source, first.geometry)
+        volumes[name] = replace(volume, voxels=np.require(volume.voxels, requirements=["C", "W"]))
+    return volumes
+
+
+def find_mask(
+    images: Mapping[str, Volume], path: Path | None, digests: Digests
+) -> tuple[NDArray[np.bool_], str]:
+    """Return the voxels (X, Y, Z) that count and where that is from: the file, or the images."""
+    first = next(iter(images.values()))
+    if path is None:
+        mask, origin = derive_mask({name: image.voxels for name, image in images.items()})
+        if not mask.any():
+            raise first.source.error(
+                "must not be 0 everywhere in all images; name the voxels that count by `mask`"
+            )
+        return mask, origin
+    volume = read_volume_3d(Source("mask", path), digests)
+    require_same_grid(volume.source, volume.geometry, first.source, first.geometry)
+    mask = np.require(np.nan_to_num(volume.voxels) != 0, requirements=["C"])
+    if not mask.any():
+        raise volume.source.error("must have voxels that are not 0, got none")
+    return mask, "given"
 
 
 def derive_mask(
@@ -33,18 +117,18 @@ def derive_mask(
     backgrounds = dict.fromkeys(images, 0.0)
     mask = _foreground(images, backgrounds)
     if not mask.all():
-        return mask, f"derived: the {counted(mask)} where any image is not 0"
+        return mask, f"derived: the {voxel_count(mask)} where any image is not 0"
     corners = {name: np.unique(image[_CORNERS]) for name, image in images.items()}
     if all(len(values) == 1 for values in corners.values()):
         backgrounds = {name: float(values[0]) for name, values in corners.items()}
         mask = _foreground(images, backgrounds)
         if mask.any():
             return mask, (
-                f"derived: the {counted(mask)} where any image differs from the value "
+                f"derived: the {voxel_count(mask)} where any image differs from the value "
                 "that it has in all corners"
             )
     mask = np.ones_like(mask)
-    return mask, f"derived: all {counted(mask)}, since the images have no constant background"
+    return mask, f"derived: all {voxel_count(mask)}, since the images have no constant background"
 
 
 def _foreground(
@@ -55,13 +139,39 @@ def _foreground(
     return found
 
 
-def counted(mask: NDArray[np.bool_]) -> str:
-    """Return how many voxels of a grid are meant."""
+def clean_images(
+    images: Mapping[str, Volume], mask: NDArray[np.bool_]
+) -> tuple[dict[str, NDArray[np.float32]], list[str]]:
+    """Return the images with 0 for NaN and infinity outside the mask, and warnings about that.
+
+    Inside the mask they are refused. The volumes' own voxels change.
+    """
+    warnings = []
+    for name, image in images.items():
+        bad = ~np.isfinite(image.voxels)
+        if not bad.any():
+            continue
+        inside = bad & mask
+        if inside.any():
+            raise image.source.error(
+                f"must hold finite numbers inside the mask, got {int(inside.sum())} NaN or "
+                f"infinite values there, the first at voxel {first_voxel(inside)}"
+            )
+        image.voxels[bad] = 0
+        warnings.append(
+            f"image {name}: {voxel_count(bad)} outside the mask are no numbers; set to 0"
+        )
+    return {name: image.voxels for name, image in images.items()}, warnings
+
+
+def voxel_count(mask: NDArray[np.bool_]) -> str:
+    """Return how many voxels of its grid a mask has, such as "24 of 120 voxels"."""
     return f"{int(mask.sum()):,} of {mask.size:,} voxels".replace(",", " ")
 
 
-SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
-_CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
+def first_voxel(mask: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Return the index of the first voxel of a mask."""
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
 def derived_names(paths: Sequence[Path], channels: dict[int, str] | None = None) -> list[str]:
@@ -101,109 +211,6 @@ def _short(stem: str, channels: dict[int, str]) -> str | None:
     return last if last.lower() in SEQUENCES else None
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Images before it is known which of their voxels count."""
-
-    sources: tuple[Source, ...]
-    images: dict[str, NDArray[np.float32]]  # name -> (X, Y, Z), may be written to
-    geometry: Geometry  # of the first
-
-
-def read_images(
-    images: Sequence[Path],
-    *,
-    mask: Path | None = None,
-    image_names: Sequence[str] | None = None,
-) -> ImageSet:
-    """Read images on one grid, and the mask or what can be told of it.
-
-    Everything that is written later lies on the grid of the first image. Raises ``InputError``
-    with one line about the file or option that is wrong.
-    """
-    digests = Digests()
-    pictures = read_pictures(images, digests, image_names=image_names)
-    inside, origin = find_mask(pictures, mask, digests)
-    warnings = [*doubts(pictures.geometry), *settle(pictures, inside)]
-    return ImageSet(
-        pictures.images, inside, origin, pictures.geometry, digests.named(), tuple(warnings)
-    )
-
-
-def read_pictures(
-    paths: Sequence[Path],
-    digests: Digests,
-    *,
-    image_names: Sequence[str] | None = None,
-    channels: dict[int, str] | None = None,
-) -> Pictures:
-    """Read images and check that they are 3-D and lie on the grid of the first."""
-    sources = tuple(Source("--image", path) for path in paths)
-    if not sources:
-        raise InputError("--image must name at least one file, got none")
-    names = _checked_names(image_names, paths, channels)
-    require_readable(sources)
-    images: dict[str, NDArray[np.float32]] = {}
-    geometries: list[Geometry] = []
-    for name, source in zip(names, sources):
-        volume = _three_dimensional(source, digests)
-        geometries.append(volume.geometry)
-        require_same_grid(source, volume.geometry, sources[0], geometries[0])
-        images[name] = np.require(volume.voxels, requirements=["C", "W"])
-    return Pictures(sources, images, geometries[0])
-
-
-def find_mask(
-    pictures: Pictures, path: Path | None, digests: Digests
-) -> tuple[NDArray[np.bool_], str]:
-    """Return the voxels (X, Y, Z) that count and where that is from: the file, or the images."""
-    if path is None:
-        mask, origin = derive_mask(pictures.images)
-        if not mask.any():
-            raise pictures.sources[0].error(
-                "must not be 0 everywhere in all images; name the voxels that count by --mask"
-            )
-        return mask, origin
-    volume = _three_dimensional(Source("--mask", path), digests)
-    require_same_grid(volume.source, volume.geometry, pictures.sources[0], pictures.geometry)
-    mask = np.require(np.nan_to_num(volume.voxels) != 0, requirements=["C"])
-    if not mask.any():
-        raise volume.source.error("must have voxels that are not 0, got none")
-    return mask, "given"
-
-
-def settle(pictures: Pictures, mask: NDArray[np.bool_]) -> list[str]:
-    """Refuse what is no number inside the mask, put 0 in its place outside and say so."""
-    warnings = []
-    for source, (name, image) in zip(pictures.sources, pictures.images.items()):
-        bad = ~np.isfinite(image)
-        if not bad.any():
-            continue
-        inside = bad & mask
-        if inside.any():
-            raise source.error(
-                f"must hold finite numbers inside the mask, got {int(inside.sum())} NaN or "
-                f"infinite values there, the first at voxel {where(inside)}"
-            )
-        image[bad] = 0
-        warnings.append(f"image {name}: {counted(bad)} outside the mask are no numbers; set to 0")
-    return warnings
-
-
-def require_readable(sources: Sequence[Source]) -> None:
-    """Refuse files that cannot be opened before the first of them is read."""
-    for source in sources:
-        with open_source(source):
-            pass
-
-
-def _three_dimensional(source: Source, digests: Digests) -> Volume:
-    volume = read_noted(source, digests)
-    if volume.voxels.ndim != 3:
-        raise source.error(f"must be 3-D, got shape {volume.voxels.shape}")
-    return volume
-
-
 def _checked_names(
     names: Sequence[str] | None, paths: Sequence[Path], channels: dict[int, str] | None
 ) -> list[str]:
@@ -211,9 +218,9 @@ def _checked_names(
         return derived_names(paths, channels)
     if len(names) != len(paths):
         raise InputError(
-            f"--image-names must give one name for each of the {len(paths)} images, "
+            f"`image_names` must give one name for each of the {len(paths)} images, "
             f"got {len(names)}"
         )
     if len(set(names)) < len(names) or not all(names):
-        raise InputError(f"--image-names must be different and not empty, got {', '.join(names)}")
+        raise InputError(f"`image_names` must be different and not empty, got {', '.join(names)}")
     return list(names)

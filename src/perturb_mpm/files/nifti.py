@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perturb_mpm.files.case import Geometry
-from perturb_mpm.files.geometry import geometry_of
-from perturb_mpm.files.source import Source, open_source, sha256
+from perturb_mpm.files.geometry import Geometry, geometry_from_header, grid_difference
+from perturb_mpm.files.source import Digests, Source, open_source, sha256
 from perturb_mpm.storage import atomic_open
 
 if TYPE_CHECKING:
@@ -29,6 +28,20 @@ _NIFTI_2 = 540  # the size of its header, which stands in its first four bytes
 _DAMAGE = (EOFError, OSError, ValueError, zlib.error)
 _CHUNK = 1 << 20
 _DEFLATE = 1032  # the most bytes that one compressed byte can stand for
+# NIfTI has no booleans and no half floats.
+_STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.bool_): np.dtype(np.uint8),
+    np.dtype(np.float16): np.dtype(np.float32),
+}
+_MOST_BYTES = {"i": 4, "u": 4, "f": 8}  # 64-bit integers are beyond many readers
+_SCANNER = 1
+# The header's fields that say where voxels are.
+_PLACE = (
+    *("pixdim", "qform_code", "sform_code", "xyzt_units"),
+    *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("srow_x", "srow_y", "srow_z"),
+)
+_COMPRESSION = 6  # more takes several times as long and saves next to nothing
 
 
 @dataclass(frozen=True)
@@ -41,11 +54,11 @@ class Volume:
     digest: str  # SHA-256 of the file
 
 
-def read_volume(source: Source) -> Volume:
+def read_volume(source: Source, digests: Digests | None = None) -> Volume:
     """Read a 3-D or 4-D NIfTI file as float32, with its scaling applied.
 
     Axes of length 1 beyond the third are dropped, so that both ways to store several maps, along
-    the fourth axis or along the fifth, come out the same.
+    the fourth axis or along the fifth, come out the same. ``digests`` takes note of the file.
     """
     with open_source(source) as file:
         digest = sha256(file)
@@ -56,7 +69,26 @@ def read_volume(source: Source) -> Volume:
         _check_size(source, image, file)
         geometry = _geometry(source, image.header, shape)
         voxels = _voxels(source, image, stream).reshape(shape, order="F")
+    if digests is not None:
+        digests.add(source.path, digest)
     return Volume(source, voxels, geometry, digest)
+
+
+def read_volume_3d(source: Source, digests: Digests | None = None) -> Volume:
+    """Read a NIfTI file of one number a voxel, (X, Y, Z)."""
+    volume = read_volume(source, digests)
+    if volume.voxels.ndim != 3:
+        raise source.error(f"must be 3-D, got shape {volume.voxels.shape}")
+    return volume
+
+
+def require_same_grid(
+    source: Source, geometry: Geometry, grid_source: Source, grid: Geometry
+) -> None:
+    """Refuse a file with another geometry than ``grid``, which is that of ``grid_source``."""
+    words = grid_difference(geometry, grid)
+    if words is not None:
+        raise source.error(f"must lie on the grid of {grid_source}, got {words}")
 
 
 def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedIOBase]:
@@ -88,7 +120,7 @@ def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedI
 def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> Geometry:
     """Return the geometry of a header, after checking that it gives every voxel a place."""
     try:
-        geometry = geometry_of(header, cast("tuple[int, int, int]", shape[:3]))
+        geometry = geometry_from_header(header, cast("tuple[int, int, int]", shape[:3]))
     except KeyError as error:
         raise source.error("has a unit of length that NIfTI does not know") from error
     if not np.isfinite(geometry.affine).all() or np.linalg.det(geometry.affine[:3, :3]) == 0.0:
@@ -115,22 +147,6 @@ def _voxels(source: Source, image: Nifti1Image, stream: BufferedIOBase) -> NDArr
     except _DAMAGE as error:
         raise source.damaged(error) from error
     return voxels
-
-
-# NIfTI has no booleans and no half floats.
-_STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(np.bool_): np.dtype(np.uint8),
-    np.dtype(np.float16): np.dtype(np.float32),
-}
-_MOST_BYTES = {"i": 4, "u": 4, "f": 8}  # 64-bit integers are beyond many readers
-_SCANNER = 1
-# The header's fields that say where voxels are.
-_PLACE = (
-    *("pixdim", "qform_code", "sform_code", "xyzt_units"),
-    *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
-    *("srow_x", "srow_y", "srow_z"),
-)
-_COMPRESSION = 6  # more takes several times as long and saves next to nothing
 
 
 def save_nifti(

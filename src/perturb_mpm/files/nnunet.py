@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
-from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.files.geometry import Geometry
+from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.regions import NestedRegions, Region
-from perturb_mpm.files.source import Digests, InputError, Source, open_source, sha256
+from perturb_mpm.files.source import Digests, Source, open_source, sha256
+
+_DAMAGE = (EOFError, NotImplementedError, OSError, RuntimeError, ValueError, zlib.error)
+_REORIENTING_READER = "NibabelIOWithReorient"
+_LEAST_AGREEMENT = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,117 +63,6 @@ def read_dataset(source: Source) -> Dataset:
     return Dataset(source, scheme, regions, names, digest)
 
 
-def _name_to_value(labels: dict[str, Any]) -> dict[str, frozenset[int]]:
-    """Return name -> the numbers it stands for; version 1 has it the other way round."""
-    if all(key.isdecimal() and isinstance(name, str) for key, name in labels.items()):
-        labels = {name: int(key) for key, name in labels.items()}
-    return {
-        name: frozenset(map(int, value if isinstance(value, list) else [value]))
-        for name, value in labels.items()
-        if name != "ignore"
-    }
-
-
-def _scheme(labels: dict[str, frozenset[int]]) -> LabelScheme:
-    """Return labels in the order of their maps, which is that of their numbers."""
-    ordered = sorted((min(value), name) for name, value in labels.items())
-    return LabelScheme(tuple(v for v, _ in ordered), tuple(n for _, n in ordered))
-
-
-def _regions(labels: dict[str, frozenset[int]], order: object) -> NestedRegions | None:
-    """Return the regions in the order of the file, which is that of their maps."""
-    if all(len(value) == 1 for value in labels.values()):
-        return None
-    found = [(name, value) for name, value in labels.items() if value != {0}]
-    if not isinstance(order, list) or len(order) != len(found):
-        raise ValueError(
-            f"regions_class_order must name one label for each of the {len(found)} regions, "
-            f"got {order}"
-        )
-    return NestedRegions([Region(name, v, int(c)) for (name, v), c in zip(found, order)])
-
-
-def choose_scheme(
-    labels: int,
-    values: Sequence[int] | None,
-    names: Sequence[str] | None,
-    dataset: Dataset | None,
-) -> LabelScheme:
-    """Return the labels as the user numbers and names them, or say what does not fit."""
-    for option, given in (("--label-values", values), ("--label-names", names)):
-        if given is not None and len(given) != labels:
-            raise InputError(
-                f"{option} must give one for each of the {labels} labels, background first, "
-                f"got {len(given)}: {', '.join(map(str, given))}"
-            )
-    if not FEWEST_LABELS <= labels <= MOST_LABELS:
-        raise InputError(f"there must be {FEWEST_LABELS} to {MOST_LABELS} labels, got {labels}")
-    known = dataset.labels if dataset else None
-    chosen = tuple(values) if values is not None else known.values if known else range(labels)
-    if names is None:
-        names = known.names if known else ["background", *(f"label_{v}" for v in chosen[1:])]
-    try:
-        return LabelScheme(tuple(chosen), tuple(names))
-    except ValueError as error:
-        raise InputError(f"--label-values, --label-names: {error}") from error
-
-
-_TURNS = "NibabelIOWithReorient"
-_LEAST_AGREEMENT = 0.5
-
-
-def was_turned(npz: Source, digests: Digests) -> bool:
-    """Return whether a plans.json beside an .npz names the reader that turns."""
-    plans = Source(npz.argument, npz.path.with_name("plans.json"))
-    if not plans.path.is_file():
-        return False
-    with open_source(plans) as file:
-        digests.add(plans.path, sha256(file))
-        try:
-            content = json.load(file)
-        except ValueError as error:
-            raise plans.error(f"is not JSON ({error})") from error
-    return isinstance(content, dict) and content.get("image_reader_writer") == _TURNS
-
-
-def turned_back(maps: NDArray[np.float32], geometry: Geometry) -> NDArray[np.float32]:
-    """Return maps (C, X, Y, Z) that point right, anterior, superior in the order of a grid."""
-    from nibabel.orientations import (
-        apply_orientation,
-        axcodes2ornt,
-        io_orientation,
-        ornt_transform,
-    )
-
-    turn = ornt_transform(axcodes2ornt("RAS"), io_orientation(geometry.affine))
-    return np.stack([apply_orientation(one, turn) for one in maps])
-
-
-def disagreement(
-    probabilities: NDArray[np.float32], values: tuple[int, ...], label_map: NDArray[np.float32]
-) -> str | None:
-    """Say that probabilities (L, X, Y, Z) and nnU-Net's label map (X, Y, Z) are far apart, or None.
-
-    They never agree everywhere: regions are painted by another rule, and nnU-Net may take small
-    pieces out of its label map. ``values`` are the label map's own for the L labels.
-    """
-    expected = label_map != values[0]
-    if not expected.any():
-        return None
-    found = np.asarray(values)[probabilities.argmax(axis=0)]  # (X, Y, Z)
-    foreground = expected | (found != values[0])
-    share = float((found == label_map)[foreground].mean())
-    if share >= _LEAST_AGREEMENT:
-        return None
-    return (
-        f"the most probable labels are those of nnU-Net's label map beside the .npz in only "
-        f"{share:.0%} of the foreground: are both of one patient, and in one voxel order?"
-    )
-
-
-_DAMAGE = (EOFError, NotImplementedError, OSError, RuntimeError, ValueError, zlib.error)
-
-
 def read_npz(source: Source) -> tuple[NDArray[np.float32], str]:
     """Return the maps (C, X, Y, Z) of nnU-Net's .npz, stored as (C, Z, Y, X), and its SHA-256."""
     with open_source(source) as file:
@@ -202,10 +94,89 @@ def dataset_json_beside(path: Path) -> Path | None:
     return found if found.is_file() else None
 
 
+def was_reoriented(npz: Source, digests: Digests) -> bool:
+    """Return whether a plans.json beside an .npz names the reader that turns images to RAS."""
+    plans = Source(npz.argument, npz.path.with_name("plans.json"))
+    if not plans.path.is_file():
+        return False
+    with open_source(plans) as file:
+        digests.add(plans.path, sha256(file))
+        try:
+            content = json.load(file)
+        except ValueError as error:
+            raise plans.error(f"is not JSON ({error})") from error
+    return isinstance(content, dict) and content.get("image_reader_writer") == _REORIENTING_READER
+
+
+def undo_reorientation(maps: NDArray[np.float32], geometry: Geometry) -> NDArray[np.float32]:
+    """Return maps (C, X, Y, Z) that point right, anterior, superior in the order of a grid."""
+    from nibabel.orientations import (
+        apply_orientation,
+        axcodes2ornt,
+        io_orientation,
+        ornt_transform,
+    )
+
+    turn = ornt_transform(axcodes2ornt("RAS"), io_orientation(geometry.affine))
+    return np.stack([apply_orientation(one, turn) for one in maps])
+
+
+def label_map_warning(
+    probabilities: NDArray[np.float32], values: tuple[int, ...], label_map: NDArray[np.float32]
+) -> str | None:
+    """Say that probabilities (L, X, Y, Z) and nnU-Net's label map (X, Y, Z) are far apart, or None.
+
+    They never agree everywhere: regions are painted by another rule, and nnU-Net may take small
+    pieces out of its label map. ``values`` are the label map's own for the L labels.
+    """
+    expected = label_map != values[0]
+    if not expected.any():
+        return None
+    found = np.asarray(values)[probabilities.argmax(axis=0)]  # (X, Y, Z)
+    foreground = expected | (found != values[0])
+    share = float((found == label_map)[foreground].mean())
+    if share >= _LEAST_AGREEMENT:
+        return None
+    return (
+        f"the most probable labels are those of nnU-Net's label map beside the .npz in only "
+        f"{share:.0%} of the foreground: are both of one patient, and in one voxel order?"
+    )
+
+
+def _name_to_value(labels: dict[str, Any]) -> dict[str, frozenset[int]]:
+    """Return name -> the numbers it stands for; version 1 has it the other way round."""
+    if all(key.isdecimal() and isinstance(name, str) for key, name in labels.items()):
+        labels = {name: int(key) for key, name in labels.items()}
+    return {
+        name: frozenset(map(int, value if isinstance(value, list) else [value]))
+        for name, value in labels.items()
+        if name != "ignore"
+    }
+
+
+def _scheme(labels: dict[str, frozenset[int]]) -> LabelScheme:
+    """Return labels in the order of their maps, which is that of their numbers."""
+    ordered = sorted((min(value), name) for name, value in labels.items())
+    return LabelScheme(tuple(v for v, _ in ordered), tuple(n for _, n in ordered))
+
+
+def _regions(labels: dict[str, frozenset[int]], order: object) -> NestedRegions | None:
+    """Return the regions in the order of the file, which is that of their maps."""
+    if all(len(value) == 1 for value in labels.values()):
+        return None
+    found = [(name, value) for name, value in labels.items() if value != {0}]
+    if not isinstance(order, list) or len(order) != len(found):
+        raise ValueError(
+            f"regions_class_order must name one label for each of the {len(found)} regions, "
+            f"got {order}"
+        )
+    return NestedRegions([Region(name, v, int(c)) for (name, v), c in zip(found, order)])
+
+
 def _stored(source: Source, archive: zipfile.ZipFile) -> np.ndarray:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
     if "probabilities" not in names:
-        hint = "predict with nnUNetv2_predict --save_probabilities"
+        hint = "predict with nnU-Net's option save_probabilities"
         if "softmax" in names:
             hint = (
                 "softmax is nnU-Net version 1's, which covers only the cropped box and does not "

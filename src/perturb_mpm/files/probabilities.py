@@ -1,15 +1,87 @@
-"""Maps of numbers, or a hard label map, turned into distributions over the labels, or refused."""
+"""Maps of all labels or regions on one grid, and the distribution over labels they stand for."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import LARGEST_VALUE, LabelScheme
-from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
+from perturb_mpm.files.geometry import Geometry
+from perturb_mpm.files.images import first_voxel
+from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid
+from perturb_mpm.files.nnunet import (
+    Dataset,
+    label_map_beside,
+    read_npz,
+    undo_reorientation,
+    was_reoriented,
+)
+from perturb_mpm.files.source import Digests, InputError, Source
+
+Kind = Literal["probabilities", "logits", "labels"]
 
 SUM_TOLERANCE = 1e-2
 _ROUNDING = 1e-6  # how far below 0 the scaling of a file may put a probability
+_FOR_LOGITS = 'say `kind="logits"` for a network\'s raw scores'
+_FOR_LABELS = '`kind="labels"` for a label map'
+
+
+@dataclass(frozen=True)
+class ScoreMaps:
+    """C maps of numbers, before it is known whether they are probabilities or logits."""
+
+    source: Source
+    values: NDArray[np.float32]  # (C, X, Y, Z), may be written to
+    geometry: Geometry
+    label_map: NDArray[np.float32] | None = None  # (X, Y, Z), nnU-Net's own, beside its .npz
+
+
+def read_score_maps(paths: Sequence[Path], reference: Path | None, digests: Digests) -> ScoreMaps:
+    """Read a 4-D NIfTI (labels last), several 3-D ones, or nnU-Net's .npz."""
+    sources = [Source("probabilities", path) for path in paths]
+    if not sources:
+        raise InputError("`probabilities` must name a file, got none")
+    if any(source.path.suffix == ".npz" for source in sources):
+        if len(sources) > 1:
+            raise InputError(
+                f"`probabilities` must name one .npz and nothing else, got {len(sources)}"
+            )
+        return _from_npz(sources[0], reference, digests)
+    if len(sources) == 1:
+        return _from_one(read_volume(sources[0], digests))
+    return _from_several(sources, digests)
+
+
+def distribution_from_maps(
+    maps: ScoreMaps, kind: Kind, dataset: Dataset | None
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the distribution (L, X, Y, Z), and where there is none (X, Y, Z)."""
+    values = maps.values
+    if dataset is not None and len(values) != dataset.maps:
+        what = "labels" if dataset.regions is None else "regions"
+        raise maps.source.error(
+            f"must have one map for each of the {dataset.maps} {what} of {dataset.source.path}, "
+            f"got {len(values)}"
+        )
+    nowhere = np.zeros(values.shape[1:], dtype=bool)
+    if dataset is not None and dataset.regions is not None:
+        if kind == "logits":
+            sigmoid(values, maps.source)
+        check_regions(values, maps.source)
+        return dataset.regions.exclusive(values), nowhere
+    if not FEWEST_LABELS <= len(values) <= MOST_LABELS:
+        raise maps.source.error(
+            f"must have {FEWEST_LABELS} to {MOST_LABELS} labels with background, got {len(values)}"
+        )
+    if kind == "logits":
+        softmax(values, maps.source)
+        return values, nowhere
+    return values, normalise(values, maps.source)
 
 
 def check_finite(values: NDArray[np.float32], source: Source) -> None:
@@ -19,7 +91,7 @@ def check_finite(values: NDArray[np.float32], source: Source) -> None:
         if bad.any():
             raise source.error(
                 f"must hold finite numbers, got {int(bad.sum())} NaN or infinite values in map "
-                f"{channel}, the first at voxel {where(bad)}"
+                f"{channel}, the first at voxel {first_voxel(bad)}"
             )
 
 
@@ -30,7 +102,7 @@ def check_not_negative(values: NDArray[np.float32], source: Source) -> None:
         if lowest < -_ROUNDING:
             raise source.error(
                 f"probabilities must not be negative, got {lowest:.6g} in map {channel} at voxel "
-                f"{where(one < -_ROUNDING)}; say --kind logits for a network's raw scores"
+                f"{first_voxel(one < -_ROUNDING)}; {_FOR_LOGITS}"
             )
         if lowest < 0:
             np.maximum(one, 0, out=one)
@@ -81,14 +153,9 @@ def check_regions(values: NDArray[np.float32], source: Source) -> None:
         if highest > 1 + SUM_TOLERANCE:
             raise source.error(
                 f"the probability of a region must be at most 1, got {highest:.6g} in map "
-                f"{channel}; say --kind logits for a network's raw scores"
+                f"{channel}; {_FOR_LOGITS}"
             )
         np.minimum(one, 1, out=one)
-
-
-def where(bad: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Return the index of the first voxel that is bad."""
-    return tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
 
 
 def _not_a_distribution(
@@ -98,81 +165,64 @@ def _not_a_distribution(
     source: Source,
 ) -> InputError:
     """Return the error that guesses what the numbers are instead."""
-    voxel = where(off)
+    voxel = first_voxel(off)
     largest = float(values.max())
     hint = "give the map of every label, background first"
     if largest > 1 + SUM_TOLERANCE:
-        hint = "say --kind logits for a network's raw scores, --kind labels for a label map"
+        hint = f"{_FOR_LOGITS}, {_FOR_LABELS}"
     elif sums.max() > 1 + SUM_TOLERANCE:
-        hint = (
-            "nested regions of an nnU-Net model need its --dataset-json; "
-            "say --kind logits for a network's raw scores"
-        )
+        hint = f"nested regions of an nnU-Net model need its `dataset_json`; {_FOR_LOGITS}"
     return source.error(
         f"probabilities must sum to 1 over the {len(values)} labels to within {SUM_TOLERANCE}, got "
         f"{sums[voxel]:.6g} at voxel {voxel} and {int(off.sum())} such voxels in all; {hint}"
     )
 
 
-def values_in(labels: NDArray[np.float32], source: Source) -> tuple[int, ...]:
-    """Return 0 and then the other whole numbers that a label map (X, Y, Z) holds."""
-    found = np.unique(labels)
-    whole = np.isfinite(found) & (found == np.floor(found))
-    whole &= (found >= 0) & (found <= LARGEST_VALUE)
-    if not whole.all():
+def _from_one(volume: Volume) -> ScoreMaps:
+    if volume.voxels.ndim != 4:
+        raise volume.source.error(
+            "must be 4-D with the labels last, or be given once for each label, "
+            f"got one file of shape {volume.voxels.shape}; say {_FOR_LABELS}"
+        )
+    values = np.require(np.moveaxis(volume.voxels, -1, 0), requirements=["C", "W"])
+    return ScoreMaps(volume.source, values, volume.geometry)
+
+
+def _from_several(sources: list[Source], digests: Digests) -> ScoreMaps:
+    first = read_volume(sources[0], digests)
+    values = np.empty((len(sources), *first.geometry.shape), dtype=np.float32)
+    for row, source in enumerate(sources):
+        volume = first if row == 0 else read_volume(source, digests)
+        if volume.voxels.ndim != 3:
+            raise source.error(
+                f"must be 3-D where there is one file for each label, got {volume.voxels.shape}"
+            )
+        require_same_grid(source, volume.geometry, first.source, first.geometry)
+        values[row] = volume.voxels
+    return ScoreMaps(first.source, values, first.geometry)
+
+
+def _from_npz(source: Source, reference: Path | None, digests: Digests) -> ScoreMaps:
+    beside = label_map_beside(source.path)
+    if reference is not None:
+        place = Source("reference", reference)
+    elif beside is not None:
+        place = Source("probabilities", beside)
+    else:
         raise source.error(
-            f"a label map must hold whole numbers from 0 to {LARGEST_VALUE}, got {found[~whole][0]}"
+            "does not say where its voxels are; put nnU-Net's label map "
+            f"{source.path.stem}.nii.gz beside it, or name a NIfTI of the same grid by `reference`"
         )
-    return (0, *(int(value) for value in found if value != 0))
-
-
-def probabilities_of(
-    labels: NDArray[np.float32], values: tuple[int, ...], confidence: float, source: Source
-) -> NDArray[np.float32]:
-    """Return (L, X, Y, Z): ``confidence`` for a voxel's own label, the rest shared equally."""
-    if not 1 / len(values) < confidence < 1:
-        raise InputError(
-            f"--confidence must be above 1/{len(values)}, as likely as any of the "
-            f"{len(values)} labels, and below 1, got {confidence:g}"
-        )
-    unknown = set(values_in(labels, source)) - set(values) - {0}
-    if 0 not in values and (labels == 0).any():
-        unknown.add(0)
-    if unknown:
+    values, digest = read_npz(source)
+    digests.add(source.path, digest)
+    grid = read_volume(place, digests)
+    if was_reoriented(source, digests):
+        values = undo_reorientation(values, grid.geometry)
+    if values.shape[1:] != grid.geometry.shape:
+        z, y, x = values.shape[:0:-1]
         raise source.error(
-            f"holds the values {', '.join(map(str, sorted(unknown)))}, which are not among the "
-            f"label values {', '.join(map(str, values))}; give all of them by --label-values"
+            f"must have the shape of {place}, got Z, Y, X = {z}, {y}, {x} against "
+            f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
         )
-    others = np.float32((1 - confidence) / (len(values) - 1))
-    result = np.full((len(values), *labels.shape), others, dtype=np.float32)
-    for row, value in enumerate(values):
-        result[row][labels == value] = confidence
-    return result
-
-
-def warning(confidence: float) -> str:
-    """Say what such probabilities are worth."""
-    return (
-        f"THE PROBABILITIES ARE MADE UP: every voxel of the label map is taken as {confidence:.0%} "
-        "sure, in the middle of a structure as at its border. The uncertainty shows the images and "
-        "this number, not what the segmentation's author or model was unsure of; give the model's "
-        "probabilities where there are any."
-    )
-
-
-def label_indices(
-    values: NDArray[np.float32], scheme: LabelScheme, source: Source, remedy: str = ""
-) -> NDArray[np.uint8]:
-    """Return a label map as labels 0 … L − 1; a value that the scheme does not have is refused."""
-    labels = np.zeros(values.shape, dtype=np.uint8)
-    known = np.zeros(values.shape, dtype=np.bool_)
-    for label, value in enumerate(scheme.values):
-        here = values == value
-        labels[here] = label
-        known |= here
-    if not known.all():
-        raise source.error(
-            f"must hold the label values {', '.join(map(str, scheme.values))} alone, "
-            f"got {values[~known][0]:g}{remedy}"
-        )
-    return labels
+    own = None if reference or grid.voxels.ndim != 3 else grid.voxels
+    return ScoreMaps(source, values, grid.geometry, own)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.labels import LabelScheme
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
@@ -49,6 +49,13 @@ def open_source(source: Source) -> Iterator[BufferedReader]:
         raise source.error(f"cannot be read ({words})") from error
     with file:
         yield file
+
+
+def require_readable(sources: Sequence[Source]) -> None:
+    """Refuse files that cannot be opened before the first of them is read."""
+    for source in sources:
+        with open_source(source):
+            pass
 
 
 def sha256(file: BufferedIOBase) -> str:

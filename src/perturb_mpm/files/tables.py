@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.source import InputError, Source, open_source
 from perturb_mpm.storage import atomic_open
 

@@ -1,0 +1,197 @@
+"""Labels: the user's numbers and names for them, label maps, and probabilities made from a map.
+
+Inside the program labels are 0 … L − 1 and the first is background. A ``LabelScheme`` says which
+values and names they have in the user's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
+from perturb_mpm.files.geometry import Geometry
+from perturb_mpm.files.nifti import read_volume, require_same_grid
+from perturb_mpm.files.source import InputError, Source
+
+LARGEST_VALUE = 65535  # what a 16-bit label map can hold
+
+
+@dataclass(frozen=True)
+class LabelScheme:
+    """The user's own numbers and names of the labels 0 … L − 1; the first is background."""
+
+    values: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.names):
+            raise ValueError(
+                "a label must have one value and one name, "
+                f"got {len(self.values)} values and {len(self.names)} names"
+            )
+        if len(set(self.values)) < len(self.values):
+            raise ValueError(f"label values must be different, got {_listed(self.values)}")
+        if not all(0 <= value <= LARGEST_VALUE for value in self.values):
+            raise ValueError(
+                f"label values must lie between 0 and {LARGEST_VALUE}, got {_listed(self.values)}"
+            )
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"label names must be different, got {_listed(self.names)}")
+        if not all(name and name.isprintable() for name in self.names):
+            raise ValueError(f"label names must be words in one line, got {list(self.names)}")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def values_of(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """Return the user's values of indices 0 … L − 1, as uint8 or, where need be, uint16."""
+        dtype = np.uint8 if max(self.values) <= 255 else np.uint16
+        values: NDArray[Any] = np.asarray(self.values, dtype=dtype)[indices]
+        return values
+
+
+_GLIOMA = ("background", "necrotic or non-enhancing core", "oedema", "enhancing tumour")
+
+SCHEMES = {  # by name, never guessed: 4 is enhancing tumour in one and a cavity in another
+    "brats2021": LabelScheme((0, 1, 2, 4), _GLIOMA),
+    "brats2023": LabelScheme((0, 1, 2, 3), _GLIOMA),
+    "brats2024": LabelScheme((0, 1, 2, 3, 4), (*_GLIOMA, "resection cavity")),
+}
+
+
+def labels_from_text(words: Sequence[str]) -> LabelScheme:
+    """Return the scheme of ``brats2021``, of ``0:background 1:tumour`` or of ``0 1 4``.
+
+    Words may be joined by commas; labels without a name are called "label 4".
+    """
+    text = ",".join(words)
+    if text in SCHEMES:
+        return SCHEMES[text]
+    pairs = [part.strip().partition(":") for part in text.split(",")]
+    if not all(
+        value.strip().isdecimal() and bool(name) == bool(colon) for value, colon, name in pairs
+    ):
+        raise InputError(
+            f"`labels` must be one of {', '.join(SCHEMES)}, or values with or without names such "
+            f"as 0:background 1:tumour, got {text}"
+        )
+    values = tuple(int(value) for value, _, _ in pairs)
+    if len(values) < 2:
+        raise InputError(f"`labels` must have background and at least one label more, got {text}")
+    try:
+        names = (name.strip() or f"label {int(value)}" for value, _, name in pairs)
+        return LabelScheme(values, tuple(names))
+    except ValueError as error:
+        raise InputError(f"`labels` {text}: {error}") from error
+
+
+def choose_scheme(
+    count: int,
+    values: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    known: LabelScheme | None = None,
+) -> LabelScheme:
+    """Return the user's scheme of ``count`` labels; else ``known``, else the numbers from 0."""
+    for argument, given in (("label_values", values), ("label_names", names)):
+        if given is not None and len(given) != count:
+            raise InputError(
+                f"`{argument}` must give one for each of the {count} labels, background first, "
+                f"got {len(given)}: {', '.join(map(str, given))}"
+            )
+    if not FEWEST_LABELS <= count <= MOST_LABELS:
+        raise InputError(f"there must be {FEWEST_LABELS} to {MOST_LABELS} labels, got {count}")
+    chosen = tuple(values) if values is not None else known.values if known else range(count)
+    if names is None:
+        names = known.names if known else ["background", *(f"label_{v}" for v in chosen[1:])]
+    try:
+        return LabelScheme(tuple(chosen), tuple(names))
+    except ValueError as error:
+        raise InputError(f"`label_values`, `label_names`: {error}") from error
+
+
+def read_label_map(
+    source: Source, scheme: LabelScheme, grid: Geometry, grid_source: Source, remedy: str = ""
+) -> NDArray[np.uint8]:
+    """Read a label map (X, Y, Z) as labels 0 … L − 1.
+
+    It must lie on ``grid``, which is that of ``grid_source``, and hold the values of ``scheme``
+    alone. ``remedy`` ends the error about another value.
+    """
+    volume = read_volume(source)
+    if volume.voxels.ndim != 3:
+        raise source.error(f"a label map must be 3-D, got shape {volume.voxels.shape}")
+    require_same_grid(source, volume.geometry, grid_source, grid)
+    return label_indices(volume.voxels, scheme, source, remedy)
+
+
+def label_indices(
+    values: NDArray[np.float32], scheme: LabelScheme, source: Source, remedy: str = ""
+) -> NDArray[np.uint8]:
+    """Return a label map as labels 0 … L − 1; a value that the scheme does not have is refused."""
+    labels = np.zeros(values.shape, dtype=np.uint8)
+    known = np.zeros(values.shape, dtype=np.bool_)
+    for label, value in enumerate(scheme.values):
+        here = values == value
+        labels[here] = label
+        known |= here
+    if not known.all():
+        raise source.error(
+            f"must hold the label values {_listed(scheme.values)} alone, "
+            f"got {values[~known][0]:g}{remedy}"
+        )
+    return labels
+
+
+def label_map_values(label_map: NDArray[np.float32], source: Source) -> tuple[int, ...]:
+    """Return 0 and then the other whole numbers that a label map (X, Y, Z) holds."""
+    found = np.unique(label_map)
+    whole = np.isfinite(found) & (found == np.floor(found))
+    whole &= (found >= 0) & (found <= LARGEST_VALUE)
+    if not whole.all():
+        raise source.error(
+            f"a label map must hold whole numbers from 0 to {LARGEST_VALUE}, got {found[~whole][0]}"
+        )
+    return (0, *(int(value) for value in found if value != 0))
+
+
+def probabilities_from_label_map(
+    label_map: NDArray[np.float32], values: tuple[int, ...], confidence: float, source: Source
+) -> NDArray[np.float32]:
+    """Return (L, X, Y, Z): ``confidence`` for a voxel's own label, the rest shared equally."""
+    if not 1 / len(values) < confidence < 1:
+        raise InputError(
+            f"`confidence` must be above 1/{len(values)}, as likely as any of the "
+            f"{len(values)} labels, and below 1, got {confidence:g}"
+        )
+    unknown = set(label_map_values(label_map, source)) - set(values) - {0}
+    if 0 not in values and (label_map == 0).any():
+        unknown.add(0)
+    if unknown:
+        raise source.error(
+            f"holds the values {_listed(tuple(sorted(unknown)))}, which are not among the "
+            f"label values {_listed(values)}; give all of them by `label_values`"
+        )
+    others = np.float32((1 - confidence) / (len(values) - 1))
+    result = np.full((len(values), *label_map.shape), others, dtype=np.float32)
+    for row, value in enumerate(values):
+        result[row][label_map == value] = confidence
+    return result
+
+
+def confidence_warning(confidence: float) -> str:
+    """Say what probabilities made from a label map are worth."""
+    return (
+        f"THE PROBABILITIES ARE MADE UP: every voxel of the label map is taken as {confidence:.0%} "
+        "sure, in the middle of a structure as at its border. The uncertainty shows the images and "
+        "this number, not what the segmentation's author or model was unsure of; give the model's "
+        "probabilities where there are any."
+    )
+
+
+def _listed(items: tuple[object, ...]) -> str:
+    return ", ".join(str(item) for item in items)
