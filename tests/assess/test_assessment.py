@@ -14,7 +14,7 @@ import pytest
 from perturb_mpm.assess.pair_table import calibrate, lines_of, read_calibration
 from perturb_mpm.assess.scans import Biomarkers, Scan, resection, scan_of
 from perturb_mpm.cli import main
-from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.files import save_nifti
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.posterior.posterior import Posterior
 

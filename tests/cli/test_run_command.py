@@ -32,7 +32,7 @@ from helpers.small_case import (
     write_files,
 )
 from perturb_mpm.cli import run as command
-from perturb_mpm.files.case import LabelScheme
+from perturb_mpm.files import LabelScheme
 from perturb_mpm.run.settings import RunSettings, write_settings
 from perturb_mpm.storage import atomic
 

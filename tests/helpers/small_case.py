@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from perturb_mpm.cli import main
-from perturb_mpm.files.case import Case
-from perturb_mpm.files.reading import read_case
+from perturb_mpm.files import Case, read_case
 
 SHAPE = (12, 14, 10)
 # Both have float32's digits, as a NIfTI file keeps them.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perturb_mpm.files.nifti import save_nifti
+from perturb_mpm.files import save_nifti
 
 SHAPE = (18, 16, 14)
 AFFINE = np.diag([-2.0, -2.0, 2.0, 1.0])

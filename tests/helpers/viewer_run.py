@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 import nibabel as nib
 import numpy as np
 
-from perturb_mpm.files.case import Case, Geometry, LabelScheme
+from perturb_mpm.files import Case, Geometry, LabelScheme
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 

@@ -14,7 +14,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import AFFINE, FILES, SHAPE, content, read, write_files
-from perturb_mpm.files.case import Case
+from perturb_mpm.files import Case
 from perturb_mpm.run.folder import BidsNames
 from perturb_mpm.run.model import build_crf, overconfidence
 from perturb_mpm.run.running import planned_bytes, run_case

@@ -16,7 +16,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import SAME_BYTES, content, read, save, write_files
-from perturb_mpm.files.case import Case
+from perturb_mpm.files import Case
 from perturb_mpm.run import drawing
 from perturb_mpm.run.folder import held, layout_of
 from perturb_mpm.run.model import build_crf

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import perturb_mpm as pm
 from perturb_mpm.engines import Compute
-from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.progress import Silent
 from perturb_mpm.sampling import Sampling

@@ -22,7 +22,7 @@ import pytest
 from helpers.viewer_run import NAMES, SHAPE, VALUES, copy_run
 from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import view
-from perturb_mpm.files.case import Geometry, LabelScheme
+from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.content import Volumes
 from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
