@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.phantom import (
     RATERS,
     Phantom,
@@ -18,7 +19,6 @@ from perturb_mpm.phantom import (
     resected,
     resection_cohort,
 )
-from perturb_mpm.report.truth import dice
 
 GENEROUS, STRICT, BALANCED, MISLED = range(4)
 OEDEMA, ENHANCING, CAVITY = 2, 4, 5

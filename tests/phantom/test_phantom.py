@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.phantom import (
     LABEL_NAMES,
     POSTOPERATIVE_LABEL_NAMES,
@@ -14,8 +15,7 @@ from perturb_mpm.phantom import (
     resected,
 )
 from perturb_mpm.phantom.anatomy import atlas
-from perturb_mpm.phantom.space import Grid, Source, level_for_volume
-from perturb_mpm.report.truth import dice
+from perturb_mpm.phantom.space import PhantomGrid, RandomSource, level_for_volume
 
 SEEDS = range(5)
 T1, T1C, T2, FLAIR = range(4)
@@ -150,7 +150,7 @@ def test_oedema_follows_white_matter(fine: Phantom) -> None:
 
     from perturb_mpm.phantom.anatomy import anatomy
 
-    around = anatomy(Source(fine.seed), fine.grid, fine.disease)
+    around = anatomy(RandomSource(fine.seed), fine.grid, fine.disease)
     oedema = fine.truth == 2
     beside = binary_dilation(oedema, iterations=2) & fine.mask & (fine.truth == 0)
     assert around.white[oedema].mean() > 0.75
@@ -234,8 +234,8 @@ def test_the_classifier_suspects_blood(operated: Phantom) -> None:
 
 
 def test_a_field_is_the_same_on_every_grid() -> None:
-    source = Source(3)
-    coarse, fine = (Grid.over_the_brain((step, step, step)) for step in (8.0, 8.0 / 3.0))
+    source = RandomSource(3)
+    coarse, fine = (PhantomGrid.over_the_brain((step, step, step)) for step in (8.0, 8.0 / 3.0))
     once = source.noise(coarse, "lobes", 17.0)
     assert fine.axes[0][1] == pytest.approx(coarse.axes[0][0])
     again = source.noise(fine, "lobes", 17.0)[1::3, 1::3, 1::3]
@@ -244,8 +244,8 @@ def test_a_field_is_the_same_on_every_grid() -> None:
 
 
 def test_the_level_for_a_volume_counts_voxels() -> None:
-    grid = Grid.over_the_brain((8.0, 8.0, 8.0))
-    score = Source(0).noise(grid, "any", 20.0)
+    grid = PhantomGrid.over_the_brain((8.0, 8.0, 8.0))
+    score = RandomSource(0).noise(grid, "any", 20.0)
     inside = score > 0.0
     for volume_ml in (1.0, 50.0):
         level = level_for_volume(score, inside, volume_ml, grid)

@@ -6,7 +6,7 @@ They stand on the MNI152 tissue maps; ``data/NOTICE.md`` holds their copyright n
 from __future__ import annotations
 
 from perturb_mpm.phantom.classifier import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES
-from perturb_mpm.phantom.cohorts import Pair, cohort, preoperative_cohort, resection_cohort
+from perturb_mpm.phantom.cohorts import ResectionPair, cohort, preoperative_cohort, resection_cohort
 from perturb_mpm.phantom.patient import Phantom, glioblastoma, resected
 from perturb_mpm.phantom.raters import RATERS, Rater, raters
 from perturb_mpm.phantom.scanner import CHANNEL_NAMES
@@ -20,7 +20,7 @@ __all__ = [
     "preoperative_cohort",
     "resection_cohort",
     "Phantom",
-    "Pair",
+    "ResectionPair",
     "Rater",
     "RATERS",
     "LABEL_NAMES",

@@ -1,4 +1,4 @@
-"""One person's head: the MNI152 atlas bent to an individual, and what a tumour pushes aside."""
+"""One person's head: the MNI152 atlas bent to an individual, and pushed aside by a tumour."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.phantom.space import CENTRE_MM, Array, Grid, Source
+from perturb_mpm.phantom.space import CENTRE_MM, Array, PhantomGrid, RandomSource
 
-STEP_MM = 2.0
+STEP_MM = 2.0  # of the atlas
+_ENHANCING_ML = (6.5, 36.0)  # the smallest and the largest tumour
+_LARGEST_CORE_ML = 78.0
+_OEDEMA_ML = (24.0, 112.0)
+_BENDS = ((60.0, 3.2), (21.0, 1.3))  # over how many mm, by how many mm
+_PUSH_REACH_MM = 75.0  # tissue farther away does not move
+_SHARPEN = 2.0  # the atlas is an average and therefore blurred; nobody's own brain is
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,6 @@ def atlas() -> Atlas:
     return Atlas(grey, white, brain, depth.astype(np.float32), origin)
 
 
-_ENHANCING_ML = (6.5, 36.0)
-_CORE_ML = 78.0
-_OEDEMA_ML = (24.0, 112.0)
-
-
 @dataclass(frozen=True)
 class Disease:
     """One glioblastoma in numbers."""
@@ -78,13 +79,13 @@ class Disease:
     push: float  # how much of its volume pushes tissue aside rather than replacing it
 
     @classmethod
-    def draw(cls, source: Source) -> Disease:
+    def draw(cls, source: RandomSource) -> Disease:
         """Draw the tumour of one patient."""
         rng = source.rng("disease")
         places = atlas().places()
         place = places[rng.integers(len(places))] * np.array([rng.choice([-1.0, 1.0]), 1.0, 1.0])
         enhancing = float(np.clip(17.0 * np.exp(0.5 * rng.standard_normal()), *_ENHANCING_ML))
-        core = min(enhancing / rng.uniform(0.36, 0.68), _CORE_ML)
+        core = min(enhancing / rng.uniform(0.36, 0.68), _LARGEST_CORE_ML)
         rest = core - enhancing
         return cls(
             centre=to_patient(source, place.astype(np.float32)),
@@ -115,11 +116,37 @@ class Disease:
         return float(np.cbrt(3000.0 * volume_ml / (4.0 * np.pi)))
 
 
-_BENDS = ((60.0, 3.2), (21.0, 1.3))  # over how many mm, by how many mm
-_PUSH_REACH_MM = 75.0
+@dataclass(frozen=True)
+class Anatomy:
+    """Shares of tissue at every voxel of a grid, (X, Y, Z) each."""
+
+    white: Array
+    grey: Array
+    fluid: Array
+    mask: NDArray[np.bool_]
+    depth_mm: Array  # below the surface of the brain
+    atlas_mm: Array  # (3, X, Y, Z), where in the atlas a voxel lies
 
 
-def to_atlas(source: Source, grid: Grid, points: Array) -> Array:
+def anatomy(source: RandomSource, grid: PhantomGrid, disease: Disease) -> Anatomy:
+    """Return the tissue of one person, pushed aside by the tumour."""
+    maps = atlas()
+    points = grid.points()
+    resting = to_atlas(source, grid, points)
+    depth = maps.look_up(maps.depth_mm, resting, outside=-20.0)
+    before = undo_push(points, disease.centre, disease.pushing_radius_mm, depth)
+    place = resting + (before - points)
+
+    grey = maps.look_up(maps.grey, place)
+    white = maps.look_up(maps.white, place)
+    fluid = np.maximum(maps.look_up(maps.brain, place) - grey - white, 0.0)
+    white, grey, fluid = _individual(source, grid, points, disease, (white, grey, fluid))
+
+    trimmed_mm = 2.2 + 0.7 * source.noise(grid, "skull stripping", 15.0)
+    return Anatomy(white, grey, fluid, depth > trimmed_mm, depth, place)
+
+
+def to_atlas(source: RandomSource, grid: PhantomGrid, points: Array) -> Array:
     """Return where in the atlas each of ``points`` (3, X, Y, Z) lies; ``grid`` is where they are.
 
     Mass effect may have moved ``points`` off the grid; the bends vary so slowly that they are
@@ -134,13 +161,13 @@ def to_atlas(source: Source, grid: Grid, points: Array) -> Array:
     return bent
 
 
-def to_patient(source: Source, place: Array) -> Array:
+def to_patient(source: RandomSource, place: Array) -> Array:
     """Return where in the patient a place (3,) of the atlas lies, by fixed-point iteration."""
     scale = _scale(source)
     guess = place.copy()
     for _ in range(12):
         x, y, z = (guess[axis : axis + 1] for axis in range(3))
-        here = Grid((x, y, z), (1.0, 1.0, 1.0))
+        here = PhantomGrid((x, y, z), (1.0, 1.0, 1.0))
         missed = place - to_atlas(source, here, here.points()).reshape(3)
         guess = guess + missed / scale
     return guess
@@ -164,54 +191,9 @@ def undo_push(points: Array, centre: Array, radius_mm: float, depth_mm: Array) -
     return moved
 
 
-def _scale(source: Source) -> Array:
-    """Return how much larger than the patient the atlas is along each axis, (3,)."""
-    rng = source.rng("size")
-    overall = rng.normal(1.075, 0.02)  # the atlas is larger than most heads
-    scale: Array = (overall * rng.normal(1.0, 0.015, 3)).astype(np.float32)
-    return scale
-
-
-def _column(vector: tuple[float, float, float] | Array) -> Array:
-    return np.asarray(vector, dtype=np.float32).reshape(3, 1, 1, 1)
-
-
-_SHARPEN = 2.0  # the atlas is an average and therefore blurred; nobody's own brain is
-
-
-@dataclass(frozen=True)
-class Anatomy:
-    """Shares of tissue at every voxel of a grid, (X, Y, Z) each."""
-
-    white: Array
-    grey: Array
-    fluid: Array
-    mask: NDArray[np.bool_]
-    depth_mm: Array  # below the surface of the brain
-    atlas_mm: Array  # (3, X, Y, Z), where in the atlas a voxel lies
-
-
-def anatomy(source: Source, grid: Grid, disease: Disease) -> Anatomy:
-    """Return the tissue of one person, pushed aside by the tumour."""
-    maps = atlas()
-    points = grid.points()
-    resting = to_atlas(source, grid, points)
-    depth = maps.look_up(maps.depth_mm, resting, outside=-20.0)
-    before = undo_push(points, disease.centre, disease.pushing_radius_mm, depth)
-    place = resting + (before - points)
-
-    grey = maps.look_up(maps.grey, place)
-    white = maps.look_up(maps.white, place)
-    fluid = np.maximum(maps.look_up(maps.brain, place) - grey - white, 0.0)
-    white, grey, fluid = _individual(source, grid, points, disease, (white, grey, fluid))
-
-    trimmed_mm = 2.2 + 0.7 * source.noise(grid, "skull stripping", 15.0)
-    return Anatomy(white, grey, fluid, depth > trimmed_mm, depth, place)
-
-
 def _individual(
-    source: Source,
-    grid: Grid,
+    source: RandomSource,
+    grid: PhantomGrid,
     points: Array,
     disease: Disease,
     shares: tuple[Array, Array, Array],
@@ -235,3 +217,15 @@ def _individual(
     total = powers[0] + powers[1] + powers[2]
     white, grey, fluid = ((power / total).astype(np.float32) for power in powers)
     return white, grey, fluid
+
+
+def _scale(source: RandomSource) -> Array:
+    """Return how much larger than the patient the atlas is along each axis, (3,)."""
+    rng = source.rng("size")
+    overall = rng.normal(1.075, 0.02)  # the atlas is larger than most heads
+    scale: Array = (overall * rng.normal(1.0, 0.015, 3)).astype(np.float32)
+    return scale
+
+
+def _column(vector: tuple[float, float, float] | Array) -> Array:
+    return np.asarray(vector, dtype=np.float32).reshape(3, 1, 1, 1)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.phantom.scanner import SPREAD, TYPICAL
-from perturb_mpm.phantom.space import Array, Grid, Source
+from perturb_mpm.phantom.space import Array, PhantomGrid, RandomSource
 
 LABEL_NAMES = ("healthy", "necrosis", "oedema", "non-enhancing core", "enhancing tumour")
 POSTOPERATIVE_LABEL_NAMES = (*LABEL_NAMES, "cavity or haemorrhage")
@@ -25,19 +25,18 @@ LABEL_OF = {
     "air": CAVITY,
 }
 
-
 _NEAR_MM, _FAR_MM = 4.5, 14.0  # how well it knows where each label, and any tumour, is
-_FAR_SHARE, _ANYWHERE = 0.03, 1e-4
+_FAR_SHARE, _ANYWHERE = 0.03, 1e-4  # what it expects far from any tumour
 _BLOOD_SHARE = 0.4  # enhancing tumour that it expects where blood is
 _TRUST = 0.2  # in the images; below 1 because the sequences do not err independently
-_REGIONAL_SD, _REGIONAL_MM = 0.9, 12.0
-_VOXEL_SD = 0.6
+_REGIONAL_SD, _REGIONAL_MM = 0.9, 12.0  # errors of whole regions
+_VOXEL_SD = 0.6  # errors of single voxels
 _FARTHEST = 16.0  # squared deviations: beyond that a brightness tells no more
 
 
 def classify(
-    source: Source,
-    grid: Grid,
+    source: RandomSource,
+    grid: PhantomGrid,
     images: NDArray[np.float32],
     mask: NDArray[np.bool_],
     tissue: dict[str, Array],

@@ -18,7 +18,7 @@ _LARGEST_SHARE = 0.35  # of the enhancing tumour that is left behind
 
 
 @dataclass(frozen=True)
-class Pair:
+class ResectionPair:
     """The same patient before and right after surgery."""
 
     before: Phantom
@@ -46,7 +46,9 @@ def preoperative_cohort(
     return cohort(PREOPERATIVE_CASES, seed, spacing_mm=spacing_mm)
 
 
-def resection_cohort(seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0) -> Iterator[Pair]:
+def resection_cohort(
+    seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
+) -> Iterator[ResectionPair]:
     """Return pairs like the paper's for the biomarkers: 9 partial and 10 complete resections.
 
     Their order is random, the volumes left behind are spread evenly over the logarithm.
@@ -60,11 +62,11 @@ def resection_cohort(seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
     return (_pair(each, float(ml), spacing_mm) for each, ml in zip(patients, wanted))
 
 
-def _pair(seed: int, residual_ml: float, spacing_mm: float | Sequence[float]) -> Pair:
+def _pair(seed: int, residual_ml: float, spacing_mm: float | Sequence[float]) -> ResectionPair:
     """Make one patient and operate."""
     before = glioblastoma(seed, spacing_mm=spacing_mm)
     residual_ml = min(residual_ml, _LARGEST_SHARE * before.volume_ml(ENHANCING))
-    return Pair(before, resected(before, residual_ml), residual_ml)
+    return ResectionPair(before, resected(before, residual_ml), residual_ml)
 
 
 def _seeds(n: int, seed: int) -> list[int]:

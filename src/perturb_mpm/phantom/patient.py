@@ -19,11 +19,15 @@ from perturb_mpm.phantom.classifier import (
     POSTOPERATIVE_LABEL_NAMES,
     classify,
 )
+from perturb_mpm.phantom.lesions import oedema, resection, tumour
 from perturb_mpm.phantom.scanner import CHANNEL_NAMES, scan
-from perturb_mpm.phantom.space import Array, Grid, Source, level_for_volume, soft_step
-from perturb_mpm.phantom.tumour import core_depth_mm, edge_mm, oedema, tumour
+from perturb_mpm.phantom.space import Array, PhantomGrid, RandomSource
 
 Stage = Literal["pre-operative", "post-operative"]
+
+_FINEST_MM, _COARSEST_MM = 0.9, 8.0
+_RELIEF = 0.35  # the mass effect that is left right after surgery
+_OEDEMA_LEFT = 0.9  # and of the volume of its oedema
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Phantom:
 
     seed: int
     stage: Stage
-    grid: Grid
+    grid: PhantomGrid
     disease: Disease
     images: NDArray[np.float32]  # (4, X, Y, Z): T1, T1c, T2, FLAIR; 0 outside the mask
     tissue: dict[str, Array]  # name -> (X, Y, Z), the share of each tissue in every voxel
@@ -56,7 +60,12 @@ class Phantom:
     def probabilities(self) -> NDArray[np.float32]:
         """What an imperfect classifier says, (L, X, Y, Z); made when first asked for."""
         return classify(
-            Source(self.seed), self.grid, self.images, self.mask, self.tissue, self.memberships
+            RandomSource(self.seed),
+            self.grid,
+            self.images,
+            self.mask,
+            self.tissue,
+            self.memberships,
         )
 
     def volume_ml(self, label: int) -> float:
@@ -65,9 +74,83 @@ class Phantom:
         return float((self.truth[self.mask] == label).sum()) * self.grid.voxel_ml
 
 
-def phantom(
-    source: Source,
-    grid: Grid,
+def glioblastoma(
+    seed: int = 0,
+    *,
+    spacing_mm: float | Sequence[float] = 2.0,
+    mass_effect: float = 1.0,
+) -> Phantom:
+    """Make a patient with a glioblastoma before surgery.
+
+    The same seed is the same patient at every resolution: only the noise of single voxels differs.
+
+    Parameters
+    ----------
+    seed
+        Which patient to make: 0 or more.
+    spacing_mm
+        The size of a voxel, one number or three, 0.9 to 8 mm.
+    mass_effect
+        How hard the tumour pushes: 1 as this patient's does, 0 not at all.
+    """
+    seed = integer(seed, "seed", minimum=0)
+    grid = PhantomGrid.over_the_brain(_checked_spacing(spacing_mm))
+    push = number(mass_effect, "mass_effect", minimum=0.0)
+    source = RandomSource(seed)
+    disease = Disease.draw(source).pushing(push)
+    around = anatomy(source, grid, disease)
+    solid = tumour(source, grid, disease, around)
+    outside = 1.0 - solid.core
+    swelling = oedema(source, grid, disease, around, around.mask & (outside > 0.5))
+    lesions = {
+        "necrosis": solid.necrosis,
+        "oedema": swelling * outside,
+        "non-enhancing": solid.non_enhancing,
+        "enhancing": solid.enhancing,
+    }
+    return _scanned_phantom(source, grid, disease, around, lesions, "pre-operative")
+
+
+def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
+    """Operate on a patient: the same head, on the same grid, right after surgery.
+
+    Parameters
+    ----------
+    patient
+        A patient before surgery, from ``glioblastoma``.
+    residual_ml
+        How much enhancing tumour is left at the wall of the cavity; 0 is a complete resection.
+    """
+    if patient.stage != "pre-operative":
+        raise ValueError("patient must be pre-operative, got one who was operated on already")
+    residual_ml = number(residual_ml, "residual_ml", minimum=0.0)
+    enhancing_ml = patient.volume_ml(ENHANCING)
+    if residual_ml >= enhancing_ml:
+        raise ValueError(
+            f"residual_ml must be below the enhancing volume before surgery, {enhancing_ml:.1f}, "
+            f"got {residual_ml:g}"
+        )
+    grid, source = patient.grid, RandomSource(patient.seed)
+    disease = patient.disease.pushing(_RELIEF)
+    around = anatomy(source, grid, disease)
+    surgery = resection(source, grid, disease, around, residual_ml)
+    outside = 1.0 - surgery.all
+    swelling = oedema(
+        source, grid, disease.with_oedema(_OEDEMA_LEFT), around, around.mask & (outside > 0.5)
+    )
+    lesions = {
+        "oedema": swelling * outside,
+        "enhancing": surgery.residual,
+        "cavity": surgery.cavity,
+        "blood": surgery.blood,
+        "air": surgery.air,
+    }
+    return _scanned_phantom(source, grid, disease, around, lesions, "post-operative")
+
+
+def _scanned_phantom(
+    source: RandomSource,
+    grid: PhantomGrid,
     disease: Disease,
     around: Anatomy,
     lesions: dict[str, Array],
@@ -111,177 +194,6 @@ def _truth(memberships: NDArray[np.float32]) -> NDArray[np.uint8]:
     truth: NDArray[np.uint8] = others.argmax(axis=0).astype(np.uint8)
     truth[memberships[ENHANCING] > 0.5] = ENHANCING
     return truth
-
-
-_SHRINKAGE = (0.6, 0.85)  # the cavity's volume over that of the core: the brain falls back
-_SHELL_MM = 5.0  # remnants lie that near to the wall
-
-
-@dataclass(frozen=True)
-class Resection:
-    """Shares of what surgery leaves at every voxel, (X, Y, Z) each."""
-
-    cavity: Array
-    blood: Array
-    air: Array
-    residual: Array  # enhancing tumour
-
-    @property
-    def all(self) -> Array:
-        """The share of everything above."""
-        return self.cavity + self.blood + self.air + self.residual
-
-
-def resection(
-    source: Source, grid: Grid, disease: Disease, around: Anatomy, residual_ml: float
-) -> Resection:
-    """Return the cavity where the core was, and ``residual_ml`` of enhancing tumour at its wall."""
-    soft = edge_mm(grid)
-    rng = source.rng("surgery")
-    volume_ml = disease.core_ml * rng.uniform(*_SHRINKAGE)
-    inside = core_depth_mm(source, grid, disease, around, volume_ml)
-    inside = np.maximum(inside, _corridor_mm(source, grid, disease, around))
-    inside = (
-        inside + 1.1 * source.noise(grid, "wall", 9.0) + 0.6 * source.noise(grid, "frayed", 4.5)
-    )
-    hole = soft_step(inside, soft) * soft_step(around.depth_mm - 1.5, soft)
-
-    residual = _residual(source, grid, around, inside, residual_ml)
-    hole = hole * (1.0 - residual)
-
-    clots = source.noise(grid, "clots", 10.0) + 0.5 * source.noise(grid, "clots, fine", 5.0)
-    thick_mm = np.maximum(0.9 + 1.3 * clots, 0.0)
-    at_wall = soft_step(thick_mm - np.abs(inside - 0.4), soft) * soft_step(thick_mm - 0.4, 0.3)
-    blood = at_wall * (1.0 - residual) * soft_step(around.depth_mm - 1.5, soft)
-    fluid = hole * (1.0 - at_wall)
-
-    # The patient lies on the back: air rises to the front, blood settles behind.
-    front = grid.points()[1]
-    pool = (inside > 2.0) & (fluid > 0.5)
-    air_level = level_for_volume(front, pool, volume_ml * rng.uniform(0.01, 0.07), grid)
-    sediment = level_for_volume(-front, pool, volume_ml * max(rng.uniform(-0.1, 0.1), 0.0), grid)
-    air = fluid * soft_step(front - np.float32(air_level), soft)
-    settled = (fluid - air) * soft_step(-front - np.float32(sediment), soft)
-    return Resection(fluid - air - settled, blood + settled, air, residual)
-
-
-def _corridor_mm(source: Source, grid: Grid, disease: Disease, around: Anatomy) -> Array:
-    """Return how deep each voxel lies in the way that leads straight out from the core."""
-    from scipy.ndimage import map_coordinates
-
-    centre = disease.centre.astype(np.float64)
-    ways = source.rng("corridor").standard_normal((200, 3))
-    ways[:, 0] = np.abs(ways[:, 0]) * np.sign(centre[0])
-    ways[:, 2] = np.abs(ways[:, 2])
-    ways /= np.linalg.norm(ways, axis=1, keepdims=True)
-    reaches = np.arange(4.0, 90.0, 4.0)
-    points = centre + ways[:, None, :] * reaches[:, None]  # (200, R, 3)
-    first = np.array([axis[0] for axis in grid.axes])
-    voxels = ((points - first) / np.array(grid.spacing)).transpose(2, 0, 1)
-    depths = map_coordinates(around.depth_mm, voxels, order=1, mode="nearest")  # (200, R)
-    lengths = (depths > 0.0).sum(axis=1)
-    way = ways[int(lengths.argmin())].astype(np.float32)
-
-    offset = grid.points() - disease.centre.reshape(3, 1, 1, 1)
-    along = (offset * way.reshape(3, 1, 1, 1)).sum(axis=0)
-    across = np.sqrt(np.maximum((offset**2).sum(axis=0) - along**2, 0.0))
-    wobble = 1.2 * source.noise(grid, "corridor", 9.0)
-    inside: Array = np.where(along > 0.0, 6.0 + 0.05 * along - across + wobble, -100.0)
-    return inside.astype(np.float32)
-
-
-def _residual(
-    source: Source, grid: Grid, around: Anatomy, inside_mm: Array, volume_ml: float
-) -> Array:
-    """Return the share of remnants: a nodule at the wall, and thin strips of it."""
-    if volume_ml == 0.0:
-        return np.zeros(grid.shape, dtype=np.float32)
-    outside_mm = -inside_mm
-    shell_mm = np.minimum(outside_mm, np.minimum(_SHELL_MM - outside_mm, around.depth_mm - 5.0))
-    liking = source.noise(grid, "remnants", 14.0) + 0.2 * source.noise(grid, "remnants, fine", 5.0)
-    score_mm = 5.0 * liking - 1.4 * outside_mm - 8.0 * around.fluid
-    level = level_for_volume(score_mm, around.mask & (shell_mm > 0.0), volume_ml, grid)
-    remnant: Array = soft_step(np.minimum(shell_mm, score_mm - np.float32(level)), edge_mm(grid))
-    return remnant * around.mask
-
-
-_FINEST_MM, _COARSEST_MM = 0.9, 8.0
-_RELIEF = 0.35  # the mass effect that is left right after surgery
-_OEDEMA_LEFT = 0.9
-
-
-def glioblastoma(
-    seed: int = 0,
-    *,
-    spacing_mm: float | Sequence[float] = 2.0,
-    mass_effect: float = 1.0,
-) -> Phantom:
-    """Make a patient with a glioblastoma before surgery.
-
-    The same seed is the same patient at every resolution: only the noise of single voxels differs.
-
-    Parameters
-    ----------
-    seed
-        Which patient to make: 0 or more.
-    spacing_mm
-        The size of a voxel, one number or three, 0.9 to 8 mm.
-    mass_effect
-        How hard the tumour pushes: 1 as this patient's does, 0 not at all.
-    """
-    seed = integer(seed, "seed", minimum=0)
-    grid = Grid.over_the_brain(_checked_spacing(spacing_mm))
-    push = number(mass_effect, "mass_effect", minimum=0.0)
-    source = Source(seed)
-    disease = Disease.draw(source).pushing(push)
-    around = anatomy(source, grid, disease)
-    solid = tumour(source, grid, disease, around)
-    outside = 1.0 - solid.core
-    swelling = oedema(source, grid, disease, around, around.mask & (outside > 0.5))
-    lesions = {
-        "necrosis": solid.necrosis,
-        "oedema": swelling * outside,
-        "non-enhancing": solid.non_enhancing,
-        "enhancing": solid.enhancing,
-    }
-    return phantom(source, grid, disease, around, lesions, "pre-operative")
-
-
-def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
-    """Operate on a patient: the same head, on the same grid, right after surgery.
-
-    Parameters
-    ----------
-    patient
-        A patient before surgery, from ``glioblastoma``.
-    residual_ml
-        How much enhancing tumour is left at the wall of the cavity; 0 is a complete resection.
-    """
-    if patient.stage != "pre-operative":
-        raise ValueError("patient must be pre-operative, got one who was operated on already")
-    residual_ml = number(residual_ml, "residual_ml", minimum=0.0)
-    enhancing_ml = patient.volume_ml(ENHANCING)
-    if residual_ml >= enhancing_ml:
-        raise ValueError(
-            f"residual_ml must be below the enhancing volume before surgery, {enhancing_ml:.1f}, "
-            f"got {residual_ml:g}"
-        )
-    grid, source = patient.grid, Source(patient.seed)
-    disease = patient.disease.pushing(_RELIEF)
-    around = anatomy(source, grid, disease)
-    surgery = resection(source, grid, disease, around, residual_ml)
-    outside = 1.0 - surgery.all
-    swelling = oedema(
-        source, grid, disease.with_oedema(_OEDEMA_LEFT), around, around.mask & (outside > 0.5)
-    )
-    lesions = {
-        "oedema": swelling * outside,
-        "enhancing": surgery.residual,
-        "cavity": surgery.cavity,
-        "blood": surgery.blood,
-        "air": surgery.air,
-    }
-    return phantom(source, grid, disease, around, lesions, "post-operative")
 
 
 def _checked_spacing(spacing_mm: float | Sequence[float]) -> tuple[float, float, float]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import integer
 from perturb_mpm.phantom.classifier import ENHANCING, HEALTHY, OEDEMA
 from perturb_mpm.phantom.patient import Phantom
-from perturb_mpm.phantom.space import Array, Grid, Source
+from perturb_mpm.phantom.space import Array, PhantomGrid, RandomSource
 
-_MARGIN_MM = 14.0
+_MARGIN_MM = 14.0  # how far from the disease a rater may draw
 _HAND_MM = ((14.0, 0.35), (5.0, 0.55))  # length and size of the wanderings of a hand
 
 
@@ -49,11 +49,11 @@ def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
     seed = integer(seed, "seed", minimum=0)
     box = _box(patient)
     x, y, z = (axis[part] for axis, part in zip(patient.grid.axes, box))
-    grid = Grid((x, y, z), patient.spacing)
+    grid = PhantomGrid((x, y, z), patient.spacing)
     maps = np.zeros((len(RATERS), *patient.truth.shape), dtype=np.uint8)
     blood = patient.tissue["blood"][box] if "blood" in patient.tissue else None
     for number, rater in enumerate(RATERS):
-        hand = Source(
+        hand = RandomSource(
             int(np.random.SeedSequence([patient.seed, seed, number]).generate_state(1)[0])
         )
         drawn = _drawn(rater, hand, grid, patient.truth[box], blood)
@@ -63,8 +63,8 @@ def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
 
 def _drawn(
     rater: Rater,
-    hand: Source,
-    grid: Grid,
+    hand: RandomSource,
+    grid: PhantomGrid,
     truth: NDArray[np.uint8],
     blood: Array | None,
 ) -> NDArray[np.uint8]:
@@ -88,7 +88,7 @@ def _drawn(
 
 
 def _without_islands(
-    rater: Rater, hand: Source, grid: Grid, truth: NDArray[np.uint8]
+    rater: Rater, hand: RandomSource, grid: PhantomGrid, truth: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
     """Return the truth without the small islands of enhancing tumour that a rater overlooks."""
     from scipy.ndimage import label
@@ -102,7 +102,7 @@ def _without_islands(
 
 
 def _redrawn(
-    hand: Source, grid: Grid, region: NDArray[np.bool_], name: str, shift_mm: float
+    hand: RandomSource, grid: PhantomGrid, region: NDArray[np.bool_], name: str, shift_mm: float
 ) -> NDArray[np.bool_]:
     """Return ``region`` with its border moved out by ``shift_mm`` and by an unsteady hand."""
     from scipy.ndimage import distance_transform_edt
@@ -120,7 +120,7 @@ def _redrawn(
 
 
 def _from_nearest(
-    labels: NDArray[np.uint8], unknown: NDArray[np.bool_], grid: Grid
+    labels: NDArray[np.uint8], unknown: NDArray[np.bool_], grid: PhantomGrid
 ) -> NDArray[np.uint8]:
     """Return ``labels`` where every ``unknown`` voxel has the label of the nearest known one."""
     from scipy.ndimage import distance_transform_edt

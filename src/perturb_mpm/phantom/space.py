@@ -19,14 +19,14 @@ _SPLINE_SD = (151.0 / 315.0) ** 1.5  # of white noise under a cubic B-spline in 
 
 
 @dataclass(frozen=True)
-class Grid:
+class PhantomGrid:
     """Voxel centres at the crossings of three axes."""
 
     axes: tuple[Array, Array, Array]  # mm, (X,), (Y,), (Z,)
     spacing: tuple[float, float, float]  # mm
 
     @classmethod
-    def over_the_brain(cls, spacing: tuple[float, float, float]) -> Grid:
+    def over_the_brain(cls, spacing: tuple[float, float, float]) -> PhantomGrid:
         """Return the grid of that spacing that covers the field of view."""
         sizes = [round(extent / step) for extent, step in zip(FIELD_OF_VIEW_MM, spacing)]
         x, y, z = (
@@ -59,7 +59,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Source:
+class RandomSource:
     """Everything random about one patient: each quantity has a name and its own stream."""
 
     seed: int
@@ -68,7 +68,7 @@ class Source:
         """Return the stream of that name, from its beginning."""
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
 
-    def noise(self, grid: Grid, name: str, scale_mm: float) -> Array:
+    def noise(self, grid: PhantomGrid, name: str, scale_mm: float) -> Array:
         """Return unit-variance noise (X, Y, Z) that varies over ``scale_mm``.
 
         The random numbers sit on a lattice of their own, so that the field of a name is the same
@@ -81,7 +81,7 @@ class Source:
         return field
 
 
-def spline(lattice: Array, first_mm: list[float], step_mm: float, grid: Grid) -> Array:
+def spline(lattice: Array, first_mm: list[float], step_mm: float, grid: PhantomGrid) -> Array:
     """Return the cubic B-spline over ``lattice``, whose first node is at ``first_mm``.
 
     One axis after the other, four taps each: no matrix product, so that the sum has one order on
@@ -113,7 +113,7 @@ def soft_step(signed: Array, soft: float) -> Array:
 
 
 def level_for_volume(
-    score: Array, inside: NDArray[np.bool_], volume_ml: float, grid: Grid
+    score: Array, inside: NDArray[np.bool_], volume_ml: float, grid: PhantomGrid
 ) -> float:
     """Return the level that ``volume_ml`` of the voxels ``inside`` lie above."""
     values = score[inside]
