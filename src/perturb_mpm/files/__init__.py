@@ -4,8 +4,6 @@
 with a file is an ``InputError`` of one line.
 """
 
-# One patient, and what it is made of.
-# Files to write.
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
@@ -18,8 +16,6 @@ from perturb_mpm.files.labels import (
     labels_from_text,
     read_label_map,
 )
-
-# One file, and what is wrong with it.
 from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid, save_like, save_nifti
 from perturb_mpm.files.nnunet import read_dataset
 from perturb_mpm.files.source import InputError, Source, open_source
@@ -33,7 +29,7 @@ FILES, check_series, difference, opened = (
 )
 
 __all__ = [
-    # one patient
+    # One patient, and what it is made of.
     "Case",
     "read_case",
     "ImageSet",
@@ -47,7 +43,7 @@ __all__ = [
     "geometry_from_affine",
     "grid_difference",
     "read_dataset",
-    # one file
+    # One file, and what is wrong with it.
     "Source",
     "InputError",
     "open_source",
@@ -56,7 +52,7 @@ __all__ = [
     "require_same_grid",
     "TableRow",
     "read_table",
-    # files to write
+    # Files to write.
     "save_nifti",
     "save_like",
     "write_table",

@@ -29,41 +29,8 @@ from perturb_mpm.optional import optional_package
 from perturb_mpm.storage import atomic_open
 from perturb_mpm.version import version
 
-
-class Code(NamedTuple):
-    """A concept of SNOMED CT as DICOM writes it."""
-
-    value: str
-    meaning: str
-
-
-ABNORMAL = Code("49755003", "Morphologically Abnormal Structure")
-TISSUE = Code("85756007", "Tissue")
-SUBSTANCE = Code("91720002", "Body Substance")
-LESION = Code("52988006", "Lesion")
-
-# The first that fits counts: a necrotic tumour core is a necrosis.
-_BY_WORD = (
-    (r"necro|\bncr", ABNORMAL, Code("6574001", "Necrosis")),
-    (r"o?edema|\bed\b|snfh", ABNORMAL, Code("79654002", "Edema")),
-    (r"h(a|ae|e)morr?h|blood", ABNORMAL, Code("50960005", "Hemorrhage")),
-    (r"cyst", ABNORMAL, Code("367643001", "Cyst")),
-    (r"tumou?r|enhanc|\bet\b|neoplas|glio|core", ABNORMAL, Code("108369006", "Neoplasm")),
-    (r"white.?matter|\bwm\b", TISSUE, Code("389080008", "White Matter")),
-    (r"gr[ae]y.?matter|\bgm\b", TISSUE, Code("389081007", "Gray Matter")),
-    (r"csf|cerebrospinal", SUBSTANCE, Code("65216001", "Cerebrospinal Fluid")),
-)
-
-
-def codes_of(name: str) -> tuple[Code, Code]:
-    """Return the category and the type of what a label's name stands for."""
-    words = name.lower().replace("_", " ")
-    for pattern, category, kind in _BY_WORD:
-        if re.search(pattern, words):
-            return category, kind
-    return ABNORMAL, LESION
-
-
+DICOM_FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
+_PURPOSE = "writing DICOM"
 TOLERANCE_MM = 1e-2  # DICOM keeps positions and directions as decimal text
 _NEEDED = (
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns"),
@@ -74,6 +41,40 @@ _MAY_BE_EMPTY = (
     *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
     *("StudyDate", "StudyTime", "StudyID", "AccessionNumber"),
 )
+
+
+def check_dicom_series(series_folder: Path, geometry: Geometry) -> None:
+    """Refuse at once a series that is not on the grid of the images, or a missing package."""
+    optional_package("highdicom", _PURPOSE)
+    orientation_on_series(read_series(series_folder), geometry)
+
+
+def write_dicom(
+    folder: Path,
+    series_folder: Path,
+    labels: NDArray[Any],
+    entropy: NDArray[np.float32],
+    geometry: Geometry,
+    scheme: LabelScheme,
+) -> dict[str, Path]:
+    """Write the files of ``DICOM_FILES`` into a folder and return them.
+
+    ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but the first is a segment, numbered
+    by its index. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
+    grid ``geometry`` must be.
+    """
+    series = read_series(series_folder)
+    axes = orientation_on_series(series, geometry)
+    objects = {
+        "dicom_labels": _segmentation(series, to_series_frames(labels, axes), scheme),
+        "dicom_entropy": _parametric_map(series, to_series_frames(entropy, axes), len(scheme)),
+    }
+    written = {}
+    for name, dataset in objects.items():
+        written[name] = folder / DICOM_FILES[name]
+        with atomic_open(written[name]) as file:
+            dataset.save_as(file, enforce_file_format=True)
+    return written
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def read_series(folder: Path) -> Series:
     step = normal * float(first.get("SliceThickness") or 1.0)
     if len(slices) > 1:
         step = (_position(slices[-1]) - _position(first)) / (len(slices) - 1)
-    _complete(slices, float(np.linalg.norm(step)))
+    _fill_missing_tags(slices, float(np.linalg.norm(step)))
     down, across = (float(size) for size in first.PixelSpacing)
     affine = np.eye(4)
     affine[:3, 0] = _direction(first, 0) * across
@@ -106,33 +107,6 @@ def read_series(folder: Path) -> Series:
     affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
     shape = (int(first.Columns), int(first.Rows), len(slices))
     return Series(source, tuple(slices), geometry_from_affine(shape, affine))
-
-
-def require_on_series(series: Series, geometry: Geometry) -> NDArray[np.float64]:
-    """Return how a grid's axes (3, 2) lie on a series, or refuse a grid that is another one."""
-    from nibabel.orientations import inv_ornt_aff, io_orientation
-
-    grid = series.geometry
-    axes: NDArray[np.float64] = io_orientation(np.linalg.inv(grid.affine) @ geometry.affine)
-    if not np.isnan(axes).any():
-        shape = tuple(int(geometry.shape[i]) for i in np.argsort(axes[:, 0]))
-        turned = geometry.affine @ inv_ornt_aff(axes, geometry.shape)
-        if shape == grid.shape:
-            apart = displacement_mm(turned, grid.affine, grid.shape)
-            if apart <= TOLERANCE_MM:
-                return axes
-    raise series.source.error(
-        f"the series must lie on the grid of the images, got shape {grid.shape} and affine "
-        f"{affine_text(grid)} against shape {geometry.shape} and affine {affine_text(geometry)}"
-    )
-
-
-def on_series(volume: NDArray[Any], axes: NDArray[np.float64]) -> NDArray[Any]:
-    """Return a volume (X, Y, Z) as (slices, rows, columns) of the series."""
-    from nibabel.orientations import apply_orientation
-
-    turned = apply_orientation(volume, axes)  # (columns, rows, slices)
-    return np.ascontiguousarray(turned.transpose(2, 1, 0))
 
 
 def _headers(source: Source) -> list[Any]:
@@ -183,7 +157,7 @@ def _check_stack(source: Source, slices: list[Any]) -> None:
         )
 
 
-def _complete(slices: list[Any], thickness_mm: float) -> None:
+def _fill_missing_tags(slices: list[Any], thickness_mm: float) -> None:
     """Put in what the standard wants and a series may lack, without inventing anything."""
     for one in slices:
         for name in _MAY_BE_EMPTY:
@@ -203,42 +177,31 @@ def _direction(one: Any, axis: int) -> NDArray[np.float64]:  # noqa: ANN401
     return both[3 * axis : 3 * axis + 3]
 
 
-DICOM_FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
-_PURPOSE = "writing DICOM"
+def orientation_on_series(series: Series, geometry: Geometry) -> NDArray[np.float64]:
+    """Return how a grid's axes (3, 2) lie on a series, or refuse a grid that is another one."""
+    from nibabel.orientations import inv_ornt_aff, io_orientation
+
+    grid = series.geometry
+    axes: NDArray[np.float64] = io_orientation(np.linalg.inv(grid.affine) @ geometry.affine)
+    if not np.isnan(axes).any():
+        shape = tuple(int(geometry.shape[i]) for i in np.argsort(axes[:, 0]))
+        turned = geometry.affine @ inv_ornt_aff(axes, geometry.shape)
+        if shape == grid.shape:
+            apart = displacement_mm(turned, grid.affine, grid.shape)
+            if apart <= TOLERANCE_MM:
+                return axes
+    raise series.source.error(
+        f"the series must lie on the grid of the images, got shape {grid.shape} and affine "
+        f"{affine_text(grid)} against shape {geometry.shape} and affine {affine_text(geometry)}"
+    )
 
 
-def check_dicom_series(series_folder: Path, geometry: Geometry) -> None:
-    """Refuse at once a series that is not on the grid of the images, or a missing package."""
-    optional_package("highdicom", _PURPOSE)
-    require_on_series(read_series(series_folder), geometry)
+def to_series_frames(volume: NDArray[Any], axes: NDArray[np.float64]) -> NDArray[Any]:
+    """Return a volume (X, Y, Z) as (slices, rows, columns) of the series."""
+    from nibabel.orientations import apply_orientation
 
-
-def write_dicom(
-    folder: Path,
-    series_folder: Path,
-    labels: NDArray[Any],
-    entropy: NDArray[np.float32],
-    geometry: Geometry,
-    scheme: LabelScheme,
-) -> dict[str, Path]:
-    """Write the files of ``DICOM_FILES`` into a folder and return them.
-
-    ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but the first is a segment, numbered
-    by its index. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
-    grid ``geometry`` must be.
-    """
-    series = read_series(series_folder)
-    axes = require_on_series(series, geometry)
-    objects = {
-        "dicom_labels": _segmentation(series, on_series(labels, axes), scheme),
-        "dicom_entropy": _parametric_map(series, on_series(entropy, axes), len(scheme)),
-    }
-    written = {}
-    for name, dataset in objects.items():
-        written[name] = folder / DICOM_FILES[name]
-        with atomic_open(written[name]) as file:
-            dataset.save_as(file, enforce_file_format=True)
-    return written
+    turned = apply_orientation(volume, axes)  # (columns, rows, slices)
+    return np.ascontiguousarray(turned.transpose(2, 1, 0))
 
 
 def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> Any:  # noqa: ANN401
@@ -253,16 +216,16 @@ def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> 
         segment = hd.seg.SegmentDescription(
             segment_number=index,
             segment_label=name[:64],
-            segmented_property_category=_coded(category),
-            segmented_property_type=_coded(kind),
+            segmented_property_category=_coded_concept(category),
+            segmented_property_type=_coded_concept(kind),
             algorithm_type="AUTOMATIC",
             algorithm_identification=hd.AlgorithmIdentificationSequence(
-                name="perturb-mpm", version=version(), family=_algorithm()
+                name="perturb-mpm", version=version(), family=_artificial_intelligence()
             ),
         )
         segment.SegmentDescription = f"value {value} in the label map"
         segments.append(segment)
-    identity = _identity(series, frames, [*scheme.values, *scheme.names])
+    identity = _content_digest(series, frames, [*scheme.values, *scheme.names])
     dataset = hd.seg.Segmentation(
         source_images=series.slices,
         pixel_array=frames,
@@ -273,7 +236,7 @@ def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> 
         series_description="perturb-mpm labels",
         **_equipment(series, identity, 1),
     )
-    return _dated(dataset, series, identity)
+    return _made_reproducible(dataset, series, identity)
 
 
 def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any:  # noqa: ANN401
@@ -282,7 +245,7 @@ def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any: 
     frames = entropy.astype(np.float32)
     most = math.log2(labels)
     bits = hd.sr.CodedConcept("bit", "UCUM", "bit")
-    identity = _identity(series, frames, [])
+    identity = _content_digest(series, frames, [])
     dataset = hd.pm.ParametricMap(
         source_images=series.slices,
         pixel_array=frames,
@@ -303,7 +266,51 @@ def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any: 
         series_description="perturb-mpm entropy",
         **_equipment(series, identity, 2),
     )
-    return _dated(dataset, series, identity)
+    return _made_reproducible(dataset, series, identity)
+
+
+class Code(NamedTuple):
+    """A concept of SNOMED CT as DICOM writes it."""
+
+    value: str
+    meaning: str
+
+
+ABNORMAL = Code("49755003", "Morphologically Abnormal Structure")
+TISSUE = Code("85756007", "Tissue")
+SUBSTANCE = Code("91720002", "Body Substance")
+LESION = Code("52988006", "Lesion")
+
+# The first that fits counts: a necrotic tumour core is a necrosis.
+_BY_WORD = (
+    (r"necro|\bncr", ABNORMAL, Code("6574001", "Necrosis")),
+    (r"o?edema|\bed\b|snfh", ABNORMAL, Code("79654002", "Edema")),
+    (r"h(a|ae|e)morr?h|blood", ABNORMAL, Code("50960005", "Hemorrhage")),
+    (r"cyst", ABNORMAL, Code("367643001", "Cyst")),
+    (r"tumou?r|enhanc|\bet\b|neoplas|glio|core", ABNORMAL, Code("108369006", "Neoplasm")),
+    (r"white.?matter|\bwm\b", TISSUE, Code("389080008", "White Matter")),
+    (r"gr[ae]y.?matter|\bgm\b", TISSUE, Code("389081007", "Gray Matter")),
+    (r"csf|cerebrospinal", SUBSTANCE, Code("65216001", "Cerebrospinal Fluid")),
+)
+
+
+def codes_of(name: str) -> tuple[Code, Code]:
+    """Return the category and the type of what a label's name stands for."""
+    words = name.lower().replace("_", " ")
+    for pattern, category, kind in _BY_WORD:
+        if re.search(pattern, words):
+            return category, kind
+    return ABNORMAL, LESION
+
+
+def _coded_concept(code: Code) -> Any:  # noqa: ANN401
+    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
+    return concept(code.value, "SCT", code.meaning)
+
+
+def _artificial_intelligence() -> Any:  # noqa: ANN401
+    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
+    return concept("123110", "DCM", "Artificial Intelligence")
 
 
 def _equipment(series: Series, identity: bytes, place: int) -> dict[str, Any]:
@@ -321,7 +328,7 @@ def _equipment(series: Series, identity: bytes, place: int) -> dict[str, Any]:
     }
 
 
-def _dated(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN401
+def _made_reproducible(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN401
     """Take out of an object what would differ if it were made again."""
     first = series.slices[0]
     day = first.get("ContentDate") or first.get("StudyDate") or "19000101"
@@ -339,7 +346,7 @@ def _dated(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN40
     return dataset
 
 
-def _identity(series: Series, frames: NDArray[Any], words: list[object]) -> bytes:
+def _content_digest(series: Series, frames: NDArray[Any], words: list[object]) -> bytes:
     """Return a digest of what an object holds and of where it comes from."""
     digest = hashlib.sha256(repr([version(), words, frames.shape]).encode())
     for one in series.slices:
@@ -352,13 +359,3 @@ def _uid(identity: bytes, what: str) -> str:
     """Return an identifier made from a digest, in the form DICOM has for UUIDs."""
     name = hashlib.sha256(identity + what.encode()).digest()
     return f"2.25.{uuid.UUID(bytes=name[:16], version=5).int}"
-
-
-def _coded(code: Code) -> Any:  # noqa: ANN401
-    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
-    return concept(code.value, "SCT", code.meaning)
-
-
-def _algorithm() -> Any:  # noqa: ANN401
-    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
-    return concept("123110", "DCM", "Artificial Intelligence")

@@ -75,13 +75,6 @@ def affine_text(geometry: Geometry) -> str:
     return f"[{' '.join(rows)}] (axes {_axis_codes(geometry)})"
 
 
-def _axis_codes(geometry: Geometry) -> str:
-    """Return where the axes point, such as RAS: right, anterior, superior."""
-    from nibabel.orientations import aff2axcodes
-
-    return "".join(code or "?" for code in aff2axcodes(geometry.affine))
-
-
 def geometry_warnings(geometry: Geometry) -> list[str]:
     """Say why other programs might place a volume of this geometry elsewhere."""
     warnings = []
@@ -99,6 +92,13 @@ def geometry_warnings(geometry: Geometry) -> list[str]:
             "the axes are not at right angles; distances in mm are taken as if they were"
         )
     return warnings
+
+
+def _axis_codes(geometry: Geometry) -> str:
+    """Return where the axes point, such as RAS: right, anterior, superior."""
+    from nibabel.orientations import aff2axcodes
+
+    return "".join(code or "?" for code in aff2axcodes(geometry.affine))
 
 
 def _size(geometry: Geometry) -> str:
