@@ -152,9 +152,7 @@ def test_a_volume_elsewhere_is_refused(tmp_path: Path) -> None:
         geometry_from_affine(geometry.shape, np.eye(4)),
         geometry_from_affine((COLUMNS, ROWS, SLICES + 1), geometry.affine),
     ):
-        with pytest.raises(
-            InputError, match=r"`dicom_series` .* must lie on the grid"
-        ):
+        with pytest.raises(InputError, match=r"`dicom_series` .* must lie on the grid"):
             check_dicom_series(series, wrong)
     with pytest.raises(InputError, match="must lie on the grid"):
         write_dicom(tmp_path, series, labels, entropy, moved(geometry, 1), SCHEME)

@@ -42,6 +42,14 @@ def test_a_4d_nifti(tmp_path: Path) -> None:
     assert case.warnings == ()
 
 
+def test_paths_may_be_text_and_one_needs_no_list(tmp_path: Path) -> None:
+    images = two_images(tmp_path)
+    maps = write(tmp_path / "p.nii", probabilities())
+    case = read_case([str(path) for path in images], str(maps), mask=str(images[0]))
+    np.testing.assert_array_equal(case.mask, read_case(images, [maps], mask=images[0]).mask)
+    assert list(read_images(str(images[0])).images) == ["t1ce"]
+
+
 def test_one_3d_nifti_for_each_label_is_the_same(tmp_path: Path) -> None:
     images = two_images(tmp_path)
     whole = read_case(images, [write(tmp_path / "p.nii.gz", probabilities())])

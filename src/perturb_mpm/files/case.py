@@ -39,7 +39,15 @@ from perturb_mpm.files.probabilities import (
     distribution_from_maps,
     read_score_maps,
 )
-from perturb_mpm.files.source import Digests, InputError, Source, require_readable
+from perturb_mpm.files.source import (
+    AnyPath,
+    Digests,
+    InputError,
+    Paths,
+    Source,
+    all_paths,
+    require_readable,
+)
 
 
 @dataclass(frozen=True)
@@ -79,16 +87,17 @@ class Case:
 
 
 def read_case(
-    images: Sequence[Path],
-    probabilities: Sequence[Path],
+    images: Paths,
+    probabilities: Paths,
     *,
     kind: Kind = "probabilities",
     confidence: float = 0.9,
+    labels: LabelScheme | None = None,
     label_values: Sequence[int] | None = None,
     label_names: Sequence[str] | None = None,
-    dataset_json: Path | None = None,
-    reference: Path | None = None,
-    mask: Path | None = None,
+    dataset_json: AnyPath | None = None,
+    reference: AnyPath | None = None,
+    mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
 ) -> Case:
     """Read images and probabilities on one grid; raise ``InputError`` in one line where they fail.
@@ -96,14 +105,14 @@ def read_case(
     Parameters
     ----------
     images
-        NIfTI files, one a sequence. Everything that is written lies on the grid of the first.
+        A NIfTI file for each sequence. Everything that is written lies on the grid of the first.
     probabilities
         One 4-D NIfTI with the labels last, one 3-D NIfTI for each label, or nnU-Net's .npz.
         Background comes first.
     kind
         What these files hold: ``probabilities``, ``logits`` (a network's raw scores) or
         ``labels``, a hard label map that is trusted to ``confidence`` at every voxel.
-    label_values, label_names
+    labels
         The user's own numbers and names of the labels; else from ``dataset_json``, else 0 … L − 1.
     dataset_json
         nnU-Net's, looked for beside an .npz where it is not given. It says which labels there
@@ -117,21 +126,24 @@ def read_case(
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
-    named = [Source("probabilities", path) for path in probabilities]
+    if labels is not None:
+        label_values, label_names = labels.values, labels.names
+    maps_paths = all_paths(probabilities)
+    named = [Source("probabilities", path) for path in maps_paths]
     for argument, path in (("mask", mask), ("reference", reference)):
-        named += [Source(argument, path)] if path else []
+        named += [Source(argument, Path(path))] if path else []
     require_readable(named)
 
     digests = Digests()
-    dataset = _find_dataset(probabilities, dataset_json, digests)
+    dataset = _find_dataset(maps_paths, dataset_json, digests)
     channels = dataset.channels if dataset else None
     volumes = read_image_volumes(images, digests, image_names=image_names, channels=channels)
     first = next(iter(volumes.values()))
     maps: Volume | ScoreMaps
     if kind == "labels":
-        maps = _read_one_label_map(probabilities, digests)
+        maps = _read_one_label_map(maps_paths, digests)
     else:
-        maps = read_score_maps(probabilities, reference, digests)
+        maps = read_score_maps(maps_paths, reference, digests)
     require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
     if isinstance(maps, Volume):
         found = _from_label_map(maps, confidence, label_values, label_names, dataset)
@@ -207,9 +219,9 @@ def _from_label_map(
 
 
 def _find_dataset(
-    probabilities: Sequence[Path], given: Path | None, digests: Digests
+    probabilities: Sequence[Path], given: AnyPath | None, digests: Digests
 ) -> Dataset | None:
-    path, argument = given, "dataset_json"
+    path, argument = Path(given) if given else None, "dataset_json"
     if path is None and len(probabilities) == 1 and probabilities[0].suffix == ".npz":
         path, argument = dataset_json_beside(probabilities[0]), "probabilities"
     if path is None:

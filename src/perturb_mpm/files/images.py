@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from perturb_mpm.files.geometry import Geometry, geometry_warnings
 from perturb_mpm.files.nifti import Volume, read_volume_3d, require_same_grid
-from perturb_mpm.files.source import Digests, InputError, Source, require_readable
+from perturb_mpm.files.source import (
+    AnyPath,
+    Digests,
+    InputError,
+    Paths,
+    Source,
+    all_paths,
+    require_readable,
+)
 
 SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
 _CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
@@ -33,9 +41,9 @@ class ImageSet:
 
 
 def read_images(
-    images: Sequence[Path],
+    images: Paths,
     *,
-    mask: Path | None = None,
+    mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
     argument: str = "images",
 ) -> ImageSet:
@@ -44,7 +52,7 @@ def read_images(
     Parameters
     ----------
     images
-        NIfTI files, one a sequence. Everything that is written lies on the grid of the first.
+        A NIfTI file for each sequence. Everything that is written lies on the grid of the first.
     mask
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
@@ -63,7 +71,7 @@ def read_images(
 
 
 def read_image_volumes(
-    paths: Sequence[Path],
+    images: Paths,
     digests: Digests,
     *,
     image_names: Sequence[str] | None = None,
@@ -71,6 +79,7 @@ def read_image_volumes(
     argument: str = "images",
 ) -> dict[str, Volume]:
     """Read images by name, and check that they are 3-D and lie on the grid of the first."""
+    paths = all_paths(images)
     sources = [Source(argument, path) for path in paths]
     if not sources:
         raise InputError(f"`{argument}` must name at least one file, got none")
@@ -86,7 +95,7 @@ def read_image_volumes(
 
 
 def find_mask(
-    images: Mapping[str, Volume], path: Path | None, digests: Digests
+    images: Mapping[str, Volume], path: AnyPath | None, digests: Digests
 ) -> tuple[NDArray[np.bool_], str]:
     """Return the voxels (X, Y, Z) that count and where that is from: the file, or the images."""
     first = next(iter(images.values()))
@@ -97,7 +106,7 @@ def find_mask(
                 "must not be 0 everywhere in all images; name the voxels that count by `mask`"
             )
         return mask, origin
-    volume = read_volume_3d(Source("mask", path), digests)
+    volume = read_volume_3d(Source("mask", Path(path)), digests)
     require_same_grid(volume.source, volume.geometry, first.source, first.geometry)
     mask = np.require(np.nan_to_num(volume.voxels) != 0, requirements=["C"])
     if not mask.any():

@@ -21,7 +21,7 @@ from perturb_mpm.files.nnunet import (
     undo_reorientation,
     was_reoriented,
 )
-from perturb_mpm.files.source import Digests, InputError, Source
+from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
 
 Kind = Literal["probabilities", "logits", "labels"]
 
@@ -41,7 +41,9 @@ class ScoreMaps:
     label_map: NDArray[np.float32] | None = None  # (X, Y, Z), nnU-Net's own, beside its .npz
 
 
-def read_score_maps(paths: Sequence[Path], reference: Path | None, digests: Digests) -> ScoreMaps:
+def read_score_maps(
+    paths: Sequence[Path], reference: AnyPath | None, digests: Digests
+) -> ScoreMaps:
     """Read a 4-D NIfTI (labels last), several 3-D ones, or nnU-Net's .npz."""
     sources = [Source("probabilities", path) for path in paths]
     if not sources:
@@ -202,10 +204,10 @@ def _from_several(sources: list[Source], digests: Digests) -> ScoreMaps:
     return ScoreMaps(first.source, values, first.geometry)
 
 
-def _from_npz(source: Source, reference: Path | None, digests: Digests) -> ScoreMaps:
+def _from_npz(source: Source, reference: AnyPath | None, digests: Digests) -> ScoreMaps:
     beside = label_map_beside(source.path)
     if reference is not None:
-        place = Source("reference", reference)
+        place = Source("reference", Path(reference))
     elif beside is not None:
         place = Source("probabilities", beside)
     else:

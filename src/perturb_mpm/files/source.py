@@ -12,6 +12,9 @@ from pathlib import Path
 
 from perturb_mpm.checks import ExpectedError
 
+AnyPath = str | os.PathLike[str]
+Paths = AnyPath | Sequence[AnyPath]
+
 
 class InputError(ExpectedError):
     """A file or argument is wrong; one line says which, what it must be and what it got."""
@@ -49,6 +52,13 @@ def open_source(source: Source) -> Iterator[BufferedReader]:
         raise source.error(f"cannot be read ({words})") from error
     with file:
         yield file
+
+
+def all_paths(paths: Paths) -> list[Path]:
+    """Return one path, or several, as a list."""
+    if isinstance(paths, str | os.PathLike):
+        return [Path(paths)]
+    return [Path(path) for path in paths]
 
 
 def require_readable(sources: Sequence[Source]) -> None:
