@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.io_files import AFFINE, SHAPE, image, probabilities, two_images, write
+from helpers.patient_files import AFFINE, SHAPE, image, probabilities, two_images, write
 from perturb_mpm.files import InputError, read_case, read_images
 
 

@@ -9,12 +9,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from helpers.io_files import AFFINE, SHAPE, image, write
-from perturb_mpm.files import Geometry, geometry_from_affine, read_images, save_like
+from helpers.patient_files import AFFINE, SHAPE, image, write
+from perturb_mpm.files import Geometry, geometry_from_affine, read_images, save_like, save_nifti
 
 PLACE = (
     *("srow_x", "srow_y", "srow_z", "quatern_b", "quatern_c", "quatern_d"),
     *("qoffset_x", "qoffset_y", "qoffset_z", "qform_code", "sform_code", "xyzt_units"),
+)
+SHEARLESS = np.array(
+    [[-0.9, 0.1, 0.0, 12.0], [0.1, 0.9, 0.0, -7.0], [0.0, 0.0, 3.0, 5.5], [0.0, 0.0, 0.0, 1.0]]
 )
 OTHER = np.array([[0, 0, 2.2, -9], [1.3, 0, 0, 4], [0, -0.7, 0, 1], [0, 0, 0, 1.0]])
 
@@ -146,4 +149,74 @@ def test_what_cannot_be_stored_is_refused_before_a_file_is_made(
     geometry: Geometry = geometry_from_affine(SHAPE, AFFINE)
     with pytest.raises(ValueError, match=message):
         save_like(tmp_path / name, np.zeros(shape, np.float32), geometry, description)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+def test_volume_and_geometry_come_back(tmp_path: Path, name: str) -> None:
+    volume = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    save_nifti(tmp_path / name, volume, SHEARLESS, "entropy, bits")
+    image = nib.load(tmp_path / name)
+    np.testing.assert_array_equal(np.asanyarray(image.dataobj), volume)
+    assert image.get_data_dtype() == np.float32
+    np.testing.assert_allclose(image.affine, SHEARLESS, atol=1e-6)
+    np.testing.assert_allclose(image.get_qform(), SHEARLESS, atol=1e-5)
+    assert image.header.get_xyzt_units()[0] == "mm"
+    assert image.header["descrip"].item() == b"entropy, bits"
+
+
+def test_a_volume_without_a_file_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = np.random.default_rng(0).random((4, 5, 6)).astype(np.float32)
+    save_nifti(tmp_path / "one.nii.gz", volume, SHEARLESS)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    save_nifti(tmp_path / "two.nii.gz", volume, SHEARLESS)
+    assert (tmp_path / "one.nii.gz").read_bytes() == (tmp_path / "two.nii.gz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given_type", "stored_type"),
+    [("bool", "u1"), ("f2", "f4"), (">f8", "f8"), ("i2", "i2"), ("u4", "u4")],
+)
+def test_types_are_kept_where_nifti_has_them(
+    tmp_path: Path, given_type: str, stored_type: str
+) -> None:
+    volume = (np.arange(24).reshape(2, 3, 4) % 2).astype(given_type)
+    save_nifti(tmp_path / "v.nii", volume, SHEARLESS)
+    image = nib.load(tmp_path / "v.nii")
+    assert image.get_data_dtype() == np.dtype(stored_type)
+    np.testing.assert_array_equal(np.asanyarray(image.dataobj), volume)
+
+
+def test_a_view_that_is_not_contiguous_is_written_in_order(tmp_path: Path) -> None:
+    volume = np.arange(120).reshape(4, 5, 6).astype(np.int16)[::-2, :, 1:4]
+    save_nifti(tmp_path / "v.nii", volume, SHEARLESS)
+    np.testing.assert_array_equal(np.asanyarray(nib.load(tmp_path / "v.nii").dataobj), volume)
+
+
+@pytest.mark.parametrize(
+    ("name", "volume", "affine", "description", "error", "message"),
+    [
+        ("v.img", np.zeros((2, 2, 2)), SHEARLESS, "", ValueError, "path must end in .nii"),
+        ("v.nii", np.zeros((2, 2)), SHEARLESS, "", ValueError, "volume must have 3 or 4 axes"),
+        ("v.nii", np.zeros((2, 2, 2), "i8"), SHEARLESS, "", TypeError, "got int64; convert"),
+        ("v.nii", np.zeros((2, 2, 2), "c8"), SHEARLESS, "", TypeError, "got complex64"),
+        ("v.nii", np.zeros((2, 2, 2)), np.eye(3), "", ValueError, "affine must be a finite"),
+        ("v.nii", np.zeros((2, 2, 2)), np.eye(4) * np.nan, "", ValueError, "must be a finite"),
+        ("v.nii", np.zeros((2, 2, 2)), np.zeros((4, 4)), "", ValueError, "must be invertible"),
+        ("v.nii", np.zeros((2, 2, 2)), SHEARLESS, "x" * 80, ValueError, "at most 79 bytes, got 80"),
+    ],
+)
+def test_bad_volumes_and_affines_are_refused_before_a_file_is_made(
+    tmp_path: Path,
+    name: str,
+    volume: np.ndarray,
+    affine: np.ndarray,
+    description: str,
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        save_nifti(tmp_path / name, volume, affine, description)
     assert os.listdir(tmp_path) == []

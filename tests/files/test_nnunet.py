@@ -13,7 +13,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from helpers.io_files import AFFINE, SHAPE, probabilities, two_images, write
+from helpers.patient_files import AFFINE, SHAPE, probabilities, two_images, write
 from perturb_mpm.files import Case, InputError, LabelScheme, read_case
 
 BRATS = {

@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from helpers.io_files import AFFINE, SHAPE, SPACING, image, probabilities, two_images, write
+from helpers.patient_files import AFFINE, SHAPE, SPACING, image, probabilities, two_images, write
 from perturb_mpm.files import LabelScheme, read_case, read_images, save_like
 
 ROOT = Path(__file__).resolve().parents[2]

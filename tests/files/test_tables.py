@@ -1,4 +1,4 @@
-"""Tables, JSON and the BIDS sidecars."""
+"""Tables and the BIDS sidecars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from perturb_mpm.files import InputError, LabelScheme, Source
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.tables import MOST_ROWS, read_table, write_table, write_volumes
-from perturb_mpm.storage.atomic import write_json
 
 SCHEME = LabelScheme((0, 4), ("background", 'tumour, "core"'))
 
@@ -103,43 +102,6 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, content: bytes, word
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
         read_table(Source("table", tmp_path / "t.csv"), ["case"])
-
-
-def test_json_keeps_order_and_takes_numpy(tmp_path: Path) -> None:
-    content = {
-        "z_ml": np.float64(1.5),
-        "a": np.arange(2),
-        "path": tmp_path,
-        "name": "Ödem",
-        "none": None,
-        "flag": np.True_,
-    }
-    write_json(tmp_path / "a.json", content)
-    text = (tmp_path / "a.json").read_text(encoding="utf-8")
-    found = json.loads(text)
-    assert list(found) == list(content)
-    assert found == {
-        "z_ml": 1.5,
-        "a": [0, 1],
-        "path": str(tmp_path),
-        "name": "Ödem",
-        "none": None,
-        "flag": True,
-    }
-    assert "Ödem" in text
-    assert text.endswith("}\n")
-
-
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(np.nan, ValueError), (np.array([np.inf]), ValueError), (object(), TypeError)],
-)
-def test_what_json_does_not_have_leaves_no_file(
-    tmp_path: Path, value: object, error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        write_json(tmp_path / "a.json", {"a": value})
-    assert os.listdir(tmp_path) == []
 
 
 def test_bids_names() -> None:

@@ -1,0 +1,123 @@
+"""Files that appear whole or not at all: bytes, JSON and named arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perturb_mpm.storage import atomic_open, read_arrays, write_arrays, write_json
+
+
+def test_a_finished_file_has_its_name_and_its_bytes(tmp_path: Path) -> None:
+    with atomic_open(tmp_path / "a.bin") as file:
+        file.write(b"whole")
+        assert not (tmp_path / "a.bin").exists()
+    assert (tmp_path / "a.bin").read_bytes() == b"whole"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_writer_that_raises_leaves_nothing(tmp_path: Path, problem: type[BaseException]) -> None:
+    with pytest.raises(problem), atomic_open(tmp_path / "a.bin") as file:
+        file.write(b"half")
+        raise problem
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"old")
+    with pytest.raises(ValueError, match="half way"), atomic_open(tmp_path / "a.bin") as file:
+        file.write(b"new")
+        raise ValueError("half way")
+    assert (tmp_path / "a.bin").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path, how: signal.Signals) -> None:
+    script = (
+        "import os, sys\n"
+        "from perturb_mpm.storage import atomic_open\n"
+        "with atomic_open(sys.argv[1]) as file:\n"
+        "    file.write(b'half')\n"
+        "    file.flush()\n"
+        "    os.kill(os.getpid(), int(sys.argv[2]))\n"
+    )
+    path = tmp_path / "a.bin"
+    done = subprocess.run([sys.executable, "-c", script, path, str(int(how))], check=False)
+    assert done.returncode == -how
+    assert not path.exists()
+
+
+def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_open(tmp_path / "a.bin") as file:
+            file.write(b"shared")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == 0o640
+
+
+def test_json_keeps_order_and_takes_numpy(tmp_path: Path) -> None:
+    content = {
+        "z_ml": np.float64(1.5),
+        "a": np.arange(2),
+        "path": tmp_path,
+        "name": "Ödem",
+        "none": None,
+        "flag": np.True_,
+    }
+    write_json(tmp_path / "a.json", content)
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert list(found) == list(content)
+    assert found == {
+        "z_ml": 1.5,
+        "a": [0, 1],
+        "path": str(tmp_path),
+        "name": "Ödem",
+        "none": None,
+        "flag": True,
+    }
+    assert "Ödem" in text
+    assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(np.nan, ValueError), (np.array([np.inf]), ValueError), (object(), TypeError)],
+)
+def test_what_json_does_not_have_leaves_no_file(
+    tmp_path: Path, value: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        write_json(tmp_path / "a.json", {"a": value})
+    assert os.listdir(tmp_path) == []
+
+
+def test_arrays_come_back_and_have_the_same_bytes_every_time(tmp_path: Path) -> None:
+    arrays = {"counts": np.arange(6).reshape(2, 3), "mask": np.array([True, False])}
+    write_arrays(tmp_path / "a.npz", arrays)
+    write_arrays(tmp_path / "b.npz", arrays)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    found = read_arrays(tmp_path / "a.npz")
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "a.npz", {"a": np.arange(100)})
+    content = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(content[:-30])
+    with pytest.raises(ValueError, match=r"a.npz cannot be read"):
+        read_arrays(tmp_path / "a.npz")
