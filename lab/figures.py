@@ -1,19 +1,12 @@
-"""What the two figures share: words, and colours that differ in grey too."""
+"""What the experiments' figures share: colours that differ in grey too, and the way to a PNG."""
 
 from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING
 
-from lab.synthetic import Metric
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-METRIC_LABELS: dict[Metric, str] = {
-    "log_probability_error_nats": "mean |error| of log-probability (nats)",
-    "total_variation": "total variation",
-}
 
 # Okabe & Ito's colours: told apart by colour-blind readers, and of different lightness.
 BLACK, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (

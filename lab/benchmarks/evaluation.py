@@ -10,8 +10,7 @@ import time
 
 import numpy as np
 
-from lab.benchmarks import files, machine
-from lab.benchmarks.worker import ROOT
+from lab.benchmarks import machine
 from perturb_mpm.evaluation import evaluate_case, from_posterior
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Posterior
@@ -19,7 +18,7 @@ from perturb_mpm.posterior import Posterior
 SHAPE = (240, 240, 155)
 SAMPLES, LABELS = 200, 5
 REGIONS = {"whole tumour": (1, 2, 3, 4), "tumour core": (1, 3, 4), "enhancing tumour": (4,)}
-RESULTS = ROOT / "lab" / "benchmarks" / "results" / "evaluation.json"
+RESULTS = machine.RESULTS / "evaluation.json"
 
 
 def made_up_posterior() -> tuple[Posterior, np.ndarray]:
@@ -63,7 +62,7 @@ def main() -> None:
         "cpu_s": time.process_time() - cpu,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     }
-    files.write_json(RESULTS, result)
+    machine.write_results(RESULTS, result)
     print({name: value for name, value in result.items() if name != "machine"})
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.benchmarks import gpu_figures
-from lab.benchmarks.files import read_json
+from lab.benchmarks import machine
+from lab.benchmarks.machine import read_results
 from lab.benchmarks.worker import ROOT
 
-RESULTS = ROOT / "lab/benchmarks/results/cpu.json"
-GPU_RESULTS = ROOT / "lab/benchmarks/results/gpu.json"
+CPU_RESULTS = machine.RESULTS / "cpu.json"
+GPU_RESULTS = machine.RESULTS / "gpu.json"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 GPU_BEGIN, GPU_END = "<!-- gpu figures -->", "<!-- end of gpu figures -->"
@@ -23,7 +23,7 @@ HEADER = (
 )
 
 
-def rendered(results: dict[str, Any]) -> str:
+def cpu_rendered(results: dict[str, Any]) -> str:
     """Return the Markdown of the figures."""
     batch, machine = results["plan"]["batch"], results["machine"]
     cpu = machine["cpu"]
@@ -39,12 +39,12 @@ def rendered(results: dict[str, Any]) -> str:
         HEADER.format(batch=batch),
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
-    lines += [_row(row) for row in results["rows"] if row["voxels"] >= WHOLE_BRAIN]
+    lines += [_cpu_row(row) for row in results["rows"] if row["voxels"] >= WHOLE_BRAIN]
     lines += ["", *_sampling(results["rows"])]
     return "\n".join(lines)
 
 
-def _row(row: dict[str, Any]) -> str:
+def _cpu_row(row: dict[str, Any]) -> str:
     name = f"{row['problem']}, {row['voxels'] / 1e6:.2f} M voxels, {row['setting']}"
     error = row["error"]
     cells = [
@@ -82,8 +82,68 @@ def with_figures(readme: str, figures: str, begin: str = BEGIN, end: str = END) 
     return f"{before}{begin}\n{figures}\n{end}{after}"
 
 
+GPU_HEADER = (
+    "| problem | filter | seconds | of these building | peak GB | voxels whose modal label differs "
+    "from `exact`'s, %: brain, tumour | largest bias of a label's volume, % |"
+)
+
+
+def gpu_rendered(results: dict[str, Any]) -> str:
+    """Return the Markdown of the figures."""
+    machine, plan = results["machine"], results["plan"]
+    about = (
+        f"{plan['samples']} samples of {plan['iterations']} iterations, five labels, a spatial and "
+        "a 7-D bilateral kernel, from the CRF's arrays on the host to its votes on the host, after "
+        f"compilation; one {machine['gpu']}, {machine['date'][:10]}. "
+        "`python -m lab.benchmarks.gpu` does it "
+        "again ([benchmarks](lab/benchmarks/README.md))."
+    )
+    lines = [about, "", GPU_HEADER, "|---|---|--:|--:|--:|--:|--:|"]
+    for row in results["rows"]:
+        lines += _gpu_rows(row)
+    lines += ["", *(_gpu_sentence(row) for row in results["rows"]), "", results["peers"]]
+    return "\n".join(lines)
+
+
+def _gpu_rows(row: dict[str, Any]) -> list[str]:
+    name = f"{row['problem']}, {row['voxels'] / 1e6:.2f} M voxels, {row['setting']}"
+    lines = []
+    for accuracy in ("plain", "calibrated", "accurate"):
+        found, error = row[accuracy], row["against_exact"][accuracy]
+        bias = max(error["volume_bias"], key=abs)
+        cells = [
+            name,
+            accuracy,
+            f"{found['job_s']:.2f}",
+            f"{found['parts_s']['prepare']:.2f}",
+            f"{found['peak_gb']:.0f}",
+            f"{100 * error['share']:.3f}, {100 * error['share_in_tumour']:.2f}",
+            f"{100 * bias:+.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    exact, seeds = row["exact"], row["two_seeds"]
+    useful = f"{exact['useful_tflop_per_s']:.0f} TFLOP/s"
+    lines.append(f"| {name} | exact, {useful} | {exact['job_s']:.0f} | | | – | – |")
+    differ = f"{100 * seeds['share']:.3f}, {100 * seeds['share_in_tumour']:.2f}"
+    lines.append(f"| {name} | `calibrated`, two noise seeds | | | | {differ} | |")
+    return lines
+
+
+def _gpu_sentence(row: dict[str, Any]) -> str:
+    cpu, small = row["plain_equals_cpu"], row["small_memory"]
+    bits = "the same bits" if all([*row["bits"].values(), small["same_bits"]]) else "OTHER BITS"
+    return (
+        f"- {row['problem']}, {row['setting']}: `sample` as a whole, from the CRF to the "
+        f"posterior, takes {row['sample_s']:.2f} s, {row['sample_fields_s']:.2f} s with two smooth "
+        f"fields. In 8 GB of memory the votes take {small['job_s']:.2f} s; in any chunks and on "
+        f"every run they are {bits}. `plain` gives the CPU's modal labels in "
+        f"{100 * cpu['share']:.4f} % of the voxels. The error of `exact` on rows summed in float64 "
+        f"is {row['filter_error']['exact_maximum']:.1e} at most."
+    )
+
+
 if __name__ == "__main__":
-    text = with_figures(README.read_text(encoding="utf-8"), rendered(read_json(RESULTS)))
+    text = with_figures(README.read_text(encoding="utf-8"), cpu_rendered(read_results(CPU_RESULTS)))
     if GPU_BEGIN in text:
-        text = with_figures(text, gpu_figures.rendered(read_json(GPU_RESULTS)), GPU_BEGIN, GPU_END)
+        text = with_figures(text, gpu_rendered(read_results(GPU_RESULTS)), GPU_BEGIN, GPU_END)
     README.write_text(text, encoding="utf-8")

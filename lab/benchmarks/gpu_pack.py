@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.benchmarks.problems import Problem, Setting
+from lab.benchmarks.problems import BenchmarkProblem, BenchmarkSetting
 
 if TYPE_CHECKING:
     from perturb_mpm import DenseCRF
@@ -28,7 +28,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedProblem:
     """A problem's arrays inside the mask, rounded to half precision where they are not whole."""
 
     name: str
@@ -37,11 +37,11 @@ class Packed:
     unary: NDArray[np.float16]  # (L, N)
     classes: NDArray[np.uint8]  # (N,)
     tumour: tuple[int, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[BenchmarkSetting, ...]
     cpu_labels: NDArray[np.uint8]  # (settings, N): the CPU's modal labels, ``plain``
 
     @classmethod
-    def of(cls, problem: Problem, settings: tuple[Setting, ...]) -> Packed:
+    def of(cls, problem: BenchmarkProblem, settings: tuple[BenchmarkSetting, ...]) -> PackedProblem:
         images = problem.images[:, problem.mask]
         whole = np.array_equal(images, images.astype(np.int16))
         return cls(
@@ -60,7 +60,7 @@ class Packed:
         """Which voxels inside the mask are tumour, (N,)."""
         return np.isin(self.classes, self.tumour)
 
-    def crf(self, setting: Setting) -> DenseCRF:
+    def crf(self, setting: BenchmarkSetting) -> DenseCRF:
         """Return the CRF: Potts, symmetric normalisation, no self term."""
         import perturb_mpm as pm
 
@@ -79,7 +79,7 @@ class Packed:
             mask=self.mask,
         )
 
-    def bilateral_crf(self, setting: Setting) -> DenseCRF:
+    def bilateral_crf(self, setting: BenchmarkSetting) -> DenseCRF:
         """Return a CRF whose pairwise energy of label l is 1 − (K·Q/K·1)_l of the bilateral K."""
         import perturb_mpm as pm
 
@@ -108,7 +108,7 @@ class Packed:
         )
 
     @classmethod
-    def load(cls, path: Path) -> Packed:
+    def load(cls, path: Path) -> PackedProblem:
         with np.load(path, allow_pickle=False) as file:
             shape = tuple(int(n) for n in file["shape"])
             mask = np.unpackbits(file["mask"])[: int(np.prod(shape))].reshape(shape).astype(bool)
@@ -119,7 +119,7 @@ class Packed:
                 unary=file["unary"],
                 classes=file["classes"],
                 tumour=tuple(int(t) for t in file["tumour"]),
-                settings=tuple(Setting(*map(float, pair)) for pair in file["settings"]),
+                settings=tuple(BenchmarkSetting(*map(float, pair)) for pair in file["settings"]),
                 cpu_labels=file["cpu_labels"],
             )
 
@@ -129,19 +129,19 @@ class Packed:
         return full
 
 
-def problems() -> list[Packed]:
+def packed_problems() -> list[PackedProblem]:
     """Return the synthetic brain, and the real case where it is at hand."""
-    from lab.benchmarks import brats, synthetic
+    from lab.benchmarks import problems
 
-    brain = synthetic.brain(1_490_000)
-    packed = [Packed.of(brain, (brain.setting,))]
-    if brats.case_folder().is_dir():
-        settings = (Setting(20.0, 0.5), Setting(30.0, 1.0))
-        packed.append(Packed.of(brats.real(settings[0]), settings))
+    brain = problems.brain(1_490_000)
+    packed = [PackedProblem.of(brain, (brain.setting,))]
+    if problems.case_folder().is_dir():
+        settings = (BenchmarkSetting(20.0, 0.5), BenchmarkSetting(30.0, 1.0))
+        packed.append(PackedProblem.of(problems.real_case(settings[0]), settings))
     return packed
 
 
-def with_cpu_labels(packed: Packed) -> Packed:
+def with_cpu_labels(packed: PackedProblem) -> PackedProblem:
     """Add the modal labels of some samples on the CPU engine, ``plain``."""
     from dataclasses import replace
 
@@ -165,5 +165,5 @@ def with_cpu_labels(packed: Packed) -> Packed:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for number, each in enumerate(problems()):
+    for number, each in enumerate(packed_problems()):
         with_cpu_labels(each).save(folder / f"{number}.npz")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.benchmarks.problems import Problem, crf_of
+from lab.benchmarks.problems import BenchmarkProblem, crf_of
 from lab.benchmarks.worker import Answer, Worker, peak_bytes, serve
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Ours:
         What numba compiles is compiled on a tiny problem first and is not in ``setup_s``. A batch
         of more than one is perturbed, its energies U − Gumbel noise, and kept in 16 bits.
         """
-        problem = Problem.load(Path(folder))
+        problem = BenchmarkProblem.load(Path(folder))
         compile_s = warm_up(problem, batch, options)
         input_bytes = problem.unary.nbytes + problem.images.nbytes + problem.mask.nbytes
         self.crf = crf_of(problem)
@@ -76,7 +76,7 @@ class Ours:
 
     def filtered(self, folder: str, rows: str, path: str, **options: Unpack[Options]) -> Answer:
         """Write K·Q/K·1 of the bilateral kernel at the voxels in the file ``rows``, (R, L)."""
-        crf = crf_of(Problem.load(Path(folder)), bilateral_only=True)
+        crf = crf_of(BenchmarkProblem.load(Path(folder)), bilateral_only=True)
         solver = solver_of(crf, 1, options)
         solver.load(crf.energies[np.newaxis])
         chosen = np.load(rows, allow_pickle=False)
@@ -87,7 +87,7 @@ class Ours:
         """Sample the problem from its arrays to its posterior; return seconds."""
         from perturb_mpm import Field, sample
 
-        problem = Problem.load(Path(folder))
+        problem = BenchmarkProblem.load(Path(folder))
         warm_up(problem, 16, {"engine": "cpu", "accuracy": "calibrated", "threads": threads})
         seconds = {}
         for name, fields in (("paper", ()), ("fields", (Field(20.0, 1.0), Field(60.0, 0.7)))):
@@ -109,7 +109,7 @@ def solver_of(crf: DenseCRF, batch: int, options: Options) -> Solver:
     return prepare(crf, batch=batch, compact=batch > 1, **options)
 
 
-def warm_up(problem: Problem, batch: int, options: Options) -> float:
+def warm_up(problem: BenchmarkProblem, batch: int, options: Options) -> float:
     """Solve a corner of the problem, which compiles what the whole of it needs; return seconds."""
     began = time.perf_counter()
     crf = crf_of(corner_of(problem))
@@ -119,10 +119,10 @@ def warm_up(problem: Problem, batch: int, options: Options) -> float:
     return time.perf_counter() - began
 
 
-def corner_of(problem: Problem) -> Problem:
+def corner_of(problem: BenchmarkProblem) -> BenchmarkProblem:
     """Return a small piece out of the middle."""
     corner = tuple(slice(n // 2 - 6, n // 2 + 6) for n in problem.mask.shape)
-    return Problem(
+    return BenchmarkProblem(
         name="corner",
         unary=problem.unary[:, *corner],
         images=problem.images[:, *corner],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.benchmarks.files import read_json, write_json
+from lab.benchmarks.machine import read_results, write_results
 from lab.benchmarks.worker import ROOT, Answer, Worker, peak_bytes, serve
 
 NAME = "pydensecrf2"
@@ -41,7 +41,7 @@ def save(
     np.save(folder / "energies.npy", energies, allow_pickle=False)
     for index, (_, features) in enumerate(kernels):
         np.save(folder / f"features{index}.npy", features, allow_pickle=False)
-    write_json(folder / "peer.json", {"weights": [weight for weight, _ in kernels]})
+    write_results(folder / "peer.json", {"weights": [weight for weight, _ in kernels]})
 
 
 class Peer:
@@ -61,7 +61,7 @@ class Peer:
         self.crf = dcrf.DenseCRF(voxels, labels)
         self.crf.setUnaryEnergy(energies)
         seconds += time.perf_counter() - began
-        for index, weight in enumerate(read_json(home / "peer.json")["weights"]):
+        for index, weight in enumerate(read_results(home / "peer.json")["weights"]):
             features = np.load(home / f"features{index}.npy", allow_pickle=False)
             began = time.perf_counter()
             self.crf.addPairwiseEnergy(

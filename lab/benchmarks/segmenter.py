@@ -2,8 +2,8 @@
 
 Every part runs in a process of its own, so that its peak memory is its own.
 
-    python -m lab.benchmarks.segmenter --model model.skops
-    python -m lab.benchmarks.segmenter --model model.skops --case BraTS2021_00006
+    python -m lab.benchmarks.segmenter --model model.npz
+    python -m lab.benchmarks.segmenter --model model.npz --case BraTS2021_00006
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.benchmarks import files, machine
+from lab.benchmarks import machine
 from lab.benchmarks.worker import ROOT
 from perturb_mpm.segmenter import Prepared, SegmenterModel, feature_table, prepare
 
 SHAPE = (240, 240, 155)
-RESULTS = ROOT / "lab" / "benchmarks" / "results" / "segmenter.json"
+RESULTS = machine.RESULTS / "segmenter.json"
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Time and peak memory of features and forests on one whole patient.",
-        epilog="example: python -m lab.benchmarks.segmenter --model model.skops",
+        epilog="example: python -m lab.benchmarks.segmenter --model model.npz",
     )
     parser.add_argument("--model", type=Path, required=True, help="a file of perturb-mpm train")
     parser.add_argument(
@@ -118,7 +118,7 @@ def main() -> None:
             done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
             content[part] = json.loads(done.stdout)
             print(part, content[part])
-    files.write_json(options.json, content)
+    machine.write_results(options.json, content)
     print(f"wrote {options.json}")
 
 

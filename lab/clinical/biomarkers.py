@@ -7,21 +7,22 @@ paper's noise and with smooth random fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.clinical.patients import Patient, sampled
+from lab.clinical.patients import sampled
+from lab.patients import Patient
 from perturb_mpm.assess import Biomarkers, ResectionCalibration, calibrate, resection, scan_of
 from perturb_mpm.biomarkers import bonferroni, coverage, extent_of_resection, holm, wilcoxon_exact
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import RunSettings
 
 METHODS = ("original", "corrected", "median")
 QUANTITIES = ("rtv_ml", "eor_frac")
 TRUTH = "truth"
-Progress = Callable[[int, str], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, eq=False)
-class Experiment:
+class BiomarkerResults:
     """Everything that was measured."""
 
     estimates: list[Estimate]
@@ -97,13 +98,15 @@ def measure_biomarkers(
     patients: Iterable[OperatedPatient],
     region: Sequence[int],
     perturbations: Mapping[str, RunSettings],
-    progress: Progress | None = None,
-) -> Experiment:
+    progress: StagedProgress | None = None,
+) -> BiomarkerResults:
     """Segment every patient before and after surgery under each perturbation."""
     found: dict[str, dict[str, Biomarkers]] = {name: {} for name in perturbations}
     references: dict[str, dict[str, tuple[float, float]]] = {}
-    for done, patient in enumerate(patients, start=1):
+    progress = progress or Silent()
+    for patient in patients:
         name = patient.after.name
+        progress.stage(f"sampling {name} before and after surgery")
         for words, settings in perturbations.items():
             before, after = (
                 scan_of(sampled(each, settings), region, words)
@@ -112,8 +115,6 @@ def measure_biomarkers(
             found[words][name] = resection(before, after)
         for reference, volumes in _reference_volumes(patient, region).items():
             references.setdefault(reference, {})[name] = volumes
-        if progress is not None:
-            progress(done, name)
     truth = references[TRUTH]
     calibration = {
         words: calibrate(
@@ -123,22 +124,22 @@ def measure_biomarkers(
         )
         for words, each in found.items()
     }
-    return Experiment(list(_estimates(found, references)), found, references, calibration)
+    return BiomarkerResults(list(_estimates(found, references)), found, references, calibration)
 
 
-def error_tests(experiment: Experiment) -> list[ErrorTest]:
+def error_tests(results: BiomarkerResults) -> list[ErrorTest]:
     """Test, rater by rater, whether the corrected value or the median has another error.
 
     Bonferroni's m is the number of tests of one perturbation and method: two quantities, each
     against all raters.
     """
     tests: list[ErrorTest] = []
-    for perturbation in experiment.found:
+    for perturbation in results.found:
         for method in METHODS[1:]:
             group = [
-                _test(experiment, perturbation, quantity, method, rater)
+                _test(results, perturbation, quantity, method, rater)
                 for quantity in QUANTITIES
-                for rater in experiment.references
+                for rater in results.references
                 if rater != TRUTH
             ]
             if not group:
@@ -151,12 +152,12 @@ def error_tests(experiment: Experiment) -> list[ErrorTest]:
     return tests
 
 
-def interval_coverage(experiment: Experiment) -> list[Coverage]:
+def interval_coverage(results: BiomarkerResults) -> list[Coverage]:
     """Return how often the 95 % sample intervals hold the truth, and each rater's value."""
     rows = []
-    for perturbation, patients in experiment.found.items():
+    for perturbation, patients in results.found.items():
         for quantity in QUANTITIES:
-            for reference, volumes in experiment.references.items():
+            for reference, volumes in results.references.items():
                 ends, values = [], []
                 for name, each in patients.items():
                     if each.sampled is None:
@@ -183,13 +184,13 @@ def interval_coverage(experiment: Experiment) -> list[Coverage]:
 
 
 def errors_of(
-    experiment: Experiment, perturbation: str, quantity: str, method: str, reference: str
+    results: BiomarkerResults, perturbation: str, quantity: str, method: str, reference: str
 ) -> NDArray[np.float64]:
     """Return the signed errors of all patients, in their order."""
     return np.array(
         [
             each.error
-            for each in experiment.estimates
+            for each in results.estimates
             if (each.perturbation, each.quantity, each.method, each.reference)
             == (perturbation, quantity, method, reference)
         ]
@@ -197,10 +198,10 @@ def errors_of(
 
 
 def _test(
-    experiment: Experiment, perturbation: str, quantity: str, method: str, rater: str
+    results: BiomarkerResults, perturbation: str, quantity: str, method: str, rater: str
 ) -> ErrorTest:
-    before = errors_of(experiment, perturbation, quantity, "original", rater)
-    after = errors_of(experiment, perturbation, quantity, method, rater)
+    before = errors_of(results, perturbation, quantity, "original", rater)
+    after = errors_of(results, perturbation, quantity, method, rater)
     result = wilcoxon_exact(np.abs(before), np.abs(after))
     return ErrorTest(
         perturbation,
@@ -261,17 +262,11 @@ def _reference_volumes(
     patient: OperatedPatient, region: Sequence[int]
 ) -> dict[str, tuple[float, float]]:
     """Return the volumes before and after that the truth and each rater give, in ml."""
-    volumes = {
-        TRUTH: tuple(_ml(scan, scan.truth, region) for scan in (patient.before, patient.after))
-    }
+    scans = (patient.before, patient.after)
+    volumes = {TRUTH: tuple(scan.volume_ml(scan.truth, region) for scan in scans)}
     for number in range(0 if patient.after.raters is None else len(patient.after.raters)):
         volumes[f"rater {number + 1}"] = tuple(
-            _ml(scan, scan.truth if scan.raters is None else scan.raters[number], region)
-            for scan in (patient.before, patient.after)
+            scan.volume_ml(scan.truth if scan.raters is None else scan.raters[number], region)
+            for scan in scans
         )
     return {name: (pair[0], pair[1]) for name, pair in volumes.items()}
-
-
-def _ml(scan: Patient, labels: NDArray[np.uint8], region: Sequence[int]) -> float:
-    voxel_mm3 = float(np.prod(scan.case.geometry.spacing))
-    return float(np.isin(labels, list(region)).sum()) * voxel_mm3 / 1000.0

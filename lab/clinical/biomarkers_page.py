@@ -11,9 +11,9 @@ from lab.clinical.biomarkers import (
     METHODS,
     QUANTITIES,
     TRUTH,
+    BiomarkerResults,
     Coverage,
     ErrorTest,
-    Experiment,
     errors_of,
 )
 from lab.figures import new_figure
@@ -28,7 +28,7 @@ LIGHT, DARK = "#e6e6e6", "#7f7f7f"
 
 
 def page(
-    experiment: Experiment, tests: Sequence[ErrorTest], covered: Sequence[Coverage], about: str
+    results: BiomarkerResults, tests: Sequence[ErrorTest], covered: Sequence[Coverage], about: str
 ) -> str:
     """Return the page in Markdown."""
     return "\n".join(
@@ -43,7 +43,7 @@ def page(
             "",
             "## Which is closer to the raters: dropping uncertain voxels, or the sample median?",
             "",
-            *_closer(experiment),
+            *_closer(results),
             "",
             "## How often the 95 % sample interval holds the value",
             "",
@@ -51,27 +51,26 @@ def page(
             "",
             "## Classes of resection and conformal intervals",
             "",
-            *_calibration(experiment),
+            *_calibration(results),
             "",
             "## How well the raters agree",
             "",
-            *_agreement(experiment),
+            *_agreement(results),
             "",
         ]
     )
 
 
-def boxplots(experiment: Experiment, perturbation: str, quantity: str) -> Figure:
+def boxplots(results: BiomarkerResults, perturbation: str, quantity: str) -> Figure:
     """Draw absolute errors per rater: light original, dark corrected, hatched sample median."""
-    raters = [name for name in experiment.references if name != TRUTH]
+    raters = [name for name in results.references if name != TRUTH]
     figure = new_figure(7.5, 4.0)
     axes = figure.subplots()
     looks = (("original", LIGHT, ""), ("corrected", DARK, ""), ("median", "white", "////"))
     random = np.random.default_rng(0)
     for place, rater in enumerate(raters):
         errors = [
-            np.abs(errors_of(experiment, perturbation, quantity, method, rater))
-            for method in METHODS
+            np.abs(errors_of(results, perturbation, quantity, method, rater)) for method in METHODS
         ]
         spots = [place + shift for shift in (-0.27, 0.0, 0.27)]
         defined = ~np.isnan(errors).any(axis=0)
@@ -141,19 +140,19 @@ def _tests(tests: Sequence[ErrorTest]) -> list[str]:
     ]
 
 
-def _closer(experiment: Experiment) -> list[str]:
+def _closer(results: BiomarkerResults) -> list[str]:
     lines = [
         "| perturbation | quantity | as segmented | uncertain voxels dropped | sample median |",
         "|---|---|---|---|---|",
     ]
-    raters = [name for name in experiment.references if name != TRUTH]
-    for perturbation in experiment.found:
+    raters = [name for name in results.references if name != TRUTH]
+    for perturbation in results.found:
         for quantity in QUANTITIES:
             cells = []
             for method in METHODS:
                 errors = np.concatenate(
                     [
-                        np.abs(errors_of(experiment, perturbation, quantity, method, rater))
+                        np.abs(errors_of(results, perturbation, quantity, method, rater))
                         for rater in raters
                     ]
                 )
@@ -177,7 +176,7 @@ def _coverage(covered: Sequence[Coverage]) -> list[str]:
     return lines
 
 
-def _calibration(experiment: Experiment) -> list[str]:
+def _calibration(results: BiomarkerResults) -> list[str]:
     lines = [
         (
             "| perturbation | cases | probability given to the true class | Brier score | "
@@ -185,7 +184,7 @@ def _calibration(experiment: Experiment) -> list[str]:
         ),
         "|---|---|---|---|---|---|",
     ]
-    for perturbation, each in experiment.calibration.items():
+    for perturbation, each in results.calibration.items():
         widening = "too few cases" if each.widening_log is None else f"{each.widening_log:+.2f}"
         lines.append(
             f"| {perturbation} | {each.cases} | {each.true_class_probability:.2f} | "
@@ -202,16 +201,16 @@ def _calibration(experiment: Experiment) -> list[str]:
     ]
 
 
-def _agreement(experiment: Experiment) -> list[str]:
-    raters = [name for name in experiment.references if name != TRUTH]
+def _agreement(results: BiomarkerResults) -> list[str]:
+    raters = [name for name in results.references if name != TRUTH]
     if len(raters) < 2:
         return ["There is one rater: no agreement to measure."]
     from perturb_mpm.biomarkers import extent_of_resection
 
-    patients = list(experiment.references[raters[0]])
+    patients = list(results.references[raters[0]])
     lines = ["| quantity | ICC(A,1) (95 % interval) | Kendall's W |", "|---|---|---|"]
     for quantity in QUANTITIES:
-        volumes = np.array([[experiment.references[r][p] for r in raters] for p in patients])
+        volumes = np.array([[results.references[r][p] for r in raters] for p in patients])
         table = (
             volumes[..., 1]
             if quantity == "rtv_ml"

@@ -11,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.clinical.biomarkers import OperatedPatient
-from lab.clinical.patients import Patient, Tell, left_out, phantom_patient, phantom_scene, train_on
+from lab.clinical.patients import QUICK_PATIENTS, left_out, phantom_scene, train_on
+from lab.patients import Patient, phantom_patient
 from perturb_mpm import phantom
 from perturb_mpm.learning import FieldSetting, learn_fields
 from perturb_mpm.phantom import Phantom
+from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings, build_crf
+from perturb_mpm.sampling import Sampling
 from perturb_mpm.segmenter import SegmenterModel
 
-TRAINING_PATIENTS, QUICK_PATIENTS = 12, 3
+TRAINING_PATIENTS = 12
 QUICK_SPACING_MM = 5.0
 TRAINING_SEED = 10_000
 """What is added to the seed for patients to train on: no test patient is among them."""
@@ -51,10 +54,18 @@ class OperatedCohort:
     training: Sequence[Patient]
 
 
-def held_out(data: Path, folder: Path, seed: int, *, quick: bool, tell: Tell) -> Cohort:
+def held_out(
+    data: Path,
+    folder: Path,
+    seed: int,
+    *,
+    quick: bool,
+    progress: StagedProgress,
+    argument: str = "output",
+) -> Cohort:
     """Return real patients, each segmented by a forest that was trained on all others."""
     return Cohort(
-        left_out(data, folder, seed, quick=quick, tell=tell),
+        left_out(data, folder, seed, quick=quick, progress=progress, argument=argument),
         {"tumour core": (1, 3), "enhancing tumour": (3,)},
         (
             "Real patients with a glioma before surgery (BraTS 2021), each segmented by a decision "
@@ -63,14 +74,13 @@ def held_out(data: Path, folder: Path, seed: int, *, quick: bool, tell: Tell) ->
     )
 
 
-def preoperative(seed: int, spacing_mm: float, *, quick: bool, tell: Tell) -> Cohort:
+def preoperative(seed: int, spacing_mm: float, *, quick: bool, progress: StagedProgress) -> Cohort:
     """Return 14 made-up patients, segmented by a forest trained on others."""
     spacing = QUICK_SPACING_MM if quick else spacing_mm
     number = QUICK_PATIENTS if quick else TRAINING_PATIENTS
     learned_from = list(phantom.cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
-    tell(len(learned_from), "patients to train on")
+    progress.stage(f"growing a forest on {len(learned_from)} patients")
     model, _ = train_on(learned_from, phantom.LABEL_NAMES, seed, quick=quick)
-    tell(1, "forest")
 
     def patients() -> Iterator[Patient]:
         cohort = phantom.preoperative_cohort(seed, spacing_mm=spacing)
@@ -87,7 +97,9 @@ def preoperative(seed: int, spacing_mm: float, *, quick: bool, tell: Tell) -> Co
     )
 
 
-def operated(seed: int, spacing_mm: float, *, quick: bool, tell: Tell) -> OperatedCohort:
+def operated(
+    seed: int, spacing_mm: float, *, quick: bool, progress: StagedProgress
+) -> OperatedCohort:
     """Return 19 made-up patients before and after surgery, nine with residual tumour."""
     spacing = QUICK_SPACING_MM if quick else spacing_mm
     names = phantom.POSTOPERATIVE_LABEL_NAMES
@@ -97,9 +109,8 @@ def operated(seed: int, spacing_mm: float, *, quick: bool, tell: Tell) -> Operat
         phantom.resected(each, RESIDUALS_ML[place % len(RESIDUALS_ML)])
         for place, each in enumerate(before)
     ]
-    tell(len(before) + len(after), "scans to train on")
+    progress.stage(f"growing a forest on {len(before) + len(after)} scans")
     model, honest = train_on([*before, *after], names, seed, quick=quick)
-    tell(1, "forest")
     training = [
         phantom_patient(f"training {place}", scan, probabilities, label_names=names)
         for place, (scan, probabilities) in enumerate(zip(after, honest[len(before) :]))
@@ -139,24 +150,25 @@ def perturbations(
     with_fields: RunSettings | None,
     *,
     quick: bool,
-    tell: Tell,
+    progress: StagedProgress,
 ) -> dict[str, RunSettings]:
     """Return the paper's noise, and the same with fields: given, or learned on training scans."""
     plain = settings.changed(fields=())
     if with_fields is not None:
         return {PAPER: plain, FIELDS: with_fields}
+    progress.stage("learning the fields")
     training = list(cohort.training)[: 2 if quick else LEARNING_PATIENTS]
     learned = learn_fields(
         (build_crf(each.case, plain) for each in training),
         (each.truth for each in training),
         {"enhancing tumour": cohort.region},
         settings=SETTINGS[:2] if quick else SETTINGS,
-        samples=8 if quick else 32,
-        iterations=settings.sampling.iterations,
-        seed=settings.sampling.seed,
+        sampling=Sampling(
+            samples=8 if quick else 32,
+            iterations=settings.sampling.iterations,
+            seed=settings.sampling.seed,
+        ),
     )
-    found = learned.setting
-    tell(1, f"fields of {found.length_mm:g} mm, {found.shared:g} shared, {found.own:g} own")
     return {PAPER: plain, FIELDS: plain.changed(fields=learned.fields)}
 
 

@@ -7,32 +7,33 @@ three estimators of the marginals of one and the same segmentation: the unpertur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.clinical.patients import Patient, sampled
+from lab.clinical.patients import sampled
+from lab.patients import Patient
 from perturb_mpm.biomarkers import hodges_lehmann, holm, wilcoxon_exact
 from perturb_mpm.evaluation import (
     Domain,
+    Measurement,
     Prediction,
-    Row,
     binary_entropy_percent,
     detection_curve,
     domain_mask,
     evaluate_case,
     from_posterior,
 )
-from perturb_mpm.posterior import Source
+from perturb_mpm.posterior import MarginalKind
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import RunSettings
 
-ESTIMATORS: tuple[Source, ...] = ("votes", "conditional", "mean_field")
+ESTIMATORS: tuple[MarginalKind, ...] = ("votes", "conditional", "mean_field")
 DOMAINS: tuple[Domain, ...] = ("union", "dilated", "brain")
 SPECIFICITIES = np.linspace(0, 1, 101)
 Regions = Mapping[str, tuple[int, ...]]
-Progress = Callable[[int, str], object]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ PAPER = (
 class Quality:
     """What was measured of all patients."""
 
-    rows: list[Row]
+    rows: list[Measurement]
     curves: dict[tuple[str, str, str], NDArray[np.float64]]
     """(estimator, region, domain) → (patients, 101) sensitivity at the specificities 0 … 1."""
     patients: int
@@ -83,13 +84,15 @@ def measure_quality(
     patients: Iterable[Patient],
     regions: Regions,
     settings: RunSettings,
-    progress: Progress | None = None,
+    progress: StagedProgress | None = None,
 ) -> Quality:
     """Sample every patient twice, by votes and conditionally, and measure three estimators."""
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     curves: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}
+    progress = progress or Silent()
     done = 0
     for patient in patients:
+        progress.stage(f"sampling {patient.name}")
         for prediction in _predictions(patient, settings):
             rows += evaluate_case(
                 prediction, patient.truth, regions, case=patient.name, domains=DOMAINS
@@ -97,8 +100,6 @@ def measure_quality(
             for key, curve in _curves(prediction, patient, regions).items():
                 curves.setdefault(key, []).append(curve)
         done += 1
-        if progress is not None:
-            progress(done, patient.name)
     stacked = {key: np.array(values) for key, values in curves.items()}
     return Quality(rows, stacked, done)
 

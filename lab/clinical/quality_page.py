@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.clinical.quality import DOMAINS, ESTIMATORS, PAPER, SPECIFICITIES, Comparison, Quality
 from lab.figures import new_figure
-from perturb_mpm.evaluation import Summary, summarise
+from perturb_mpm.evaluation import MetricSummary, summarise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +129,7 @@ def _mean_curve(quality: Quality, estimator: str, region: str, domain: str) -> n
 Key = tuple[str, str, str, str]
 
 
-def _thresholds(summaries: dict[Key, Summary], regions: Sequence[str]) -> list[str]:
+def _thresholds(summaries: dict[Key, MetricSummary], regions: Sequence[str]) -> list[str]:
     lines = [
         (
             "| region | threshold, bits | voxels | sensitivity | specificity | "
@@ -184,7 +184,7 @@ def _at_the_papers_specificity(quality: Quality, regions: Sequence[str]) -> list
     return [*lines, "", "Over the predicted or true region, mean over patients; see curves.png."]
 
 
-def _estimators(summaries: dict[Key, Summary], regions: Sequence[str]) -> list[str]:
+def _estimators(summaries: dict[Key, MetricSummary], regions: Sequence[str]) -> list[str]:
     metrics = ("auroc", "auprc", "error_prevalence", "ece_region")
     heads = ("area under ROC", "average precision", "share of errors", "calibration error")
     lines = [
@@ -238,7 +238,7 @@ def _verdicts(comparisons: Sequence[Comparison]) -> list[str]:
     return lines or ["- No difference stands after Holm's correction."]
 
 
-def _plus_minus(summary: Summary) -> str:
+def _plus_minus(summary: MetricSummary) -> str:
     if math.isnan(summary.mean):
         return "–"
     return f"{summary.mean:.2f} ± {summary.sd:.2f}"

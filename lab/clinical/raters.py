@@ -47,7 +47,7 @@ def compare_raters(data: Path) -> list[RaterRow]:
     """Measure whatever of the two data sets lies in a folder."""
     rows = [*_nodules(data / LIDC), *_glioma(data / TCGA)]
     if not rows:
-        raise InputError(f"--data must hold {LIDC} or {TCGA}, got {data}")
+        raise InputError(f"`data` must hold {LIDC} or {TCGA}, got {data}")
     return rows
 
 
@@ -103,7 +103,7 @@ def table(rows: Sequence[RaterRow]) -> str:
 
 def _nodules(folder: Path) -> Iterator[RaterRow]:
     for path in sorted(folder.glob("*.nii.gz")):
-        masks = read_volume(Source("--data", path)).voxels  # (X, Y, Z, 4)
+        masks = read_volume(Source("data", path)).voxels  # (X, Y, Z, 4)
         drawings = np.moveaxis(masks, 3, 0) > 0
         yield rater_row(path.name.split("_")[0], "lung nodule", drawings, held_out=2)
 
@@ -112,7 +112,7 @@ def _glioma(folder: Path) -> Iterator[RaterRow]:
     paths = sorted((folder / "segmentation").glob("*.nii.gz"))
     if not paths:
         return
-    labels = np.stack([read_volume(Source("--data", path)).voxels for path in paths])
+    labels = np.stack([read_volume(Source("data", path)).voxels for path in paths])
     inside = np.argwhere((labels > 0).any(axis=0))
     x, y, z = (slice(low, high + 1) for low, high in zip(inside.min(axis=0), inside.max(axis=0)))
     labels = labels[:, x, y, z]

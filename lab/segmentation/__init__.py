@@ -1,11 +1,13 @@
 """The segmentation experiment: forest, default CRF and tuned CRF, side by side."""
 
-from lab.segmentation.patients import glioma_experiment, load_turn, save_turn
-from lab.segmentation.run import TURNS
+from lab.segmentation.patients import PROBABILITIES, LeaveOneOut, LeftOut, glioma_patients
+from lab.segmentation.run import SegmentationOutcome, reproduce_segmentation
 
 __all__ = [
-    "glioma_experiment",
-    "load_turn",
-    "save_turn",
-    "TURNS",
+    "PROBABILITIES",
+    "LeaveOneOut",
+    "LeftOut",
+    "SegmentationOutcome",
+    "glioma_patients",
+    "reproduce_segmentation",
 ]

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json as json_format
-import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
+from lab.console import Flag, print_results
 from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
     from lab.segmentation.run import SegmentationOutcome
-
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 def segmentation(
@@ -48,51 +41,23 @@ def segmentation(
         Print the tables as JSON instead of the page.
     """
     from lab.segmentation.run import reproduce_segmentation
-    from perturb_mpm.files import InputError
 
     if seed < 0:
         raise UsageError(f"--seed must not be negative, got {seed}")
     if data is not None and not data.is_dir():
         raise UsageError(f"--data must be a folder of patients, got {data}, which is not one")
     folder = prepare_folder(output)
-    try:
-        with shown_progress(quiet=quiet) as shown:
-            outcome = reproduce_segmentation(
-                data,
-                folder,
-                quick=quick,
-                seed=seed,
-                progress=lambda what, done, total: shown.stage(f"{what}, {done} of {total} done"),
-            )
-    except InputError as error:
-        raise UsageError(str(error)) from error
-    if json:
-        _print_json(outcome)
-    elif not quiet:
-        lines = [outcome.page, *(f"wrote {file}" for file in outcome.files)]
-        sys.stdout.write("\n".join(lines) + "\n")
+    with shown_progress(quiet=quiet) as progress:
+        outcome = reproduce_segmentation(data, folder, quick=quick, seed=seed, progress=progress)
+    print_results(outcome.files, outcome.page, _numbers(outcome), quiet=quiet, json=json)
 
 
-def _print_json(outcome: SegmentationOutcome) -> None:
-    """Print one JSON object; the unit stands in the name of every key."""
+def _numbers(outcome: SegmentationOutcome) -> dict[str, object]:
+    """Return the tables; the unit stands in the name of every key."""
     from lab.segmentation.summary import calibration_rows, overlap_rows, volume_scores
 
-    summary = {
-        "files": [str(file) for file in outcome.files],
-        "overlap": [asdict(row) for row in overlap_rows(outcome.turns)],
-        "calibration": [asdict(row) for row in calibration_rows(outcome.turns)],
-        "volumes": [_plain(asdict(row)) for row in volume_scores(outcome.turns)],
+    return {
+        "overlap": overlap_rows(outcome.turns),
+        "calibration": calibration_rows(outcome.turns),
+        "volumes": volume_scores(outcome.turns),
     }
-    text = json_format.dumps(_plain(summary), indent=2, allow_nan=False)
-    sys.stdout.write(text + "\n")
-
-
-def _plain(value: object) -> object:
-    """Return a value with "inf" for infinity and null for what is not a number."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and value == float("inf"):
-        return "inf"
-    return None if isinstance(value, float) and value != value else value  # noqa: PLR0124

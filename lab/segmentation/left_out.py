@@ -10,21 +10,22 @@ the one that is needed when that other is left out: each is grown once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.segmenter import (
     Calibration,
     Ensemble,
     EnsembleSettings,
     FeatureStore,
     Forest,
+    ReadScene,
     ShownVoxels,
-    TrainingCase,
     fit_calibration,
     held_out_answers,
     prior_ratio,
@@ -50,34 +51,34 @@ class HeldOutProbabilities:
 
 
 def held_out_probabilities(
-    cases: Sequence[TrainingCase],
+    cases: Mapping[str, ReadScene],
     n_labels: int,
     *,
     cache: Path,
     seed: int = 0,
     settings: EnsembleSettings | None = None,
     tests: Sequence[str] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: StagedProgress | None = None,
 ) -> Iterator[HeldOutProbabilities]:
     """Yield the probabilities of each test patient in turn, all patients unless told otherwise.
 
     ``cache`` is a folder for the features, which every turn needs again: about 60 MB a patient at
     2 mm.
     """
-    names = [case.name for case in cases]
+    names = list(cases)
     if len(names) < _FEWEST:
         raise ValueError(
             f"there must be at least {_FEWEST} cases to leave one out, got {len(names)}"
         )
+    progress = progress or Silent()
     wanted = list(names if tests is None else tests)
     whole = FeatureStore(cases, cache)
     settings = settings or EnsembleSettings()
     shared: SharedForests | None = None
     if len(names) - 1 <= settings.folds:
         shared = SharedForests(show_voxels(whole, n_labels, seed, settings, progress))
-    for number, test in enumerate(wanted):
-        if progress:
-            progress("leave-one-out", number, len(wanted))
+    for test in wanted:
+        progress.stage(f"growing the forests without {test}")
         store = whole.without(test)
         if shared is not None:
             ensemble = shared.ensemble(test)

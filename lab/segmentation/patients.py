@@ -1,33 +1,32 @@
 """The patients of the segmentation experiment, and each turn in which one of them is left out.
 
 A turn holds the probabilities of its test patient by a forest that was trained on all others, and
-those of each other patient by trees that saw neither it nor the test patient. Turns are kept on
-disk: they cost most of the time.
+those of each other patient by trees that saw neither it nor the test patient. They are kept on
+disk, for they cost most of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.learning import Regions
-from perturb_mpm.model import (
-    BilateralKernel,
-    DenseCRF,
-    Grid,
-    Kernel,
-    SpatialKernel,
-    unary_from_probabilities,
+from lab.patients import (
+    GLIOMA_REGIONS,
+    PHANTOM_REGIONS,
+    Patient,
+    data_digest,
+    labelled_case,
+    phantom_patient,
 )
-from perturb_mpm.storage import atomic_open
+from lab.store import PartStore
+from perturb_mpm.learning import Regions
+from perturb_mpm.progress import StagedProgress
 
-GLIOMA_REGIONS: Regions = {"whole tumour": (1, 2, 3), "core": (1, 3), "enhancing": (3,)}
-PHANTOM_REGIONS: Regions = {"whole tumour": (1, 2, 3, 4), "core": (1, 3, 4), "enhancing": (4,)}
+PROBABILITIES = "probabilities"  # the folder of what the forests say
 
 _FOREST = (
     "In a turn the forest is trained on all others, and the CRF is tuned on these too, on\n"
@@ -37,46 +36,11 @@ _CLASSIFIER = (
     "What is called forest is the imperfect classifier that comes with a made-up patient, and has\n"
     "no temperature of its own. In a turn the CRF is tuned on all others"
 )
-_UNIT = 65535  # probabilities are kept in 16 bits
-
-Progress = Callable[[str, int, int], None]
+_TUNING = "tuning/"
 
 
 @dataclass(frozen=True, eq=False)
-class Patient:
-    """Images and true labels of one patient."""
-
-    name: str
-    images: NDArray[np.float32]  # (C, *spatial)
-    mask: NDArray[np.bool_]  # (*spatial)
-    spacing: tuple[float, ...]  # mm
-    labels: NDArray[np.int64]  # (N,), inside the mask
-
-    @property
-    def grid(self) -> Grid:
-        """The way from an image to its N voxels."""
-        return Grid(self.mask.shape, self.spacing, self.mask)
-
-    @property
-    def truth(self) -> NDArray[np.int64]:
-        """The true labels, (*spatial)."""
-        full: NDArray[np.int64] = self.grid.scatter(self.labels, 0)
-        return full
-
-    def crf(self, probabilities: NDArray[np.float32]) -> DenseCRF:
-        """Return the CRF that tuning starts from: the defaults of ``run``."""
-        kernels: list[Kernel] = [
-            SpatialKernel(sigma=3.0, weight=1.0),
-            BilateralKernel(self.images, sigma_space=20.0, sigma_intensity=0.5, weight=3.0),
-        ]
-        energies = unary_from_probabilities(np.ascontiguousarray(probabilities.T))  # (L, N)
-        return DenseCRF(
-            self.grid.scatter(energies, 0.0), kernels, spacing=self.spacing, mask=self.mask
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Turn:
+class LeftOut:
     """One patient left out. Probabilities are (N, L), in the order of the patient's mask."""
 
     test: str
@@ -86,92 +50,120 @@ class Turn:
 
 
 @dataclass(frozen=True, eq=False)
-class Experiment:
-    """All patients, the regions that are measured, and the turns."""
+class LeaveOneOut:
+    """All patients, the regions that are measured, and the turns in which each is left out."""
 
     patients: dict[str, Patient]
     regions: Regions
     origin: str  # who they are, in words
     unaries: str  # where their probabilities come from, in words
-    turns: Callable[[Sequence[str]], Iterator[Turn]]
+    identity: dict[str, object]  # all that the probabilities depend on
+    turns: Callable[[Sequence[str]], Iterator[LeftOut]]
+
+    def kept_turns(self, names: Sequence[str], store: PartStore) -> Iterator[LeftOut]:
+        """Yield the turns of these patients in their order, from the store where they are there.
+
+        New ones go through the store too, so that a first run sees what a resumed one sees.
+        """
+        found = {name: store.load_arrays(name) for name in names}
+        grown = self.turns([name for name, arrays in found.items() if arrays is None])
+        for name in names:
+            arrays = found.pop(name)
+            if arrays is None:
+                store.save_arrays(name, _arrays(next(grown)))
+                arrays = store.load_arrays(name) or {}
+            yield _left_out(name, arrays)
 
 
-def glioma_experiment(data: Path, folder: Path, seed: int, progress: Progress) -> Experiment:
-    """Return the experiment on patients in the BraTS layout, labels of 2021."""
+def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgress) -> LeaveOneOut:
+    """Return patients in the BraTS layout, labels of 2021, and forests that leave them out.
+
+    ``folder`` is where the features are kept, under the digest of the data.
+    """
     from lab.segmentation.left_out import held_out_probabilities
     from perturb_mpm.files import SCHEMES
-    from perturb_mpm.segmenter import STANDARD, find_cases, training_cases
+    from perturb_mpm.segmenter import STANDARD, EnsembleSettings, find_cases, training_cases
 
     scheme = SCHEMES["brats2021"]
     cases = training_cases(find_cases(data, "brats"), STANDARD, scheme)
     patients = {}
-    for number, case in enumerate(cases):
-        progress("reading the patients", number, len(cases))
-        read = case.read()
-        patients[case.name] = Patient(
-            case.name,
-            read.scene.images,
-            read.scene.mask,
-            read.scene.spacing,
-            read.labels.astype(np.int64),
-        )
+    progress.stage("reading the patients")
+    for number, (name, read) in enumerate(cases.items(), start=1):
+        scene = read()
+        truth = np.zeros(scene.mask.shape, dtype=np.uint8)
+        truth[scene.mask] = 0 if scene.truth is None else scene.truth
+        images = dict(zip(STANDARD, scene.images))
+        affine = np.diag([*scene.spacing, 1.0])
+        found = labelled_case(images, scene.mask, truth, scheme, affine)
+        patients[name] = Patient(name, found)
+        progress(number, len(cases))
+    settings = EnsembleSettings()
+    data_sha256 = data_digest(patients.values())
 
-    def turns(tests: Sequence[str]) -> Iterator[Turn]:
-        cache = folder / "features"
-        cache.mkdir(exist_ok=True)
+    def turns(tests: Sequence[str]) -> Iterator[LeftOut]:
+        cache = folder / "features" / data_sha256[:16]
+        cache.mkdir(parents=True, exist_ok=True)
         for found in held_out_probabilities(
-            cases, len(scheme), cache=cache, seed=seed, tests=tests, progress=progress
+            cases,
+            len(scheme),
+            cache=cache,
+            seed=seed,
+            settings=settings,
+            tests=tests,
+            progress=progress,
         ):
-            yield Turn(found.test, found.untempered, found.probabilities, found.tuning)
+            yield LeftOut(found.test, found.untempered, found.probabilities, found.tuning)
 
-    origin = f"{len(cases)} patients of {data.name}"
-    return Experiment(patients, GLIOMA_REGIONS, origin, _FOREST, turns)
+    return LeaveOneOut(
+        patients,
+        GLIOMA_REGIONS,
+        f"{len(cases)} patients of {data.name}",
+        _FOREST,
+        {
+            "patients": list(patients),
+            "data_sha256": data_sha256,
+            "seed": seed,
+            "forest": {"trees": type(settings.trees).__name__, **asdict(settings)},
+        },
+        turns,
+    )
 
 
-def phantom_experiment(count: int, spacing_mm: float, seed: int) -> Experiment:
-    """Return the experiment on made-up patients, whose classifier comes with them."""
+def made_up_patients(number: int, spacing_mm: float, seed: int) -> LeaveOneOut:
+    """Return made-up patients, whose classifier comes with them."""
     from perturb_mpm.phantom import cohort
 
-    made = {f"phantom-{p.seed}": p for p in cohort(count, seed=seed, spacing_mm=spacing_mm)}
-    patients = {
-        name: Patient(name, p.images, p.mask, tuple(p.spacing), p.truth[p.mask].astype(np.int64))
-        for name, p in made.items()
-    }
+    made = {f"phantom-{p.seed}": p for p in cohort(number, seed=seed, spacing_mm=spacing_mm)}
+    patients = {name: phantom_patient(name, p, p.probabilities) for name, p in made.items()}
     said = {name: np.ascontiguousarray(p.probabilities[:, p.mask].T) for name, p in made.items()}
 
-    def turns(tests: Sequence[str]) -> Iterator[Turn]:
+    def turns(tests: Sequence[str]) -> Iterator[LeftOut]:
         for test in tests:
             others = {name: each for name, each in said.items() if name != test}
-            yield Turn(test, said[test], said[test], others)
+            yield LeftOut(test, said[test], said[test], others)
 
-    origin = f"{count} made-up patients at {spacing_mm:g} mm"
-    return Experiment(patients, PHANTOM_REGIONS, origin, _CLASSIFIER, turns)
+    return LeaveOneOut(
+        patients,
+        PHANTOM_REGIONS,
+        f"{number} made-up patients at {spacing_mm:g} mm",
+        _CLASSIFIER,
+        {
+            "patients": list(patients),
+            "data_sha256": data_digest(patients.values()),
+            "seed": seed,
+            "forest": "the phantom's classifier",
+        },
+        turns,
+    )
 
 
-def save_turn(path: Path, turn: Turn) -> None:
-    """Keep a turn on disk, probabilities in 16 bits."""
-    arrays = {"raw": turn.raw, "test": turn.probabilities}
-    arrays |= {f"tuning/{name}": each for name, each in turn.tuning.items()}
-    units: dict[str, Any] = {
-        key: np.rint(each * _UNIT).astype(np.uint16) for key, each in arrays.items()
-    }
-    with atomic_open(path) as file:
-        np.savez_compressed(file, **units)
+def _arrays(turn: LeftOut) -> dict[str, NDArray[np.float32]]:
+    others = {f"{_TUNING}{name}": each for name, each in turn.tuning.items()}
+    return {"raw": turn.raw, "test": turn.probabilities, **others}
 
 
-def load_turn(path: Path, test: str) -> Turn:
-    """Read what ``save_turn`` wrote."""
-    with np.load(path, allow_pickle=False) as file:
-        found: Mapping[str, NDArray[np.float32]] = {key: _shares(file[key]) for key in file.files}
+def _left_out(test: str, arrays: dict[str, NDArray[np.float32]]) -> LeftOut:
     tuning = {
-        key.removeprefix("tuning/"): each
-        for key, each in found.items()
-        if key.startswith("tuning/")
+        key.removeprefix(_TUNING): each for key, each in arrays.items() if key.startswith(_TUNING)
     }
-    return Turn(test, found["raw"], found["test"], tuning)
-
-
-def _shares(units: NDArray[np.uint16]) -> NDArray[np.float32]:
-    shares = units.astype(np.float32)
-    shares /= shares.sum(axis=1, keepdims=True)
-    return shares
+    return LeftOut(test, arrays["raw"], arrays["test"], tuning)

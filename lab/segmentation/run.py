@@ -5,39 +5,35 @@ Every turn that is done is kept in the folder: after an interruption the same ca
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.figures import save_png
+from lab.console import write_figure, write_text
 from lab.segmentation.patients import (
-    Experiment,
-    Turn,
-    glioma_experiment,
-    load_turn,
-    phantom_experiment,
-    save_turn,
+    PROBABILITIES,
+    LeaveOneOut,
+    glioma_patients,
+    made_up_patients,
 )
-from lab.segmentation.plan import FULL, QUICK, SegmentationPlan
+from lab.segmentation.plan import FULL, QUICK, TUNINGS, SegmentationPlan
 from lab.segmentation.segmentation_page import (
     calibration_figure,
     page,
-    table,
+    patients_csv,
     volume_csv,
     volume_figure,
 )
 from lab.segmentation.summary import with_fields
 from lab.segmentation.turn import measure_turn
-from perturb_mpm.storage import atomic_open
+from lab.store import PartStore
+from perturb_mpm.progress import Silent, StagedProgress
 
 CSV_NAME = "segmentation.csv"
 VOLUMES_NAME = "volumes.csv"
 PAGE_NAME = "segmentation.md"
-TURNS = "turns"
-
-Progress = Callable[[str, int, int], None]
+TURNS = "turns"  # the folder of what was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +51,7 @@ def reproduce_segmentation(
     *,
     quick: bool = False,
     seed: int = 0,
-    progress: Progress = lambda _what, _done, _total: None,
+    progress: StagedProgress | None = None,
 ) -> SegmentationOutcome:
     """Run every turn that is not done yet; write the tables, the page and the pictures.
 
@@ -70,50 +66,44 @@ def reproduce_segmentation(
     seed
         Of the forests, or of the made-up patients.
     progress
-        Called with what is done, how many are done and how many there are.
+        Hears what is being done.
+
+    Raises
+    ------
+    OtherSettingsError
+        Where the folder holds turns of another plan, seed, forest or data.
     """
     plan = QUICK if quick else FULL
-    folder = output / TURNS
-    folder.mkdir(exist_ok=True)
+    progress = progress or Silent()
     if data is None:
-        experiment = phantom_experiment(plan.phantoms, plan.phantom_mm, seed)
+        experiment = made_up_patients(plan.phantoms, plan.phantom_mm, seed)
     else:
-        experiment = glioma_experiment(data, output, seed, progress)
-    turns = with_fields(_measured(experiment, plan, folder, progress))
+        experiment = glioma_patients(data, output, seed, progress)
+    turns = with_fields(_measured(experiment, plan, output, progress))
     options = f"{'' if data is None else f' --data {data.name}'}{' --quick' if quick else ''}"
     text = page(turns, plan, experiment.origin, experiment.unaries, options)
-    contents = {CSV_NAME: table(turns), VOLUMES_NAME: volume_csv(turns), PAGE_NAME: text}
+    contents = {CSV_NAME: patients_csv(turns), VOLUMES_NAME: volume_csv(turns), PAGE_NAME: text}
     for name, content in contents.items():
-        _write(output / name, content)
+        write_text(output / name, content)
     figures = {"calibration.png": calibration_figure, "volumes.png": volume_figure}
     for name, draw in figures.items():
-        with atomic_open(output / name) as file:
-            save_png(draw(turns), file)
+        write_figure(output / name, draw(turns))
     return SegmentationOutcome(turns, text, [output / name for name in (*contents, *figures)])
 
 
 def _measured(
-    experiment: Experiment, plan: SegmentationPlan, folder: Path, progress: Progress
-) -> list[dict[str, Any]]:
+    experiment: LeaveOneOut, plan: SegmentationPlan, output: Path, progress: StagedProgress
+) -> list[Mapping[str, Any]]:
     """Return the measurements of all turns, those on disk read from there."""
+    tunings = [tuning._asdict() for tuning in TUNINGS]
+    measuring = {**experiment.identity, "plan": asdict(plan), "tunings": tunings}
+    store = PartStore(output / TURNS, measuring)
+    probabilities = PartStore(output / PROBABILITIES, experiment.identity)
     names = list(experiment.patients)
-    missing = [name for name in names if not (folder / f"{name}.json").exists()]
-    for number, turn in enumerate(_turns(experiment, missing, folder)):
-        progress("tuning and measuring", len(names) - len(missing) + number, len(names))
-        _write(folder / f"{turn.test}.json", json.dumps(measure_turn(experiment, turn, plan)))
-    return [json.loads((folder / f"{name}.json").read_bytes()) for name in names]
-
-
-def _turns(experiment: Experiment, names: Sequence[str], folder: Path) -> Iterator[Turn]:
-    """Yield the turns of these patients; their probabilities are kept as soon as they are there."""
-    kept = [name for name in names if (folder / f"{name}.npz").exists()]
-    for name in kept:
-        yield load_turn(folder / f"{name}.npz", name)
-    for turn in experiment.turns([name for name in names if name not in kept]):
-        save_turn(folder / f"{turn.test}.npz", turn)
-        yield turn
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_open(path) as file:
-        file.write(text.encode())
+    found = {name: store.load(name) for name in names}
+    missing = [name for name, measured in found.items() if measured is None]
+    for turn in experiment.kept_turns(missing, probabilities):
+        progress.stage(f"tuning without {turn.test}, and measuring it")
+        store.save(turn.test, measure_turn(experiment, turn, plan))
+        found[turn.test] = store.load(turn.test)
+    return [measured for measured in found.values() if measured is not None]

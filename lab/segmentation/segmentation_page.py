@@ -31,6 +31,7 @@ from lab.segmentation.summary import (
     pooled_curve,
     volume_scores,
 )
+from lab.words import markdown_table
 from perturb_mpm.learning import NO_FIELDS, FieldSetting
 
 if TYPE_CHECKING:
@@ -237,13 +238,13 @@ def calibration_findings(turns: Sequence[TurnResult]) -> str:
         f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour.\n"
         f"That of votes around the tumour is {error['votes, default']:.3f} by the default CRF, "
         f"{error[OVERLAP_VOTES]:.3f} tuned for overlap,\n"
-        f"{_against(error[VOTES], raw)} tuned for both,\n"
-        f"{_against(error[LIKELY_VOTES], raw)} tuned for likelihood, and\n"
-        f"{_against(error[FIELDS], raw)} tuned for overlap with fields."
+        f"{_compared(error[VOTES], raw)} tuned for both,\n"
+        f"{_compared(error[LIKELY_VOTES], raw)} tuned for likelihood, and\n"
+        f"{_compared(error[FIELDS], raw)} tuned for overlap with fields."
     )
 
 
-def _against(error: float, raw: float) -> str:
+def _compared(error: float, raw: float) -> str:
     return (
         f"{error:.3f} ({'no worse' if error <= raw else 'worse'} than the raw forest's {raw:.3f})"
     )
@@ -271,7 +272,7 @@ def volume_findings(turns: Sequence[TurnResult]) -> str:
     )
 
 
-def table(turns: Sequence[TurnResult]) -> str:
+def patients_csv(turns: Sequence[TurnResult]) -> str:
     """Return one line a patient, method and region as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -302,53 +303,50 @@ def volume_csv(turns: Sequence[TurnResult]) -> str:
 def _overlap_table(turns: Sequence[TurnResult]) -> str:
     rows = overlap_rows(turns)
     regions = list(turns[0]["truth_ml"])
-    counts = [next(row.patients for row in rows if row.region == region) for region in regions]
-    head = [f"{region} (n = {count})" for region, count in zip(regions, counts)]
-    lines = [_line(["mean Dice", *head]), _line(["---"] * (len(head) + 1))]
+    patients = [next(row.patients for row in rows if row.region == region) for region in regions]
+    lines = []
     for method in (FOREST, DEFAULT, OVERLAP, TUNED, LIKELY, VOTES, FIELDS):
         found = mean_dice(rows, method)
-        lines.append(_line([method, *(f"{found[region]:.3f}" for region in regions)]))
-    return "\n".join(lines)
+        lines.append([method, *(f"{found[region]:.3f}" for region in regions)])
+    head = [f"{region} (n = {number})" for region, number in zip(regions, patients)]
+    return markdown_table(["mean Dice", *head], lines)
 
 
 def _iou_table(turns: Sequence[TurnResult]) -> str:
     before, after = label_iou(turns, DEFAULT), label_iou(turns, TUNED)
-    head = ["label", *(str(label) for label in range(len(before)))]
-    lines = [_line(head), _line(["---"] * len(head))]
-    for name, values in (("default", before), ("tuned", after)):
-        lines.append(_line([name, *("–" if math.isnan(v) else f"{v:.3f}" for v in values)]))
-    return "\n".join(lines)
+    lines = [
+        [name, *("–" if math.isnan(value) else f"{value:.3f}" for value in values)]
+        for name, values in (("default", before), ("tuned", after))
+    ]
+    return markdown_table(["label", *(str(label) for label in range(len(before)))], lines)
 
 
 def _calibration_table(turns: Sequence[TurnResult]) -> str:
-    lines = [
-        "| map | ECE, pooled | ECE, mean of patients | log score, nats |",
-        "|---|---|---|---|",
-    ]
+    lines = []
     for row in calibration_rows(turns):
         numbers = (row.pooled_ece, row.mean_ece, row.log_score_nats)
-        lines.append(_line([row.map, *(f"{number:.3f}" for number in numbers)]))
-    return "\n".join(lines)
+        lines.append([row.map, *(f"{number:.3f}" for number in numbers)])
+    return markdown_table(["map", "ECE, pooled", "ECE, mean of patients", "log score, nats"], lines)
 
 
 def _volume_table(rows: Sequence[VolumeScore]) -> str:
-    lines = [
-        "| region | 95 %, fields | without | CRPS, fields | without | fixed width | shifted |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ["region", "95 %, fields", "without", "CRPS, fields", "without"]
+    lines = []
     for region in dict.fromkeys(row.region for row in rows):
         here = [row for row in rows if row.region == region]
         n = len(here)
-        cells = [
-            f"{sum(row.inside for row in here)}/{n}",
-            f"{sum(row.inside_without_fields for row in here)}/{n}",
-            f"{sum(row.crps for row in here) / n:.3f}",
-            f"{sum(row.crps_without_fields for row in here) / n:.3f}",
-            f"{sum(row.crps_fixed_width for row in here) / n:.3f}",
-            f"{sum(row.crps_fixed_width_shifted for row in here) / n:.3f}",
-        ]
-        lines.append(_line([region, *cells]))
-    return "\n".join(lines)
+        lines.append(
+            [
+                region,
+                f"{sum(row.inside for row in here)}/{n}",
+                f"{sum(row.inside_without_fields for row in here)}/{n}",
+                f"{sum(row.crps for row in here) / n:.3f}",
+                f"{sum(row.crps_without_fields for row in here) / n:.3f}",
+                f"{sum(row.crps_fixed_width for row in here) / n:.3f}",
+                f"{sum(row.crps_fixed_width_shifted for row in here) / n:.3f}",
+            ]
+        )
+    return markdown_table([*head, "fixed width", "shifted"], lines)
 
 
 def _chosen(settings: Sequence[FieldSetting]) -> str:
@@ -365,10 +363,6 @@ def _words(setting: FieldSetting) -> str:
     own = setting.own if isinstance(setting.own, tuple) else (setting.own,)
     each = ", ".join(f"{amplitude:g}" for amplitude in own)
     return f"{length}, {setting.shared:g} nats shared and {each} of each label"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _digits(value: object) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.segmentation.patients import Experiment, Patient, Turn
+from lab.patients import Patient
+from lab.segmentation.patients import LeaveOneOut, LeftOut
 from lab.segmentation.plan import DEFAULT_ITERATIONS, TUNINGS, SegmentationPlan, Tuning
 from perturb_mpm.engines import Solver, prepare
 from perturb_mpm.evaluation import (
@@ -32,6 +33,7 @@ from perturb_mpm.learning import (
     score_votes,
 )
 from perturb_mpm.model import DenseCRF
+from perturb_mpm.sampling import Sampling
 
 # Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
 MARGIN_MM = 10.0
@@ -41,7 +43,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class SolvedCRF:
     """A CRF on an engine, with its mean field and its votes inside the mask, both (L, N)."""
 
     crf: DenseCRF
@@ -50,16 +52,16 @@ class Measured:
     votes: NDArray[np.float64]
 
 
-def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> dict[str, Any]:
+def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan) -> dict[str, Any]:
     """Return everything that is measured on the test patient of a turn, as JSON can hold it."""
     patient, regions = experiment.patients[turn.test], experiment.regions
     problems = _problems(experiment, turn, plan)
     learned = {tuning.name: _learned(problems, plan, tuning) for tuning in TUNINGS}
     del problems
-    default = patient.crf(turn.probabilities)
-    crfs = {"default": _measured(default, DEFAULT_ITERATIONS, plan.samples)}
+    default = patient.with_probabilities(turn.probabilities).crf()
+    crfs = {"default": _solved(default, DEFAULT_ITERATIONS, plan.samples)}
     for name, found in learned.items():
-        crfs[name] = _measured(found.apply(default), plan.iterations, plan.samples)
+        crfs[name] = _solved(found.apply(default), plan.iterations, plan.samples)
     maps: dict[str, NDArray[np.floating]] = {
         "forest, raw": turn.raw.T,
         "forest": turn.probabilities.T,
@@ -99,11 +101,11 @@ def measure_turn(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> 
     }
 
 
-def _problems(experiment: Experiment, turn: Turn, plan: SegmentationPlan) -> list[Problem]:
+def _problems(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan) -> list[Problem]:
     problems = []
     for name, probabilities in turn.tuning.items():
         patient = experiment.patients[name]
-        crf = patient.crf(probabilities)
+        crf = patient.with_probabilities(probabilities).crf()
         maker = filter_maker([crf], "cpu", "calibrated", None)
         problems.append(make_problem(crf, patient.truth, maker, plan.crop_mm))
     return problems
@@ -120,29 +122,31 @@ def _learned(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) ->
     )
 
 
-def _measured(crf: DenseCRF, iterations: int, samples: int) -> Measured:
+def _solved(crf: DenseCRF, iterations: int, samples: int) -> SolvedCRF:
     """Solve and sample a CRF on an engine that is prepared once."""
     solver = prepare(crf, compact=True)
     solver.load(crf.energies[np.newaxis])
     for left in range(iterations - 1, -1, -1):
         solver.step(watched=left == 0)
     marginals = solver.marginals()[0].copy()
-    votes, _ = draw_votes(crf, solver, NO_FIELDS, samples, iterations, SEED)
-    return Measured(crf, solver, marginals, votes / samples)
+    law = Sampling(samples=samples, iterations=iterations, seed=SEED)
+    votes, _ = draw_votes(crf, solver, NO_FIELDS, law)
+    return SolvedCRF(crf, solver, marginals, votes / samples)
 
 
-def _domain(patient: Patient, turn: Turn) -> NDArray[np.bool_]:
+def _domain(patient: Patient, turn: LeftOut) -> NDArray[np.bool_]:
     """Return the voxels near tumour, be it true or the forest's, (N,): the same for all maps."""
     predicted = patient.grid.scatter(turn.probabilities.argmax(axis=1) != 0, outside=False)
     true = patient.grid.scatter(patient.labels != 0, outside=False)
-    near = domain_mask("dilated", predicted, true, patient.mask, patient.spacing, MARGIN_MM)
+    mask, spacing = patient.case.mask, patient.grid.spacing
+    near = domain_mask("dilated", predicted, true, mask, spacing, MARGIN_MM)
     inside: NDArray[np.bool_] = patient.grid.gather(near)
     return inside
 
 
 def _field_rows(
     patient: Patient,
-    sampled: Measured,
+    sampled: SolvedCRF,
     regions: Regions,
     plan: SegmentationPlan,
     domain: NDArray[np.bool_],
@@ -150,10 +154,9 @@ def _field_rows(
     """Return what votes and sampled volumes are worth under every setting; without fields first."""
     rows = []
     crf, truth = sampled.crf, patient.labels[domain]
+    law = Sampling(samples=plan.samples, iterations=plan.iterations, seed=SEED)
     for setting in (NO_FIELDS, *(each.setting(crf.n_labels) for each in plan.amplitudes)):
-        counts, sizes = draw_votes(
-            crf, sampled.solver, setting, plan.samples, plan.iterations, SEED
-        )
+        counts, sizes = draw_votes(crf, sampled.solver, setting, law)
         found = score_votes(crf, patient.labels, regions, setting, counts, sizes)
         near = counts[:, domain] / plan.samples
         length = "inf" if math.isinf(setting.length_mm) else setting.length_mm
@@ -178,11 +181,7 @@ def _field_rows(
 
 
 def _volumes_ml(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict[str, float]:
-    voxel_ml = math.prod(patient.spacing) / 1000.0
-    return {
-        name: float(np.isin(labels, list(members)).sum()) * voxel_ml
-        for name, members in regions.items()
-    }
+    return {name: patient.volume_ml(labels, members) for name, members in regions.items()}
 
 
 def _dice(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict[str, float | None]:

@@ -1,9 +1,12 @@
 """The synthetic validation of the paper, done again."""
 
-from lab.synthetic.measuring import Row
-from lab.synthetic.summary import Metric
+from lab.synthetic.plan import FULL, QUICK, SyntheticPlan
+from lab.synthetic.run import SyntheticOutcome, reproduce_synthetic
 
 __all__ = [
-    "Metric",
-    "Row",
+    "FULL",
+    "QUICK",
+    "SyntheticOutcome",
+    "SyntheticPlan",
+    "reproduce_synthetic",
 ]

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.synthetic.plan import Plan
+from lab.synthetic.plan import SyntheticPlan
 from lab.synthetic.summary import (
     CLAIMED_FROM,
     METRIC_NAMES,
     METRICS,
     SELF_TERM_WORDS,
-    Case,
+    Condition,
+    ErrorSummary,
     Metric,
     Reading,
     Size,
-    Summary,
-    beaten_in_map,
-    count,
-    listed,
-    power,
+    compared_in_map,
 )
+from lab.words import count, listed, power
 
 _STARTS = {
     False: "Without self term, as in the paper's equations,",
@@ -129,7 +127,7 @@ class Claim:
     evidence: str
 
 
-def claims(summary: Summary, plan: Plan, found: list[Reading]) -> list[Claim]:
+def claims(summary: ErrorSummary, plan: SyntheticPlan, found: list[Reading]) -> list[Claim]:
     """Judge every claim."""
     return [
         _lower_than_mean_field(found),
@@ -164,14 +162,14 @@ def _lower_than_mean_field(found: list[Reading]) -> Claim:
     )
 
 
-def _lower_everywhere(summary: Summary, plan: Plan) -> Claim:
+def _lower_everywhere(summary: ErrorSummary, plan: SyntheticPlan) -> Claim:
     parts = []
     holding = total = 0
     for metric in METRICS[::-1]:
         for self_term in (False, True):
-            beaten = beaten_in_map(summary, plan, metric, "votes", self_term=self_term)
-            parts.append(f"{METRIC_NAMES[metric]} {SELF_TERM_WORDS[self_term]} {beaten.in_words}")
-            holding, total = holding + beaten.lower, total + beaten.points
+            compared = compared_in_map(summary, plan, metric, "votes", self_term=self_term)
+            parts.append(f"{METRIC_NAMES[metric]} {SELF_TERM_WORDS[self_term]} {compared.in_words}")
+            holding, total = holding + compared.lower, total + compared.points
     return Claim(
         "On tractable problems the residual error is consistently lower than that of mean field.",
         _verdict(holding, total),
@@ -181,7 +179,7 @@ def _lower_everywhere(summary: Summary, plan: Plan) -> Claim:
     )
 
 
-def _residual(summary: Summary, plan: Plan, found: list[Reading]) -> Claim:
+def _residual(summary: ErrorSummary, plan: SyntheticPlan, found: list[Reading]) -> Claim:
     changes = [size.last_change for reading in found for size in reading.sizes]
     still = sum(change < _CONVERGED for change in changes)
     least = min(
@@ -207,11 +205,13 @@ def _residual(summary: Summary, plan: Plan, found: list[Reading]) -> Claim:
     )
 
 
-def _noise_errors(summary: Summary, plan: Plan, name: str) -> dict[int, tuple[float, float]]:
+def _noise_errors(
+    summary: ErrorSummary, plan: SyntheticPlan, name: str
+) -> dict[int, tuple[float, float]]:
     """Return mean and largest total variation on one voxel, by the number of labels."""
     found = {}
     for labels in plan.single_voxel_labels:
-        case = Case(
+        case = Condition(
             experiment="single voxel",
             voxels=1,
             labels=labels,
@@ -226,7 +226,7 @@ def _noise_errors(summary: Summary, plan: Plan, name: str) -> dict[int, tuple[fl
     return found
 
 
-def _sign(summary: Summary, plan: Plan) -> Claim:
+def _sign(summary: ErrorSummary, plan: SyntheticPlan) -> Claim:
     right = _noise_errors(summary, plan, "noise subtracted")
     wrong = _noise_errors(summary, plan, "noise added, as printed")
     fine = [l for l in right if wrong[l][0] < _SAMPLING_ERROR * right[l][0]]
@@ -246,7 +246,7 @@ def _sign(summary: Summary, plan: Plan) -> Claim:
     )
 
 
-def _binary_sign(summary: Summary, plan: Plan) -> str:
+def _binary_sign(summary: ErrorSummary, plan: SyntheticPlan) -> str:
     """Say how much the sign changes the binary experiment, beside its standard error."""
     setting, samples = plan.curve_settings[0], plan.comparator_samples[-1]
     apart = noise = 0.0
@@ -265,7 +265,7 @@ def _binary_sign(summary: Summary, plan: Plan) -> str:
     )
 
 
-def _scale(summary: Summary, plan: Plan) -> Claim:
+def _scale(summary: ErrorSummary, plan: SyntheticPlan) -> Claim:
     right = _noise_errors(summary, plan, "noise subtracted")
     scaled = _noise_errors(summary, plan, "noise of unit variance")
     fine = [l for l in right if scaled[l][0] < _SAMPLING_ERROR * right[l][0]]
@@ -278,7 +278,7 @@ def _scale(summary: Summary, plan: Plan) -> Claim:
     )
 
 
-def _order_one(summary: Summary, plan: Plan) -> Claim:
+def _order_one(summary: ErrorSummary, plan: SyntheticPlan) -> Claim:
     weight, sigma = plan.curve_settings[0]
     samples = plan.comparator_samples[-1]
 

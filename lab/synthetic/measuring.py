@@ -34,7 +34,7 @@ from perturb_mpm.posterior import (
 )
 
 
-class Row(NamedTuple):
+class ErrorRow(NamedTuple):
     """The errors of one estimate of the marginals of one problem."""
 
     experiment: str
@@ -57,22 +57,24 @@ class Measure:
     """Makes the rows of one binary problem, whose exact marginals of label 1 are known."""
 
     experiment: str
-    setting: Setting
+    setting: KernelSetting
     draw: int
     truth: NDArray[np.float64]  # (N,)
 
-    def estimate(self, name: str, estimate: NDArray[np.float64], samples: int | None) -> Row:
+    def estimate(self, name: str, estimate: NDArray[np.float64], samples: int | None) -> ErrorRow:
         """Return the row of an estimate of P(x_i = 1), (N,)."""
         return self._row(name, samples, *errors(estimate, self.truth))
 
     def estimates(
         self, name: str, estimates: NDArray[np.float64], sizes: Sequence[int]
-    ) -> Iterator[Row]:
+    ) -> Iterator[ErrorRow]:
         """Return the rows of estimates (C, N) from the first S samples, one for each S."""
         for estimate, samples in zip(estimates, sizes):
             yield self.estimate(name, estimate, samples)
 
-    def counts(self, name: str, counts: NDArray[np.integer], sizes: Sequence[int]) -> Iterator[Row]:
+    def counts(
+        self, name: str, counts: NDArray[np.integer], sizes: Sequence[int]
+    ) -> Iterator[ErrorRow]:
         """Return the rows of votes for label 1, (C, N), among the first S samples.
 
         The total variation is that of k / S; logarithms are taken of (k + ½) / (S + 1).
@@ -82,9 +84,11 @@ class Measure:
             _, logarithmic = errors(smoothed(votes, samples), self.truth)
             yield self._row(name, samples, variation, logarithmic)
 
-    def _row(self, name: str, samples: int | None, variation: float, logarithmic: float) -> Row:
+    def _row(
+        self, name: str, samples: int | None, variation: float, logarithmic: float
+    ) -> ErrorRow:
         setting = self.setting
-        return Row(
+        return ErrorRow(
             self.experiment,
             self.truth.size,
             2,
@@ -119,7 +123,7 @@ _LEAST = 1e-12
 
 
 @dataclass(frozen=True)
-class Setting:
+class KernelSetting:
     """What the paper leaves open: K_ij = weight · exp(−|p_i − p_j|² / 2 sigma²), j = i or not."""
 
     weight: float
@@ -127,7 +131,7 @@ class Setting:
     self_term: bool
 
 
-def problem(voxels: int, draw: int, setting: Setting) -> DenseCRF:
+def problem(voxels: int, draw: int, setting: KernelSetting) -> DenseCRF:
     """Return one validation problem: p(x_i = 0) uniform on [0, 1), one of 20 draws."""
     p = np.random.default_rng(draw).random(voxels).reshape(SHAPES[voxels])
     kernel = SpatialKernel(sigma=setting.sigma, weight=setting.weight, normalization="none")
@@ -248,7 +252,7 @@ SCALES = {
 }
 
 
-def single_voxel(labels: int, draws: int, samples: int, seed: int) -> list[Row]:
+def single_voxel(labels: int, draws: int, samples: int, seed: int) -> list[ErrorRow]:
     """Measure each noise on random unaries: probabilities uniform on the simplex."""
     rows = []
     for draw in range(draws):
@@ -263,9 +267,9 @@ def single_voxel(labels: int, draws: int, samples: int, seed: int) -> list[Row]:
 
 def _row(
     name: str, counts: NDArray[np.integer], truth: NDArray[np.float64], samples: int, draw: int
-) -> Row:
+) -> ErrorRow:
     exact, votes = truth[:, np.newaxis], counts[:, np.newaxis]  # (L, 1)
-    return Row(
+    return ErrorRow(
         experiment="single voxel",
         voxels=1,
         labels=truth.size,
@@ -286,7 +290,7 @@ def noise_seed(seed: int, draw: int) -> int:
 
 
 def posed(
-    experiment: str, voxels: int, draw: int, setting: Setting
+    experiment: str, voxels: int, draw: int, setting: KernelSetting
 ) -> tuple[DenseCRF, Enumeration, Measure]:
     """Return a problem, all its labellings, and what measures errors against them."""
     crf = problem(voxels, draw, setting)
@@ -294,7 +298,9 @@ def posed(
     return crf, every, Measure(experiment, setting, draw, every.marginals[1].ravel())
 
 
-def curve(voxels: int, draw: int, setting: Setting, sizes: Sequence[int], seed: int) -> list[Row]:
+def curve(
+    voxels: int, draw: int, setting: KernelSetting, sizes: Sequence[int], seed: int
+) -> list[ErrorRow]:
     """Measure mean field, votes and the conditional estimator along the number of samples."""
     crf, _, measure = posed("curves", voxels, draw, setting)
     noise = noise_seed(seed, draw)
@@ -306,8 +312,8 @@ def curve(voxels: int, draw: int, setting: Setting, sizes: Sequence[int], seed: 
 
 
 def map_point(
-    voxels: Sequence[int], draws: int, setting: Setting, samples: int, seed: int
-) -> list[Row]:
+    voxels: Sequence[int], draws: int, setting: KernelSetting, samples: int, seed: int
+) -> list[ErrorRow]:
     """Measure the same three at one weight and width, and what perfect samples would give."""
     sizes = [samples]
     rows = []
@@ -347,8 +353,8 @@ OF_THE_MODEL: dict[str, Sampler] = {
 
 
 def compared(
-    voxels: int, draw: int, setting: Setting, sizes: Sequence[int], seed: int
-) -> list[Row]:
+    voxels: int, draw: int, setting: KernelSetting, sizes: Sequence[int], seed: int
+) -> list[ErrorRow]:
     """Measure every method; those that know no self term only where none is kept."""
     crf, _, measure = posed("comparators", voxels, draw, setting)
     noise = noise_seed(seed, draw)

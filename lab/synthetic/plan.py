@@ -7,14 +7,21 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 
-from lab.synthetic.measuring import Row, Setting, compared, curve, map_point, single_voxel
+from lab.synthetic.measuring import (
+    ErrorRow,
+    KernelSetting,
+    compared,
+    curve,
+    map_point,
+    single_voxel,
+)
 
 # Raised when the same plan and seed would give other numbers than before.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class SyntheticPlan:
     """The settings, the numbers of samples and the number of draws of a run."""
 
     mode: str
@@ -36,12 +43,11 @@ class Plan:
     single_voxel_samples: int
 
     def describe(self, seed: int) -> dict[str, object]:
-        """Return all that the numbers depend on, as values that JSON gives back unchanged."""
-        plain = {key: _plain(value) for key, value in asdict(self).items()}
-        return {"format": FORMAT, "seed": seed, **plain}
+        """Return all that the numbers depend on beside the version."""
+        return {"format": FORMAT, "seed": seed, **asdict(self)}
 
 
-FULL = Plan(
+FULL = SyntheticPlan(
     mode="full",
     voxels=(6, 9, 12),
     draws=20,
@@ -55,7 +61,7 @@ FULL = Plan(
     single_voxel_samples=10**5,
 )
 
-QUICK = Plan(
+QUICK = SyntheticPlan(
     mode="quick",
     voxels=(6, 9, 12),
     draws=20,
@@ -70,10 +76,6 @@ QUICK = Plan(
 )
 
 
-def _plain(value: object) -> object:
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
 # What a problem costs beside its samples, and what a sample of all comparators costs, in samples
 # of votes and conditional together. Only the bar of progress depends on it.
 _OVERHEAD = 2000
@@ -86,15 +88,15 @@ class Part:
 
     key: str
     cost: float
-    measure: Callable[[], list[Row]]
+    measure: Callable[[], list[ErrorRow]]
 
 
-def parts_of(plan: Plan, seed: int) -> list[Part]:
+def parts_of(plan: SyntheticPlan, seed: int) -> list[Part]:
     """Return all parts of a run, in their order."""
     return [*_single(plan, seed), *_map(plan, seed), *_compared(plan, seed), *_curves(plan, seed)]
 
 
-def _single(plan: Plan, seed: int) -> list[Part]:
+def _single(plan: SyntheticPlan, seed: int) -> list[Part]:
     samples = plan.single_voxel_samples
     return [
         Part(
@@ -106,10 +108,10 @@ def _single(plan: Plan, seed: int) -> list[Part]:
     ]
 
 
-def _map(plan: Plan, seed: int) -> list[Part]:
+def _map(plan: SyntheticPlan, seed: int) -> list[Part]:
     parts = []
     for weight, sigma, self_term in product(plan.map_weights, plan.map_sigmas, (False, True)):
-        setting = Setting(weight, sigma, self_term)
+        setting = KernelSetting(weight, sigma, self_term)
         samples = plan.map_samples
         parts.append(
             Part(
@@ -121,32 +123,32 @@ def _map(plan: Plan, seed: int) -> list[Part]:
     return parts
 
 
-def _compared(plan: Plan, seed: int) -> list[Part]:
+def _compared(plan: SyntheticPlan, seed: int) -> list[Part]:
     weight, sigma = plan.curve_settings[0]
     sizes = plan.comparator_samples
     parts = []
     for voxels, draw, self_term in product(plan.voxels, range(plan.draws), (False, True)):
-        setting = Setting(weight, sigma, self_term)
+        setting = KernelSetting(weight, sigma, self_term)
         cost = voxels * (_OVERHEAD + sizes[-1] * (4 if self_term else _COMPARED))
         measure = partial(compared, voxels, draw, setting, sizes, seed)
         parts.append(Part(f"compared-N{voxels}-{_name(setting)}-draw{draw}", cost, measure))
     return parts
 
 
-def _curves(plan: Plan, seed: int) -> list[Part]:
+def _curves(plan: SyntheticPlan, seed: int) -> list[Part]:
     parts = []
     sizes = plan.curve_samples
     # The settings change fastest: they share the noise of a draw, which is kept.
     for voxels, draw, (weight, sigma), self_term in product(
         plan.voxels, range(plan.draws), plan.curve_settings, (False, True)
     ):
-        setting = Setting(weight, sigma, self_term)
+        setting = KernelSetting(weight, sigma, self_term)
         cost = voxels * (_OVERHEAD + sizes[-1])
         measure = partial(curve, voxels, draw, setting, sizes, seed)
         parts.append(Part(f"curve-N{voxels}-{_name(setting)}-draw{draw}", cost, measure))
     return parts
 
 
-def _name(setting: Setting) -> str:
+def _name(setting: KernelSetting) -> str:
     kept = "self" if setting.self_term else "noself"
     return f"w{setting.weight:g}-s{setting.sigma:g}-{kept}"

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lab.store import PartStore
 from lab.synthetic.claims import Claim, claims
-from lab.synthetic.measuring import Row
-from lab.synthetic.plan import FULL, Plan
-from lab.synthetic.summary import Reading, Summary, readings, summarise
+from lab.synthetic.measuring import ErrorRow
+from lab.synthetic.plan import FULL, SyntheticPlan
+from lab.synthetic.summary import ErrorSummary, Reading, readings, summarise
+from perturb_mpm.progress import Progress
 from perturb_mpm.storage import atomic_open
 
 # Of the noise: the rest of the 64 bits counts the draws.
 LARGEST_SEED = 2**32 - 1
 
 NAME = "reproduce-synthetic"
-
-Progress = Callable[[float, float], object]
+PARTS = "parts"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SyntheticOutcome:
     """What a run found and wrote."""
 
-    summary: Summary
+    summary: ErrorSummary
     readings: list[Reading]
     claims: list[Claim]
     files: list[Path]
 
 
 def reproduce_synthetic(
-    folder: Path, plan: Plan = FULL, seed: int = 0, progress: Progress | None = None
-) -> Outcome:
+    folder: Path, plan: SyntheticPlan = FULL, seed: int = 0, progress: Progress | None = None
+) -> SyntheticOutcome:
     """Run the validation in an existing folder, going on where an earlier run stopped.
 
     Every part that is done is kept there in a file of its own. ``progress`` is called with the work
@@ -48,32 +49,46 @@ def reproduce_synthetic(
     summary = summarise(measured(folder, plan, seed, progress))
     found = readings(summary, plan)
     verdicts = claims(summary, plan, found)
-    return Outcome(summary, found, verdicts, _write(folder, summary, plan, found, verdicts))
+    return SyntheticOutcome(
+        summary, found, verdicts, _write(folder, summary, plan, found, verdicts)
+    )
 
 
 def measured(
-    folder: Path, plan: Plan, seed: int = 0, progress: Progress | None = None
-) -> list[Row]:
+    folder: Path, plan: SyntheticPlan, seed: int = 0, progress: Progress | None = None
+) -> list[ErrorRow]:
     """Return all rows of a run, measuring those that the folder does not hold."""
     from lab.synthetic.plan import parts_of
 
-    store = PartStore(folder, plan.describe(seed))
+    store = PartStore(folder / PARTS, plan.describe(seed))
     parts = parts_of(plan, seed)
-    found = {part.key: store.load(part.key) for part in parts}
+    found = {part.key: _rows(store.load(part.key)) for part in parts}
     missing = [part for part in parts if found[part.key] is None]
     total = sum(part.cost for part in missing)
     done = 0.0
     for part in missing:
         rows = found[part.key] = part.measure()
-        store.save(part.key, rows)
+        store.save(part.key, {"columns": ErrorRow._fields, "rows": rows})
         done += part.cost
         if progress is not None:
             progress(done, total)
     return [row for part in parts for row in found[part.key] or ()]
 
 
+def _rows(kept: Mapping[str, Any] | None) -> list[ErrorRow] | None:
+    """Return the rows of a part; None where it is not done, or damaged."""
+    try:
+        return None if kept is None else [ErrorRow(*values) for values in kept["rows"]]
+    except (KeyError, TypeError):
+        return None
+
+
 def _write(
-    folder: Path, summary: Summary, plan: Plan, found: list[Reading], verdicts: list[Claim]
+    folder: Path,
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
+    found: list[Reading],
+    verdicts: list[Claim],
 ) -> list[Path]:
     from lab.synthetic.summary import csv_bytes
     from lab.synthetic.synthetic_figures import draw_curves, draw_map

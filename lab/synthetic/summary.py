@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, NamedTuple
@@ -14,8 +12,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.synthetic.measuring import Row
-from lab.synthetic.plan import Plan
+from lab.synthetic.measuring import ErrorRow
+from lab.synthetic.plan import SyntheticPlan
+from lab.words import listed
 
 Metric = Literal["total_variation", "log_probability_error_nats"]
 METRICS: tuple[Metric, Metric] = ("total_variation", "log_probability_error_nats")
@@ -23,7 +22,7 @@ METRICS: tuple[Metric, Metric] = ("total_variation", "log_probability_error_nats
 SELF_TERM = {False: "excluded", True: "kept"}
 
 
-class Case(NamedTuple):
+class Condition(NamedTuple):
     """All that names a mean: a row without its draw and errors."""
 
     experiment: str
@@ -48,15 +47,15 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The spread of both metrics, case by case in the order of the run."""
+class ErrorSummary:
+    """The spread of both metrics, condition by condition in the order of the run."""
 
-    cases: dict[Case, dict[Metric, Spread]]
+    conditions: dict[Condition, dict[Metric, Spread]]
     draws: int
 
-    def get(self, metric: Metric, case: Case) -> Spread:
+    def get(self, metric: Metric, case: Condition) -> Spread:
         """Return the spread of one case."""
-        return self.cases[case][metric]
+        return self.conditions[case][metric]
 
     def compared(
         self, metric: Metric, voxels: int, setting: tuple[float, float], estimator: str, size: int
@@ -77,25 +76,27 @@ class Summary:
         weight, sigma, self_term = setting
         wanted = (experiment, voxels, 2, weight, sigma, self_term, estimator)
         return {
-            case.samples: found[metric] for case, found in self.cases.items() if case[:7] == wanted
+            case.samples: found[metric]
+            for case, found in self.conditions.items()
+            if case[:7] == wanted
         }
 
 
-def summarise(rows: Iterable[Row]) -> Summary:
+def summarise(rows: Iterable[ErrorRow]) -> ErrorSummary:
     """Take the means over the draws."""
-    groups: dict[Case, list[Row]] = {}
+    groups: dict[Condition, list[ErrorRow]] = {}
     for row in rows:
-        groups.setdefault(Case(*row[:8]), []).append(row)
+        groups.setdefault(Condition(*row[:8]), []).append(row)
     cases = {}
     for case, members in groups.items():
         plain = case._replace(estimator="mean field", samples=None)
         cases[case] = {
             metric: _spread(members, groups.get(plain, []), metric) for metric in METRICS
         }
-    return Summary(cases, max(len(members) for members in groups.values()))
+    return ErrorSummary(cases, max(len(members) for members in groups.values()))
 
 
-def _spread(members: list[Row], of_mean_field: list[Row], metric: Metric) -> Spread:
+def _spread(members: list[ErrorRow], of_mean_field: list[ErrorRow], metric: Metric) -> Spread:
     values = np.array([getattr(row, metric) for row in members])  # (D,)
     below = None
     if of_mean_field and members[0].estimator != "mean field":
@@ -117,53 +118,20 @@ METRIC_NAMES: dict[Metric, str] = {
 
 SELF_TERM_WORDS = {False: "without self term", True: "with the self term"}
 
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def power(number: int) -> str:
-    """Return 10⁴ for 10000, and 50 for 50."""
-    exponent = round(math.log10(number))
-    if number == 10**exponent and exponent > 1:
-        return "10" + str(exponent).translate(_SUPERSCRIPTS)
-    return str(number)
-
-
-def listed(items: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
-
-
-def count(number: int, noun: str) -> str:
-    """Return "1 draw" or "20 draws"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def paragraph(text: str) -> str:
-    """Return a text as lines of at most 100 characters."""
-    plain = " ".join(text.split())
-    return textwrap.fill(plain, 100, break_long_words=False, break_on_hyphens=False)
-
-
 _OF_A_METRIC = ("mean", "standard_error", "largest", "draws_below_mean_field")
 COLUMNS = (
-    *Case._fields,
+    *Condition._fields,
     "draws",
     *(f"{metric}_{of}" for metric in METRICS for of in _OF_A_METRIC),
 )
 
 
-def csv_bytes(summary: Summary) -> bytes:
+def csv_bytes(summary: ErrorSummary) -> bytes:
     """Return the table; an empty cell is something that does not apply."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for case, found in summary.cases.items():
+    for case, found in summary.conditions.items():
         spreads = (cell for metric in METRICS for cell in _cells(found[metric]))
         writer.writerow([*(_cell(value) for value in case), summary.draws, *spreads])
     return text.getvalue().encode()
@@ -183,7 +151,7 @@ def _cell(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Beaten:
+class MapComparison:
     """In how many points of the map, of all grids, an estimator is closer than mean field."""
 
     lower: int
@@ -201,9 +169,9 @@ class Beaten:
         return f"{self.lower} of {self.points} ({matter})"
 
 
-def beaten_in_map(
-    summary: Summary, plan: Plan, metric: Metric, estimator: str, *, self_term: bool
-) -> Beaten:
+def compared_in_map(
+    summary: ErrorSummary, plan: SyntheticPlan, metric: Metric, estimator: str, *, self_term: bool
+) -> MapComparison:
     """Compare an estimator with mean field over all grids, weights and widths."""
 
     def errors(name: str, samples: int | None = plan.map_samples) -> NDArray[np.float64]:
@@ -215,7 +183,7 @@ def beaten_in_map(
 
     mine, plain = errors(estimator), errors("mean field", None)
     lower, matters = mine < plain, errors("exact samples") < plain
-    return Beaten(
+    return MapComparison(
         lower=int(lower.sum()),
         points=lower.size,
         lower_where_samples_matter=int((lower & matters).sum()),
@@ -225,7 +193,13 @@ def beaten_in_map(
 
 
 def ratios(
-    summary: Summary, plan: Plan, metric: Metric, voxels: int, estimator: str, *, self_term: bool
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
+    metric: Metric,
+    voxels: int,
+    estimator: str,
+    *,
+    self_term: bool,
 ) -> NDArray[np.float64]:
     """Return the mean error of an estimator over that of mean field, (sigmas, weights)."""
     arguments = (summary, plan, metric, voxels)
@@ -234,8 +208,8 @@ def ratios(
 
 
 def mean_errors(
-    summary: Summary,
-    plan: Plan,
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
     metric: Metric,
     voxels: int,
     estimator: str,
@@ -248,7 +222,8 @@ def mean_errors(
         [
             [
                 summary.get(
-                    metric, Case("map", voxels, 2, weight, sigma, self_term, estimator, samples)
+                    metric,
+                    Condition("map", voxels, 2, weight, sigma, self_term, estimator, samples),
                 ).mean
                 for weight in plan.map_weights
             ]
@@ -310,7 +285,7 @@ class Reading:
         return f"holds for N = {listed([str(n) for n in self.holds_for])}"
 
 
-def readings(summary: Summary, plan: Plan) -> list[Reading]:
+def readings(summary: ErrorSummary, plan: SyntheticPlan) -> list[Reading]:
     """Return all readings: the metric of the caption first, as in the paper's figure."""
     return [
         Reading(
@@ -330,7 +305,11 @@ def readings(summary: Summary, plan: Plan) -> list[Reading]:
 
 
 def _size(
-    summary: Summary, plan: Plan, metric: Metric, voxels: int, setting: tuple[float, float, bool]
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
+    metric: Metric,
+    voxels: int,
+    setting: tuple[float, float, bool],
 ) -> Size:
     means = {}
     for estimator in ("mean field", "votes", "conditional"):

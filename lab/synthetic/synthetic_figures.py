@@ -11,7 +11,6 @@ from lab.figures import (
     BLACK,
     BLUE,
     GREEN,
-    METRIC_LABELS,
     ORANGE,
     PURPLE,
     RED,
@@ -19,14 +18,20 @@ from lab.figures import (
     new_figure,
     save_png,
 )
-from lab.synthetic.plan import Plan
-from lab.synthetic.summary import METRICS, Metric, Summary, power, ratios
+from lab.synthetic.plan import SyntheticPlan
+from lab.synthetic.summary import METRICS, ErrorSummary, Metric, ratios
+from lab.words import power
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.contour import QuadContourSet
     from matplotlib.figure import Figure
 
+
+METRIC_LABELS: dict[Metric, str] = {
+    "log_probability_error_nats": "mean |error| of log-probability (nats)",
+    "total_variation": "total variation",
+}
 
 Dash = tuple[int, tuple[float, ...]] | Literal["-"]
 
@@ -51,7 +56,7 @@ METHODS = {
 }
 
 
-def draw_curves(file: IO[bytes], summary: Summary, plan: Plan) -> None:
+def draw_curves(file: IO[bytes], summary: ErrorSummary, plan: SyntheticPlan) -> None:
     """Write the figure as a PNG: both metrics, self term or not, and all methods at one size."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -83,7 +88,11 @@ def draw_curves(file: IO[bytes], summary: Summary, plan: Plan) -> None:
 
 
 def _draw_sizes(
-    axis: Axes, summary: Summary, plan: Plan, metric: Metric, setting: tuple[float, float, bool]
+    axis: Axes,
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
+    metric: Metric,
+    setting: tuple[float, float, bool],
 ) -> None:
     """Draw votes and mean field of every size of grid."""
     for voxels, look in zip(plan.voxels, SIZES):
@@ -94,7 +103,11 @@ def _draw_sizes(
 
 
 def _draw_methods(
-    axis: Axes, summary: Summary, plan: Plan, metric: Metric, setting: tuple[float, float, bool]
+    axis: Axes,
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
+    metric: Metric,
+    setting: tuple[float, float, bool],
 ) -> None:
     """Draw all methods on the largest grid."""
     voxels = plan.voxels[-1]
@@ -118,7 +131,7 @@ def _line(axis: Axes, means: dict[int | None, float], look: Look) -> None:
     )
 
 
-def _legends(figure: Figure, plan: Plan) -> None:
+def _legends(figure: Figure, plan: SyntheticPlan) -> None:
     """Explain the lines of the first two columns, and those of the third, below the panels."""
     from matplotlib.lines import Line2D
 
@@ -170,7 +183,7 @@ _CURVES: dict[str, Any] = {
 _LARGEST_EXPONENT = 3.999
 
 
-def draw_map(file: IO[bytes], summary: Summary, plan: Plan) -> None:
+def draw_map(file: IO[bytes], summary: ErrorSummary, plan: SyntheticPlan) -> None:
     """Write the figure as a PNG, for the largest grid."""
     voxels = plan.voxels[-1]
     figure = new_figure(10.2, 6.9)
@@ -197,7 +210,7 @@ def draw_map(file: IO[bytes], summary: Summary, plan: Plan) -> None:
     save_png(figure, file)
 
 
-def _fill(axis: Axes, plan: Plan, found: NDArray[np.float64]) -> QuadContourSet:
+def _fill(axis: Axes, plan: SyntheticPlan, found: NDArray[np.float64]) -> QuadContourSet:
     """Draw the ratios (sigmas, weights), hatched where they are above 1."""
     x, y = plan.map_weights, plan.map_sigmas
     exponent = np.clip(np.log2(found), -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
@@ -209,7 +222,7 @@ def _fill(axis: Axes, plan: Plan, found: NDArray[np.float64]) -> QuadContourSet:
     return filled
 
 
-def _mark_sampling(axis: Axes, plan: Plan, perfect: NDArray[np.float64]) -> None:
+def _mark_sampling(axis: Axes, plan: SyntheticPlan, perfect: NDArray[np.float64]) -> None:
     """Draw where exact samples are as good as mean field, if that is inside the map."""
     exponent = np.log2(perfect)  # (sigmas, weights)
     if exponent.min() < 0 < exponent.max():
@@ -239,7 +252,7 @@ def _level_names() -> list[str]:
     return [f"≤ {names[0]}", *names[1:-1], f"≥ {names[-1]}"]
 
 
-def _legend(figure: Figure, plan: Plan) -> None:
+def _legend(figure: Figure, plan: SyntheticPlan) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -6,21 +6,17 @@ from collections.abc import Sequence
 
 from lab.synthetic.claims import Claim, conditional_or_votes, self_term_and_metric
 from lab.synthetic.measuring import ITERATIONS
-from lab.synthetic.plan import Plan
+from lab.synthetic.plan import SyntheticPlan
 from lab.synthetic.summary import (
     METRIC_NAMES,
     METRICS,
     SELF_TERM,
+    ErrorSummary,
     Reading,
     Size,
-    Summary,
-    beaten_in_map,
-    count,
-    listed,
-    paragraph,
-    power,
-    table,
+    compared_in_map,
 )
+from lab.words import count, listed, markdown_table, paragraph, power
 
 _METHODS = (
     "unary only",
@@ -37,8 +33,8 @@ _METHODS = (
 
 
 def page(
-    summary: Summary,
-    plan: Plan,
+    summary: ErrorSummary,
+    plan: SyntheticPlan,
     found: Sequence[Reading],
     verdicts: Sequence[Claim],
     figures: Sequence[str],
@@ -57,7 +53,7 @@ def page(
     return "\n\n".join(blocks) + "\n"
 
 
-def _opening(summary: Summary, plan: Plan) -> list[str]:
+def _opening(summary: ErrorSummary, plan: SyntheticPlan) -> list[str]:
     options = " --quick" if plan.mode == "quick" else ""
     return [
         "# The paper's synthetic validation, done again",
@@ -88,10 +84,10 @@ def _opening(summary: Summary, plan: Plan) -> list[str]:
 
 def _claims(verdicts: Sequence[Claim]) -> list[str]:
     rows = [[each.statement, f"**{each.verdict}**", each.evidence] for each in verdicts]
-    return ["## Which claims hold", table(["the paper", "verdict", "measured"], rows)]
+    return ["## Which claims hold", markdown_table(["the paper", "verdict", "measured"], rows)]
 
 
-def _curves(plan: Plan, found: Sequence[Reading], figure: str) -> list[str]:
+def _curves(plan: SyntheticPlan, found: Sequence[Reading], figure: str) -> list[str]:
     weight, sigma = plan.curve_settings[0]
     rows = [
         [
@@ -114,7 +110,7 @@ def _curves(plan: Plan, found: Sequence[Reading], figure: str) -> list[str]:
             "number of samples from which on votes stay below mean field (standard errors over the "
             "draws are in the table of all numbers):"
         ),
-        table([*_READING, *(f"N = {n}" for n in plan.voxels), "the claim"], rows),
+        markdown_table([*_READING, *(f"N = {n}" for n in plan.voxels), "the claim"], rows),
     ]
 
 
@@ -131,7 +127,7 @@ def _size_cell(size: Size) -> str:
     return f"{size.mean_field:.4f} → {size.votes:.4f} ({lower})"
 
 
-def _conditional(plan: Plan, found: Sequence[Reading]) -> list[str]:
+def _conditional(plan: SyntheticPlan, found: Sequence[Reading]) -> list[str]:
     rows = []
     for reading in found:
         trios = [(size.mean_field, size.votes, size.conditional) for size in reading.sizes]
@@ -140,12 +136,12 @@ def _conditional(plan: Plan, found: Sequence[Reading]) -> list[str]:
     return [
         "## Votes or conditional",
         f"Mean field / votes / conditional at {power(plan.curve_samples[-1])} samples:",
-        table([*_READING, *(f"N = {n}" for n in plan.voxels)], rows),
+        markdown_table([*_READING, *(f"N = {n}" for n in plan.voxels)], rows),
         *(paragraph(conditional_or_votes(found, self_term=kept)) for kept in (False, True)),
     ]
 
 
-def _comparators(summary: Summary, plan: Plan) -> list[str]:
+def _comparators(summary: ErrorSummary, plan: SyntheticPlan) -> list[str]:
     setting = plan.curve_settings[0]
     last = plan.comparator_samples[-1]
     sizes = [100, last] if 100 in plan.comparator_samples[:-1] else [last]
@@ -168,18 +164,18 @@ def _comparators(summary: Summary, plan: Plan) -> list[str]:
             "and does not count the first 500 sweeps of each; order-1 Perturb-and-MAP finds its "
             "MAP exactly; full perturbation and exact samples visit all labellings, and are exact."
         ),
-        table(["method", *header], rows),
+        markdown_table(["method", *header], rows),
     ]
 
 
-def _map(summary: Summary, plan: Plan, figure: str) -> list[str]:
+def _map(summary: ErrorSummary, plan: SyntheticPlan, figure: str) -> list[str]:
     rows = []
     for metric in METRICS[::-1]:
         for self_term in (False, True):
             row = [METRIC_NAMES[metric], SELF_TERM[self_term]]
             for name in ("votes", "conditional"):
-                beaten = beaten_in_map(summary, plan, metric, name, self_term=self_term)
-                row += [beaten.in_words, _excess(beaten.largest_excess)]
+                compared = compared_in_map(summary, plan, metric, name, self_term=self_term)
+                row += [compared.in_words, _excess(compared.largest_excess)]
             rows.append(row)
     weights, sigmas = plan.map_weights, plan.map_sigmas
     excess = "at worst above by"
@@ -201,7 +197,7 @@ def _map(summary: Summary, plan: Plan, figure: str) -> list[str]:
             "many exact samples are closer, too), and by how much its mean error exceeds that of "
             "mean field at worst:"
         ),
-        table(["metric", "self term", "votes", excess, "conditional", excess], rows),
+        markdown_table(["metric", "self term", "votes", excess, "conditional", excess], rows),
     ]
 
 

@@ -5,33 +5,34 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.console import write_text
+from lab.patients import Patient
 from lab.volumes.patients import (
     KINDS,
     REGIONS,
-    Case,
     patient_folders,
-    read_case,
+    read_patient,
     region_ml,
-    worsened_unary,
+    worsened,
 )
 from perturb_mpm.engines import Solver
-from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel
+from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Field, Perturbation
 from perturb_mpm.posterior import Tally
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.progress import Progress
 
 OWN_SHARE = 0.7
 
 
 @dataclass(frozen=True)
-class FieldSetting:
+class TumourFields:
     """A field of ``scale`` shared by the tumour labels, and 0.7 of it for each of them."""
 
     scale: float
@@ -46,27 +47,14 @@ class FieldSetting:
         return (Field(self.length_mm, self.scale, labels=tumour), *own)
 
 
-PAPER = FieldSetting(0.0, math.nan)
+PAPER = TumourFields(0.0, math.nan)
 SETTINGS = (
     PAPER,
-    FieldSetting(1.0, 20.0),
-    FieldSetting(1.0, 60.0),
-    FieldSetting(2.0, 20.0),
-    FieldSetting(2.0, 60.0),
+    TumourFields(1.0, 20.0),
+    TumourFields(1.0, 60.0),
+    TumourFields(2.0, 20.0),
+    TumourFields(2.0, 60.0),
 )
-
-
-def glioma_crf(case: Case, unary: NDArray[np.float32]) -> DenseCRF:
-    """Return the CRF of the experiment: near voxels agree, and those that look alike."""
-    return DenseCRF(
-        unary=unary,
-        kernels=[
-            SpatialKernel(sigma=3.0, weight=1.0),
-            BilateralKernel(case.images, sigma_space=20.0, sigma_intensity=0.5, weight=3.0),
-        ],
-        spacing=case.spacing,
-        mask=case.mask,
-    )
 
 
 def sampled_volumes_ml(
@@ -106,8 +94,6 @@ LEVEL = 0.95
 CSV_NAME = "volumes.csv"
 PAGE_NAME = "volumes.md"
 
-Progress = Callable[[int, int], object]
-
 
 @dataclass(frozen=True)
 class VolumeRow:
@@ -137,7 +123,8 @@ class VolumeRow:
 def reproduce_volumes(
     data: str | Path,
     output: str | Path,
-    quick: bool = False,  # noqa: FBT001, FBT002
+    *,
+    quick: bool = False,
     progress: Progress | None = None,
 ) -> list[VolumeRow]:
     """Sample segmentations of every patient; write volumes.csv and volumes.md, return the rows.
@@ -163,18 +150,17 @@ def reproduce_volumes(
     rows: list[VolumeRow] = []
     done = 0
     for folder in folders:
-        case = read_case(folder)
-        for found in _of_one_patient(case, samples):
+        for found in _of_one_patient(read_patient(folder), samples):
             rows.extend(found)
             done += 1
             if progress is not None:
                 progress(done, runs)
-    _write(Path(output) / CSV_NAME, table(rows))
-    _write(Path(output) / PAGE_NAME, page(rows, iterations=ITERATIONS, seed=SEED, quick=quick))
+    write_text(Path(output) / CSV_NAME, volumes_csv(rows))
+    write_text(Path(output) / PAGE_NAME, page(rows, iterations=ITERATIONS, seed=SEED, quick=quick))
     return rows
 
 
-def table(rows: list[VolumeRow]) -> str:
+def volumes_csv(rows: list[VolumeRow]) -> str:
     """Return the rows as CSV, numbers with six digits; what is not a number is empty."""
     text = io.StringIO()
     names = [field.name for field in fields(VolumeRow)]
@@ -185,36 +171,36 @@ def table(rows: list[VolumeRow]) -> str:
     return text.getvalue()
 
 
-def _of_one_patient(case: Case, samples: int) -> Iterator[list[VolumeRow]]:
+def _of_one_patient(patient: Patient, samples: int) -> Iterator[list[VolumeRow]]:
     """Yield the rows of each kind of unaries and each perturbation."""
     from perturb_mpm.engines import prepare
 
     for kind in KINDS:
-        crf = glioma_crf(case, worsened_unary(case, kind))
+        crf = worsened(patient, kind).crf()
         solver = prepare(crf, compact=True)
         for setting in SETTINGS:
             volumes = sampled_volumes_ml(
                 crf, solver, setting.fields(), samples=samples, iterations=ITERATIONS, seed=SEED
             )
-            yield list(_rows(case, kind, setting, volumes))
+            yield list(_rows(patient, kind, setting, volumes))
 
 
 def _rows(
-    case: Case, kind: str, setting: FieldSetting, volumes: NDArray[np.float64]
+    patient: Patient, kind: str, setting: TumourFields, volumes: NDArray[np.float64]
 ) -> Iterator[VolumeRow]:
     """Yield a row for every region that the patient has; ``volumes`` is (S, L) in ml."""
     for region, labels in REGIONS.items():
-        truth = region_ml(case, region)
+        truth = region_ml(patient, region)
         if truth > 0:
             sampled = volumes[:, list(labels)].sum(axis=1)  # (S,)
-            yield _row(case.name, kind, region, setting, truth, sampled)
+            yield _row(patient.name, kind, region, setting, truth, sampled)
 
 
 def _row(
     patient: str,
     kind: str,
     region: str,
-    setting: FieldSetting,
+    setting: TumourFields,
     truth: float,
     sampled: NDArray[np.float64],
 ) -> VolumeRow:
@@ -244,8 +230,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     return str(value)
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_open(path) as file:
-        file.write(text.encode())

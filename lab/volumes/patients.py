@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.model import unary_from_probabilities
+from lab.patients import GLIOMA_REGIONS, Patient, labelled_case
+from perturb_mpm.files import SCHEMES, InputError, Source, label_indices, read_volume
 
 DATASET = "brats2021_2mm"
 SEQUENCES = ("t1", "t1ce", "t2", "flair")
-
-# What a value of the file becomes: 0 background, 1 core, 2 oedema, 3 enhancing.
-BRATS_2021 = {0: 0, 1: 1, 2: 2, 4: 3}
-N_LABELS = 4
-
-REGIONS = {"whole tumour": (1, 2, 3), "core": (1, 3), "enhancing": (3,)}
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One patient."""
-
-    name: str
-    images: NDArray[np.float32]  # (4, *spatial)
-    labels: NDArray[np.uint8]  # (*spatial), 0 to 3
-    mask: NDArray[np.bool_]  # (*spatial): the brain, where any sequence is not zero
-    spacing: tuple[float, ...]  # mm
-
-    @property
-    def voxel_ml(self) -> float:
-        """The volume of a voxel."""
-        return float(np.prod(self.spacing)) / 1000.0
+SCHEME = SCHEMES["brats2021"]
+REGIONS = GLIOMA_REGIONS
 
 
 def patient_folders(data: str | Path) -> list[Path]:
@@ -44,57 +24,29 @@ def patient_folders(data: str | Path) -> list[Path]:
         root = root / DATASET
     folders = sorted(path.parent for path in root.glob("*/*_seg.nii.gz"))
     if not folders:
-        raise FileNotFoundError(
-            f"data must hold folders PATIENT/PATIENT_seg.nii.gz, or a folder {DATASET} of them, "
+        raise InputError(
+            f"`data` must hold folders PATIENT/PATIENT_seg.nii.gz, or a folder {DATASET} of them, "
             f"got {root}, which has none"
         )
     return folders
 
 
-def read_case(folder: Path) -> Case:
-    """Read a patient's sequences and labels."""
+def read_patient(folder: Path) -> Patient:
+    """Read a patient's sequences and labels; the brain is where any sequence is not zero."""
     name = folder.name
-    images = np.stack(
-        [_read(folder / f"{name}_{sequence}.nii.gz")[0] for sequence in SEQUENCES]
-    ).astype(np.float32)
-    values, spacing = _read(folder / f"{name}_seg.nii.gz")
-    return Case(
-        name=name,
-        images=images,
-        labels=from_brats_2021(values),
-        mask=(images != 0).any(axis=0),
-        spacing=spacing,
-    )
+    images = {
+        sequence: read_volume(Source("data", folder / f"{name}_{sequence}.nii.gz")).voxels
+        for sequence in SEQUENCES
+    }
+    expert = read_volume(Source("data", folder / f"{name}_seg.nii.gz"))
+    truth = label_indices(expert.voxels, SCHEME, expert.source, ": other years number them anew")
+    mask = np.any([image != 0 for image in images.values()], axis=0)
+    return Patient(name, labelled_case(images, mask, truth, SCHEME, expert.geometry.affine))
 
 
-def from_brats_2021(values: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Return the labels 0 to 3 of a BraTS 2021 label map; a value it does not have is refused."""
-    labels = np.zeros(values.shape, dtype=np.uint8)
-    known = np.zeros(values.shape, dtype=bool)
-    for value, label in BRATS_2021.items():
-        here = values == value
-        labels[here] = label
-        known |= here
-    if not known.all():
-        raise ValueError(
-            f"labels must be those of BraTS 2021, {list(BRATS_2021)}, got {values[~known][0]}: "
-            "other years number them otherwise"
-        )
-    return labels
-
-
-def region_ml(case: Case, region: str) -> float:
+def region_ml(patient: Patient, region: str) -> float:
     """Return the volume of a region by the expert's labels, inside the brain."""
-    inside = np.isin(case.labels, REGIONS[region]) & case.mask
-    return float(np.count_nonzero(inside)) * case.voxel_ml
-
-
-def _read(path: Path) -> tuple[NDArray[np.generic], tuple[float, ...]]:
-    import nibabel as nib
-
-    image = nib.Nifti1Image.from_filename(path)
-    edges = np.linalg.norm(np.asarray(image.affine)[:3, :3], axis=0)  # (3,), mm
-    return np.asarray(image.dataobj), tuple(float(edge) for edge in edges)
+    return patient.volume_ml(patient.labels, REGIONS[region])
 
 
 KINDS = ("blurred", "shifted", "eroded")
@@ -107,16 +59,14 @@ INDIFFERENCE = 0.02
 _OWN_LABEL = {"whole tumour": 2, "core": 1, "enhancing": 3}
 
 
-def worsened_unary(case: Case, kind: str) -> NDArray[np.float32]:
-    """Return the energies (L, *spatial) of one kind of unaries."""
+def worsened(patient: Patient, kind: str) -> Patient:
+    """Return the patient with one kind of wrong probabilities."""
+    labels, spacing = patient.truth, patient.grid.spacing
     if kind == "shifted":
-        labels = shifted(case.labels, case.spacing, SHIFT_MM)
+        labels = shifted(labels, spacing, SHIFT_MM)
     elif kind == "eroded":
-        labels = eroded(case.labels, case.spacing, EROSION_MM)
-    else:
-        labels = case.labels
-    energies: NDArray[np.float32] = unary_from_probabilities(blurred(labels, case.spacing))
-    return energies
+        labels = eroded(labels, spacing, EROSION_MM)
+    return patient.with_probabilities(patient.grid.gather(blurred(labels, spacing)).T)
 
 
 def blurred(labels: NDArray[np.uint8], spacing: Sequence[float]) -> NDArray[np.float32]:
@@ -124,11 +74,11 @@ def blurred(labels: NDArray[np.uint8], spacing: Sequence[float]) -> NDArray[np.f
     from scipy.ndimage import gaussian_filter
 
     sigma = [BLUR_MM / size for size in spacing]
-    soft = np.empty((N_LABELS, *labels.shape), dtype=np.float32)
+    soft = np.empty((len(SCHEME), *labels.shape), dtype=np.float32)
     for label, share in enumerate(soft):
         gaussian_filter((labels == label).astype(np.float32), sigma, output=share)
     soft *= (1.0 - INDIFFERENCE) / soft.sum(axis=0)
-    soft += INDIFFERENCE / N_LABELS
+    soft += INDIFFERENCE / len(SCHEME)
     return soft
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.volumes.measuring import PAPER, SETTINGS, FieldSetting
-from lab.volumes.patients import INDIFFERENCE, KINDS, N_LABELS, REGIONS
+from lab.volumes.measuring import PAPER, SETTINGS, TumourFields
+from lab.volumes.patients import INDIFFERENCE, KINDS, REGIONS, SCHEME
 
 if TYPE_CHECKING:
     from lab.volumes.measuring import VolumeRow
@@ -69,7 +69,7 @@ def page(rows: Rows, *, iterations: int, seed: int, quick: bool = False) -> str:
         seed=seed,
         sure=1.0 - INDIFFERENCE,
         unsure=INDIFFERENCE,
-        preference=math.log1p((1.0 - INDIFFERENCE) * N_LABELS / INDIFFERENCE),
+        preference=math.log1p((1.0 - INDIFFERENCE) * len(SCHEME) / INDIFFERENCE),
         ideal=interval_coverage(samples),
         table=_table([("", rows)]),
         findings=findings(rows),
@@ -119,7 +119,7 @@ def _table(groups: Sequence[tuple[str, Rows]]) -> str:
     return "\n".join(lines)
 
 
-def _line(rows: Rows, setting: FieldSetting) -> str:
+def _line(rows: Rows, setting: TumourFields) -> str:
     regions = [[row for row in rows if row.region == region] for region in REGIONS]
     cv = [f"{_median(r.coefficient_of_variation for r in each):.3f}" for each in regions]
     width = [f"{_median(r.width_over_truth for r in each):.2f}" for each in regions]
@@ -130,7 +130,7 @@ def _line(rows: Rows, setting: FieldSetting) -> str:
     return f"| {setting.scale:g} | {length} | {cells} |"
 
 
-def _of(rows: Rows, setting: FieldSetting) -> list[VolumeRow]:
+def _of(rows: Rows, setting: TumourFields) -> list[VolumeRow]:
     return [
         row
         for row in rows

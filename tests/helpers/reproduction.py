@@ -1,6 +1,9 @@
+"""Small plans, with which the experiments take a second or so."""
+
 from __future__ import annotations
 
-from lab.synthetic.plan import Plan
+from lab.segmentation.plan import Amplitudes, SegmentationPlan
+from lab.synthetic.plan import SyntheticPlan
 
 RESULTS = {
     "reproduce-synthetic.csv",
@@ -9,8 +12,7 @@ RESULTS = {
     "reproduce-synthetic.md",
 }
 
-# A run of a second or so.
-TINY = Plan(
+TINY = SyntheticPlan(
     mode="tiny",
     voxels=(6, 9),
     draws=2,
@@ -22,4 +24,16 @@ TINY = Plan(
     map_samples=50,
     single_voxel_labels=(2, 3),
     single_voxel_samples=20_000,
+)
+
+TINY_SEGMENTATION = SegmentationPlan(
+    mode="tiny",
+    iterations=2,
+    phases=("weights",),
+    steps=1,
+    crop_mm=10.0,
+    samples=3,
+    amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0),),
+    phantoms=3,
+    phantom_mm=8.0,
 )

@@ -16,7 +16,7 @@ from lab.clinical.raters import compare_raters, rater_row, table
 from perturb_mpm.assess.scans import Scan, resection
 from perturb_mpm.biomarkers import wilcoxon_exact
 from perturb_mpm.cli import main
-from perturb_mpm.evaluation.rows import Row
+from perturb_mpm.evaluation import Measurement
 
 RNG = np.random.default_rng(5)
 
@@ -29,7 +29,7 @@ def operated(name: str, residual: float) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def experiment() -> biomarkers.Experiment:
+def results() -> biomarkers.BiomarkerResults:
     patients = [operated(f"p{i}", residual) for i, residual in enumerate(np.linspace(0, 5, 12))]
     found = {"noise": {str(p["name"]): p["found"] for p in patients}}
     references = {
@@ -38,18 +38,18 @@ def experiment() -> biomarkers.Experiment:
         "rater 2": {str(p["name"]): (20.0, p["truth"][1] + 1.2) for p in patients},  # type: ignore[index]
     }
     estimates = list(biomarkers._estimates(found, references))  # type: ignore[arg-type]
-    return biomarkers.Experiment(estimates, found, references, {})  # type: ignore[arg-type]
+    return biomarkers.BiomarkerResults(estimates, found, references, {})  # type: ignore[arg-type]
 
 
-def test_errors_keep_their_sign(experiment: biomarkers.Experiment) -> None:
-    errors = biomarkers.errors_of(experiment, "noise", "rtv_ml", "original", "rater 1")
+def test_errors_keep_their_sign(results: biomarkers.BiomarkerResults) -> None:
+    errors = biomarkers.errors_of(results, "noise", "rtv_ml", "original", "rater 1")
     assert errors == pytest.approx(np.ones(12))
-    errors = biomarkers.errors_of(experiment, "noise", "rtv_ml", "corrected", "rater 2")
+    errors = biomarkers.errors_of(results, "noise", "rtv_ml", "corrected", "rater 2")
     assert errors == pytest.approx(np.full(12, -1.0))
 
 
-def test_every_rater_is_tested(experiment: biomarkers.Experiment) -> None:
-    tests = biomarkers.error_tests(experiment)
+def test_every_rater_is_tested(results: biomarkers.BiomarkerResults) -> None:
+    tests = biomarkers.error_tests(results)
     assert len(tests) == 2 * 2 * 2  # two methods, two quantities, two raters
     closer = next(t for t in tests if (t.quantity, t.method) == ("rtv_ml", "corrected"))
     expected = wilcoxon_exact(np.ones(12), np.full(12, 0.2))
@@ -58,22 +58,22 @@ def test_every_rater_is_tested(experiment: biomarkers.Experiment) -> None:
     assert (closer.bias_before, closer.bias_after) == (pytest.approx(1.0), pytest.approx(0.2))
 
 
-def test_coverage_of_each_reference(experiment: biomarkers.Experiment) -> None:
-    covered = {(c.quantity, c.reference): c.share for c in biomarkers.interval_coverage(experiment)}
+def test_coverage_of_each_reference(results: biomarkers.BiomarkerResults) -> None:
+    covered = {(c.quantity, c.reference): c.share for c in biomarkers.interval_coverage(results)}
     assert covered["rtv_ml", "truth"] == 0  # samples lie 0.5 to 1.5 ml above
     assert covered["rtv_ml", "rater 2"] == 1  # and this rater draws 1.2 ml more
 
 
-def test_the_page_says_which_is_closer(experiment: biomarkers.Experiment) -> None:
+def test_the_page_says_which_is_closer(results: biomarkers.BiomarkerResults) -> None:
     text = biomarkers_page.page(
-        experiment,
-        biomarkers.error_tests(experiment),
-        biomarkers.interval_coverage(experiment),
+        results,
+        biomarkers.error_tests(results),
+        biomarkers.interval_coverage(results),
         "made up",
     )
     assert "Bonferroni, m = 4" in text
     assert "| noise | RTV, ml | 0.600 (median 0.600) | 0.600 (median 0.600)" in text
-    figure = biomarkers_page.boxplots(experiment, "noise", "rtv_ml")
+    figure = biomarkers_page.boxplots(results, "noise", "rtv_ml")
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == [
         "rater 1",
         "rater 2",
@@ -86,7 +86,7 @@ def test_estimators_are_compared_by_patient() -> None:
         for method, base in (("votes", 0.5), ("conditional", 0.8), ("mean_field", 0.8)):
             value = base + 0.01 * case
             rows += [
-                Row(str(case), method, "core", "dilated", metric, value)
+                Measurement(str(case), method, "core", "dilated", metric, value)
                 for metric in ("auroc", "auprc", "ece_region")
             ]
     found = quality.compare_estimators(quality.Quality(rows, {}, 12), ["core"])

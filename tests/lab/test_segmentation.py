@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helpers.reproduction import TINY_SEGMENTATION
 from lab.__main__ import main
 from lab.segmentation import left_out as experiment
 from lab.segmentation.left_out import HeldOutProbabilities
-from lab.segmentation.patients import Turn, load_turn, save_turn
+from lab.segmentation.patients import LeaveOneOut, LeftOut
 from lab.segmentation.run import reproduce_segmentation
-from lab.segmentation.segmentation_page import overlap_findings, table, volume_csv
+from lab.segmentation.segmentation_page import overlap_findings, patients_csv, volume_csv
 from lab.segmentation.summary import (
     FIELDS,
     calibration_rows,
@@ -31,10 +33,11 @@ from lab.segmentation.summary import (
     volume_scores,
     with_fields,
 )
-from perturb_mpm.files.nifti import save_nifti
+from lab.store import OtherSettingsError, PartStore
+from perturb_mpm.files import save_nifti
 from perturb_mpm.learning.fields import FieldSetting
 from perturb_mpm.segmenter.calibration import Calibration
-from perturb_mpm.segmenter.feature_store import TrainingCase
+from perturb_mpm.segmenter.feature_store import ReadScene
 
 METHODS = (
     "forest",
@@ -135,7 +138,7 @@ def test_volumes_by_hand() -> None:
 
 
 def test_tables_are_csv() -> None:
-    rows = list(csv.DictReader(io.StringIO(table(TURNS))))
+    rows = list(csv.DictReader(io.StringIO(patients_csv(TURNS))))
     assert len(rows) == 3 * (len(METHODS) + 1)
     assert rows[0] == {
         "patient": "a",
@@ -150,13 +153,43 @@ def test_tables_are_csv() -> None:
     assert volumes[0]["length_mm"] == "inf"
 
 
-def test_a_turn_survives_the_disk(tmp_path: Path) -> None:
-    shares = np.random.default_rng(0).dirichlet(np.ones(3), size=50).astype(np.float32)
-    save_turn(tmp_path / "a.npz", Turn("a", shares, shares[::-1], {"b": shares}))
-    found = load_turn(tmp_path / "a.npz", "a")
-    np.testing.assert_allclose(found.raw, shares, atol=2e-5)
-    np.testing.assert_allclose(found.probabilities, shares[::-1], atol=2e-5)
-    np.testing.assert_allclose(found.tuning["b"], shares, atol=2e-5)
+@pytest.fixture(autouse=True)
+def quick_is_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.segmentation.run.QUICK", TINY_SEGMENTATION)
+
+
+def left_out(said: NDArray[np.float32]) -> LeaveOneOut:
+    """Patients a, b and c, of whom a forest says the same in every turn."""
+
+    def turns(tests: Sequence[str]) -> Iterator[LeftOut]:
+        for test in tests:
+            yield LeftOut(test, said, said[::-1], {"other": said})
+
+    return LeaveOneOut({}, {}, "", "", {"seed": 0}, turns)
+
+
+def test_a_first_run_and_a_resumed_one_see_the_same_bits(tmp_path: Path) -> None:
+    said = np.random.default_rng(0).dirichlet(np.ones(3), size=50).astype(np.float32)
+    store = PartStore(tmp_path, {"seed": 0})
+    first = list(left_out(said).kept_turns(["b", "c"], store))
+    resumed = list(left_out(said / 2).kept_turns(["a", "b", "c"], store))
+    assert [turn.test for turn in resumed] == ["a", "b", "c"]
+    np.testing.assert_array_equal(resumed[0].raw, said / 2)  # grown in the second run
+    for turn in (*first, *resumed[1:]):
+        np.testing.assert_array_equal(turn.raw, said)
+        np.testing.assert_array_equal(turn.probabilities, said[::-1])
+        np.testing.assert_array_equal(turn.tuning["other"], said)
+
+
+def test_a_turn_of_another_forest_is_refused(tmp_path: Path) -> None:
+    said = np.full((4, 2), 0.5, dtype=np.float32)
+    list(left_out(said).kept_turns(["a"], PartStore(tmp_path / "one", {"seed": 0})))
+    other = PartStore(tmp_path / "other", {"seed": 1})
+    (tmp_path / "other" / "a.npz").write_bytes((tmp_path / "one" / "a.npz").read_bytes())
+    with pytest.raises(OtherSettingsError, match="a part of a run with other settings, a; name"):
+        list(left_out(said).kept_turns(["a"], other))
+    with pytest.raises(OtherSettingsError, match=r"`forests` must .* seed is 1 there and 2 now"):
+        PartStore(tmp_path / "other", {"seed": 2}, "forests")
 
 
 @pytest.mark.slow
@@ -175,14 +208,20 @@ def test_the_command_on_made_up_patients(
     dice = {(row["method"], row["region"]): row["mean_dice"] for row in found["overlap"]}
     assert dice["CRF, tuned for both", "whole tumour"] > 0.5
     # What is done is not done again: the measurements are read from the folder.
-    file = min((tmp_path / "out" / "turns").glob("*.json"))
+    file = min((tmp_path / "out" / "turns").glob("phantom*.json"))
     changed = json.loads(file.read_text())
-    changed["dice"]["forest"]["whole tumour"] = 0.0
+    changed["content"]["dice"]["forest"]["whole tumour"] = 0.0
     file.write_text(json.dumps(changed))
     assert call("--quick", "--quiet", "--json", "--output", str(tmp_path / "out")) == 0
     again = json.loads(capsys.readouterr().out)
     lower = {(row["method"], row["region"]): row["mean_dice"] for row in again["overlap"]}
     assert lower["forest", "whole tumour"] < dice["forest", "whole tumour"]
+    # Of another seed or plan they are not: each is refused in one line.
+    for arguments, words in ((["--quick", "--seed", "5"], "patients is"), ([], "patients is")):
+        assert call(*arguments, "--quiet", "--output", str(tmp_path / "out")) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("python -m lab: --output must be a folder for this run: ")
+        assert words in said
 
 
 def write_patients(folder: Path, count: int) -> dict[str, NDArray[np.uint8]]:
@@ -210,8 +249,8 @@ def test_patients_from_files_are_measured_where_they_are(
 ) -> None:
     maps = write_patients(tmp_path / "data", 3)
 
-    def answers(cases: Sequence[TrainingCase], n_labels: int, **options: Any) -> Iterator[Any]:
-        labels = {case.name: case.read().labels for case in cases}
+    def answers(cases: Mapping[str, ReadScene], n_labels: int, **options: Any) -> Iterator[Any]:
+        labels = {name: read().truth for name, read in cases.items()}
         said = {
             name: (0.7 * np.eye(n_labels)[x] + 0.3 / n_labels).astype(np.float32)
             for name, x in labels.items()
@@ -231,10 +270,20 @@ def test_patients_from_files_are_measured_where_they_are(
         assert found["truth_ml"]["whole tumour"] == pytest.approx((inside > 0).sum() * 0.064)
         assert found["truth_ml"]["enhancing"] == pytest.approx((inside == 4).sum() * 0.064)
         assert found["dice"]["forest"] == {"whole tumour": 1.0, "core": 1.0, "enhancing": 1.0}
-        assert len(found["fields"]) == 3
+        assert len(found["fields"]) == 2
         volumes = found["fields"][1]["volumes_ml"]["whole tumour"]
-        assert len(volumes) == 4
+        assert len(volumes) == 3
     assert "3 patients of data" in outcome.page
+    # Stopped after the forests and started again, it measures the same, bit for bit.
+    for file in (tmp_path / "out" / "turns").glob("P*.json"):
+        file.unlink()
+    monkeypatch.setattr(experiment, "held_out_probabilities", lambda *_, **_options: iter(()))
+    again = reproduce_segmentation(tmp_path / "data", tmp_path / "out", quick=True)
+    assert again.turns == outcome.turns
+    # Other data under the same names are not taken for these.
+    shutil.copy(tmp_path / "data/P0/P0_t1.nii.gz", tmp_path / "data/P0/P0_t2.nii.gz")
+    with pytest.raises(OtherSettingsError, match="data_sha256 is"):
+        reproduce_segmentation(tmp_path / "data", tmp_path / "out", quick=True)
     assert "trees that saw neither the patient they speak of" in outcome.page
 
 

@@ -9,12 +9,16 @@ import perturb_mpm as pm
 from helpers.oracle import softmax
 from lab.comparators import Enumeration
 from lab.synthetic import measuring as synthetic
-from lab.synthetic.measuring import Setting, errors, problem
+from lab.synthetic.measuring import KernelSetting, errors, problem
 from perturb_mpm.engines import prepare
 from perturb_mpm.engines.reference import kernel_matrix
 from perturb_mpm.noise.gumbel import gumbel
 
-SETTINGS = [Setting(1.0, 1.0, False), Setting(1.0, 0.7, True), Setting(3.0, 0.5, False)]
+SETTINGS = [
+    KernelSetting(1.0, 1.0, False),
+    KernelSetting(1.0, 0.7, True),
+    KernelSetting(3.0, 0.5, False),
+]
 DRAWS = range(20)
 
 
@@ -24,7 +28,7 @@ def exact(crf: pm.DenseCRF) -> np.ndarray:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("voxels", [6, 9, 12])
-def test_mean_field_is_that_of_the_package(voxels: int, setting: Setting) -> None:
+def test_mean_field_is_that_of_the_package(voxels: int, setting: KernelSetting) -> None:
     crf = problem(voxels, 3, setting)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pm.ConvergenceWarning)
@@ -33,7 +37,7 @@ def test_mean_field_is_that_of_the_package(voxels: int, setting: Setting) -> Non
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_votes_are_those_of_perturbed_mean_field(setting: Setting) -> None:
+def test_votes_are_those_of_perturbed_mean_field(setting: KernelSetting) -> None:
     crf = problem(9, 1, setting)
     solver = prepare(crf, "reference", batch=200)
     solver.load(crf.energies - gumbel(5, range(200), crf.grid.index, 2))
@@ -73,7 +77,7 @@ def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_coupling_votes_follow_the_unaries_and_conditional_is_exact() -> None:
-    crf = problem(12, 4, Setting(0.0, 1.0, False))
+    crf = problem(12, 4, KernelSetting(0.0, 1.0, False))
     truth = exact(crf)
     np.testing.assert_allclose(synthetic.conditional_marginals(crf, [1], 0)[0], truth, rtol=1e-12)
     frequencies = synthetic.votes(crf, [100_000], 0)[0] / 100_000
@@ -90,13 +94,31 @@ def test_errors_by_hand() -> None:
 @pytest.mark.parametrize(
     ("setting", "metric", "tolerance", "mean_field", "votes"),
     [
-        (Setting(1.0, 1.0, False), 1, 9e-3, (0.1863, 0.3045, 0.3408), (0.1350, 0.2177, 0.2933)),
-        (Setting(1.0, 0.7, True), 0, 2e-3, (0.0878, 0.0887, 0.0922), (0.0087, 0.0105, 0.0128)),
-        (Setting(1.0, 0.7, False), 0, 2e-3, (0.0082, 0.0097, 0.0112), (0.0122, 0.0143, 0.0173)),
+        (
+            KernelSetting(1.0, 1.0, False),
+            1,
+            9e-3,
+            (0.1863, 0.3045, 0.3408),
+            (0.1350, 0.2177, 0.2933),
+        ),
+        (
+            KernelSetting(1.0, 0.7, True),
+            0,
+            2e-3,
+            (0.0878, 0.0887, 0.0922),
+            (0.0087, 0.0105, 0.0128),
+        ),
+        (
+            KernelSetting(1.0, 0.7, False),
+            0,
+            2e-3,
+            (0.0082, 0.0097, 0.0112),
+            (0.0122, 0.0143, 0.0173),
+        ),
     ],
 )
 def test_the_known_table(
-    setting: Setting,
+    setting: KernelSetting,
     metric: int,
     tolerance: float,
     mean_field: tuple[float, ...],
@@ -120,7 +142,7 @@ def test_the_known_table(
 def test_the_conditional_estimator_halves_mean_fields_error(voxels: int) -> None:
     found = []
     for draw in DRAWS:
-        crf = problem(voxels, draw, Setting(1.0, 1.0, False))
+        crf = problem(voxels, draw, KernelSetting(1.0, 1.0, False))
         estimates = (
             synthetic.mean_field_marginals(crf),
             synthetic.conditional_marginals(crf, [50], draw)[0],

@@ -6,28 +6,19 @@ import pytest
 from helpers.reproduction import TINY
 from lab.synthetic import measuring as synthetic
 from lab.synthetic.claims import claims
-from lab.synthetic.measuring import Row, Setting, errors, problem, single_voxel
+from lab.synthetic.measuring import ErrorRow, KernelSetting, errors, problem, single_voxel
 from lab.synthetic.run import measured
-from lab.synthetic.summary import (
-    Summary,
-    beaten_in_map,
-    count,
-    listed,
-    paragraph,
-    power,
-    readings,
-    summarise,
-    table,
-)
+from lab.synthetic.summary import ErrorSummary, compared_in_map, readings, summarise
 from lab.synthetic.synthetic_page import page
+from lab.words import count, listed, markdown_table, paragraph, power
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[ErrorRow]:
     return measured(tmp_path_factory.mktemp("run"), TINY)
 
 
-def with_votes(rows: list[Row], factor: float) -> Summary:
+def with_votes(rows: list[ErrorRow], factor: float) -> ErrorSummary:
     """Make the errors of votes and conditional a multiple of those of mean field."""
     plain = {(*row[:6], row.draw): row for row in rows if row.estimator == "mean field"}
     changed = []
@@ -50,7 +41,7 @@ def with_votes(rows: list[Row], factor: float) -> Summary:
     ("factor", "verdict", "samples"), [(1.0, "holds", 10), (2.0, "does not hold", None)]
 )
 def test_verdicts_follow_the_numbers(
-    factor: float, verdict: str, samples: int | None, rows: list[Row]
+    factor: float, verdict: str, samples: int | None, rows: list[ErrorRow]
 ) -> None:
     summary = with_votes(rows, factor)
     found = readings(summary, TINY)
@@ -65,7 +56,7 @@ def test_verdicts_follow_the_numbers(
     assert "To use conditional, leave the self term out" in " ".join(text.split())
 
 
-def test_a_claim_that_starts_late_holds_for_some_sizes_only(rows: list[Row]) -> None:
+def test_a_claim_that_starts_late_holds_for_some_sizes_only(rows: list[ErrorRow]) -> None:
     late = [
         row._replace(total_variation=9.0)
         if (row.experiment, row.estimator, row.voxels, row.samples) == ("curves", "votes", 6, 50)
@@ -78,9 +69,9 @@ def test_a_claim_that_starts_late_holds_for_some_sizes_only(rows: list[Row]) -> 
     assert {reading.verdict for reading in found} == {"holds for N = 9"}
 
 
-def test_the_map_is_counted_over_all_grids(rows: list[Row]) -> None:
+def test_the_map_is_counted_over_all_grids(rows: list[ErrorRow]) -> None:
     better, worse = (
-        beaten_in_map(with_votes(rows, factor), TINY, "total_variation", "votes", self_term=True)
+        compared_in_map(with_votes(rows, factor), TINY, "total_variation", "votes", self_term=True)
         for factor in (1.0, 2.0)
     )
     assert (better.lower, better.points, better.largest_excess) == (8, 8, 0.0)
@@ -103,7 +94,7 @@ def test_the_printed_sign_fails_with_three_labels_and_not_with_two() -> None:
 
 
 def test_with_two_labels_the_printed_sign_has_the_same_law() -> None:
-    crf = problem(9, 0, Setting(1.0, 1.0, False))
+    crf = problem(9, 0, KernelSetting(1.0, 1.0, False))
     samples = 40_000
     one, other = (
         synthetic.votes(crf, [samples], 0, printed_sign=printed)[0] / samples
@@ -127,5 +118,5 @@ def test_words() -> None:
         "a, b and c",
     ]
     assert [count(1, "draw"), count(20, "draw")] == ["1 draw", "20 draws"]
-    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert markdown_table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
     assert max(len(line) for line in paragraph("word " * 100).splitlines()) <= 100

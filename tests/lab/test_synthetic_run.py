@@ -8,12 +8,12 @@ import pytest
 
 from helpers.reproduction import RESULTS, TINY
 from lab.store import OtherSettingsError, PartStore
-from lab.synthetic.plan import FULL, QUICK, Plan, parts_of
+from lab.synthetic.plan import FULL, QUICK, SyntheticPlan, parts_of
 from lab.synthetic.run import measured, reproduce_synthetic
 from lab.synthetic.summary import COLUMNS, csv_bytes, summarise
 
 
-def table(folder: Path, plan: Plan = TINY, seed: int = 0) -> bytes:
+def table(folder: Path, plan: SyntheticPlan = TINY, seed: int = 0) -> bytes:
     return csv_bytes(summarise(measured(folder, plan, seed)))
 
 
@@ -27,18 +27,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copied_parts(source: Path, target: Path, first: int) -> None:
     """Make a folder as a run leaves it that was stopped after its first parts."""
     (target / "parts").mkdir(parents=True)
-    names = ["settings.json", *(f"parts/{part.key}.json" for part in parts_of(TINY, 0)[:first])]
+    names = [
+        "parts/settings.json",
+        *(f"parts/{part.key}.json" for part in parts_of(TINY, 0)[:first]),
+    ]
     for name in names:
         (target / name).write_bytes((source / name).read_bytes())
 
 
 def test_a_run_leaves_its_results_and_its_parts(finished: Path) -> None:
-    assert set(os.listdir(finished)) == {*RESULTS, "parts", "settings.json"}
-    assert {f"{part.key}.json" for part in parts_of(TINY, 0)} == set(os.listdir(finished / "parts"))
+    assert set(os.listdir(finished)) == {*RESULTS, "parts"}
+    names = {f"{part.key}.json" for part in parts_of(TINY, 0)}
+    assert set(os.listdir(finished / "parts")) == {*names, "settings.json"}
 
 
 @pytest.mark.parametrize("plan", [TINY, QUICK, FULL])
-def test_every_part_has_a_name_of_its_own(plan: Plan) -> None:
+def test_every_part_has_a_name_of_its_own(plan: SyntheticPlan) -> None:
     parts = parts_of(plan, 0)
     assert len({part.key for part in parts}) == len(parts)
     assert all(part.cost > 0 for part in parts)
@@ -80,7 +84,7 @@ def test_a_run_stopped_after_any_part_goes_on_to_the_same_table(
 
     with pytest.raises(KeyboardInterrupt):
         measured(folder, TINY, 0, stop)
-    assert len(os.listdir(folder / "parts")) == done
+    assert len(os.listdir(folder / "parts")) == done + 1  # and the settings
     for part in parts_of(TINY, 0)[done + 1 :]:
         name = f"parts/{part.key}.json"
         (folder / name).write_bytes((finished / name).read_bytes())
@@ -93,17 +97,17 @@ def test_an_interrupted_run_does_only_what_is_missing(
     saved: list[str] = []
     save = PartStore.save
 
-    def counted(self: PartStore, key: str, rows: list) -> None:
+    def counted(self: PartStore, key: str, content: dict) -> None:
         if len(saved) == 9:
             raise KeyboardInterrupt
-        save(self, key, rows)
+        save(self, key, content)
         saved.append(key)
 
     monkeypatch.setattr(PartStore, "save", counted)
     with pytest.raises(KeyboardInterrupt):
         measured(tmp_path, TINY)
     first, saved[:] = list(saved), []
-    monkeypatch.setattr(PartStore, "save", lambda _self, key, _rows: saved.append(key))
+    monkeypatch.setattr(PartStore, "save", lambda _self, key, _content: saved.append(key))
     shares: list[float] = []
     rows = measured(tmp_path, TINY, 0, lambda done, total: shares.append(done / total))
     assert first + saved == [part.key for part in parts_of(TINY, 0)]
@@ -132,7 +136,7 @@ def test_a_damaged_part_is_measured_again(damage: bytes, finished: Path, tmp_pat
     ],
 )
 def test_a_folder_with_other_settings_is_refused_and_left_alone(
-    plan: Plan, seed: int, message: str, finished: Path
+    plan: SyntheticPlan, seed: int, message: str, finished: Path
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     with pytest.raises(OtherSettingsError, match="other settings") as problem:
@@ -142,6 +146,7 @@ def test_a_folder_with_other_settings_is_refused_and_left_alone(
 
 
 def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "settings.json").write_bytes(b"{")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "settings.json").write_bytes(b"{")
     with pytest.raises(OtherSettingsError, match="cannot be read as the settings of a run"):
         measured(tmp_path, TINY)

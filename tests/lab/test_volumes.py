@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -14,18 +15,17 @@ import pytest
 
 import perturb_mpm as pm
 from lab.__main__ import main
-from lab.volumes import patients as volume_cases
-from lab.volumes import patients as volume_unaries
+from lab.volumes import patients
 from lab.volumes.measuring import (
     PAPER,
     SETTINGS,
-    FieldSetting,
-    glioma_crf,
+    TumourFields,
     reproduce_volumes,
     sampled_volumes_ml,
 )
 from lab.volumes.volume_page import interval_coverage
 from perturb_mpm.engines import prepare
+from perturb_mpm.files import InputError
 from perturb_mpm.phantom import glioblastoma
 
 SPACING = (8.0, 8.0, 8.0)
@@ -42,9 +42,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         labels = np.array([0, 1, 2, 1, 4])[made.truth]
         if number == 1:
             labels[labels == 4] = 1
-        folder = root / volume_cases.DATASET / f"P{number}"
+        folder = root / patients.DATASET / f"P{number}"
         folder.mkdir(parents=True)
-        for sequence, image in zip(volume_cases.SEQUENCES, images):
+        for sequence, image in zip(patients.SEQUENCES, images):
             _save(folder / f"P{number}_{sequence}.nii.gz", image.astype(np.float32), affine)
         _save(folder / f"P{number}_seg.nii.gz", labels.astype(np.uint8), affine)
     return root
@@ -74,7 +74,7 @@ def test_the_command_writes_a_row_for_every_region_that_is_there(output: Path) -
     with (output / "volumes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     regions = 3 + 2  # of the two patients
-    assert len(rows) == regions * len(volume_unaries.KINDS) * len(SETTINGS)
+    assert len(rows) == regions * len(patients.KINDS) * len(SETTINGS)
     assert {row["field_length_mm"] for row in rows if row["field_scale"] == "0"} == {""}
     for row in rows:
         lower, upper, truth = (float(row[name]) for name in ("lower_ml", "upper_ml", "truth_ml"))
@@ -95,16 +95,16 @@ def test_fields_spread_the_volumes_of_the_table(output: Path) -> None:
     }
     assert 2 * cv["0"] < cv["1"] < cv["2"]
     text = (output / "volumes.md").read_text()
-    assert "reproduce volumes --quick`" in text
+    assert "`python -m lab volumes --quick`" in text
     assert f"{cv['0']:.1%}" in text
 
 
 def test_the_volumes_are_those_of_the_sampler(data: Path) -> None:
-    case = volume_cases.read_case(data / volume_cases.DATASET / "P0")
-    assert case.spacing == SPACING
-    crf = glioma_crf(case, volume_unaries.worsened_unary(case, "blurred"))
+    patient = patients.read_patient(data / patients.DATASET / "P0")
+    assert patient.case.geometry.spacing == SPACING
+    crf = patients.worsened(patient, "blurred").crf()
     solver = prepare(crf, compact=True, batch=2)
-    for setting in (PAPER, FieldSetting(1.0, 20.0)):
+    for setting in (PAPER, TumourFields(1.0, 20.0)):
         options = {"samples": 5, "iterations": 3, "seed": 4}
         ours = sampled_volumes_ml(crf, solver, setting.fields(), **options)
         theirs = pm.sample(crf, fields=setting.fields(), **options).volumes / 1000
@@ -115,37 +115,39 @@ def test_erosion_takes_a_voxel_off_each_of_the_nested_regions() -> None:
     labels = np.zeros((13, 13, 13), dtype=np.uint8)
     for edge, label in ((1, 2), (3, 1), (5, 3)):
         labels[edge:-edge, edge:-edge, edge:-edge] = label
-    left = volume_unaries.eroded(labels, (2.0, 2.0, 2.0), 2.0)
+    left = patients.eroded(labels, (2.0, 2.0, 2.0), 2.0)
     for edge, region in ((1, "whole tumour"), (3, "core"), (5, "enhancing")):
         expected = np.zeros(labels.shape, dtype=bool)
         expected[edge + 1 : -edge - 1, edge + 1 : -edge - 1, edge + 1 : -edge - 1] = True
-        np.testing.assert_array_equal(np.isin(left, volume_cases.REGIONS[region]), expected)
+        np.testing.assert_array_equal(np.isin(left, patients.REGIONS[region]), expected)
     # At 1 mm two voxels are lost, at 4 mm none.
-    assert (volume_unaries.eroded(labels, (1.0, 1.0, 1.0), 2.0) > 0).sum() == 7**3
-    np.testing.assert_array_equal(volume_unaries.eroded(labels, (4.0, 4.0, 4.0), 2.0), labels)
+    assert (patients.eroded(labels, (1.0, 1.0, 1.0), 2.0) > 0).sum() == 7**3
+    np.testing.assert_array_equal(patients.eroded(labels, (4.0, 4.0, 4.0), 2.0), labels)
 
 
 def test_a_shift_is_in_millimetres() -> None:
     labels = np.zeros((9, 2, 2), dtype=np.uint8)
     labels[3] = 2
-    assert volume_unaries.shifted(labels, (2.0, 1.0, 1.0), 4.0)[5].min() == 2
-    assert volume_unaries.shifted(labels, (1.0, 1.0, 1.0), 4.0)[7].min() == 2
+    assert patients.shifted(labels, (2.0, 1.0, 1.0), 4.0)[5].min() == 2
+    assert patients.shifted(labels, (1.0, 1.0, 1.0), 4.0)[7].min() == 2
 
 
 def test_blurred_probabilities_sum_to_one_and_keep_their_floor() -> None:
     labels = np.zeros((9, 9, 9), dtype=np.uint8)
     labels[4:, 4:, 4:] = 3
-    p = volume_unaries.blurred(labels, (2.0, 2.0, 2.0))
+    p = patients.blurred(labels, (2.0, 2.0, 2.0))
     np.testing.assert_allclose(p.sum(axis=0), 1, atol=1e-6)
     assert p.min() == pytest.approx(0.005, abs=1e-6)
     assert p[3, 8, 8, 8] > 0.95
 
 
-def test_labels_of_another_scheme_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"those of BraTS 2021, \[0, 1, 2, 4\], got 3: other years"
-    ):
-        volume_cases.from_brats_2021(np.array([0, 1, 3]))
+def test_labels_of_another_scheme_are_refused(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "P0"
+    shutil.copytree(data / patients.DATASET / "P0", folder)
+    labels = np.full(nib.load(folder / "P0_seg.nii.gz").shape, 3, dtype=np.uint8)
+    _save(folder / "P0_seg.nii.gz", labels, np.diag([-8.0, -8.0, 8.0, 1.0]))
+    with pytest.raises(InputError, match="label values 0, 1, 2, 4 alone, got 3: other years"):
+        patients.read_patient(folder)
 
 
 def test_the_coverage_of_an_interval_of_few_samples() -> None:
@@ -163,5 +165,5 @@ def test_a_folder_without_patients_is_refused(
     assert ending.value.code == 2
     assert "--data must hold folders PATIENT/PATIENT_seg.nii.gz" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    with pytest.raises(FileNotFoundError, match="data must hold folders"):
+    with pytest.raises(InputError, match="`data` must hold folders"):
         reproduce_volumes(tmp_path, tmp_path)

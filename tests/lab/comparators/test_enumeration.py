@@ -86,7 +86,7 @@ def test_rows_are_worked_on_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     crf, oracle = random_problem(4, (2, 4), 3)
     from lab.comparators import enumeration as states
 
-    monkeypatch.setattr(states, "_CHUNK", 100)
+    monkeypatch.setattr(states, "_ENERGIES_AT_ONCE", 100)
     found = Enumeration(crf)
     assert len(found._table.rows()) > 20
     assert found.log_z == pytest.approx(oracle.log_z(), rel=1e-12)
