@@ -191,10 +191,10 @@ def derived_names(paths: Sequence[Path], channels: dict[int, str] | None = None)
     files apart, and for a single file its whole name.
     """
     stems = [without_endings(path) for path in paths]
-    short = [_short(stem, channels or {}) for stem in stems]
+    short = [_sequence_name(stem, channels or {}) for stem in stems]
     if all(short) and len(set(short)) == len(short):
         return [name for name in short if name]
-    rest = [stem[_shared(stems) :].strip("_-. ") for stem in stems]
+    rest = [stem[_shared_prefix(stems) :].strip("_-. ") for stem in stems]
     for names in (rest, stems):
         if all(names) and len(set(names)) == len(names):
             return names
@@ -206,13 +206,13 @@ def without_endings(path: Path) -> str:
     return re.sub(r"(\.nii)?(\.gz)?$|\.npz$", "", path.name)
 
 
-def _shared(stems: Sequence[str]) -> int:
+def _shared_prefix(stems: Sequence[str]) -> int:
     """Return how many letters all names begin with."""
     same = (len(set(letters)) == 1 for letters in zip(*stems))
     return sum(1 for _ in itertools.takewhile(bool, same)) if len(stems) > 1 else 0
 
 
-def _short(stem: str, channels: dict[int, str]) -> str | None:
+def _sequence_name(stem: str, channels: dict[int, str]) -> str | None:
     channel = _CHANNEL.search(stem)
     if channel:
         return channels.get(int(channel[1]), channel[1])

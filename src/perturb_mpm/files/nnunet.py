@@ -37,7 +37,7 @@ class Dataset:
     digest: str  # SHA-256 of the file
 
     @property
-    def maps(self) -> int:
+    def map_count(self) -> int:
         """The number of maps that the model gives."""
         return len(self.labels) if self.regions is None else len(self.regions)
 
@@ -69,7 +69,7 @@ def read_npz(source: Source) -> tuple[NDArray[np.float32], str]:
         digest = sha256(file)
         try:
             with zipfile.ZipFile(file) as archive:
-                stored = _stored(source, archive)
+                stored = _probability_array(source, archive)
         except zipfile.BadZipFile as error:
             raise source.error(f"is no .npz file, or damaged ({error})") from error
     if stored.ndim != 4 or 0 in stored.shape or stored.dtype.kind not in "biuf":
@@ -173,7 +173,7 @@ def _regions(labels: dict[str, frozenset[int]], order: object) -> NestedRegions 
     return NestedRegions([Region(name, v, int(c)) for (name, v), c in zip(found, order)])
 
 
-def _stored(source: Source, archive: zipfile.ZipFile) -> np.ndarray:
+def _probability_array(source: Source, archive: zipfile.ZipFile) -> np.ndarray:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
     if "probabilities" not in names:
         hint = "predict with nnU-Net's option save_probabilities"

@@ -64,11 +64,11 @@ def distribution_from_maps(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return the distribution (L, X, Y, Z), and where there is none (X, Y, Z)."""
     values = maps.values
-    if dataset is not None and len(values) != dataset.maps:
+    if dataset is not None and len(values) != dataset.map_count:
         what = "labels" if dataset.regions is None else "regions"
         raise maps.source.error(
-            f"must have one map for each of the {dataset.maps} {what} of {dataset.source.path}, "
-            f"got {len(values)}"
+            f"must have one map for each of the {dataset.map_count} {what} of "
+            f"{dataset.source.path}, got {len(values)}"
         )
     nowhere = np.zeros(values.shape[1:], dtype=bool)
     if dataset is not None and dataset.regions is not None:
