@@ -21,6 +21,7 @@ from perturb_mpm.learning.fields import (
     log_volume,
     score,
 )
+from perturb_mpm.sampling import Sampling
 
 REGIONS = {"both": (1, 2), "second": (2,)}
 WIDE = FieldSetting(math.inf, 2.0, 1.0)
@@ -53,7 +54,7 @@ def test_a_setting_is_a_shared_field_and_one_for_each_label() -> None:
 def test_a_score_is_that_of_the_samples_of_pm_sample() -> None:
     crf, truth = blob(0, 0.0)
     solver = prepare(crf, compact=True)
-    found = score(crf, solver, truth, REGIONS, WIDE, samples=12, iterations=3, seed=5)
+    found = score(crf, solver, truth, REGIONS, WIDE, Sampling(samples=12, iterations=3, seed=5))
     posterior = pm.sample(crf, 12, 5, iterations=3, fields=WIDE.fields(3))
     np.testing.assert_allclose(found.volumes_ml, posterior.volumes / 1000.0)
     shares = (posterior.counts + 0.5) / (12 + 1.5)  # (L, X, Y)
@@ -73,7 +74,8 @@ def test_biased_unaries_ask_for_fields_and_unbiased_ones_for_less() -> None:
     cases = [blob(seed, shift) for seed, shift in enumerate((2.5, -2.5, 2.0, -2.0))]
     big = [(enlarged(crf), truth) for crf, truth in cases]
     crfs, truths = [crf for crf, _ in big], [truth for _, truth in big]
-    found = learn_fields(crfs, truths, REGIONS, settings=[WIDE], samples=24, iterations=3)
+    few = Sampling(samples=24, iterations=3)
+    found = learn_fields(crfs, truths, REGIONS, settings=[WIDE], sampling=few)
     assert found.setting == WIDE
     exact = [blob(seed, 0.0) for seed in range(3)]
     unbiased = learn_fields(
@@ -81,8 +83,7 @@ def test_biased_unaries_ask_for_fields_and_unbiased_ones_for_less() -> None:
         [truth for _, truth in exact],
         REGIONS,
         settings=[FieldSetting(math.inf, 6.0, 6.0)],
-        samples=24,
-        iterations=3,
+        sampling=few,
     )
     assert unbiased.setting == NO_FIELDS
     assert unbiased.fields == ()
@@ -129,7 +130,7 @@ def test_the_crps_of_a_normal_is_that_of_many_samples_of_it() -> None:
         ({"crfs": []}, "crfs and truths must be as many"),
         ({"truths": []}, "crfs and truths must be as many"),
         ({"truths": [np.full((24, 24), 7)]}, "truths must lie between 0 and 2"),
-        ({"samples": 1}, "samples must be at least 2"),
+        ({"sampling": Sampling(samples=1)}, "samples must be at least 2"),
     ],
 )
 def test_bad_input_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
-    dice,
     expected_calibration_error,
     fit_calibration,
     log_loss,
@@ -93,11 +93,6 @@ def test_calibration_error_by_hand() -> None:
     # Bins of 1/5: 0.9 twice (right once), 0.7 and 0.6 together (right once).
     wanted = (abs(1 - 1.8) + abs(1 - 1.3)) / 4
     assert expected_calibration_error(probabilities, labels, bins=5) == pytest.approx(wanted)
-
-
-def test_dice_by_hand() -> None:
-    assert dice(np.array([1, 1, 0, 0]) > 0, np.array([0, 1, 1, 1]) > 0) == pytest.approx(2 / 5)
-    assert np.isnan(dice(np.zeros(3, bool), np.zeros(3, bool)))
 
 
 def test_bad_calibrations_are_refused() -> None:

@@ -9,13 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.tiny_cohort import SEQUENCES, VALUES, make_patient, write_cohort, write_patient
-from perturb_mpm.files.case import SCHEMES, LabelScheme, labels_from_text
-from perturb_mpm.files.probabilities import label_indices
-from perturb_mpm.files.source import InputError, Source
+from helpers.tiny_cohort import AFFINE, SEQUENCES, VALUES, make_patient, write_cohort, write_patient
+from perturb_mpm.files import (
+    SCHEMES,
+    InputError,
+    LabelScheme,
+    Source,
+    label_indices,
+    labels_from_text,
+    save_nifti,
+)
 from perturb_mpm.segmenter.cases import (
     find_cases,
-    read_labelled,
+    read_scene,
     training_cases,
 )
 from perturb_mpm.segmenter.preprocessing import select_sequences, standard_name
@@ -83,17 +89,17 @@ def test_every_layout_gives_the_same_cases(brats: Path, tmp_path: Path, layout: 
     cases = find_cases(data, layout)
     names = [case.name.removeprefix("sub-") for case in cases]
     assert names == ["P0", "P1", "P2", "P3", "P4"]
-    found = read_labelled(cases[0], SEQUENCES, SCHEME)
+    found = read_scene(cases[0], SEQUENCES, SCHEME)
     images, labels = make_patient(0)
     inside = images["t1"] != 0
-    assert found.scene.sequences == SEQUENCES
-    assert found.labels.size == inside.sum()
+    assert found.sequences == SEQUENCES
+    assert found.truth.size == inside.sum()
     counts = [np.count_nonzero(labels[inside] == value) for value in VALUES]
-    assert np.bincount(found.labels, minlength=4).tolist() == counts
+    assert np.bincount(found.truth, minlength=4).tolist() == counts
     # The patient is stored with its right and front reversed, and the scene is not.
     t1c = images["t1c"][::-1, ::-1]
     order = np.argsort(t1c[t1c != 0])
-    assert np.array_equal(np.argsort(found.scene.images[1][found.scene.mask])[-50:], order[-50:])
+    assert np.array_equal(np.argsort(found.images[1][found.mask])[-50:], order[-50:])
 
 
 def test_a_missing_sequence_is_refused_before_anything_is_read(brats: Path, tmp_path: Path) -> None:
@@ -107,32 +113,48 @@ def test_a_missing_sequence_is_refused_before_anything_is_read(brats: Path, tmp_
 def test_another_label_scheme_is_refused(brats: Path) -> None:
     case = find_cases(brats, "brats")[0]
     with pytest.raises(InputError, match=r"must hold the label values 0, 1, 2, 3 alone, got 4"):
-        read_labelled(case, SEQUENCES, SCHEMES["brats2023"])
+        read_scene(case, SEQUENCES, SCHEMES["brats2023"])
 
 
 def test_labels_on_another_grid_are_refused(tmp_path: Path) -> None:
-    from perturb_mpm.files.nifti import save_nifti
-
     folder = write_patient(tmp_path, "P", 0)
     save_nifti(folder / "P_seg.nii.gz", np.zeros((18, 16, 14), np.uint8), np.eye(4))
     with pytest.raises(InputError, match=r"P_seg.nii.gz"):
-        read_labelled(find_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
+        read_scene(find_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
 
 
 def test_folders_without_cases_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="which has none"):
+    with pytest.raises(
+        InputError, match=r"cases in the layout brats, got .* without any"
+    ):
         find_cases(tmp_path, "brats")
-    with pytest.raises(InputError, match="--layout must be one of table, brats, nnunet, bids"):
+    with pytest.raises(InputError, match="`layout` must be one of table, brats, nnunet, bids"):
         find_cases(tmp_path, "tree")
     with pytest.raises(InputError, match="which is not"):
         find_cases(tmp_path / "nowhere", "brats")
     table = tmp_path / "cases.csv"
     table.write_text("case,t1\nP0,t1.nii.gz\n")
-    with pytest.raises(InputError, match="line 2 must have a case and its labels"):
+    with pytest.raises(InputError, match="labels"):
         find_cases(table, "table")
     table.write_text("case,t1,labels\nP0,a.nii,b.nii\nP0,c.nii,d.nii\n")
-    with pytest.raises(InputError, match="got P0 twice"):
+    with pytest.raises(InputError, match="line 3 must name another case than line 2, got P0"):
         find_cases(table, "table")
+
+
+def test_a_table_of_a_spreadsheet_is_read(brats: Path, tmp_path: Path) -> None:
+    """Spreadsheets begin their CSV files with a byte-order mark."""
+    table = as_table(brats, tmp_path)
+    plain = find_cases(table, "table")
+    table.write_text("\ufeff" + table.read_text(), encoding="utf-8")
+    assert find_cases(table, "table") == plain
+
+
+def test_an_image_without_contrast_is_refused_by_its_case(tmp_path: Path) -> None:
+    folder = write_patient(tmp_path, "P", 0)
+    flat = np.ones((18, 16, 14), dtype=np.float32)
+    save_nifti(folder / "P_t2.nii.gz", flat, AFFINE)
+    with pytest.raises(InputError, match="`data`: case P: images must vary inside the mask"):
+        read_scene(find_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
 
 
 def test_sequences_have_many_names() -> None:
@@ -161,5 +183,5 @@ def test_schemes_are_named_or_written_out() -> None:
 
 def test_values_become_indices() -> None:
     values = np.array([0, 4, 2, 1], dtype=np.float32)
-    found = label_indices(values, SCHEME, Source("--data", Path("seg.nii.gz")))
+    found = label_indices(values, SCHEME, Source("data", Path("seg.nii.gz")))
     assert found.tolist() == [0, 3, 2, 1]

@@ -16,12 +16,12 @@ from perturb_mpm.segmenter.features import (
     features_in_slabs,
     gradient_magnitude,
 )
-from perturb_mpm.segmenter.plane import Plane, midsagittal_plane
+from perturb_mpm.segmenter.plane import SagittalPlane, midsagittal_plane
 from perturb_mpm.segmenter.scene import Scene, Slab
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("t1", "t1c")
-MIDDLE = Plane((1.0, 0.0, 0.0), 9.0)
+MIDDLE = SagittalPlane((1.0, 0.0, 0.0), 9.0)
 
 
 def make_scene(shape: tuple[int, int, int] = (10, 9, 8), seed: int = 0) -> Scene:
@@ -146,7 +146,7 @@ def test_location_by_hand() -> None:
     mask = np.zeros((11, 13, 9), dtype=bool)
     mask[1:10, 1:12, 1:8] = True
     scene = Scene(NAMES, np.zeros((2, *mask.shape), np.float32), mask, (1.0, 1.0, 2.0))
-    flat = Scene(NAMES, scene.images, mask, scene.spacing, Plane((1.0, 0.0, 0.0), 5.0))
+    flat = Scene(NAMES, scene.images, mask, scene.spacing, SagittalPlane((1.0, 0.0, 0.0), 5.0))
     found = columns(flat, "location")
     left, right, middle = (row_of(flat, voxel) for voxel in [(2, 6, 4), (8, 6, 4), (5, 6, 4)])
     assert found["lateral_share"][left] == found["lateral_share"][right] == pytest.approx(3 / 4)
@@ -170,7 +170,7 @@ def test_boxes_are_means_at_a_distance_and_left_mirrors_right() -> None:
     half = rng.normal(size=(1, 15, 15, 15)).astype(np.float32)
     images = np.concatenate([half, rng.normal(size=(1, 1, 15, 15)), half[:, ::-1]], axis=1)
     mask = np.ones(shape, dtype=bool)
-    plane = Plane((1.0, 0.0, 0.0), 30.0)
+    plane = SagittalPlane((1.0, 0.0, 0.0), 30.0)
     scene = Scene(("t1",), images.astype(np.float32), mask, (2.0, 2.0, 2.0), plane)
     found = columns(scene, "boxes")
     left, right = row_of(scene, (13, 7, 7)), row_of(scene, (17, 7, 7))
@@ -219,7 +219,7 @@ def test_the_plane_of_a_turned_brain_is_found() -> None:
     from scipy.ndimage import gaussian_filter
 
     shape = (40, 44, 30)
-    truth = Plane((np.cos(0.12), np.sin(0.12), 0.0), 40.0)
+    truth = SagittalPlane((np.cos(0.12), np.sin(0.12), 0.0), 40.0)
     position = np.argwhere(np.ones(shape)) * 2.0
     across = truth.distance(position)
     ahead = position @ np.array([-np.sin(0.12), np.cos(0.12), 0.0]) - 40.0
@@ -240,7 +240,7 @@ def test_the_plane_of_a_turned_brain_is_found() -> None:
 
 
 def test_mirroring_twice_is_nothing() -> None:
-    plane = Plane((0.6, 0.8, 0.0), 3.0)
+    plane = SagittalPlane((0.6, 0.8, 0.0), 3.0)
     points = np.random.default_rng(0).normal(size=(5, 3))
     assert np.allclose(plane.mirrored(plane.mirrored(points)), points)
     assert np.allclose(plane.distance(plane.mirrored(points)), -plane.distance(points))

@@ -51,13 +51,14 @@ def test_orientation_does_not_matter_and_is_put_back(
     affine[:3, :3] = 0
     for own, (world, sign) in enumerate(zip(order, signs)):
         affine[world, own] = sign * AFFINE[world, world]
-    prepared = prepare(stored, affine)
+    inside = stored["t1"] != 0
+    truth = np.random.default_rng(1).integers(0, 4, size=inside.shape, dtype=np.uint8)
+    prepared = prepare(stored, affine, truth=truth)
     assert prepared.scene.spacing == reference.scene.spacing
     assert np.array_equal(prepared.scene.images, reference.scene.images)
-    values = prepared.inside(stored["t1"])[np.newaxis].astype(np.float32)
-    restored = prepared.restore(values, [-1.0])[0]
-    inside = stored["t1"] != 0
-    assert np.array_equal(restored[inside], stored["t1"][inside].astype(np.float32))
+    assert prepared.scene.truth is not None
+    restored = prepared.restore(prepared.scene.truth[np.newaxis].astype(np.float32), [-1.0])[0]
+    assert np.array_equal(restored[inside], truth[inside])
     assert (restored[~inside] == -1).all()
 
 

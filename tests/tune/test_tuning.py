@@ -12,17 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from perturb_mpm.cli import main
-from perturb_mpm.files.case import Case, LabelScheme
-from perturb_mpm.files.geometry import geometry_from_affine
-from perturb_mpm.files.nifti import save_nifti
-from perturb_mpm.files.source import InputError
+from perturb_mpm.files import Case, InputError, LabelScheme, geometry_from_affine, save_nifti
 from perturb_mpm.learning.learner import learn
 from perturb_mpm.learning.objectives import OBJECTIVES
 from perturb_mpm.learning.parameters import KernelChange, Parameters
 from perturb_mpm.run.model import build_crf
 from perturb_mpm.run.settings import KernelSettings, RunSettings, read_settings
-from perturb_mpm.segmenter.cases import find_cases
-from perturb_mpm.segmenter.model import SegmenterModel
+from perturb_mpm.segmenter import Calibration, Ensemble, SegmenterModel, find_cases
+from perturb_mpm.tune import tuning
 from perturb_mpm.tune.cases import cases_of_model
 from perturb_mpm.tune.tuning import WORDS, deal, tuned_settings, write_convergence
 
@@ -114,7 +111,7 @@ def call(arguments: list[str]) -> object:
 def arguments(folder: Path, table: Path, *more: str) -> list[str]:
     return [
         *("tune", "--data", str(table), "--layout", "table"),
-        *("--labels", "0:background,1:rim,2:core"),
+        *("--labels", "0:background", "1:rim", "2:core"),
         *("--probabilities", str(folder / "probabilities"), "--output", str(folder / "out")),
         *more,
     ]
@@ -149,6 +146,7 @@ def test_the_table_shows_both_ious(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "IoU of cases that were left out" in shown.out
     assert "untuned" in shown.out
     assert "cross-validating, fold 2 of 2" in shown.err
+    assert "reading the cases: 2 of 2" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -157,8 +155,13 @@ def test_the_table_shows_both_ious(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--folds", "4"], "--folds must be at most the number of cases, 2, got 4"),
         (["--folds", "1"], "--folds must be at least 2, got 1"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
-        (["--strength", "-1"], "--strength and --crop-mm must not be negative"),
-        (["--model", "m.skops"], "either --probabilities or --model"),
+        (["--strength", "-1"], "--strength must be at least 0, got -1"),
+        (["--crop-mm", "-1"], "--crop-mm must be at least 0, got -1"),
+        (["--fields", "1"], "--fields must be at least 2, got 1"),
+        (["--fields", "5000000000"], "--fields must be at most 10000000, got 5000000000"),
+        (["--iterations", "1000000000"], "--iterations must be at most 100000, got 1000000000"),
+        (["--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--model", "m.npz"], "either --probabilities or --model"),
         (["--settings", "nothing.toml"], "--settings nothing.toml cannot be read"),
     ],
 )
@@ -179,53 +182,95 @@ def test_a_missing_file_of_probabilities_is_named(
     assert "--probabilities must hold p1.nii.gz" in capsys.readouterr().err
 
 
-class Oracle:
-    """A stand-in for a trained model: its trees of a fold say label 1, all trees label 2."""
+class Sure:
+    """Trees that say the same label of every voxel."""
 
-    sequences = ("t1", "t2")
-    labels = LabelScheme((0, 1, 2), ("background", "rim", "core"))
-    folds = (("p0",), ("q",))
+    count = 1
+    importances = np.ones(1)
 
-    def fold_of(self, name: str) -> int:
-        return next(fold for fold, names in enumerate(self.folds) if name in names)
+    def __init__(self, label: int) -> None:
+        self.label = label
 
-    @property
-    def ensemble(self) -> Oracle:
-        return self
-
-    @property
-    def calibration(self) -> Oracle:
-        return self
-
-    def predict(self, table: NDArray[Any], fold: int | None) -> NDArray[np.float32]:
-        answers = np.zeros((len(table), 3), dtype=np.float32)
-        answers[:, 2 if fold is None else 1] = 1.0
-        return answers
-
-    def apply(self, answers: NDArray[np.float32]) -> NDArray[np.float32]:
-        return answers
+    def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
+        return np.eye(n_labels, dtype=np.float32)[np.full(len(features), self.label)]
 
 
 def test_a_model_answers_its_own_cases_by_trees_that_never_saw_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SegmenterModel, "load", staticmethod(lambda _path: Oracle()))
+    labels = LabelScheme((0, 1, 2), ("background", "rim", "core"))
+    ensemble = Ensemble(3, (("p0",), ("q",)), (Sure(1), Sure(2)), (0.3, 0.3, 0.4))
+    model = SegmenterModel(("t1", "t2"), labels, ensemble, Calibration((1.0, 1.0, 1.0)))
+    monkeypatch.setattr(SegmenterModel, "load", staticmethod(lambda _path: model))
     files = find_cases(write_cases(tmp_path, 2), "table")
-    heard: list[str] = []
-    found = cases_of_model(files, tmp_path / "model.skops", Oracle.labels, heard.append)
-    assert heard == ["classifying p0", "classifying p1"]
-    assert [case.name for case in found] == ["p0", "p1"]
-    assert (found[0].case.probabilities[1] == 1).all()  # of fold 0
-    assert (found[1].case.probabilities[2] == 1).all()  # a case the model does not know
-    np.testing.assert_array_equal(found[1].truth, made_up(1)[2])
+    found = cases_of_model(files, tmp_path / "model.npz", labels)
+    assert list(found) == ["p0", "p1"]
+    assert (found["p0"].probabilities[1] > 0.99).all()  # of the trees without fold 0
+    assert (abs(found["p1"].probabilities[1:] - 0.5) < 0.01).all()  # a case it does not know
+    assert found["p1"].truth is not None
+    np.testing.assert_array_equal(found["p1"].truth, made_up(1)[2])
     other = LabelScheme((0, 1, 4), ("background", "rim", "core"))
     with pytest.raises(InputError, match="must be trained on the label values 0, 1, 4"):
-        cases_of_model(files, tmp_path / "model.skops", other, heard.append)
+        cases_of_model(files, tmp_path / "model.npz", other)
+
+
+def test_tuning_follows_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine, accuracy, iterations and the law of sampling are the file's, at every step."""
+    heard: dict[str, list[Any]] = {"mean field": [], "filters": [], "fields": []}
+
+    def noted(name: str, function: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            heard[name].append((args, options))
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(tuning, "mean_field", noted("mean field", tuning.mean_field))
+    monkeypatch.setattr(tuning, "filter_maker", noted("filters", tuning.filter_maker))
+    monkeypatch.setattr(tuning, "learn_fields", noted("fields", tuning.learn_fields))
+    (tmp_path / "start.toml").write_text(
+        '[sampling]\niterations = 2\nseed = 9\nestimator = "conditional"\nnoise_scale = 0.25\n'
+        '[compute]\nengine = "cpu"\naccuracy = "plain"\nthreads = 2\n'
+        '[[kernels]]\nkind = "spatial"\nsigma_space = 3.0\n'
+    )
+    table = write_cases(tmp_path, 2)
+    options = ["--settings", str(tmp_path / "start.toml"), "--phases", "unary", "--steps", "1"]
+    options += ["--folds", "2", "--fields", "2", "--threads", "1", "--quiet"]
+    assert call(arguments(tmp_path, table, *options)) == 0
+    assert len(heard["mean field"]) == 4
+    for args, options_heard in heard["mean field"]:
+        assert args[1] == 2
+        assert options_heard["engine"] == "cpu"
+        assert options_heard["accuracy"] == "plain"
+    [(args, _)] = heard["filters"]
+    assert args[1:] == ("cpu", "plain", 1)
+    [(_, options_heard)] = heard["fields"]
+    sampling, compute = options_heard["sampling"], options_heard["compute"]
+    assert (sampling.samples, sampling.iterations, sampling.seed) == (2, 2, 9)
+    assert (sampling.estimator, sampling.scale) == ("conditional", 0.25)
+    assert (compute.engine, compute.accuracy, compute.threads) == ("cpu", "plain", 1)
+    written = read_settings(tmp_path / "out" / "settings.toml")
+    assert written.sampling.iterations == 2
+    assert written.compute.threads == 2  # the file's: this machine's are no part of what is learned
+
+
+def test_settings_that_cannot_be_learned_with_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_cases(tmp_path, 2)
+    settings = tmp_path / "start.toml"
+    for text, words in (
+        ('[compute]\naccuracy = "exact"\n', '--settings: accuracy "exact" cannot be learned with'),
+        ("[sampling]\niterations = 0\n", "--iterations must be at least 1"),
+    ):
+        settings.write_text(text)
+        assert call(arguments(tmp_path, table, "--folds", "2", "--settings", str(settings))) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_folds_are_dealt_in_turn() -> None:
     assert deal(5, 2) == [[0, 2, 4], [1, 3]]
-    with pytest.raises(ValueError, match="folds must be at most the number of cases, 2, got 3"):
+    with pytest.raises(ValueError, match="`folds` must be at most the number of cases, 2, got 3"):
         deal(2, 3)
 
 

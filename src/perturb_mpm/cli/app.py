@@ -50,7 +50,7 @@ app.command(
     help="Learn the CRF's settings on labelled cases; write a TOML file that run takes.",
     help_epilogue=(
         "Example:  perturb-mpm tune --data cases --layout brats --labels brats2021 "
-        "--model model.skops --output tuned"
+        "--model model.npz --output tuned"
     ),
 )
 app.command(
@@ -59,7 +59,7 @@ app.command(
     help="Train a segmenter on labelled cases; report how it does on patients it never saw.",
     help_epilogue=(
         "Example:  perturb-mpm train --data brats2021_2mm --layout brats --labels brats2021 "
-        "--output model.skops"
+        "--output model.npz"
     ),
 )
 app.command(

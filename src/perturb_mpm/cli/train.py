@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError
+from perturb_mpm.cli.console import UsageError, shown_progress
 
 if TYPE_CHECKING:
     from perturb_mpm.segmenter import EnsembleSettings, TrainingReport
 
 
 Flag = Annotated[bool, Parameter(negative="")]
-Tell = Callable[[str, int, int], None]
+Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
 
 
 def train(
     *,
     data: Path,
-    layout: str,
-    labels: str,
-    output: Path = Path("model.skops"),
-    sequences: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    layout: Literal["table", "brats", "nnunet", "bids"],
+    labels: Words,
+    output: Path = Path("model.npz"),
+    sequences: Words | None = None,
     folds: int = 10,
-    kind: Literal["boosted", "random"] = "boosted",
-    trees: int | None = None,
+    trees: int = 150,
     seed: int = 0,
     cache: Path | None = None,
+    threads: int | None = None,
     quiet: Flag = False,
     json: Flag = False,
 ) -> None:
@@ -47,52 +45,59 @@ def train(
     layout
         How the cases lie there: brats (P/P_t1ce.nii.gz, P/P_seg.nii.gz), nnunet, bids or table.
     labels
-        The scheme of the label maps: brats2021, brats2023, brats2024, or values and names such as
-        0:background,1:tumour. It is never guessed from the values.
+        The labels of the label maps: brats2021, brats2023, brats2024, or values and names such as
+        0:background 1:tumour. They are never guessed from the values.
     output
         The model file; the report is put beside it with the ending .report.json.
     sequences
         Which images to learn from, and in which order; t1 t1c t2 flair by default.
     folds
         Into how many parts patients are dealt; each part is judged by trees that never saw it.
-    kind
-        How trees are grown: boosted, one after the other on what the ones before got wrong; or
-        random, the paper's: side by side, each on its own draw of voxels and features.
     trees
-        How many are grown without each part: 24 random ones, or 150 rounds of boosting with one
-        for each label.
+        Rounds of boosting without each part; a round grows one tree for each label.
     seed
         The same cases and seed give the same model, byte for byte.
     cache
         A folder to keep features in, so that each case's are computed once and not twice: about
         0.5 GB a case at 1 mm, 70 MB at 2 mm. It is for one set of cases only.
+    threads
+        How many threads; all cores by default. They change no result.
     quiet
         Print nothing, and show no progress.
     json
         Print the report as JSON instead of a table.
     """
-    from perturb_mpm.files import InputError
-    from perturb_mpm.segmenter import training_settings
+    from perturb_mpm.files import labels_from_text
+    from perturb_mpm.segmenter import (
+        STANDARD,
+        find_cases,
+        standard_name,
+        train_segmenter,
+        training_cases,
+    )
     from perturb_mpm.storage import write_json
 
-    if folds < 3:
-        raise UsageError(f"--folds must be at least 3, got {folds}")
-    if trees is not None and trees < 1:
-        raise UsageError(f"--trees must be at least 1, got {trees}")
-    if seed < 0:
-        raise UsageError(f"--seed must not be negative, got {seed}")
+    settings = _settings(folds, trees, threads)
+    if not 0 <= seed < 1 << 64:
+        raise UsageError(f"--seed must lie between 0 and 2⁶⁴ − 1, got {seed}")
     if cache is not None and not cache.is_dir():
         raise UsageError(f"--cache must be a folder that is there, got {cache}")
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"--output must be a file in a folder that is there, got {output}")
-    try:
-        with _progress(quiet=quiet) as tell:
-            settings = training_settings(folds=folds, kind=kind, trees=trees)
-            model, report = _train(data, layout, labels, sequences, settings, seed, cache, tell)
-    except InputError as error:
-        raise UsageError(str(error)) from error
-    except ValueError as error:
-        raise UsageError(f"--data: {error}") from error
+    scheme = labels_from_text(labels)
+    wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD
+    cases = training_cases(find_cases(data, layout), wanted, scheme)
+    with shown_progress(quiet=quiet) as progress:
+        model, report = train_segmenter(
+            cases,
+            wanted,
+            scheme,
+            seed=seed,
+            settings=settings,
+            cache=cache,
+            threads=threads,
+            progress=progress,
+        )
     model.save(output)
     beside = output.with_suffix(".report.json")
     write_json(beside, asdict(report))
@@ -102,68 +107,39 @@ def train(
         _print(report, [output, beside])
 
 
-def _train(
-    data: Path,
-    layout: str,
-    labels: str,
-    sequences: list[str] | None,
-    settings: EnsembleSettings,
-    seed: int,
-    cache: Path | None,
-    tell: Tell,
-) -> tuple[Any, TrainingReport]:
-    from perturb_mpm.files import labels_from_text
-    from perturb_mpm.segmenter import (
-        STANDARD,
-        find_cases,
-        standard_name,
-        train_segmenter,
-        training_cases,
-    )
+def _settings(folds: int, trees: int, threads: int | None) -> EnsembleSettings:
+    """Return how to train, after checking every number."""
+    from perturb_mpm.engines import Compute
+    from perturb_mpm.segmenter import MOST_FOLDS, MOST_ROUNDS, Boosting, EnsembleSettings
 
-    scheme = labels_from_text([labels])
-    wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD
-    cases = training_cases(find_cases(data, layout), wanted, scheme)
-    return train_segmenter(
-        cases,
-        wanted,
-        scheme,
-        seed=seed,
-        settings=settings,
-        cache=cache,
-        progress=tell,
-    )
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """Show a bar on a terminal, and nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _what, _done, _total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )
+    for name, value, fewest, most in (
+        ("folds", folds, 3, MOST_FOLDS),
+        ("trees", trees, 1, MOST_ROUNDS),
+    ):
+        if not fewest <= value <= most:
+            limit = f"at least {fewest}" if value < fewest else f"at most {most}"
+            raise UsageError(f"--{name} must be {limit}, got {value}")
+    try:
+        Compute(threads=threads)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+    return EnsembleSettings(folds=folds, trees=Boosting(rounds=trees))
 
 
 def _print(report: TrainingReport, files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="Dice on patients that the trees never saw")
     table.add_column("case")
     for name in report.mean_dice:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     for case, row in report.dice.items():
-        table.add_row(case, *(_number(value) for value in row.values()))
+        table.add_row(Text(case), *(_number(value) for value in row.values()))
     table.add_section()
     table.add_row("mean", *(_number(value) for value in report.mean_dice.values()))
-    console = Console()
+    console = Console(markup=False, highlight=False, emoji=False)
     console.print(table)
     before, after = (report.calibration_error[when] for when in ("before", "after"))
     calibrated = (
@@ -172,7 +148,7 @@ def _print(report: TrainingReport, files: list[Path]) -> None:
     )
     used = "features used most: " + ", ".join(name for name, _ in report.best_features)
     for line in (calibrated, used, *(f"wrote {file}" for file in files)):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

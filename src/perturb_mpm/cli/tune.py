@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,14 +14,16 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
+    from perturb_mpm.files import Case, LabelScheme
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import RunSettings
-    from perturb_mpm.tune import Tuned, TuningCase, TuningOptions
+    from perturb_mpm.tune import Tuned, TuningOptions
 
 
 Flag = Annotated[bool, Parameter(negative="")]
 Objective = Literal["iou", "mean_iou", "log_likelihood", "both", "hamming"]
 Phase = Literal["unary", "weights", "compatibility", "bandwidths"]
+Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
 Phases = Annotated[tuple[Phase, ...], Parameter(consume_multiple=True, negative="")]
 
 SETTINGS_NAME = "settings.toml"
@@ -31,14 +34,14 @@ def tune(
     *,
     data: Path,
     layout: Literal["table", "brats", "nnunet", "bids"],
-    labels: str,
+    labels: Words,
     output: Path,
     probabilities: Path | None = None,
     model: Path | None = None,
     settings: Path | None = None,
     objective: Objective = "iou",
     phases: Phases = ("unary", "weights", "compatibility", "bandwidths"),
-    iterations: int = 10,
+    iterations: int | None = None,
     steps: int = 15,
     strength: float = 1e-3,
     crop_mm: float = 10.0,
@@ -58,8 +61,8 @@ def tune(
     layout
         How the cases lie in it.
     labels
-        The scheme of their label maps: brats2021, brats2023, brats2024, or values and names such
-        as 0:background,1:tumour. It is never guessed from the values.
+        The labels of their label maps: brats2021, brats2023, brats2024, or values and names such
+        as 0:background 1:tumour. They are never guessed from the values.
     output
         The folder to write settings.toml and convergence.png to; made where it is missing.
     probabilities
@@ -69,7 +72,8 @@ def tune(
         A model trained by perturb-mpm, instead; a case that it was trained on is answered by those
         of its trees that never saw it.
     settings
-        A TOML file to start from; else the defaults of run.
+        A TOML file to start from; else the defaults of run. Learning and cross-validation follow
+        its engine, accuracy and iterations, and --fields its law of sampling.
     objective
         iou for overlap, all cases pooled; mean_iou for overlap, every case counting alike;
         log_likelihood for calibrated marginals; both, the sum of these two; hamming for accuracy.
@@ -77,7 +81,8 @@ def tune(
         What is learned, in this order: unary (temperature and bias), weights, compatibility,
         bandwidths.
     iterations
-        Mean-field updates. What is learned holds for this many, and the TOML file says so.
+        Mean-field updates in place of those of --settings. What is learned holds for this many,
+        and the TOML file says so.
     steps
         The most steps of the optimiser in each phase.
     strength
@@ -92,35 +97,40 @@ def tune(
         Also learn smooth random fields, with so many samples for each setting tried: 32 is usual;
         0 learns none.
     threads
-        How many threads to use; else all cores.
+        How many threads in place of those of --settings; all cores by default.
     quiet
         Print nothing, and show no progress.
     json
         Print the result as JSON instead of a table.
     """
-    from perturb_mpm.files import InputError
+    from perturb_mpm.evaluation import default_regions
+    from perturb_mpm.files import labels_from_text
     from perturb_mpm.tune import TuningOptions
+    from perturb_mpm.tune import tune as tune_settings
 
-    options = TuningOptions(
-        objective=objective,
-        phases=phases,
-        steps=_at_least(steps, 1, "steps"),
-        strength=strength,
-        crop_mm=None if whole else crop_mm,
-        folds=_at_least(folds, 2, "folds"),
-        field_samples=_at_least(fields, 0, "fields"),
-        threads=threads,
-    )
-    if strength < 0 or crop_mm < 0:
-        raise UsageError("--strength and --crop-mm must not be negative")
-    start = _start(settings, _at_least(iterations, 1, "iterations"))
     try:
-        with shown_progress(quiet=quiet) as progress:
-            cases = _cases(data, layout, labels, probabilities, model, options, progress)
-            folder = prepare_folder(output)
-            tuned = _tuned(cases, start, options, progress)
-    except InputError as error:
+        options = TuningOptions(
+            objective=objective,
+            phases=phases,
+            steps=steps,
+            strength=strength,
+            crop_mm=None if whole else crop_mm,
+            folds=folds,
+            fields=fields,
+        )
+    except ValueError as error:
         raise UsageError(str(error)) from error
+    start = _start(settings)
+    changed = _changed(start, iterations, threads)
+    scheme = labels_from_text(labels)
+    with shown_progress(quiet=quiet) as progress:
+        cases = _cases(data, layout, scheme, probabilities, model, options, progress)
+        folder = prepare_folder(output)
+        regions = default_regions(scheme.names)
+        tuned = tune_settings(cases, changed, options, regions, progress)
+    # How many threads this machine had is no part of what was learned.
+    own = tuned.settings.changed(threads=start.compute.threads)
+    tuned = replace(tuned, settings=own)
     files = _write(folder, tuned, options)
     if json:
         _print_json(tuned, files)
@@ -128,63 +138,48 @@ def tune(
         _print_table(tuned, files)
 
 
-def _at_least(value: int, minimum: int, name: str) -> int:
-    if value < minimum:
-        raise UsageError(f"--{name} must be at least {minimum}, got {value}")
-    return value
-
-
-def _start(path: Path | None, iterations: int) -> RunSettings:
-
+def _start(path: Path | None) -> RunSettings:
     from perturb_mpm.run import RunSettings, read_settings
 
     try:
-        start = RunSettings() if path is None else read_settings(path)
+        return RunSettings() if path is None else read_settings(path)
     except ValueError as error:
         raise UsageError(f"--settings {error}") from error
-    return start.changed(iterations=iterations)
+
+
+def _changed(start: RunSettings, iterations: int | None, threads: int | None) -> RunSettings:
+    """Return the settings with what was given on the command line."""
+    values = {"iterations": iterations, "threads": threads}
+    try:
+        return start.changed(**{name: value for name, value in values.items() if value is not None})
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
 
 
 def _cases(
     data: Path,
     layout: str,
-    labels: str,
+    scheme: LabelScheme,
     probabilities: Path | None,
     model: Path | None,
     options: TuningOptions,
     progress: StagedProgress,
-) -> list[TuningCase]:
-    from perturb_mpm.files import labels_from_text
+) -> dict[str, Case]:
     from perturb_mpm.segmenter import common_sequences, find_cases
     from perturb_mpm.tune import cases_of_model, cases_with_probabilities
 
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
-    scheme = labels_from_text([labels])
     files = find_cases(data, layout)
     if len(files) < options.folds:
         raise UsageError(
             f"--folds must be at most the number of cases, {len(files)}, got {options.folds}"
         )
-    progress.stage("reading the cases")
     if model is not None:
-        return cases_of_model(files, model, scheme, progress.stage)
+        return cases_of_model(files, model, scheme, progress)
     if probabilities is None or not probabilities.is_dir():
         raise UsageError(f"--probabilities must be a folder, got {probabilities}")
-    return cases_with_probabilities(files, probabilities, common_sequences(files), scheme)
-
-
-def _tuned(
-    cases: list[TuningCase], start: RunSettings, options: TuningOptions, progress: StagedProgress
-) -> Tuned:
-    from perturb_mpm.evaluation import default_regions
-    from perturb_mpm.tune import tune as tuned
-
-    regions = default_regions(cases[0].case.labels.names)
-    try:
-        return tuned(cases, start, options, regions, progress.stage)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    return cases_with_probabilities(files, probabilities, common_sequences(files), scheme, progress)
 
 
 def _write(folder: Path, tuned: Tuned, options: TuningOptions) -> list[Path]:
@@ -228,17 +223,18 @@ def _print_table(tuned: Tuned, files: list[Path]) -> None:
     """Print the cross-validated IoU of every label before and after, and what was written."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="IoU of cases that were left out")
     table.add_column("label")
     for heading in ("untuned", "tuned"):
         table.add_column(heading, justify="right")
     for gain in tuned.gains:
-        table.add_row(gain.label, _cell(gain.untuned_iou), _cell(gain.tuned_iou))
-    console = Console()
-    console.print(table, highlight=False)
+        table.add_row(Text(gain.label), _cell(gain.untuned_iou), _cell(gain.tuned_iou))
+    console = Console(markup=False, highlight=False, emoji=False)
+    console.print(table)
     for file in files:
-        console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {file}", soft_wrap=True)
 
 
 def _known(value: float) -> float | None:

@@ -10,18 +10,21 @@ a table of cases and settings, choosing without a case is arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.biomarkers import crps
-from perturb_mpm.engines import Accuracy, Engine, Solver, prepare
+from perturb_mpm.engines import FRACTION_BITS, Compute, Solver, prepare_with
 from perturb_mpm.learning.problem import true_labels
 from perturb_mpm.model import DenseCRF
-from perturb_mpm.noise import Field, Perturbation
+from perturb_mpm.noise import Field
+from perturb_mpm.posterior import Tally
+from perturb_mpm.progress import Progress
+from perturb_mpm.sampling import Sampling
 
 # Volumes are compared as log(V + 1 ml): a region of 0 ml has a logarithm, and one of 0.1 ml that
 # is missed counts for little.
@@ -33,7 +36,6 @@ OFTEN_ENOUGH = 0.9
 SMOOTHING = 0.5
 
 Regions = Mapping[str, Sequence[int]]
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,8 @@ def learn_fields(
     regions: Regions,
     *,
     settings: Sequence[FieldSetting] = GRID,
-    samples: int = 32,
-    iterations: int = 10,
-    seed: int = 0,
-    engine: Engine = "auto",
-    accuracy: Accuracy = "calibrated",
-    threads: int | None = None,
+    sampling: Sampling | None = None,
+    compute: Compute | None = None,
     progress: Progress | None = None,
 ) -> LearnedFields:
     """Choose the amplitudes and the length of random fields on labelled cases.
@@ -110,13 +108,15 @@ def learn_fields(
         The labels of each region whose volume matters, by name.
     settings
         What to choose from; ``NO_FIELDS`` is always scored beside them.
-    samples, iterations, seed
-        Of each case and setting.
-    engine, accuracy, threads
-        See ``perturb_mpm.engines.prepare``.
+    sampling
+        How each case is sampled under each setting, its own fields and ``until`` aside; 32 samples
+        where it is None.
+    compute
+        Where and how it is computed.
     progress
         Called with (cases scored, cases in all).
     """
+    sampling = Sampling(samples=32) if sampling is None else sampling
     volumes, labels = list(crfs), list(truths)
     if not volumes or len(volumes) != len(labels):
         raise ValueError(
@@ -124,12 +124,10 @@ def learn_fields(
         )
     scores = []
     for place, (crf, truth) in enumerate(zip(volumes, labels, strict=True)):
-        options = {"engine": engine, "accuracy": accuracy, "threads": threads}
-        solver = prepare(crf, compact=True, **options)  # type: ignore[arg-type]
-        drawing = {"samples": samples, "iterations": iterations, "seed": seed}
+        solver = prepare_with(crf, compute or Compute(), compact=True)
         scores.append(
             tuple(
-                score(crf, solver, truth, regions, setting, **drawing)
+                score(crf, solver, truth, regions, setting, sampling)
                 for setting in (NO_FIELDS, *settings)
             )
         )
@@ -145,16 +143,13 @@ def score(
     truth: ArrayLike,
     regions: Regions,
     setting: FieldSetting,
-    *,
-    samples: int = 32,
-    iterations: int = 10,
-    seed: int = 0,
+    sampling: Sampling,
 ) -> FieldScore:
     """Sample a case under one setting; ``solver`` is that of the CRF, the same for all settings."""
-    samples = checks.integer(samples, "samples", minimum=2)
+    checks.integer(sampling.samples, "samples", minimum=2)
     x = true_labels(crf, truth)  # (N,)
-    counts, sizes = draw_votes(crf, solver, setting, samples, iterations, seed)
-    return score_votes(crf, x, regions, setting, counts, sizes)
+    votes, sizes = draw_votes(crf, solver, setting, sampling)
+    return score_votes(crf, x, regions, setting, votes, sizes)
 
 
 def score_votes(
@@ -162,7 +157,7 @@ def score_votes(
     x: NDArray[np.int64],
     regions: Regions,
     setting: FieldSetting,
-    counts: NDArray[np.int64],
+    counts: NDArray[np.int64] | NDArray[np.float64],
     sizes: NDArray[np.int64],
 ) -> FieldScore:
     """Score votes (L, N) and sizes (S, L) that were drawn under a setting; ``x`` (N,) is true."""
@@ -230,17 +225,34 @@ def draw_votes(
     crf: DenseCRF,
     solver: Solver,
     setting: FieldSetting,
-    samples: int,
-    iterations: int,
-    seed: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return votes (L, N) and the labels' sizes in voxels (S, L)."""
-    perturbation = Perturbation(seed, fields=setting.fields(crf.n_labels))
-    counts = np.zeros((crf.n_labels, crf.grid.voxels), dtype=np.uint32)
-    sizes = []
-    for first in range(0, samples, solver.batch):
-        solver.perturb(perturbation, np.arange(first, min(first + solver.batch, samples)))
-        for left in range(iterations - 1, -1, -1):
-            solver.step(watched=left == 0)
-        sizes.append(solver.count_votes(counts))  # (B, L)
-    return counts.astype(np.int64), np.concatenate(sizes)
+    sampling: Sampling,
+) -> tuple[NDArray[np.int64] | NDArray[np.float64], NDArray[np.int64]]:
+    """Return votes (L, N) and the labels' sizes in voxels (S, L), under the fields of a setting.
+
+    With the estimator "conditional" a vote is shared by its conditional marginals.
+    """
+    law = replace(sampling, fields=setting.fields(crf.n_labels), until=None)
+    tally = Tally(crf.grid, crf.n_labels, conditional=law.estimator == "conditional")
+    start = _unperturbed(crf, solver, law) if law.start == "warm" else None
+    for first in range(0, law.samples, solver.batch):
+        part = np.arange(first, min(first + solver.batch, law.samples))
+        solver.perturb(law.perturbation, part, start, sharpness=law.sharpness)
+        for left in range(law.iterations - 1, -1, -1):
+            if left == 0 and tally.conditional is not None:
+                tally.add_conditional(solver.conditional())
+            solver.step(sharpness=law.sharpness, watched=left == 0)
+        if law.iterations == 0 and tally.conditional is not None:
+            tally.add_conditional(solver.conditional())
+        tally.add_counted(solver.count_votes(tally.counts), np.zeros(len(part)))
+    if tally.conditional is not None:
+        return tally.conditional / (1 << FRACTION_BITS), tally.sizes
+    return tally.counts.astype(np.int64), tally.sizes
+
+
+def _unperturbed(crf: DenseCRF, solver: Solver, law: Sampling) -> NDArray[np.floating]:
+    """Return the mean field of the CRF itself, (L, N)."""
+    solver.load(crf.energies[np.newaxis])
+    for left in range(law.iterations - 1, -1, -1):
+        solver.step(watched=left == 0)
+    marginals: NDArray[np.floating] = solver.marginals()[0].copy()
+    return marginals

@@ -1,21 +1,26 @@
-"""The segmenter: features of multi-sequence MRI, a decision forest, calibrated probabilities.
+"""The segmenter: features of multi-sequence MRI, boosted trees, calibrated probabilities.
 
-It is built after Meier et al. (2014), whose features and forest are described in words only; it is
-not a reproduction of theirs.
+Its features are built after the description in words of Meier et al. (2014); it is not a
+reproduction of their forest.
 """
 
+from perturb_mpm.segmenter.boosting import MOST_ROUNDS, Boosting
 from perturb_mpm.segmenter.calibration import Calibration, fit_calibration
 from perturb_mpm.segmenter.cases import (
     CaseFiles,
+    case_images,
     cases_of_brats,
     common_sequences,
     find_cases,
+    read_truth,
     training_cases,
 )
 from perturb_mpm.segmenter.ensemble import (
+    MOST_FOLDS,
     Ensemble,
     EnsembleSettings,
     Forest,
+    Grower,
     ShownVoxels,
     show_voxels,
     train_ensemble,
@@ -23,12 +28,11 @@ from perturb_mpm.segmenter.ensemble import (
 from perturb_mpm.segmenter.feature_store import (
     DrawSettings,
     FeatureStore,
-    Labelled,
-    TrainingCase,
+    ReadScene,
     feature_table,
 )
 from perturb_mpm.segmenter.features import FAMILIES, family_names
-from perturb_mpm.segmenter.forest import RandomForest
+from perturb_mpm.segmenter.masked_filters import threads_available
 from perturb_mpm.segmenter.model import SegmenterModel, probabilities_from_model, require_scheme
 from perturb_mpm.segmenter.preprocessing import (
     STANDARD,
@@ -42,11 +46,12 @@ from perturb_mpm.segmenter.training import (
     held_out_answers,
     prior_ratio,
     train_segmenter,
-    training_settings,
 )
 
 __all__ = [
+    "Boosting",
     "Calibration",
+    "case_images",
     "CaseFiles",
     "cases_of_brats",
     "common_sequences",
@@ -60,13 +65,16 @@ __all__ = [
     "find_cases",
     "fit_calibration",
     "Forest",
+    "Grower",
     "held_out_answers",
-    "Labelled",
+    "MOST_FOLDS",
+    "MOST_ROUNDS",
     "prepare",
     "Prepared",
     "prior_ratio",
     "probabilities_from_model",
-    "RandomForest",
+    "read_truth",
+    "ReadScene",
     "require_scheme",
     "SegmenterModel",
     "select_sequences",
@@ -74,10 +82,9 @@ __all__ = [
     "ShownVoxels",
     "STANDARD",
     "standard_name",
+    "threads_available",
     "train_ensemble",
     "train_segmenter",
     "training_cases",
-    "training_settings",
-    "TrainingCase",
     "TrainingReport",
 ]

@@ -1,23 +1,38 @@
 """Trees grown one after the other, each on what the ones before got wrong (Friedman 2001).
 
-scikit-learn grows them. What is kept of it is plain arrays: they make a file of a few members that
-holds numbers and nothing else.
+scikit-learn grows them. What is kept are plain arrays, which a model file holds as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.checks import FEWEST_LABELS
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
 
+MOST_ROUNDS = 10_000
+MOST_LEAVES = 256
+MOST_NODES = 10**7  # of one forest: 150 rounds for 4 labels have 20 000
+ARRAYS = {  # of the trees, in a file too
+    "labels": "<i8",
+    "start": "<f8",
+    "roots": "<u4",
+    "owners": "<u4",
+    "feature": "<u4",
+    "threshold": "<f4",
+    "left": "<u4",
+    "value": "<f8",
+    "importances": "<f8",
+}
 _LEAST_GAIN = 1e-300  # where no node is divided, no feature is of importance
 
 
@@ -51,9 +66,9 @@ class Boosting:
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        checks.integer(self.rounds, "rounds", minimum=1)
+        checks.integer(self.rounds, "rounds", minimum=1, maximum=MOST_ROUNDS)
         checks.number(self.rate, "rate", positive=True)
-        checks.integer(self.leaves, "leaves", minimum=2)
+        checks.integer(self.leaves, "leaves", minimum=2, maximum=MOST_LEAVES)
         checks.integer(self.least_leaf, "least_leaf", minimum=1)
         checks.number(self.shrinkage, "shrinkage", minimum=0)
         if checks.number(self.share, "share", positive=True) > 1:
@@ -94,7 +109,6 @@ class BoostedTrees:
     labels: NDArray[np.int64]  # (K,) that were shown
     start: NDArray[np.float64]  # (K,) before any tree
     roots: NDArray[np.uint32]  # (T,) the node at which each tree begins
-    depths: NDArray[np.int64]  # (T,) steps from there to its deepest leaf
     owners: NDArray[np.uint32]  # (T,) which of the K labels it speaks of
     feature: NDArray[np.uint32]  # (nodes,) asked at a node
     threshold: NDArray[np.float32]  # (nodes,) up to which a voxel goes left, else one further
@@ -107,37 +121,67 @@ class BoostedTrees:
         """How many trees there are."""
         return len(self.roots)
 
-    def fits(self, n_features: int, n_labels: int) -> bool:
-        """Return whether nothing points outside the trees, features and labels.
+    @cached_property
+    def depths(self) -> NDArray[np.int64]:
+        """The steps from each tree's root to its deepest leaf, (T,)."""
+        depths = np.zeros(self.count, dtype=np.int64)
+        tree, node = np.arange(self.count), self.roots.astype(np.int64)
+        steps = 0
+        while True:
+            divided = self.left[node] != node
+            tree, node = tree[divided], self.left[node[divided]].astype(np.int64)
+            if not len(node):
+                return depths
+            steps += 1
+            depths[tree] = steps
+            tree, node = np.concatenate([tree, tree]), np.concatenate([node, node + 1])
 
-        Trees are walked without looking: those of a file must be looked at before.
+    def check(self, n_features: int, n_labels: int) -> None:
+        """Refuse trees that cannot be walked, or not with so many features and labels.
+
+        The compiled walk looks at nothing: the trees of a file must pass here first.
         """
-        nodes, trees = len(self.left), len(self.roots)
-        wanted = (  # the array, its kind of numbers, its length
-            (self.labels, "i", len(self.labels)),
-            (self.start, "f", len(self.labels)),
-            (self.roots, "u", trees),
-            (self.depths, "i", trees),
-            (self.owners, "u", trees),
-            (self.feature, "u", nodes),
-            (self.threshold, "f", nodes),
-            (self.left, "u", nodes),
-            (self.value, "f", nodes),
-            (self.importances, "f", n_features),
-        )
-        if any(each.dtype.kind != kind or each.shape != (size,) for each, kind, size in wanted):
-            return False
-        # Where a voxel may go right there must be a node to the right.
-        furthest = self.left.astype(np.int64) + np.isfinite(self.threshold)
-        known = np.isin(self.labels, np.arange(n_labels)).all()
-        limits = (
-            (self.roots, nodes),
-            (furthest, nodes),
-            (self.feature, n_features),
-            (self.owners, len(self.labels)),
-            (self.depths, nodes),
-        )
-        return bool(known) and all(np.all(each < limit) for each, limit in limits)
+        self._check_arrays(n_features)
+        nodes, places = len(self.left), np.arange(len(self.left))
+        _require(np.array_equal(self.labels, np.unique(self.labels)), "labels in order")
+        _require(self.labels[0] >= 0 and self.labels[-1] < n_labels, "labels of their own model")
+        _require(bool(np.all(self.owners < len(self.labels))), "trees of their own labels")
+        _require(self.roots[0] == 0 and bool(np.all(self.roots < nodes)), "roots among the nodes")
+        _require(bool(np.all(np.diff(self.roots.astype(np.int64)) > 0)), "roots in order")
+        _require(bool(np.all(self.feature < n_features)), "features of their own model")
+        divided = self.left != places  # (nodes,); a leaf's next node is itself
+        children = self.left[divided].astype(np.int64)  # the left ones; the right ones come next
+        _require(bool(np.all(children > places[divided])), "children after their parent")
+        starts, stops = self.roots.astype(np.int64), np.append(self.roots[1:], nodes)
+        ends = np.repeat(stops, stops - starts)  # (nodes,) where the node's own tree ends
+        _require(bool(np.all(children + 1 < ends[divided])), "children inside their tree")
+        reached = np.sort(np.concatenate([self.roots, children, children + 1]))
+        _require(np.array_equal(reached, places), "every node reached in one way")
+        _require(bool(np.all(np.isfinite(self.threshold[divided]))), "finite thresholds")
+        _require(bool(np.all(self.threshold[~divided] == np.inf)), "leaves without a threshold")
+        for numbers in (self.value, self.start, self.importances):
+            _require(bool(np.all(np.isfinite(numbers))), "finite values")
+        _require(int(self.depths.max()) < MOST_LEAVES, f"fewer than {MOST_LEAVES} steps to a leaf")
+
+    def _check_arrays(self, n_features: int) -> None:
+        """Refuse arrays of other kinds of numbers, or of sizes that do not go together."""
+        shapes = {
+            "labels": len(self.labels),
+            "start": len(self.labels),
+            "roots": len(self.roots),
+            "owners": len(self.roots),
+            "feature": len(self.left),
+            "threshold": len(self.left),
+            "left": len(self.left),
+            "value": len(self.left),
+            "importances": n_features,
+        }
+        for name, size in shapes.items():
+            array: NDArray[Any] = getattr(self, name)
+            _require(array.dtype == ARRAYS[name], f"{name} as {ARRAYS[name]}")
+            _require(array.shape == (size,), f"{name} of {size} numbers")
+        _require(len(self.labels) >= FEWEST_LABELS, "two labels or more")
+        _require(0 < len(self.roots) <= len(self.left) <= MOST_NODES, "trees of nodes")
 
     def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
         """Return the labels' probabilities, (n, L).
@@ -158,8 +202,17 @@ class BoostedTrees:
         return result
 
 
+def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - an assertion
+    if not holds:
+        raise ValueError(f"trees must have {what}, got others or damaged ones")
+
+
 def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:
-    """Return what a classifier of scikit-learn has grown."""
+    """Return what a classifier of scikit-learn has grown.
+
+    Only here are private attributes of scikit-learn read (``_predictors``, its nodes' fields and
+    ``_baseline_prediction``). Any minor version may change them: pyproject.toml caps the version.
+    """
     start = grown._baseline_prediction.ravel()
     alone = len(start) == 1
     trees = [(own, tree) for each in grown._predictors for own, tree in enumerate(each)]
@@ -174,7 +227,6 @@ def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:
         labels=grown.classes_.astype(np.int64),
         start=np.concatenate([[0.0], start]) if alone else start.astype(np.float64),
         roots=roots,
-        depths=np.array([tree.nodes["depth"].max() for _, tree in trees], dtype=np.int64),
         owners=np.array([own + alone for own, _ in trees], dtype=np.uint32),
         feature=np.where(leaf, 0, nodes["feature_idx"]).astype(np.uint32),
         threshold=np.where(leaf, np.float32(np.inf), _rounded_down(nodes["num_threshold"])),

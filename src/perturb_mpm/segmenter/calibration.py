@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.evaluation import dice
 
 POWERS = tuple(round(0.05 * step, 2) for step in range(21))
 _LEAST = 1e-4  # of a probability, before its logarithm
@@ -150,9 +151,3 @@ def overlap(
     pairs += [(found == label, truth == label) for label in range(1, n_labels)]
     overlaps = [dice(ours, theirs) for ours, theirs in pairs if theirs.any()]
     return float(np.mean(overlaps)) if overlaps else 1.0 - float((found > 0).any())
-
-
-def dice(ours: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
-    """Return the overlap of two sets of voxels, not a number where both are empty."""
-    size = int(ours.sum()) + int(truth.sum())
-    return 2.0 * int((ours & truth).sum()) / size if size else float("nan")

@@ -1,33 +1,42 @@
-"""Labelled cases on disk: a table of paths, or a folder in one of the usual layouts."""
+"""Labelled cases on disk: a table of paths, or a folder in one of the usual layouts.
+
+``CaseFiles`` say where a case lies; read, it is a ``Scene`` to train on or a ``Case`` to tune on,
+each with its truth.
+"""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from perturb_mpm.files import (
+    Geometry,
     InputError,
     LabelScheme,
     Source,
     label_indices,
     read_dataset,
     read_images,
+    read_table,
     read_volume,
     require_same_grid,
 )
-from perturb_mpm.segmenter.feature_store import Labelled, TrainingCase
+from perturb_mpm.segmenter.feature_store import ReadScene
 from perturb_mpm.segmenter.preprocessing import prepare, select_sequences, standard_name
+from perturb_mpm.segmenter.scene import Scene
 
 _ENDINGS = (".nii.gz", ".nii")
-_OPTION = "--data"
+_ARGUMENT = "data"
 
 
 @dataclass(frozen=True)
 class CaseFiles:
-    """The files of one case."""
+    """The files of one labelled case."""
 
     name: str
     images: dict[str, Path]  # by sequence
@@ -38,44 +47,54 @@ class CaseFiles:
 def find_cases(data: Path, layout: str) -> list[CaseFiles]:
     """Return the cases in a folder or table, sorted by name."""
     if layout not in LAYOUTS:
-        raise InputError(f"--layout must be one of {', '.join(LAYOUTS)}, got {layout}")
+        raise InputError(f"`layout` must be one of {', '.join(LAYOUTS)}, got {layout}")
     if not data.exists():
-        raise InputError(f"{_OPTION} must be there, got {data}, which is not")
+        raise InputError(f"`data` must be there, got {data}, which is not")
     cases = sorted(LAYOUTS[layout](data), key=lambda case: case.name)
     if not cases:
-        raise InputError(
-            f"{_OPTION} must hold cases in the layout {layout}, got {data}, which has none"
-        )
+        raise InputError(f"`data` must hold cases in the layout {layout}, got {data} without any")
     names = [case.name for case in cases]
     twice = [name for name in sorted(set(names)) if names.count(name) > 1]
     if twice:
-        raise InputError(f"{_OPTION}: a case must be there once, got {twice[0]} twice")
+        raise InputError(f"`data` must hold a case once, got {twice[0]} twice")
     return cases
 
 
 def training_cases(
     files: Sequence[CaseFiles], sequences: Sequence[str], scheme: LabelScheme
-) -> list[TrainingCase]:
-    """Return cases that can be read one by one; a missing sequence is refused at once."""
+) -> dict[str, ReadScene]:
+    """Return how to read each case, by name; a missing sequence is refused at once."""
     for case in files:
-        select_sequences(case.images, sequences, f"{_OPTION}: case {case.name}")
-    return [
-        TrainingCase(case.name, partial(read_labelled, case, sequences, scheme)) for case in files
-    ]
+        case_images(case, sequences)
+    return {case.name: partial(read_scene, case, sequences, scheme) for case in files}
 
 
-def read_labelled(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -> Labelled:
+def case_images(case: CaseFiles, sequences: Sequence[str]) -> dict[str, Path]:
+    """Return the wanted sequences of a case in the wanted order; a missing one is refused."""
+    return select_sequences(case.images, sequences, f"`data`: case {case.name}")
+
+
+def read_scene(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -> Scene:
     """Read a case: its sequences on one grid, and its labels on the same."""
-    wanted = select_sequences(case.images, sequences, f"{_OPTION}: case {case.name}")
+    wanted = case_images(case, sequences)
     found = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
-    volume = read_volume(Source(_OPTION, case.labels))
-    first = Source(_OPTION, next(iter(wanted.values())))
-    require_same_grid(volume.source, volume.geometry, first, found.geometry)
-    prepared = prepare(found.images, found.geometry.affine, found.mask)
-    labels = label_indices(
-        volume.voxels, scheme, volume.source, "; name the right scheme by --labels"
+    truth = read_truth(case, found.geometry, scheme)
+    try:
+        return prepare(found.images, found.geometry.affine, found.mask, truth).scene
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"`data`: case {case.name}: {error}") from error
+
+
+def read_truth(case: CaseFiles, grid: Geometry, scheme: LabelScheme) -> NDArray[np.uint8]:
+    """Return the true labels 0 … L − 1 of a case, (X, Y, Z), on the grid of its images."""
+    volume = read_volume(Source(_ARGUMENT, case.labels))
+    first = Source(_ARGUMENT, next(iter(case.images.values())))
+    require_same_grid(volume.source, volume.geometry, first, grid)
+    return label_indices(
+        volume.voxels, scheme, volume.source, "; name the right scheme by `labels`"
     )
-    return Labelled(prepared.scene, prepared.inside(labels))
 
 
 def cases_of_table(path: Path) -> Iterator[CaseFiles]:
@@ -83,21 +102,12 @@ def cases_of_table(path: Path) -> Iterator[CaseFiles]:
 
     Paths are relative to the table's folder.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for line, row in enumerate(rows, start=2):
-        if not row.get("case") or not row.get("labels"):
-            raise InputError(
-                f"{_OPTION} {path}: line {line} must have a case and its labels, "
-                f"got the columns {', '.join(row)}"
-            )
-        other = {
-            column: path.parent / text
-            for column, text in row.items()
-            if column not in {"case", None} and text
-        }
-        labels, mask = other.pop("labels"), other.pop("mask", None)
-        yield CaseFiles(row["case"], other, labels, mask)
+    source = Source(_ARGUMENT, path)
+    for row in read_table(source, ("case", "labels"), ("mask",), prefix="", unique="case"):
+        paths = {column: path.parent / text for column, text in row.fields.items()}
+        del paths["case"]
+        labels, mask = paths.pop("labels"), paths.pop("mask", None)
+        yield CaseFiles(row.fields["case"], paths, labels, mask)
 
 
 def cases_of_brats(root: Path) -> Iterator[CaseFiles]:
@@ -115,7 +125,7 @@ def cases_of_brats(root: Path) -> Iterator[CaseFiles]:
 
 def cases_of_nnunet(root: Path) -> Iterator[CaseFiles]:
     """Yield the training cases of a raw data set: dataset.json, imagesTr and labelsTr."""
-    channels = read_dataset(Source(_OPTION, root / "dataset.json")).channels
+    channels = read_dataset(Source(_ARGUMENT, root / "dataset.json")).channels
     for labels in sorted((root / "labelsTr").glob("*.nii*")):
         name = _stem(labels)
         images = {
@@ -137,7 +147,7 @@ def cases_of_bids(root: Path) -> Iterator[CaseFiles]:
         if not labels:
             continue
         if len(labels) > 1:
-            raise InputError(f"{_OPTION}: {inside} must have one _dseg, got {len(labels)}")
+            raise InputError(f"`data`: {inside} must have one _dseg, got {len(labels)}")
         masks = sorted(root.glob(f"derivatives/*/{inside}/*desc-brain*_mask.nii*"))
         images = {_bids_sequence(path): path for path in sorted(anat.glob("*.nii*"))}
         name = "_".join(inside.parts[:-1])

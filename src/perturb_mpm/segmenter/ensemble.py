@@ -7,22 +7,24 @@ calibration, for CRF parameters, for the training report. A new patient is judge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.segmenter.boosting import BoostedTrees, Boosting
+from perturb_mpm.files import InputError
+from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.segmenter.boosting import Boosting
 from perturb_mpm.segmenter.feature_store import (
     DrawSettings,
     FeatureStore,
     draw_voxels,
     label_shares,
 )
-from perturb_mpm.segmenter.forest import RandomForest, RandomTrees
 from perturb_mpm.segmenter.masked_filters import in_threads, threads_available
 
 BLOCK = 16_384
@@ -30,8 +32,33 @@ BLOCK = 16_384
 
 _TREES = 2  # which of the streams of a seed grows trees
 
-Progress = Callable[[str, int, int], None]
-Forest = BoostedTrees | RandomTrees
+MOST_FOLDS = 1000
+
+
+class Forest(Protocol):
+    """Grown trees."""
+
+    @property
+    def count(self) -> int:
+        """How many trees there are."""
+
+    @property
+    def importances(self) -> NDArray[np.float64]:
+        """How much each feature matters, (F,); the sum is 1."""
+
+    def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
+        """Return the labels' probabilities (n, L) of features (n, F); several threads ask."""
+
+
+class Grower(Protocol):
+    """How trees are grown: ``Boosting``, or another way that an experiment compares with it."""
+
+    threads_each: ClassVar[int]  # that one call of ``grow`` uses
+
+    def grow(
+        self, features: NDArray[np.float32], labels: NDArray[np.integer[Any]], seed: int
+    ) -> Forest:
+        """Return trees grown on features (n, F) and labels (n,); the same seed, the same trees."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +67,10 @@ class EnsembleSettings:
 
     folds: int = 10
     draw: DrawSettings = field(default_factory=DrawSettings)
-    trees: Boosting | RandomForest = field(default_factory=Boosting)
+    trees: Grower = field(default_factory=Boosting)
 
     def __post_init__(self) -> None:
-        checks.integer(self.folds, "folds", minimum=3)
+        checks.integer(self.folds, "folds", minimum=3, maximum=MOST_FOLDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +107,7 @@ class Ensemble:
 def deal_folds(names: Sequence[str], folds: int, seed: int) -> tuple[tuple[str, ...], ...]:
     """Return the names dealt at random into folds of nearly the same size."""
     if len(names) < 3:
-        raise ValueError(f"there must be at least 3 cases to learn from, got {len(names)}")
+        raise InputError(f"`data` must hold at least 3 cases to learn from, got {len(names)}")
     order = np.random.default_rng(seed).permutation(len(names))
     folds = min(folds, len(names))
     return tuple(tuple(sorted(names[i] for i in order[fold::folds])) for fold in range(folds))
@@ -91,16 +118,17 @@ def train_ensemble(
     n_labels: int,
     seed: int,
     settings: EnsembleSettings,
-    progress: Progress | None = None,
+    progress: StagedProgress | None = None,
 ) -> Ensemble:
     """Return the forests of all cases in a store; the same cases and seed give the same ones."""
     folds = deal_folds(store.names, settings.folds, seed)
     shown = show_voxels(store, n_labels, seed, settings, progress)
+    progress = progress or Silent()
+    progress.stage("growing trees")
     forests = []
     for forest in shown.forests_without(folds, [(fold,) for fold in range(len(folds))]):
         forests.append(forest)
-        if progress:
-            progress("forests", len(forests), len(folds))
+        progress(len(forests), len(folds))
     return Ensemble(n_labels, folds, tuple(forests), shown.shares())
 
 
@@ -126,9 +154,9 @@ class ShownVoxels:
         names = [name for name in self.labels if name not in left_out]
         labels = np.concatenate([self.labels[name] for name in names])
         if np.all(labels == labels[0]):
-            raise ValueError(
-                "cases must have two labels or more to tell apart, got one label without "
-                f"{', '.join(left_out)}"
+            raise InputError(
+                "`data` must hold cases with two labels or more to tell apart, got one label "
+                f"without {', '.join(left_out)}"
             )
         features = np.concatenate([self.features[name] for name in names])
         # A stream of its own: those of the drawn voxels have no such number.
@@ -146,16 +174,17 @@ def show_voxels(
     n_labels: int,
     seed: int,
     settings: EnsembleSettings,
-    progress: Progress | None = None,
+    progress: StagedProgress | None = None,
 ) -> ShownVoxels:
     """Draw the voxels of every case in a store."""
+    progress = progress or Silent()
+    progress.stage("computing features")
     shown = ShownVoxels(n_labels, seed, settings, {}, {})
     for number, name in enumerate(store.names):
-        if progress:
-            progress("features", number, len(store.names))
-        labels = store.labelled(name).labels
+        labels = store.truth(name)
         rng = np.random.default_rng([seed, number])
         voxels = draw_voxels(labels, n_labels, settings.draw, rng)
         shown.features[name] = store.features(name)[voxels].astype(np.float32)
         shown.labels[name] = labels[voxels]
+        progress(number + 1, len(store.names))
     return shown

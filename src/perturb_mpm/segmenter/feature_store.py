@@ -1,8 +1,8 @@
-"""Labelled cases, features kept on disk where wanted, and the voxels that trees are shown."""
+"""The features of labelled cases, cached on disk where wanted, and the voxels trees learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.segmenter.features import feature_names, features_in_slabs
 from perturb_mpm.segmenter.scene import Scene
+from perturb_mpm.storage import atomic_open
+
+MOST_VOXELS = 10**7
+_KEPT = 12  # cases in memory, some 60 MB each at 1 mm
+
+ReadScene = Callable[[], Scene]
+"""Reads a case with its truth. Cases are read one by one: a large cohort exceeds the memory."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +29,8 @@ class DrawSettings:
     of_background: int = 3500
 
     def __post_init__(self) -> None:
-        checks.integer(self.of_each_label, "of_each_label", minimum=1)
-        checks.integer(self.of_background, "of_background", minimum=1)
+        checks.integer(self.of_each_label, "of_each_label", minimum=1, maximum=MOST_VOXELS)
+        checks.integer(self.of_background, "of_background", minimum=1, maximum=MOST_VOXELS)
 
 
 def draw_voxels(
@@ -46,25 +53,6 @@ def label_shares(labels: NDArray[np.uint8], n_labels: int) -> NDArray[np.float64
     return np.bincount(labels, minlength=n_labels) / labels.size
 
 
-_KEPT = 12  # cases in memory, some 60 MB each at 1 mm
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """A scene and the labels 0 … L − 1 of its N voxels inside the mask."""
-
-    scene: Scene
-    labels: NDArray[np.uint8]  # (N,)
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingCase:
-    """A case by its name, and how to read it: a large cohort does not fit into memory."""
-
-    name: str
-    read: Callable[[], Labelled]
-
-
 def feature_table(scene: Scene) -> NDArray[np.float16]:
     """Return the features of all voxels inside the mask, (N, F).
 
@@ -84,35 +72,44 @@ def feature_table(scene: Scene) -> NDArray[np.float16]:
 class FeatureStore:
     """The features of cases; with a ``folder`` they are computed once and read from there."""
 
-    cases: Sequence[TrainingCase]
+    cases: Mapping[str, ReadScene]  # by name
     folder: Path | None = None
-    _read: dict[str, Labelled] = field(default_factory=dict, repr=False)
+    _read: dict[str, Scene] = field(default_factory=dict, repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the cases, in order."""
-        return tuple(case.name for case in self.cases)
+        return tuple(self.cases)
 
     def without(self, name: str) -> FeatureStore:
         """Return the store of all other cases, which shares what was read."""
-        others = [case for case in self.cases if case.name != name]
+        others = {other: read for other, read in self.cases.items() if other != name}
         return FeatureStore(others, self.folder, self._read)
 
-    def labelled(self, name: str) -> Labelled:
-        """Return a case; the last ones read are kept."""
+    def scene(self, name: str) -> Scene:
+        """Return a case; the last ones read stay in memory."""
         if name not in self._read:
-            found = next(case for case in self.cases if case.name == name).read()
+            found = self.cases[name]()
             if len(self._read) >= _KEPT:
                 self._read.pop(next(iter(self._read)))
             self._read[name] = found
         return self._read[name]
 
+    def truth(self, name: str) -> NDArray[np.uint8]:
+        """Return the true labels (N,) of a case."""
+        truth = self.scene(name).truth
+        if truth is None:
+            raise ValueError(f"cases must have a truth to learn from, got {name} without")
+        return truth
+
     def features(self, name: str) -> NDArray[np.float16]:
         """Return the features (N, F) of a case."""
         if self.folder is None:
-            return feature_table(self.labelled(name).scene)
+            return feature_table(self.scene(name))
         path = self.folder / f"{name}.npy"
         if not path.exists():
-            np.save(path, feature_table(self.labelled(name).scene))
-        table: NDArray[np.float16] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return table
+            table = feature_table(self.scene(name))
+            with atomic_open(path) as file:
+                np.save(file, table, allow_pickle=False)
+        kept: NDArray[np.float16] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return kept

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.segmenter.masked_filters import (
-    Volume,
+    Array3D,
     box_extreme,
     box_mean,
     box_sum,
@@ -130,11 +130,11 @@ def statistics(slab: Slab) -> Columns:
         inside = box_sum(scene.weight[window], radius)
 
         def describe(
-            image: Volume,
+            image: Array3D,
             mask: NDArray[np.bool_] = mask,
-            inside: Volume = inside,
+            inside: Array3D = inside,
             radius: tuple[int, ...] = radius,
-        ) -> list[Volume]:
+        ) -> list[Array3D]:
             moments = (*_moments(image, inside, radius), *_extremes(image, mask, radius))
             return [slab.take_window(values, radius[0]) for values in moments]
 
@@ -152,7 +152,7 @@ def entropies(slab: Slab) -> Columns:
     mask = scene.mask[window]
     inside = box_sum(scene.weight[window], radius)
 
-    def entropy(image: Volume) -> NDArray[np.float32]:
+    def entropy(image: Array3D) -> NDArray[np.float32]:
         bits = _entropy_bits(_bins(image, mask), inside, radius)
         return slab.take_window(bits, radius[0])
 
@@ -172,7 +172,7 @@ def gradients(slab: Slab) -> Columns:
     weight = scene.weight[window]
     insides = [box_sum(weight, radius) for radius in radii]
 
-    def describe(image: Volume) -> list[NDArray[np.float32]]:
+    def describe(image: Array3D) -> list[NDArray[np.float32]]:
         steepness = gradient_magnitude(image, scene.spacing)[trim] * weight
         columns = [slab.take_window(steepness, halo)]
         for radius, inside in zip(radii, insides):
@@ -187,7 +187,7 @@ def gradients(slab: Slab) -> Columns:
             yield f"{name}_gradient{what}", column
 
 
-def gradient_magnitude(image: Volume, spacing: Sequence[float]) -> Volume:
+def gradient_magnitude(image: Array3D, spacing: Sequence[float]) -> Array3D:
     """Return the length of the gradient by central differences, per mm."""
     square = np.zeros_like(image)
     for axis, edge in enumerate(spacing):
@@ -196,13 +196,15 @@ def gradient_magnitude(image: Volume, spacing: Sequence[float]) -> Volume:
     return np.sqrt(square)
 
 
-def _mean_and_sd(image: Volume, inside: Volume, radius: Sequence[int]) -> tuple[Volume, Volume]:
+def _mean_and_sd(image: Array3D, inside: Array3D, radius: Sequence[int]) -> tuple[Array3D, Array3D]:
     mean = box_mean(image, inside, radius)
     square = box_mean(image * image, inside, radius)
     return mean, np.sqrt(np.maximum(square - mean * mean, 0))
 
 
-def _moments(image: Volume, inside: Volume, radius: Sequence[int]) -> tuple[Volume, Volume, Volume]:
+def _moments(
+    image: Array3D, inside: Array3D, radius: Sequence[int]
+) -> tuple[Array3D, Array3D, Array3D]:
     mean = box_mean(image, inside, radius)
     square = box_mean(image * image, inside, radius)
     cube = box_mean(image * image * image, inside, radius)
@@ -214,15 +216,15 @@ def _moments(image: Volume, inside: Volume, radius: Sequence[int]) -> tuple[Volu
 
 
 def _extremes(
-    image: Volume, mask: NDArray[np.bool_], radius: Sequence[int]
-) -> tuple[Volume, Volume]:
+    image: Array3D, mask: NDArray[np.bool_], radius: Sequence[int]
+) -> tuple[Array3D, Array3D]:
     return (
         box_extreme(image, mask, radius, largest=False),
         box_extreme(image, mask, radius, largest=True),
     )
 
 
-def _bins(image: Volume, mask: NDArray[np.bool_]) -> NDArray[np.int16]:
+def _bins(image: Array3D, mask: NDArray[np.bool_]) -> NDArray[np.int16]:
     """Return the bin of every voxel, −1 outside the mask."""
     low, high = ENTROPY_RANGE
     scaled = np.floor((image - low) * np.float32(ENTROPY_BINS / (high - low)))
@@ -230,7 +232,7 @@ def _bins(image: Volume, mask: NDArray[np.bool_]) -> NDArray[np.int16]:
     return np.where(mask, bins, np.int16(-1))
 
 
-def _entropy_bits(bins: NDArray[np.int16], inside: Volume, radius: Sequence[int]) -> Volume:
+def _entropy_bits(bins: NDArray[np.int16], inside: Array3D, radius: Sequence[int]) -> Array3D:
     bits = np.zeros(bins.shape, dtype=np.float32)
     for each in range(ENTROPY_BINS):
         share = box_mean((bins == each).astype(np.float32), inside, radius)

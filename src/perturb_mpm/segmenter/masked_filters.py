@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines import Compute
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+_limit: ContextVar[int | None] = ContextVar("threads", default=None)
+
+
+@contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Let the segmenter use no more than so many threads, or all processors where it is None."""
+    before = _limit.set(Compute(threads=threads).threads)  # checked there
+    try:
+        yield
+    finally:
+        _limit.reset(before)
+
+
 def threads_available() -> int:
-    """Return how many processors this process may use."""
+    """Return how many threads may be used: as many as was said, else one for each processor."""
+    limit = _limit.get()
+    if limit is not None:
+        return limit
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -27,7 +47,7 @@ def in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Re
         return list(pool.map(task, items))
 
 
-Volume = NDArray[np.float32]
+Array3D = NDArray[np.float32]
 
 _TRUNCATE = 3.0  # sigmas at which a Gaussian is cut off
 _LEAST_SHARE = 1e-3  # of a filter's weight inside the mask; below it the value is 0
@@ -38,12 +58,9 @@ def voxels_of(length_mm: float, spacing: Sequence[float]) -> tuple[int, ...]:
     return tuple(max(1, round(length_mm / edge)) for edge in spacing)
 
 
-def gaussian_reach(sigma_mm: float, spacing: Sequence[float]) -> int:
-    """Return how many voxels a Gaussian reaches along the first axis."""
-    return int(_TRUNCATE * sigma_mm / spacing[0] + 0.5)
-
-
-def gaussian_mean(image: Volume, mask: Volume, sigma_mm: float, spacing: Sequence[float]) -> Volume:
+def gaussian_mean(
+    image: Array3D, mask: Array3D, sigma_mm: float, spacing: Sequence[float]
+) -> Array3D:
     """Return the mean of the voxels inside the mask, weighted by a Gaussian.
 
     ``image`` must be 0 where ``mask`` is 0. Voxels far outside the mask are 0.
@@ -51,7 +68,7 @@ def gaussian_mean(image: Volume, mask: Volume, sigma_mm: float, spacing: Sequenc
     return _share(_gaussian(image, sigma_mm, spacing), _gaussian(mask, sigma_mm, spacing))
 
 
-def box_sum(image: Volume, radius: Sequence[int]) -> Volume:
+def box_sum(image: Array3D, radius: Sequence[int]) -> Array3D:
     """Return the mean over the box of 2·radius + 1 voxels around each voxel, outside counted as 0.
 
     Divided by the same of the mask it is the mean inside the mask.
@@ -65,18 +82,18 @@ def box_sum(image: Volume, radius: Sequence[int]) -> Volume:
     for axis in (1, 2):
         size = 2 * radius[axis] + 1
         result = uniform_filter1d(result, size, axis=axis, mode="constant")
-    filtered: Volume = result
+    filtered: Array3D = result
     return filtered
 
 
-def box_mean(image: Volume, inside: Volume, radius: Sequence[int]) -> Volume:
+def box_mean(image: Array3D, inside: Array3D, radius: Sequence[int]) -> Array3D:
     """Return the mean of the voxels inside the mask in a box; ``inside`` is box_sum of the mask."""
     return _share(box_sum(image, radius), inside)
 
 
 def box_extreme(
-    image: Volume, mask: NDArray[np.bool_], radius: Sequence[int], *, largest: bool
-) -> Volume:
+    image: Array3D, mask: NDArray[np.bool_], radius: Sequence[int], *, largest: bool
+) -> Array3D:
     """Return the largest or smallest value inside the mask in a box (0 where the box has none)."""
     from scipy.ndimage import maximum_filter, minimum_filter
 
@@ -84,19 +101,19 @@ def box_extreme(
     size = tuple(2 * r + 1 for r in radius)
     apply = maximum_filter if largest else minimum_filter
     found = apply(np.where(mask, image, nowhere), size=size, mode="nearest")
-    extreme: Volume = np.where(np.isfinite(found), found, np.float32(0))
+    extreme: Array3D = np.where(np.isfinite(found), found, np.float32(0))
     return extreme
 
 
-def _gaussian(image: Volume, sigma_mm: float, spacing: Sequence[float]) -> Volume:
+def _gaussian(image: Array3D, sigma_mm: float, spacing: Sequence[float]) -> Array3D:
     from scipy.ndimage import gaussian_filter
 
     sigma = [sigma_mm / edge for edge in spacing]
-    filtered: Volume = gaussian_filter(image, sigma, mode="constant", truncate=_TRUNCATE)
+    filtered: Array3D = gaussian_filter(image, sigma, mode="constant", truncate=_TRUNCATE)
     return filtered
 
 
-def _share(total: Volume, weight: Volume) -> Volume:
+def _share(total: Array3D, weight: Array3D) -> Array3D:
     enough = weight > _LEAST_SHARE
-    mean: Volume = np.divide(total, weight, out=np.zeros_like(total), where=enough)
+    mean: Array3D = np.divide(total, weight, out=np.zeros_like(total), where=enough)
     return mean

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import asdict, dataclass, fields
+import zipfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perturb_mpm.files import Geometry, InputError, LabelScheme, Source
-from perturb_mpm.segmenter.boosting import BoostedTrees
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.files import Geometry, InputError, LabelScheme, Source, open_source
+from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
-from perturb_mpm.segmenter.ensemble import Ensemble, Forest
+from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
 from perturb_mpm.segmenter.feature_store import feature_table
 from perturb_mpm.segmenter.features import feature_names
-from perturb_mpm.segmenter.forest import RandomTrees
-from perturb_mpm.segmenter.model_file import load_skops, save_skops
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare, select_sequences
+from perturb_mpm.storage import read_arrays, write_arrays
 
-_FORMAT = "perturb-mpm segmenter 2"
+_FORMAT = "perturb-mpm segmenter 3"
+_METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
+_MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 10 MB
+_MOST_SEQUENCES = 32
 
 
 class Images(Protocol):
-    """One patient's images and mask on one grid, such as ``io.case.ImageSet``."""
+    """One patient's images and mask on one grid, as ``files.read_images`` returns them."""
 
     @property
     def images(self) -> dict[str, NDArray[np.float32]]: ...  # noqa: D102
@@ -36,89 +41,141 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SegmenterModel:
-    """Everything that turns a patient's images into probabilities of labels.
-
-    ``crf_toml`` holds the CRF's settings where they were tuned for this model, else nothing.
-    """
+    """Everything that turns a patient's images into probabilities of labels."""
 
     sequences: tuple[str, ...]
     labels: LabelScheme
     ensemble: Ensemble
     calibration: Calibration
-    crf_toml: str = ""
 
     def probabilities(self, prepared: Prepared) -> NDArray[np.float32]:
         """Return the calibrated probabilities (L, *shape) on the patient's own grid.
 
         Outside the mask background has probability 1.
         """
-        scene = prepared.scene
-        answers = self.ensemble.predict(feature_table(scene))  # (N, L)
+        return self.calibrated(prepared, self.ensemble.predict(feature_table(prepared.scene)))
+
+    def honest_probabilities(self, name: str, prepared: Prepared) -> NDArray[np.float32]:
+        """Return the probabilities of a patient by those trees that never saw it."""
+        known = any(name in names for names in self.ensemble.folds)
+        fold = self.ensemble.fold_of(name) if known else None
+        return self.calibrated(prepared, self.ensemble.predict(feature_table(prepared.scene), fold))
+
+    def calibrated(self, prepared: Prepared, answers: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what trees answered, (N, L), as probabilities on the patient's own grid."""
         outside = np.eye(len(self.labels), dtype=np.float32)[0]
         return prepared.restore(self.calibration.apply(answers).T, outside)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as a skops file; the same model gives the same bytes."""
+        """Write the model as an npz file of plain arrays; the same model gives the same bytes."""
         ensemble = self.ensemble
-        content = {
+        metadata = {
             "format": _FORMAT,
-            "features": list(feature_names(self.sequences)),
-            "sequences": list(self.sequences),
-            "label_values": list(self.labels.values),
-            "label_names": list(self.labels.names),
-            "calibration": {**asdict(self.calibration), "ratio": list(self.calibration.ratio)},
-            "crf_toml": self.crf_toml,
-            "folds": [list(names) for names in ensemble.folds],
-            "shown": list(ensemble.shown),
-            "forests": [_content_of(forest) for forest in ensemble.forests],
+            "sequences": self.sequences,
+            "features": feature_names(self.sequences),
+            "label_values": self.labels.values,
+            "label_names": self.labels.names,
+            "calibration": asdict(self.calibration),
+            "folds": ensemble.folds,
+            "shown": ensemble.shown,
         }
-        save_skops(path, content)
+        text = json.dumps(metadata, ensure_ascii=False, allow_nan=False, indent=1)
+        arrays: dict[str, NDArray[Any]] = {_METADATA: np.frombuffer(text.encode(), dtype=np.uint8)}
+        for place, forest in enumerate(ensemble.forests):
+            if not isinstance(forest, BoostedTrees):
+                raise TypeError(f"a model file holds boosted trees, got {type(forest).__name__}")
+            for name, dtype in ARRAYS.items():
+                arrays[f"{place}.{name}"] = getattr(forest, name).astype(dtype)
+        write_arrays(Path(path), arrays)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], option: str = "--model") -> SegmenterModel:
-        """Read a model; one with an unexpected type or other features is refused."""
-        source = Source(option, Path(path))
-        content = load_skops(path, option)
-        if content.get("format") != _FORMAT:
-            raise source.error(
-                f"must be a {_FORMAT}, got {content.get('format', 'a file of another kind')}"
-            )
+    def load(path: str | os.PathLike[str]) -> SegmenterModel:
+        """Read a model; all of it is checked before a tree is walked."""
+        source = Source("model", Path(path))
+        arrays = _read_arrays(source)
         try:
-            return _from_content(content, source)
-        except (KeyError, TypeError, AttributeError) as error:
+            return _model(arrays, source)
+        except ExpectedError:
+            raise
+        except KeyError as error:
             raise source.error(f"must be a whole model, got one that lacks {error}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise source.error(f"must be a model of perturb-mpm train, got: {error}") from error
 
 
-def _from_content(content: dict[str, Any], source: Source) -> SegmenterModel:
-    sequences = tuple(content["sequences"])
-    if tuple(content["features"]) != feature_names(sequences):
+def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a model file, unless they would take too much memory."""
+    with open_source(source) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+        except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
+            raise _damaged(source, error) from error
+    if size > _MOST_BYTES:
+        raise source.error(f"must be smaller than {_MOST_BYTES} bytes unpacked, got {size}")
+    try:
+        return read_arrays(source.path)
+    except ValueError as error:
+        raise _damaged(source, error) from error
+
+
+def _damaged(source: Source, error: BaseException) -> InputError:
+    return source.error(f"must be a model of perturb-mpm train; it is not, or damaged ({error})")
+
+
+def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
+    packed = arrays[_METADATA]
+    if packed.dtype != np.uint8 or packed.ndim != 1:
+        raise TypeError("metadata that are not bytes")
+    metadata = json.loads(packed.tobytes().decode())
+    found = metadata.get("format") if isinstance(metadata, dict) else None
+    if found != _FORMAT:
+        raise source.error(f"must be a {_FORMAT}, got {found or 'a file of another kind'}")
+    sequences = tuple(_texts(metadata["sequences"], "sequences"))
+    if not 1 <= len(sequences) <= _MOST_SEQUENCES:
+        raise ValueError(f"{len(sequences)} sequences")
+    features = feature_names(sequences)
+    if tuple(_texts(metadata["features"], "features")) != features:
         raise source.error(
             "must be trained on the features that this version computes, got others; "
             "train the model anew or use the version that made it"
         )
-    labels = LabelScheme(tuple(content["label_values"]), tuple(content["label_names"]))
-    calibration = dict(content["calibration"])
-    calibration["ratio"] = tuple(calibration["ratio"])
-    ensemble = Ensemble(
-        len(labels),
-        tuple(tuple(names) for names in content["folds"]),
-        tuple(_forest(each) for each in content["forests"]),
-        tuple(content["shown"]),
-    )
-    if not all(forest.fits(len(content["features"]), len(labels)) for forest in ensemble.forests):
-        raise source.error("must hold trees of its own features and labels, got others or damaged")
-    return SegmenterModel(
-        sequences, labels, ensemble, Calibration(**calibration), content["crf_toml"]
-    )
+    values = [_whole(value) for value in _items(metadata["label_values"], "label values")]
+    labels = LabelScheme(tuple(values), tuple(_texts(metadata["label_names"], "label names")))
+    calibration = dict(metadata["calibration"])
+    calibration["ratio"] = tuple(_items(calibration["ratio"], "ratios"))
+    shown = tuple(_items(metadata["shown"], "shares"))
+    if not len(labels) == len(calibration["ratio"]) == len(shown):
+        raise ValueError("other numbers of labels, ratios and shares")
+    folds = tuple(tuple(_texts(names, "a fold")) for names in _items(metadata["folds"], "folds"))
+    if not 1 <= len(folds) <= MOST_FOLDS:
+        raise ValueError(f"{len(folds)} folds")
+    forests = []
+    for place in range(len(folds)):
+        forest = BoostedTrees(**{name: arrays[f"{place}.{name}"] for name in ARRAYS})
+        forest.check(len(features), len(labels))
+        forests.append(forest)
+    ensemble = Ensemble(len(labels), folds, tuple(forests), tuple(map(float, shown)))
+    return SegmenterModel(sequences, labels, ensemble, Calibration(**calibration))
 
 
-def _content_of(forest: Forest) -> dict[str, Any]:
-    """Return what the file holds of a forest: by name, arrays or a forest of scikit-learn."""
-    return {field.name: getattr(forest, field.name) for field in fields(forest)}
+def _items(value: object, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{what} that are no list")
+    return value
 
 
-def _forest(content: dict[str, Any]) -> Forest:
-    return RandomTrees(**content) if "forest" in content else BoostedTrees(**content)
+def _texts(value: object, what: str) -> list[str]:
+    texts = _items(value, what)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{what} that are not all text")
+    return texts
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"the label value {value!r}")
+    return value
 
 
 def require_scheme(model: SegmenterModel, labels: LabelScheme, source: Source) -> None:
@@ -151,7 +208,7 @@ def _prepared(
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"--image: {error}") from error
+        raise InputError(f"`images`: {error}") from error
 
 
 def _listed(values: tuple[int, ...]) -> str:

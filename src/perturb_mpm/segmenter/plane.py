@@ -16,7 +16,7 @@ _TILT_PENALTY = 2.0  # for each squared radian: heads lie nearly straight, tumou
 
 
 @dataclass(frozen=True)
-class Plane:
+class SagittalPlane:
     """The points r (mm) with normal · r = offset; the normal points to the right."""
 
     normal: tuple[float, ...]  # of length 1
@@ -38,7 +38,7 @@ def midsagittal_plane(
     channels: Sequence[NDArray[np.float32]],
     mask: NDArray[np.bool_],
     spacing: Sequence[float],
-) -> Plane:
+) -> SagittalPlane:
     """Return the plane with the least mean difference between brain and mirror image.
 
     ``channels`` are smoothed volumes in robust standard deviations. The search begins with the
@@ -74,12 +74,12 @@ def midsagittal_plane(
     return _plane(found.x, centre)
 
 
-def _plane(parameters: NDArray[np.float64], centre: NDArray[np.float64]) -> Plane:
+def _plane(parameters: NDArray[np.float64], centre: NDArray[np.float64]) -> SagittalPlane:
     """Return the plane moved by mm along, and turned by two angles from, the first axis."""
     shift, yaw, roll = parameters
     normal = np.array([1.0, np.tan(yaw), np.tan(roll)])
     normal /= np.linalg.norm(normal)
-    return Plane(tuple(normal.tolist()), float(normal @ centre + shift))
+    return SagittalPlane(tuple(normal.tolist()), float(normal @ centre + shift))
 
 
 def _at(

@@ -15,6 +15,8 @@ from perturb_mpm.segmenter.scene import Scene
 
 Value = TypeVar("Value")
 
+_LIMIT = 10.0  # robust standard deviations; beyond lie vessels and artefacts
+_TO_SD = 1.349  # the interquartile range of a normal distribution with standard deviation 1
 STANDARD = ("t1", "t1c", "t2", "flair")
 
 ALIASES = {
@@ -33,7 +35,7 @@ def standard_name(name: str) -> str:
 
 
 def select_sequences(
-    images: Mapping[str, Value], wanted: Sequence[str], what: str = "--image"
+    images: Mapping[str, Value], wanted: Sequence[str], what: str = "`images`"
 ) -> dict[str, Value]:
     """Return the wanted sequences of a case in the wanted order, found by any of their names."""
     found: dict[str, Value] = {}
@@ -46,21 +48,13 @@ def select_sequences(
     if missing:
         raise InputError(
             f"{what}: the sequences {_listed(wanted)} are needed, {_listed(missing)} is missing; "
-            f"got {_listed(images)}. Name them so in the files or by --image-names"
+            f"got {_listed(images)}. Name them so in the files or by `image_names`"
         )
     return {name: found[name] for name in wanted}
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-_LIMIT = 10.0  # robust standard deviations; beyond lie vessels and artefacts
-_TO_SD = 1.349  # the interquartile range of a normal distribution with standard deviation 1
-
-
 @dataclass(frozen=True)
-class Turn:
+class Reorientation:
     """How a volume is turned so that its axes point right, front and up."""
 
     axes: tuple[int, ...]  # which own axis runs right, front and up
@@ -80,13 +74,8 @@ class Prepared:
 
     scene: Scene
     shape: tuple[int, ...]  # of the patient's own grid
-    turn: Turn
+    turn: Reorientation
     box: tuple[slice, ...]  # of the scene in the turned grid
-
-    def inside(self, volume: NDArray[Any]) -> NDArray[Any]:
-        """Return the values (…, N) of volumes (…, *shape) at the voxels inside the mask."""
-        values: NDArray[Any] = self._cut(volume)[..., self.scene.mask]
-        return values
 
     def restore(self, values: NDArray[np.float32], outside: ArrayLike) -> NDArray[np.float32]:
         """Put values (L, N) back into the patient's own grid, (L, *shape).
@@ -109,6 +98,7 @@ def prepare(
     images: Mapping[str, ArrayLike],
     affine: ArrayLike,
     mask: ArrayLike | None = None,
+    truth: NDArray[np.uint8] | None = None,
 ) -> Prepared:
     """Return the scene of a patient whose sequences are on one grid.
 
@@ -121,6 +111,8 @@ def prepare(
         and the patient's orientation; tilts are left to the search for the mid-sagittal plane.
     mask
         The brain. Without it a voxel is inside where any sequence is not zero.
+    truth
+        (X, Y, Z), the true labels 0 … L − 1, where they are known.
     """
     volumes = _on_one_grid(images)
     matrix = _checked_affine(affine)
@@ -134,18 +126,23 @@ def prepare(
     for channel, (name, volume) in zip(normalised, volumes.items()):
         channel[inside] = robust_scores(turn.apply(volume)[box][inside], name)
     x, y, z = (float(edge) for edge in spacing)
-    scene = Scene(tuple(volumes), normalised, inside, (x, y, z))
+    if truth is not None and truth.shape != brain.shape:
+        raise ValueError(f"truth must have the images' shape {brain.shape}, got {truth.shape}")
+    known = None if truth is None else turn.apply(truth)[box][inside]
+    scene = Scene(tuple(volumes), normalised, inside, (x, y, z), truth=known)
     return Prepared(scene, brain.shape, turn, box)
 
 
-def turn_of(affine: NDArray[np.float64]) -> Turn:
+def turn_of(affine: NDArray[np.float64]) -> Reorientation:
     """Return the turn of a grid whose ``affine`` takes voxel indices to mm."""
     from nibabel.orientations import io_orientation
 
     # (3, 2): for each own axis the world's axis, and its sign
     found = io_orientation(affine)  # type: ignore[no-untyped-call]
     own = np.argsort(found[:, 0])
-    return Turn(tuple(int(axis) for axis in own), tuple(bool(found[axis, 1] < 0) for axis in own))
+    return Reorientation(
+        tuple(int(axis) for axis in own), tuple(bool(found[axis, 1] < 0) for axis in own)
+    )
 
 
 def brain_mask(volumes: Sequence[NDArray[np.float32]]) -> NDArray[np.bool_]:
@@ -224,3 +221,7 @@ def _checked_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -
     if not inside.any():
         raise ValueError("mask must contain at least one voxel, got an empty mask")
     return inside
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.segmenter.masked_filters import (
-    Volume,
+    Array3D,
     box_extreme,
     box_mean,
     box_sum,
@@ -18,7 +18,7 @@ from perturb_mpm.segmenter.masked_filters import (
     in_threads,
     voxels_of,
 )
-from perturb_mpm.segmenter.plane import Plane, midsagittal_plane
+from perturb_mpm.segmenter.plane import SagittalPlane, midsagittal_plane
 
 _PLANE_MM = 8.0  # the scale at which a brain is compared with its mirror image
 _EXTENT = (1.0, 99.0)  # percentiles: a few stray voxels must not stretch the brain
@@ -36,7 +36,8 @@ class Scene:
     images: NDArray[np.float32]  # (C, X, Y, Z), 0 outside the mask
     mask: NDArray[np.bool_]  # (X, Y, Z)
     spacing: tuple[float, float, float]  # mm
-    known_plane: Plane | None = None  # searched for where it is None
+    known_plane: SagittalPlane | None = None  # searched for where it is None
+    truth: NDArray[np.uint8] | None = None  # (N,), labels 0 … L − 1 inside the mask, where known
     _volumes: dict[tuple[object, ...], NDArray[np.float32]] = field(
         default_factory=dict, repr=False
     )
@@ -48,14 +49,14 @@ class Scene:
         return x, y, z
 
     @cached_property
-    def weight(self) -> Volume:
+    def weight(self) -> Array3D:
         """The mask as numbers, 1 inside and 0 outside, (X, Y, Z)."""
         return self.mask.astype(np.float32)
 
     def smoothed(self, sigma_mm: float) -> NDArray[np.float32]:
         """Return every sequence smoothed by a Gaussian inside the brain, (C, X, Y, Z)."""
 
-        def make() -> list[Volume]:
+        def make() -> list[Array3D]:
             return in_threads(
                 lambda image: gaussian_mean(image, self.weight, sigma_mm, self.spacing),
                 self.images,
@@ -70,7 +71,7 @@ class Scene:
         """
         radius = voxels_of(reach_mm, self.spacing)
 
-        def make() -> list[Volume]:
+        def make() -> list[Array3D]:
             inside = box_sum(self.weight, radius)
             return in_threads(lambda image: box_mean(image, inside, radius), self.images)
 
@@ -80,7 +81,7 @@ class Scene:
         """Return the largest or smallest smoothed value in boxes, (C, X, Y, Z)."""
         radius = voxels_of(reach_mm, self.spacing)
 
-        def make() -> list[Volume]:
+        def make() -> list[Array3D]:
             return in_threads(
                 lambda image: box_extreme(image, self.mask, radius, largest=largest),
                 self.smoothed(sigma_mm),
@@ -93,14 +94,14 @@ class Scene:
         self._volumes.clear()
 
     def _kept(
-        self, key: tuple[object, ...], make: Callable[[], list[Volume]]
+        self, key: tuple[object, ...], make: Callable[[], list[Array3D]]
     ) -> NDArray[np.float32]:
         if key not in self._volumes:
             self._volumes[key] = np.stack(make())
         return self._volumes[key]
 
     @cached_property
-    def plane(self) -> Plane:
+    def plane(self) -> SagittalPlane:
         """The mid-sagittal plane; the brain's outline counts like one more sequence."""
         if self.known_plane is not None:
             return self.known_plane
@@ -115,12 +116,12 @@ class Scene:
         return extent
 
     @cached_property
-    def depth_mm(self) -> Volume:
+    def depth_mm(self) -> Array3D:
         """How far a voxel lies below the surface of the brain, (X, Y, Z)."""
         from scipy.ndimage import binary_fill_holes, distance_transform_edt
 
         solid = np.pad(binary_fill_holes(self.mask), 1)
-        depth: Volume = distance_transform_edt(solid, sampling=self.spacing).astype(np.float32)
+        depth: Array3D = distance_transform_edt(solid, sampling=self.spacing).astype(np.float32)
         return depth[1:-1, 1:-1, 1:-1]
 
     def positions(self, voxels: NDArray[np.intp]) -> NDArray[np.float64]:

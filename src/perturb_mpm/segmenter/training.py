@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.files import LabelScheme
-from perturb_mpm.segmenter.boosting import Boosting
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
-    dice,
     expected_calibration_error,
     fit_calibration,
     log_loss,
 )
-from perturb_mpm.segmenter.ensemble import Ensemble, EnsembleSettings, Progress, train_ensemble
-from perturb_mpm.segmenter.feature_store import FeatureStore, TrainingCase, label_shares
+from perturb_mpm.segmenter.ensemble import Ensemble, EnsembleSettings, train_ensemble
+from perturb_mpm.segmenter.feature_store import FeatureStore, ReadScene, label_shares
 from perturb_mpm.segmenter.features import feature_names
-from perturb_mpm.segmenter.forest import RandomForest
+from perturb_mpm.segmenter.masked_filters import limited_threads
 from perturb_mpm.segmenter.model import SegmenterModel
-
-Kind = Literal["boosted", "random"]
 
 _RAREST = 1e-5  # the share of a label that no case has
 
@@ -51,24 +48,16 @@ class TrainingReport:
         return list(self.importances.items())[:10]
 
 
-def training_settings(*, folds: int, kind: Kind, trees: int | None) -> EnsembleSettings:
-    """Return settings with so many trees without each fold: rounds of them, where boosted."""
-    if kind == "boosted":
-        grower: Boosting | RandomForest = Boosting() if trees is None else Boosting(rounds=trees)
-    else:
-        grower = RandomForest() if trees is None else RandomForest(trees=trees)
-    return EnsembleSettings(folds=folds, trees=grower)
-
-
 def train_segmenter(
-    cases: Sequence[TrainingCase],
+    cases: Mapping[str, ReadScene],
     sequences: Sequence[str],
     labels: LabelScheme,
     *,
     seed: int = 0,
     settings: EnsembleSettings | None = None,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    threads: int | None = None,
+    progress: StagedProgress | None = None,
 ) -> tuple[SegmenterModel, TrainingReport]:
     """Return a calibrated model of all cases, and its report.
 
@@ -77,7 +66,7 @@ def train_segmenter(
     Parameters
     ----------
     cases
-        At least three; they are read one by one.
+        How to read each, by name; at least three. They are read one by one.
     sequences
         The names of their images, in order.
     labels
@@ -85,39 +74,44 @@ def train_segmenter(
     seed
         Of everything random: voxels, folds, trees.
     settings
-        How many folds, trees and voxels.
+        How many folds and voxels, and how trees are grown.
     cache
         A folder for features, which are then computed once for each case and not again and again.
+    threads
+        How many to use; one for each processor where it is None. They change no result.
     progress
-        Called with what is being done, how many are done and how many there are.
+        Told each stage, and how many of its cases or folds are done.
     """
     settings = settings or EnsembleSettings()
+    progress = progress or Silent()
     store = FeatureStore(cases, cache)
-    ensemble = train_ensemble(store, len(labels), seed, settings, progress)
-    held_out = held_out_answers(store, ensemble, progress)
+    with limited_threads(threads):
+        ensemble = train_ensemble(store, len(labels), seed, settings, progress)
+        held_out = held_out_answers(store, ensemble, progress)
+    progress.stage("calibrating")
     calibration = fit_calibration(list(held_out.values()), prior_ratio(store, ensemble).tolist())
     model = SegmenterModel(tuple(sequences), labels, ensemble, calibration)
     return model, _report(model, held_out)
 
 
 def held_out_answers(
-    store: FeatureStore, ensemble: Ensemble, progress: Progress | None = None
+    store: FeatureStore, ensemble: Ensemble, progress: StagedProgress | None = None
 ) -> dict[str, HeldOut]:
     """Return what trees that were not shown a patient say of it, for every patient."""
+    progress = progress or Silent()
+    progress.stage("classifying patients left out")
     answers = {}
     for number, name in enumerate(store.names):
-        if progress:
-            progress("held-out patients", number, len(store.names))
-        case = store.labelled(name)
         said = ensemble.predict(store.features(name), ensemble.fold_of(name))
-        answers[name] = HeldOut(said, case.labels)
+        answers[name] = HeldOut(said, store.truth(name))
+        progress(number + 1, len(store.names))
     return answers
 
 
 def prior_ratio(store: FeatureStore, ensemble: Ensemble) -> NDArray[np.float64]:
     """Return each label's mean share in the cases over its share of the drawn voxels, (L,)."""
     n_labels = ensemble.n_labels
-    shares = [label_shares(store.labelled(name).labels, n_labels) for name in store.names]
+    shares = [label_shares(store.truth(name), n_labels) for name in store.names]
     true = np.maximum(np.mean(shares, axis=0), _RAREST)
     shown = np.maximum(np.asarray(ensemble.shown), _RAREST)
     ratio: NDArray[np.float64] = true / shown
@@ -142,10 +136,7 @@ def region_dice(
 def _report(model: SegmenterModel, held_out: Mapping[str, HeldOut]) -> TrainingReport:
     calibration = model.calibration
     # Both with the same prior: only the temperature is between them.
-    settings = {
-        "before": calibration.untempered(),
-        "after": calibration,
-    }
+    settings = {"before": calibration.untempered(), "after": calibration}
     patients = list(held_out.values())
     overlaps = {
         name: region_dice(

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,18 @@ def _plain(value: object) -> object:
 
 
 _COMPRESSION = 1  # the state is written while the user waits
+_DAMAGE = (  # what zipfile and NumPy raise over bytes that no archive of arrays has
+    AttributeError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -95,5 +108,5 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise ValueError(f"{path} cannot be read: {error}") from error

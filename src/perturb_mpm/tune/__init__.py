@@ -1,6 +1,6 @@
 """Settings of ``run`` tuned on labelled cases, and cross-validated."""
 
-from perturb_mpm.tune.cases import TuningCase, cases_of_model, cases_with_probabilities
+from perturb_mpm.tune.cases import cases_of_model, cases_with_probabilities
 from perturb_mpm.tune.tuning import Tuned, TuningOptions, tune, write_convergence
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "cases_with_probabilities",
     "tune",
     "Tuned",
-    "TuningCase",
     "TuningOptions",
     "write_convergence",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.engines import Compute
+from perturb_mpm.files import Case
 from perturb_mpm.inference import ConvergenceWarning, mean_field
 from perturb_mpm.learning import (
     ALL_PHASES,
@@ -29,13 +31,181 @@ from perturb_mpm.learning import (
     make_problem,
 )
 from perturb_mpm.model import DenseCRF
-from perturb_mpm.noise import Field
-from perturb_mpm.run import KernelSettings, Numbers, RunSettings
+from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.run import KernelSettings, Numbers, RunSettings, SettingsError, build_crf
+from perturb_mpm.sampling import MOST_SAMPLES
 from perturb_mpm.storage import atomic_open
-from perturb_mpm.tune.cases import TuningCase
 
-# More digits than any run can tell apart, and few enough to read.
-_DIGITS = 6
+_DIGITS = 6  # of a tuned number: more than any run can tell apart, and few enough to read
+MOST_STEPS = 10_000
+MOST_FOLDS = 1000
+
+WORDS = {
+    "iou": "expected intersection over union",
+    "mean_iou": "mean over cases of the expected intersection over union",
+    "log_likelihood": "log-likelihood per voxel (nats)",
+    "both": "overlap + log-likelihood per voxel (nats)",
+    "hamming": "expected accuracy",
+}
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """What is learned and how; see ``perturb_mpm.learn``."""
+
+    objective: ObjectiveName = "iou"
+    phases: tuple[Phase, ...] = ALL_PHASES
+    steps: int = 15
+    strength: float = 1e-3
+    crop_mm: float | None = 10.0
+    folds: int = 5
+    fields: int = 0  # samples to learn random fields from; 0: none are learned
+
+    def __post_init__(self) -> None:
+        checks.integer(self.steps, "`steps`", minimum=1, maximum=MOST_STEPS)
+        checks.number(self.strength, "`strength`", minimum=0)
+        if self.crop_mm is not None:
+            checks.number(self.crop_mm, "`crop_mm`", minimum=0)
+        checks.integer(self.folds, "`folds`", minimum=2, maximum=MOST_FOLDS)
+        fewest = 2 if self.fields else 0
+        checks.integer(self.fields, "`fields`", minimum=fewest, maximum=MOST_SAMPLES)
+
+
+@dataclass(frozen=True)
+class LabelGain:
+    """A label's IoU in cases that were left out, pooled, before and after; NaN where it is absent.
+
+    Hard label maps of the mean field are compared, not marginals.
+    """
+
+    label: str
+    untuned_iou: float
+    tuned_iou: float
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """Settings learned on all cases, and what learning gained on cases that it did not see."""
+
+    settings: RunSettings
+    learned: Learned
+    gains: tuple[LabelGain, ...]
+    folds: tuple[tuple[str, ...], ...]
+
+
+def tune(
+    cases: Mapping[str, Case],
+    start: RunSettings,
+    options: TuningOptions,
+    regions: Regions,
+    progress: StagedProgress | None = None,
+) -> Tuned:
+    """Tune settings on all cases, which have their truth, after cross-validating over folds.
+
+    Everything is computed as ``start`` says: engine and accuracy, iterations, and for random
+    fields the whole law of sampling.
+    """
+    progress = progress or Silent()
+    names, truths = list(cases), [_truth(name, case) for name, case in cases.items()]
+    folds = deal(len(names), options.folds)
+    if start.sampling.iterations < 1:
+        raise SettingsError("`iterations` must be at least 1 to learn anything, got 0")
+    progress.stage("preparing the kernels")
+    crfs = [build_crf(case, start) for case in cases.values()]
+    compute = start.compute
+    try:
+        maker = filter_maker(crfs, compute.engine, compute.accuracy, compute.threads)
+    except ValueError as error:
+        raise SettingsError(f"`settings`: {error}") from error
+    problems = []
+    for crf, truth in zip(crfs, truths):
+        problems.append(make_problem(crf, truth, maker, options.crop_mm))
+        progress(len(problems), len(crfs))
+    before, after = [], []
+    for number, fold in enumerate(folds):
+        progress.stage(f"cross-validating, fold {number + 1} of {len(folds)}")
+        others = [problem for place, problem in enumerate(problems) if place not in fold]
+        found = tuned_settings(start, _learned(others, start, options).parameters)
+        for place in fold:
+            tuned = build_crf(cases[names[place]], found)
+            before.append(hard_labels(crfs[place], start.sampling.iterations, compute))
+            after.append(hard_labels(tuned, start.sampling.iterations, compute))
+    order = [place for fold in folds for place in fold]
+    true = [crfs[place].grid.gather(truths[place]).astype(np.int64) for place in order]
+    progress.stage("learning on all cases")
+    learned = _learned(problems, start, options)
+    settings = tuned_settings(start, learned.parameters)
+    if options.fields > 0:
+        progress.stage("learning the random fields")
+        found_fields = learn_fields(
+            (build_crf(case, settings) for case in cases.values()),
+            truths,
+            regions,
+            sampling=replace(settings.sampling, samples=options.fields, until=None),
+            compute=compute,
+            progress=progress,
+        )
+        settings = settings.changed(fields=found_fields.fields)
+    return Tuned(
+        settings=settings,
+        learned=learned,
+        gains=tuple(_gains(next(iter(cases.values())).labels.names, before, after, true)),
+        folds=tuple(tuple(names[place] for place in fold) for fold in folds),
+    )
+
+
+def _truth(name: str, case: Case) -> NDArray[np.uint8]:
+    if case.truth is None:
+        raise ValueError(f"cases must have a truth to tune on, got {name} without")
+    return case.truth
+
+
+def deal(cases: int, folds: int) -> list[list[int]]:
+    """Return the numbers of the cases in as many folds, in turn: 0, 3, 6 … in the first of 3."""
+    folds = checks.integer(folds, "folds", minimum=2)
+    if cases < folds:
+        raise SettingsError(f"`folds` must be at most the number of cases, {cases}, got {folds}")
+    return [list(range(fold, cases, folds)) for fold in range(folds)]
+
+
+def hard_labels(crf: DenseCRF, iterations: int, compute: Compute) -> NDArray[np.int64]:
+    """Return the most probable labels inside the mask after so many updates, (N,)."""
+    with warnings.catch_warnings():
+        # So many updates were learned for, converged or not.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = mean_field(
+            crf,
+            iterations,
+            engine=compute.engine,
+            accuracy=compute.accuracy,
+            threads=compute.threads,
+            memory=compute.memory,
+        )
+    inside: NDArray[np.int64] = crf.grid.gather(found.labels).astype(np.int64)
+    return inside
+
+
+def _learned(problems: Sequence[Problem], start: RunSettings, options: TuningOptions) -> Learned:
+    return learn_from(
+        problems,
+        objective=options.objective,
+        iterations=start.sampling.iterations,
+        phases=options.phases,
+        steps=options.steps,
+        strength=options.strength,
+    )
+
+
+def _gains(
+    names: Sequence[str],
+    before: list[NDArray[np.int64]],
+    after: list[NDArray[np.int64]],
+    truths: list[NDArray[np.int64]],
+) -> list[LabelGain]:
+    untuned = hard_iou(before, truths, len(names)).tolist()
+    tuned = hard_iou(after, truths, len(names)).tolist()
+    return [LabelGain(*row) for row in zip(names, untuned, tuned, strict=True)]
 
 
 def tuned_settings(start: RunSettings, parameters: Parameters) -> RunSettings:
@@ -90,16 +260,6 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-WORDS = {
-    "iou": "expected intersection over union",
-    "mean_iou": "mean over cases of the expected intersection over union",
-    "log_likelihood": "log-likelihood per voxel (nats)",
-    "both": "overlap + log-likelihood per voxel (nats)",
-    "hamming": "expected accuracy",
-}
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
-
-
 def write_convergence(path: Path, trace: Sequence[Step], objective: str) -> None:
     """Write a PNG or SVG, by the ending of its name, of the course of the objective."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -130,136 +290,3 @@ def write_convergence(path: Path, trace: Sequence[Step], objective: str) -> None
     metadata = {"Software": None} if kind == "png" else {"Date": None}
     with atomic_open(path) as file:
         figure.savefig(file, format=kind, dpi=150, metadata=metadata)
-
-
-Stage = Callable[[str], object]
-
-
-@dataclass(frozen=True)
-class TuningOptions:
-    """What is learned and how; see ``perturb_mpm.learn``."""
-
-    objective: ObjectiveName = "iou"
-    phases: tuple[Phase, ...] = ALL_PHASES
-    steps: int = 15
-    strength: float = 1e-3
-    crop_mm: float | None = 10.0
-    folds: int = 5
-    field_samples: int = 0  # 0: no fields are learned
-    threads: int | None = None
-
-
-@dataclass(frozen=True)
-class LabelGain:
-    """A label's IoU in cases that were left out, pooled, before and after; NaN where it is absent.
-
-    Hard label maps of the mean field are compared, not marginals.
-    """
-
-    label: str
-    untuned_iou: float
-    tuned_iou: float
-
-
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """Settings learned on all cases, and what learning gained on cases that it did not see."""
-
-    settings: RunSettings
-    learned: Learned
-    gains: tuple[LabelGain, ...]
-    folds: tuple[tuple[str, ...], ...]
-
-
-def tune(
-    cases: Sequence[TuningCase],
-    start: RunSettings,
-    options: TuningOptions,
-    regions: Regions,
-    said: Stage,
-) -> Tuned:
-    """Tune settings on all cases, after cross-validating over folds of them."""
-    folds = deal(len(cases), options.folds)
-    crfs = [case.crf(start) for case in cases]
-    maker = filter_maker(crfs, start.compute.engine, start.compute.accuracy, options.threads)
-    said("preparing the kernels")
-    problems = [
-        make_problem(crf, case.truth, maker, options.crop_mm) for crf, case in zip(crfs, cases)
-    ]
-    before, after = [], []
-    for number, fold in enumerate(folds):
-        said(f"cross-validating, fold {number + 1} of {len(folds)}")
-        others = [problem for place, problem in enumerate(problems) if place not in fold]
-        found = _learned(others, start, options)
-        for place in fold:
-            tuned = cases[place].crf(tuned_settings(start, found.parameters))
-            before.append(hard_labels(crfs[place], start.sampling.iterations, options.threads))
-            after.append(hard_labels(tuned, start.sampling.iterations, options.threads))
-    order = [place for fold in folds for place in fold]
-    truths = [crfs[i].grid.gather(cases[i].truth).astype(np.int64) for i in order]
-    said("learning on all cases")
-    learned = _learned(problems, start, options)
-    settings = tuned_settings(start, learned.parameters)
-    if options.field_samples > 0:
-        said("learning the random fields")
-        settings = settings.changed(fields=_fields(cases, settings, options, regions))
-    return Tuned(
-        settings=settings,
-        learned=learned,
-        gains=tuple(_gains(cases[0].case.labels.names, before, after, truths)),
-        folds=tuple(tuple(cases[place].name for place in fold) for fold in folds),
-    )
-
-
-def deal(cases: int, folds: int) -> list[list[int]]:
-    """Return the numbers of the cases in as many folds, in turn: 0, 3, 6 … in the first of 3."""
-    folds = checks.integer(folds, "folds", minimum=2)
-    if cases < folds:
-        raise ValueError(f"folds must be at most the number of cases, {cases}, got {folds}")
-    return [list(range(fold, cases, folds)) for fold in range(folds)]
-
-
-def hard_labels(crf: DenseCRF, iterations: int, threads: int | None) -> NDArray[np.int64]:
-    """Return the most probable labels inside the mask after so many updates, (N,)."""
-    with warnings.catch_warnings():
-        # So many updates were learned for, converged or not.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        labels = mean_field(crf, iterations, threads=threads).labels
-    inside: NDArray[np.int64] = crf.grid.gather(labels).astype(np.int64)
-    return inside
-
-
-def _learned(problems: Sequence[Problem], start: RunSettings, options: TuningOptions) -> Learned:
-    return learn_from(
-        problems,
-        objective=options.objective,
-        iterations=start.sampling.iterations,
-        phases=options.phases,
-        steps=options.steps,
-        strength=options.strength,
-    )
-
-
-def _fields(
-    cases: Sequence[TuningCase], settings: RunSettings, options: TuningOptions, regions: Regions
-) -> tuple[Field, ...]:
-    found = learn_fields(
-        (case.crf(settings) for case in cases),
-        [case.truth for case in cases],
-        regions,
-        samples=options.field_samples,
-        iterations=settings.sampling.iterations,
-        threads=options.threads,
-    )
-    return found.fields
-
-
-def _gains(
-    names: Sequence[str],
-    before: list[NDArray[np.int64]],
-    after: list[NDArray[np.int64]],
-    truths: list[NDArray[np.int64]],
-) -> list[LabelGain]:
-    untuned = hard_iou(before, truths, len(names)).tolist()
-    tuned = hard_iou(after, truths, len(names)).tolist()
-    return [LabelGain(*row) for row in zip(names, untuned, tuned, strict=True)]
