@@ -18,7 +18,7 @@ MAPS = ("labels", "marginals", "entropy", "uncertainty")
 PATIENT = {f"{name}.nii.gz" for name in (*IMAGES, "probabilities", "mask", "truth")}
 FILES = {*(f"{name}.nii.gz" for name in MAPS), "volumes.csv", "summary.json", "report.html"}
 NAMES = ("necrosis", "oedema", "non-enhancing core", "enhancing tumour")
-COARSE = ("--voxel-mm", "8", "--samples", "12")
+COARSE = ("--spacing", "8", "--samples", "12")
 
 
 def call(*arguments: str) -> int:
@@ -80,7 +80,8 @@ def test_the_demo_gives_what_run_gives_on_the_same_files(folder: Path, tmp_path:
     for name in IMAGES:
         arguments += ["--image", patient / f"{name}.nii.gz"]
     arguments += ["--probabilities", patient / "probabilities.nii.gz"]
-    arguments += ["--mask", patient / "mask.nii.gz", "--label-names", "healthy", *NAMES]
+    labels = [f"{value}:{name}" for value, name in enumerate(["healthy", *NAMES])]
+    arguments += ["--mask", patient / "mask.nii.gz", "--labels", *labels]
     assert call(*map(str, arguments)) == 0
     for name in MAPS:
         file = f"{name}.nii.gz"
@@ -138,10 +139,12 @@ def test_the_demo_again_replaces_the_first_and_gives_the_same_bytes(
     ("arguments", "message"),
     [
         (["demo", "--seed", "one"], "--seed"),
-        (["demo", "--seed", "-1"], "--seed must not be negative, got -1"),
-        (["demo", "--voxel-mm", "0.1"], "--voxel-mm must be between 1 and 8, got 0.1"),
-        (["demo", "--voxel-mm", "nan"], "--voxel-mm must be between 1 and 8, got nan"),
-        (["demo", "--samples", "0"], "--samples must be at least 1, got 0"),
+        (["demo", "--seed", "-1"], "--seed must be between 0 and 18446744073709551615, got -1"),
+        (["demo", "--spacing", "0.1"], "--spacing must be between 1 and 8, got 0.1"),
+        (["demo", "--samples", "5000000000"], "--samples must be between 1 and 10000000"),
+        (["demo", "--seed", str(2**64)], "--seed must be between 0 and 18446744073709551615"),
+        (["demo", "--spacing", "nan"], "--spacing must be between 1 and 8, got nan"),
+        (["demo", "--samples", "0"], "--samples must be between 1 and 10000000, got 0"),
         (["demo", "--colour", "red"], "--colour"),
         (["demo", "left", "over"], "left"),
         (["dmeo"], "dmeo"),

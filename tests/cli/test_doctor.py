@@ -10,11 +10,10 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import call
+from perturb_mpm import inference, sampling
 from perturb_mpm.cli import doctor as command
 from perturb_mpm.cli.doctor import self_test
-from perturb_mpm.inference import solving as inference
 from perturb_mpm.noise.gumbel import gumbel
-from perturb_mpm.sampling import sampling
 
 
 def test_a_healthy_installation(capfd: pytest.CaptureFixture[str]) -> None:
@@ -50,10 +49,10 @@ def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 def test_missing_extras_and_cache_are_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from perturb_mpm.engines.cpu import compile as compilation
+    from perturb_mpm.engines import cpu
 
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(compilation, "cache_folder", lambda: None)
+    monkeypatch.setattr(cpu, "cache_folder", lambda: None)
     real = command._version_of
     monkeypatch.setattr(command, "_version_of", lambda name: None if name == "zarr" else real(name))
     assert call("doctor") == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gzip
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -70,7 +72,7 @@ def test_quiet_writes_everything_and_prints_nothing(
 def test_the_table_and_the_lines_of_a_log(
     patient: Path, out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    named = ["--label-names", "none", "oedema", "core", "--label-values", "0", "2", "4"]
+    named = ["--labels", "0:none", "2:oedema", "4:core"]
     assert call("run", *options(patient), "--output", str(out), *named, *QUICK[:-1]) == 0
     printed = capfd.readouterr()
     for text in ("2 oedema", "4 core", "ml", "bits", "report.html", "far too narrow", "derived"):
@@ -80,6 +82,46 @@ def test_the_table_and_the_lines_of_a_log(
     assert "perturb-mpm: reading the files" in lines
     assert "perturb-mpm: sampling: 12 of 12" in lines
     assert set(np.unique(labels(out))) <= {0, 2, 4}
+
+
+def test_printed_text_is_never_markup(
+    patient: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "case[old] :smile:"
+    named = ["--labels", "0:none", "2:a [/b]", "4:[red]core"]
+    assert call("run", *options(patient), "--output", str(out), *named, *QUICK[:-1]) == 0
+    printed = capfd.readouterr().out
+    for text in ("2 a [/b]", "4 [red]core", f"files to {out}\n", f"report: {out}/report.html"):
+        assert text in printed
+
+
+def test_bare_label_values_keep_the_names(arguments: list[str], out: Path) -> None:
+    assert call(*arguments, "--labels", "0", "2", "4") == 0
+    found = json.loads((out / "summary.json").read_text())["labels"]
+    assert [(row["value"], row["name"]) for row in found] == [
+        (0, "background"),
+        (2, "label_2"),
+        (4, "label_4"),
+    ]
+
+
+def test_every_field_of_sampling_is_an_option_a_key_and_a_keyword(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A new parameter is written in two places: ``Sampling`` and ``pm.sample``."""
+    assert call("run", "--help") == 0
+    shown = capfd.readouterr().out
+    keywords = inspect.signature(pm.sample).parameters
+    tables = RunSettings().as_tables()
+    for each in dataclasses.fields(pm.Sampling):
+        assert each.name in keywords
+        assert each.name in (tables["sampling"] if each.name != "fields" else tables)
+        if "help" in each.metadata:
+            assert f"--{each.name.replace('_', '-')} " in shown
+    for each in dataclasses.fields(pm.Compute):
+        assert each.name in keywords
+        assert each.name in tables["compute"]
+        assert f"--{each.name} " in shown
 
 
 def test_json_is_one_object(
@@ -236,12 +278,17 @@ def elsewhere(path: Path) -> None:
         (lambda p: save(p / "flair.nii.gz", np.ones((3, 3, 3))), [], "flair.nii.gz"),
         (lambda p: elsewhere(p / "p.nii.gz"), [], "p.nii.gz"),
         (lambda p: with_nan(p / "p.nii.gz"), [], "NaN"),
-        (None, ["--label-values", "0", "1"], "--label-values must give one for each of the 3"),
-        (None, ["--label-names", "a", "b", "c", "d"], "--label-names must give one for each of"),
+        (None, ["--labels", "0", "1"], "--labels must give one for each of the 3"),
+        (None, ["--labels", "a", "b", "c"], "--labels must be one of brats2021"),
+        (None, ["--labels", "0:a", "1:a", "2:b"], "label names must be different"),
         (None, ["--mask", "none.nii.gz"], "none.nii.gz"),
         (None, ["--settings", "none.toml"], "none.toml cannot be read"),
         (None, ["--temperature", "-1"], "temperature must be positive, got -1.0"),
         (None, ["--seed", "one"], "one"),
+        (None, ["--seed", str(2**64)], "seed must be"),
+        (None, ["--threads", "5000000000"], "threads must be at most"),
+        (None, ["--batch", "5000000000"], "batch must be at most"),
+        (None, ["--temperature", "inf"], "temperature must be finite"),
         (None, ["--until", "0.01"], "must be reachable within 12 samples"),
         (None, ["--memory", "lots"], "memory must be a positive number of bytes"),
         (None, ["--model", "model.skops"], "either --probabilities or --model must be given"),
@@ -268,6 +315,15 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert printed.err.startswith("perturb-mpm: ")
     assert printed.err.count("\n") == 1
     assert message in printed.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", ["--samples", "--iterations"])
+def test_numbers_have_an_upper_limit(
+    option: str, patient: Path, out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call("run", *options(patient), "--output", str(out), option, "5000000000") == 2
+    assert f"{option[2:]} must be at most" in capfd.readouterr().err
     assert not out.exists()
 
 
@@ -350,7 +406,7 @@ def test_a_disk_that_fills_up_is_one_line_too(
     shown = capfd.readouterr().err
     assert "--output has no room left (No space left on device): make room" in shown
     assert shown.count("\n") == 1
-    assert not set(FILES) & set(os.listdir(out))
+    assert not out.exists()
     assert call(*arguments, "--resume") == 0
 
 
@@ -461,7 +517,7 @@ def test_a_model_makes_the_probabilities(
     made = (probabilities(), LabelScheme((0, 1, 2), ("background", "label_1", "label_2")))
     with mock.patch("perturb_mpm.segmenter.probabilities_from_model", return_value=made) as model:
         assert call("run", *options(patient)[:3], *given) == 0
-        assert call("run", *options(patient)[:3], *given, "--label-values", "0", "1") == 2
+        assert call("run", *options(patient)[:3], *given, "--labels", "0", "1") == 2
     assert model.call_args.args[0] == patient / "model.skops"
     assert content(other) == content(out)
     summary = json.loads((other / "summary.json").read_text())

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.browser import OpenPage, open_page
 from helpers.viewer_run import NAMES, copy_run
-from perturb_mpm.run.state import RunState, load_state
+from perturb_mpm.run import Run, load_run
 
 PLAIN_GREY = 40  # of 255: the most that red, green and blue of a grey pixel differ
 
@@ -24,8 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def state(folder: Path) -> RunState:
-    return load_state(folder)
+def run(folder: Path) -> Run:
+    return load_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +125,23 @@ def test_another_sequence_can_be_shown(opened: OpenPage) -> None:
     part(opened, "sequence").select_option("T1")
 
 
-def test_a_click_on_a_region_moves_the_crosshair_there(opened: OpenPage, state: RunState) -> None:
+def test_a_click_on_a_region_moves_the_crosshair_there(opened: OpenPage, run: Run) -> None:
     rows = opened.page.locator("tr.region")
     assert rows.count() >= 2
-    bits = state.posterior.entropy
+    bits = run.posterior.entropy
     for place in (1, 0):
         rows.nth(place).locator("td").last.click()
         wanted = json.loads(rows.nth(place).get_attribute("data-mm") or "")
         stands = told(opened)
         assert stands["mm"] == pytest.approx(wanted, abs=0.01)
-        affine = state.case.geometry.affine
+        affine = run.case.geometry.affine
         voxel = np.round(np.linalg.solve(affine[:3, :3], np.array(wanted) - affine[:3, 3]))
         at = tuple(voxel.astype(int))
-        assert stands["label"] == state.posterior.labels[at]
+        assert stands["label"] == run.posterior.labels[at]
         assert stands["bits"] == pytest.approx(bits[at], abs=0.01)
         assert part(opened, "label").inner_text() == NAMES[stands["label"]]
         assert part(opened, "bits").inner_text() == f"{stands['bits']:.2f} bits"
-        share = 100 * state.posterior.marginals[(stands["label"], *at)]
+        share = 100 * run.posterior.marginals[(stands["label"], *at)]
         assert f"{NAMES[stands['label']]} {share:.0f} %" in part(opened, "shares").inner_text()
     assert part(opened, "position").inner_text().endswith(" mm")
 

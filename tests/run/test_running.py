@@ -14,7 +14,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import AFFINE, FILES, SHAPE, content, read, write_files
-from perturb_mpm.files import Case
+from perturb_mpm.files import Case, LabelScheme
 from perturb_mpm.run.folder import BidsNames
 from perturb_mpm.run.model import build_crf, overconfidence
 from perturb_mpm.run.running import planned_bytes, run_case
@@ -27,7 +27,7 @@ SETTINGS = RunSettings().changed(samples=40, seed=5, iterations=4, temperature=1
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp("patient")
     write_files(folder)
-    return read(folder, label_values=[0, 2, 400], label_names=["none", "oedema", "core"])
+    return read(folder, labels=LabelScheme((0, 2, 400), ("none", "oedema", "core")))
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_overconfident_probabilities_are_warned_of(case: Case) -> None:
     warning = overconfidence(overconfident, SETTINGS.changed(temperature=1.0))
     assert warning is not None
     assert "above 0.999 in 100.0 % of the voxels" in warning
-    assert "--temperature 2" in warning
+    assert "a temperature above 1, such as 2" in warning
     assert overconfidence(overconfident, SETTINGS.changed(temperature=2.0)) is None
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,12 @@ import perturb_mpm as pm
 from helpers.small_case import SAME_BYTES, content, read, save, write_files
 from perturb_mpm.files import Case
 from perturb_mpm.run import drawing
-from perturb_mpm.run.folder import held, layout_of
+from perturb_mpm.run import folder as folder_module
+from perturb_mpm.run.folder import layout_of, locked
 from perturb_mpm.run.model import build_crf
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import OutputError, RunSettings
-from perturb_mpm.run.state import StateError, load_state, read_snapshots
+from perturb_mpm.run.state import StateError, load_run
 from perturb_mpm.storage import atomic
 
 SETTINGS = RunSettings().changed(samples=60, seed=1, iterations=3)
@@ -148,42 +150,41 @@ def test_leftovers_of_a_killed_run_are_removed(case: Case, cut: Path) -> None:
 
 def test_snapshots_and_samples_are_those_of_fewer_samples(case: Case, whole: Path) -> None:
     crf = build_crf(case, SETTINGS)
-    snapshots = read_snapshots(whole / "state")
-    assert snapshots.samples == (10, 25, 50, 60)
-    for samples, bits in zip(snapshots.samples, snapshots.entropy):
+    run = load_run(whole)
+    assert list(run.snapshots) == [10, 25, 50, 60]
+    for samples, bits in run.snapshots.items():
         posterior = pm.sample(crf, samples, seed=1, iterations=3)
         expected = posterior.grid.gather(posterior.entropy).astype(np.float32)
         np.testing.assert_array_equal(bits, expected)
-    state = load_state(whole)
-    assert state.sampled_labels.shape == (16, *case.mask.shape)
+    assert run.sampled_labels.shape == (16, *case.mask.shape)
     for number in (0, 9, 15):
         alone = pm.sample(crf, range(number, number + 1), seed=1, iterations=3)
-        np.testing.assert_array_equal(state.sampled_labels[number], alone.labels)
+        np.testing.assert_array_equal(run.sampled_labels[number], alone.labels)
 
 
 def test_the_state_brings_the_case_back(case: Case, whole: Path) -> None:
-    state = load_state(whole)
-    assert state.settings == SETTINGS.changed(engine="cpu")  # what "auto" was
-    assert state.title == "whole"
-    assert state.files["labels"] == whole / "labels.nii.gz"
-    assert state.posterior.samples == 60
-    assert list(state.case.images) == list(case.images)
+    run = load_run(whole)
+    assert run.settings == SETTINGS.changed(engine="cpu")  # what "auto" was
+    assert run.title == "whole"
+    assert run.files["labels"] == whole / "labels.nii.gz"
+    assert run.posterior.samples == 60
+    assert list(run.case.images) == list(case.images)
     for name, image in case.images.items():
-        np.testing.assert_array_equal(state.case.images[name], image)
-    np.testing.assert_array_equal(state.case.mask, case.mask)
-    assert state.case.labels == case.labels
-    assert state.case.geometry.header == case.geometry.header
-    assert state.case.geometry.spacing == case.geometry.spacing
-    again = pm.sample(build_crf(state.case, state.settings), 60, seed=1, iterations=3)
-    assert again == state.posterior
+        np.testing.assert_array_equal(run.case.images[name], image)
+    np.testing.assert_array_equal(run.case.mask, case.mask)
+    assert run.case.labels == case.labels
+    assert run.case.geometry.header == case.geometry.header
+    assert run.case.geometry.spacing == case.geometry.spacing
+    again = pm.sample(build_crf(run.case, run.settings), 60, seed=1, iterations=3)
+    assert again == run.posterior
 
 
 def test_a_folder_without_a_run_has_no_state(tmp_path: Path, cut: Path) -> None:
     with pytest.raises(StateError, match="holds no run of perturb-mpm"):
-        load_state(tmp_path)
+        load_run(tmp_path)
     (cut / "state" / "posterior.npz").unlink()
     with pytest.raises(StateError, match="holds a run without samples"):
-        load_state(cut)
+        load_run(cut)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_other_threads_and_colours_are_not_other_parameters(
     settings = SETTINGS.changed(threads=1, memory="1 GB", colour_map="jet")
     run_case(case, settings, cut, title="x", resume=True)
     assert content(cut) == content(whole)
-    assert load_state(cut).settings.colour_map == "jet"
+    assert load_run(cut).settings.colour_map == "jet"
 
 
 def test_a_run_goes_on_with_the_engine_it_began_with(case: Case, tmp_path: Path) -> None:
@@ -268,13 +269,13 @@ def test_overwrite_and_resume_exclude_each_other(case: Case, tmp_path: Path) -> 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_folder_with_something_else_is_refused(resume: bool, case: Case, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(OutputError, match="--output must be an empty folder"):
+    with pytest.raises(OutputError, match="`output` must be an empty folder"):
         run_case(case, SETTINGS, tmp_path, title="x", resume=resume)
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
 def test_a_run_that_was_begun_is_not_begun_again_unasked(case: Case, cut: Path) -> None:
-    with pytest.raises(OutputError, match="go on with --resume or begin anew with --overwrite"):
+    with pytest.raises(OutputError, match="with `resume=True` or begin anew with `overwrite=True`"):
         run_case(case, SETTINGS, cut, title="x")
 
 
@@ -282,13 +283,79 @@ def test_a_run_that_was_begun_is_not_begun_again_unasked(case: Case, cut: Path) 
 def test_a_damaged_state_is_refused(name: str, case: Case, cut: Path) -> None:
     file = cut / "state" / name
     file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(OutputError, match="begin anew with --overwrite"):
+    with pytest.raises(OutputError, match="begin anew with `overwrite=True`"):
         run_case(case, SETTINGS, cut, title="x", resume=True)
 
 
 def test_two_runs_in_one_folder_are_refused(case: Case, cut: Path) -> None:
-    with held(layout_of(cut)), pytest.raises(OutputError, match="where another run is writing"):
+    with locked(layout_of(cut)), pytest.raises(OutputError, match="where another run is writing"):
         run_case(case, SETTINGS, cut, title="x", resume=True)
+
+
+def test_a_run_that_ends_before_ours_begins_is_not_taken_for_ours(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run finishes in the folder after ours was started, just before it has the lock."""
+    first = True
+    make = folder_module._make
+
+    def overtaken(folder: Path) -> list[Path]:
+        nonlocal first
+        if first:
+            first = False
+            run_case(case, SETTINGS.changed(seed=9), tmp_path / "out", title="other")
+        return make(folder)
+
+    monkeypatch.setattr(folder_module, "_make", overtaken)
+    with pytest.raises(OutputError, match="`output` must be an empty folder"):
+        run_case(case, SETTINGS, tmp_path / "out", title="ours")
+    assert load_run(tmp_path / "out").settings.sampling.seed == 9
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seed": 9}, {"temperature": 2.0}, {"estimator": "conditional"}]
+)
+def test_complete_votes_of_another_run_are_refused(
+    changed: dict[str, object], case: Case, whole: Path, tmp_path: Path
+) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    run_case(case, SETTINGS.changed(**changed), other, title="other")
+    shutil.copytree(whole, mine)
+    shutil.copy(other / "state" / "posterior.npz", mine / "state" / "posterior.npz")
+    with pytest.raises(OutputError, match="holds the votes of another run"):
+        run_case(case, SETTINGS, mine, title="mine", resume=True)
+
+
+def test_a_refused_run_leaves_no_folder_and_no_lock(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        run_case(case, SETTINGS.changed(memory="10 kB"), tmp_path / "a" / "b", title="x")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="which is not"):
+        run_case(case, SETTINGS, tmp_path / "mine", title="x")
+    assert os.listdir(tmp_path / "mine") == ["notes.txt"]
+
+
+def test_a_folder_with_nothing_but_a_lock_is_empty(case: Case, whole: Path, tmp_path: Path) -> None:
+    """What a run leaves that is killed while it prepares."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lock").touch()
+    run_case(case, SETTINGS, tmp_path, title="x")
+    assert content(tmp_path) == content(whole)
+
+
+def test_votes_without_a_name_are_not_gone_on_with(case: Case, cut: Path) -> None:
+    (cut / "state" / "run.json").unlink()
+    with pytest.raises(OutputError, match="which holds state"):
+        run_case(case, SETTINGS, cut, title="x", resume=True)
+
+
+def test_batches_are_full_between_the_maps_that_are_kept(case: Case, tmp_path: Path) -> None:
+    counting = Counting()
+    settings = SETTINGS.changed(samples=200, iterations=1, batch=20)
+    run_case(case, settings, tmp_path / "out", title="x", progress=counting)
+    assert counting.told == [10, 25, 45, 50, 70, 90, 100, 120, 140, 160, 180, 200]
 
 
 @pytest.fixture
@@ -309,7 +376,7 @@ def full_disk() -> Iterator[mock.Mock]:
 def test_a_disk_that_fills_up_leaves_nothing_half_written(
     case: Case, whole: Path, tmp_path: Path, full_disk: mock.Mock
 ) -> None:
-    with pytest.raises(OutputError, match=r"no room left .*the same command with --resume"):
+    with pytest.raises(OutputError, match=r"no room left .*the same with `resume=True`"):
         run_case(case, SETTINGS, tmp_path / "out", title="x")
     assert full_disk.call_count > 10
     full_disk.side_effect = None
@@ -323,10 +390,10 @@ def test_checkpoints_come_by_the_clock_too(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drawing, "_SECONDS_AT_RISK", -1.0)
-    settings = SETTINGS.changed(samples=100)
+    settings = SETTINGS.changed(samples=100, batch=8)
     with pytest.raises(StopError):
         run_case(case, settings, tmp_path / "out", title="x", progress=Stopping(100))
-    assert pm.Posterior.load(tmp_path / "out" / "state" / "posterior.npz").samples == 75
+    assert pm.Posterior.load(tmp_path / "out" / "state" / "posterior.npz").samples == 98
 
 
 def test_the_run_is_named_first(case: Case, tmp_path: Path) -> None:

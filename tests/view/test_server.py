@@ -235,22 +235,22 @@ def test_edits_that_make_no_sense_are_refused_in_words(
 
 
 def test_volumes_are_the_runs_own_in_full_in_the_browsers_order(client: Client) -> None:
-    state = client.server.session.state
+    run = client.server.session.run
     labels = client.volume("labels")
     assert nib.aff2axcodes(labels.affine) == ("R", "A", "S")
-    assert np.array_equal(np.asarray(labels.dataobj), turned(state.posterior.labels))
+    assert np.array_equal(np.asarray(labels.dataobj), turned(run.posterior.labels))
     assert labels.header["intent_code"] == 1002
     bits = np.asarray(client.volume("entropy").dataobj)
-    assert np.array_equal(bits, turned(state.posterior.entropy.astype(np.float32)))
+    assert np.array_equal(bits, turned(run.posterior.entropy.astype(np.float32)))
     image = client.volume("image-1")
-    assert np.array_equal(np.asarray(image.dataobj), turned(state.case.images["FLAIR"]))
+    assert np.array_equal(np.asarray(image.dataobj), turned(run.case.images["FLAIR"]))
     corner = image.affine @ [0, 0, 0, 1]
-    assert corner == pytest.approx(state.case.geometry.affine @ [SHAPE[0] - 1, 0, 0, 1])
+    assert corner == pytest.approx(run.case.geometry.affine @ [SHAPE[0] - 1, 0, 0, 1])
     shares = [client.volume(f"share-{label}").get_fdata() for label in range(3)]
     assert sum(shares) == pytest.approx(1, abs=0.01)
-    assert shares[1] == pytest.approx(turned(state.posterior.marginals[1]), abs=0.003)
+    assert shares[1] == pytest.approx(turned(run.posterior.marginals[1]), abs=0.003)
     sample = np.asarray(client.volume("sample-3").dataobj)
-    assert np.array_equal(sample, turned(state.sampled_labels[3]))
+    assert np.array_equal(sample, turned(run.sampled_labels[3]))
 
 
 def test_volumes_end_around_the_mask_and_edits_find_their_voxels() -> None:
@@ -262,9 +262,8 @@ def test_volumes_end_around_the_mask_and_edits_find_their_voxels() -> None:
     case = SimpleNamespace(mask=mask, geometry=geometry, labels=labels, images={})
     edits = {int(np.ravel_multi_index((16, 13, 12), shape)): 1}
     session = SimpleNamespace(
-        state=SimpleNamespace(case=case, sampled_labels=[]),
+        run=SimpleNamespace(case=case, sampled_labels=[], labels=mask.astype(np.uint8)),
         edits=edits,
-        run_labels=mask.astype(np.uint8),
     )
     volumes = Volumes(session)  # type: ignore[arg-type]
     image = nib.Nifti1Image.from_bytes(volumes.get("image-0") or b"")
@@ -279,7 +278,7 @@ def test_volumes_end_around_the_mask_and_edits_find_their_voxels() -> None:
 def edit_some(client: Client, label: int = CORE) -> np.ndarray:
     """Set a few uncertain voxels to a label; return which, in the file's order."""
     session = client.server.session
-    chosen = np.argsort(session.run_entropy, axis=None)[-6:]
+    chosen = np.argsort(session.run.entropy, axis=None)[-6:]
     place = np.argsort(client.server.volumes.file_index)[chosen]
     runs = [[label, int(start), 1] for start in place]
     assert client.status_of("/update", {"runs": runs}) == 202
@@ -306,7 +305,7 @@ def test_an_update_changes_the_maps_on_disk_and_lists_the_edits(
     assert status["edited_voxels"] == 6
     assert status["moved_voxels"] == len(moved)
     assert status["revision"] == 1
-    assert (client.server.session.run_entropy.flat[sorted(moved)] > 0).all()
+    assert (client.server.session.run.entropy.flat[sorted(moved)] > 0).all()
     listed = json.loads((folder / "edits.json").read_text())["edits"]
     assert [entry["order"] for entry in listed] == [1, 2, 3, 4, 5, 6]
     for entry in listed:
@@ -347,7 +346,7 @@ def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> Non
     assert client.status_of("/revert", {}) == 202
     client.server.session.wait(20)
     assert sorted(path.name for path in folder.rglob("*")) == names
-    run = client.server.session.run_labels
+    run = client.server.session.run.labels
     assert np.array_equal(np.asarray(client.volume("labels").dataobj), turned(run))
     edit_some(client)
     assert client.status_of("/update", {"runs": []}) == 202
@@ -357,7 +356,7 @@ def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> Non
 
 def test_earlier_edits_keep_their_place_in_the_list(folder: Path) -> None:
     session = open_session(folder, samples=2)
-    inside = np.flatnonzero(session.state.case.mask)
+    inside = np.flatnonzero(session.run.case.mask)
     a, b, c = (int(voxel) for voxel in inside[[100, 200, 300]])
     for edits in ({b: 1, a: 1}, {a: 1, b: 2, c: 1}):
         session.update(edits)
@@ -369,7 +368,7 @@ def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -
     go = threading.Event()
 
     def slow(self: Session, edits: dict[int, int]) -> None:
-        self._tell(1, 4)
+        self._show_progress(1, 4)
         go.wait(20)
 
     monkeypatch.setattr(Session, "_solve", slow)
@@ -390,7 +389,7 @@ def test_what_goes_wrong_is_said_and_nothing_is_lost(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(session_module, "write_kept", full)
+    monkeypatch.setattr(session_module, "save_correction", full)
     runs = [[CORE, int(np.prod(SHAPE)) // 2, 1]]
     assert client.status_of("/update", {"runs": runs}) == 202
     client.server.session.wait(60)
@@ -406,7 +405,7 @@ def test_what_was_not_foreseen_does_not_block_the_next_update(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = open_session(folder, samples=1)
-    voxel = int(np.flatnonzero(session.state.case.mask)[50])
+    voxel = int(np.flatnonzero(session.run.case.mask)[50])
     with monkeypatch.context() as patch:
         patch.setattr(Session, "_solve", lambda *_: 1 // 0)
         session.update({voxel: 1})
@@ -430,7 +429,8 @@ def test_edits_of_another_run_are_refused(folder: Path) -> None:
     [
         ({"port": -1}, "--port must be between 0 and 65535, got -1"),
         ({"port": 65536}, "--port must be between 0 and 65535"),
-        ({"samples": 0}, "--samples must be at least 1, got 0"),
+        ({"samples": 0}, "--samples must be between 1 and 10000000, got 0"),
+        ({"samples": 5 * 10**9}, "--samples must be between 1 and 10000000"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, arguments: dict[str, int], words: str) -> None:
@@ -444,7 +444,7 @@ def test_wrong_folders_and_taken_ports_are_refused(client: Client, tmp_path: Pat
     with pytest.raises(UsageError, match="holds no run"):
         view(tmp_path)
     with pytest.raises(UsageError, match="--port must be free"):
-        view(client.server.session.state.folder, port=client.server.gate.port)
+        view(client.server.session.run.folder, port=client.server.gate.port)
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(folder: Path) -> None:

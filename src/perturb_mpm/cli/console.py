@@ -1,4 +1,4 @@
-"""What commands share: usage errors, the output folder, progress on a terminal or in a log."""
+"""What commands share: options, usage errors, the output folder, plain text and progress."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ from cyclopts import Group, Parameter
 from perturb_mpm.checks import ExpectedError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichProgress
+    from rich.table import Table
 
     from perturb_mpm.progress import StagedProgress
 
 # Arguments of Python whose option has another name.
-_OPTION = {"images": "image", "raters": "rater", "regions": "region"}
+_OPTION = {
+    "images": "image",
+    "label_names": "labels",
+    "label_values": "labels",
+    "raters": "rater",
+    "regions": "region",
+}
 
 
 class UsageError(ExpectedError):
@@ -67,6 +75,26 @@ def options_of(values: type, title: str, place: int) -> type:
 def given(options: object) -> dict[str, Any]:
     """Return the options that were given."""
     return {name: value for name, value in vars(options).items() if value is not None}
+
+
+def whole_number(value: int, option: str, smallest: int, largest: int) -> None:
+    """Refuse a number outside the limits of its option."""
+    if not smallest <= value <= largest:
+        raise UsageError(f"{option} must be between {smallest} and {largest}, got {value}")
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """Return a console that prints text as it is, tables included: brackets are never markup."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+def print_plain(*parts: str | Table) -> None:
+    """Print tables and lines on stdout, as they are; long lines are not folded."""
+    console = plain_console()
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -118,7 +146,7 @@ class Lines:
 
     def warn(self, words: str) -> None:
         """Print a warning."""
-        _print(f"warning: {words}")
+        _print(f"warning: {in_options(words)}")
 
     def __call__(self, done: float, total: float, /) -> None:
         """Print how much is done, unless that was said just now."""
@@ -148,7 +176,7 @@ class Bar:
 
     def warn(self, words: str) -> None:
         """Print a warning above the bar."""
-        self._bar.console.print(f"warning: {words}", highlight=False, markup=False)
+        self._bar.console.print(f"warning: {in_options(words)}")
 
     def __call__(self, done: float, total: float, /) -> None:
         """Move the bar."""
@@ -162,7 +190,6 @@ def _print(words: str) -> None:
 
 @contextmanager
 def _rich_bar() -> Iterator[RichProgress]:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -172,11 +199,11 @@ def _rich_bar() -> Iterator[RichProgress]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=plain_console(stderr=True), transient=True) as bar:
         yield bar

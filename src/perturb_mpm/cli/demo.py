@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
+from perturb_mpm.cli.console import (
+    UsageError,
+    prepare_folder,
+    print_plain,
+    shown_progress,
+    whole_number,
+)
+from perturb_mpm.sampling import MOST_SAMPLES
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Case
     from perturb_mpm.phantom import Phantom
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.report import LabelComparison
-    from perturb_mpm.run import RunResult
+    from perturb_mpm.run import Run
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -29,12 +36,14 @@ SEQUENCES = ("T1c", "T1", "T2", "FLAIR")  # the report shows the first one first
 FIELD_MM = 20.0
 SHARED_FIELD, OWN_FIELD = 1.0, 0.7  # nats, for all tumour labels together and for each
 
+_LARGEST_SEED = 2**64 - 1
+
 
 def demo(
     *,
     output: Path = Path("demo"),
     seed: int = 0,
-    voxel_mm: float = 2.0,
+    spacing: float = 2.0,
     samples: int = 200,
     quiet: Flag = False,
     json: Flag = False,
@@ -47,7 +56,7 @@ def demo(
         The folder to write to; made where it is missing. An earlier demo in it is replaced.
     seed
         Which patient to make.
-    voxel_mm
+    spacing
         The edge of a voxel, 1 to 8 mm: larger is faster and coarser.
     samples
         How many segmentations to sample.
@@ -56,37 +65,31 @@ def demo(
     json
         Print the results as JSON instead of a table.
     """
-    if not 1.0 <= voxel_mm <= 8.0:
-        raise UsageError(f"--voxel-mm must be between 1 and 8, got {voxel_mm:g}")
-    if seed < 0:
-        raise UsageError(f"--seed must not be negative, got {seed}")
-    if samples < 1:
-        raise UsageError(f"--samples must be at least 1, got {samples}")
+    if not 1.0 <= spacing <= 8.0:
+        raise UsageError(f"--spacing must be between 1 and 8, got {spacing:g}")
+    whole_number(seed, "--seed", 0, _LARGEST_SEED)
+    whole_number(samples, "--samples", 1, MOST_SAMPLES)
     folder = prepare_folder(output)
     if (folder / "state").exists() and not (folder / PATIENT / TRUTH).exists():
         raise UsageError(f"--output must not hold a run of yours, got {folder}; name another one")
 
     from perturb_mpm.phantom import glioblastoma
-    from perturb_mpm.run import OutputError
 
     with shown_progress(quiet=quiet) as progress:
         progress.stage("making a patient")
-        patient = glioblastoma(seed, spacing_mm=voxel_mm)
+        patient = glioblastoma(seed, spacing_mm=spacing)
         case = _through_files(folder / PATIENT, patient)
-        try:
-            result = _run(case, patient, folder, samples, progress)
-        except OutputError as error:
-            raise UsageError(str(error)) from error
-    rows = _compare(patient, result)
+        finished = _run(case, patient, folder, samples, progress)
+    rows = _compare(patient, finished)
     if json:
-        _print_json(rows, result)
+        _print_json(rows, finished)
     elif not quiet:
-        _print_table(rows, result)
+        _print_table(rows, finished)
 
 
 def _through_files(folder: Path, patient: Phantom) -> Case:
     """Write what a user would bring, and read it as ``run`` does."""
-    from perturb_mpm.files import read_case, save_nifti
+    from perturb_mpm.files import LabelScheme, read_case, save_nifti
 
     folder.mkdir(exist_ok=True)
     images = []
@@ -99,18 +102,18 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
     save_nifti(probabilities, labels_last, patient.affine, "probability of each label")
     save_nifti(mask, patient.mask, patient.affine, "1 in the brain")
     save_nifti(folder / TRUTH, patient.truth, patient.affine, "the true labels")
-    return read_case(
+    names = patient.label_names
+    case = read_case(
         images,
         [probabilities],
-        label_names=patient.label_names,
+        labels=LabelScheme(tuple(range(len(names))), names),
         mask=mask,
         image_names=SEQUENCES,
     )
+    return replace(case, truth=patient.truth)
 
 
-def _run(
-    case: Case, patient: Phantom, folder: Path, samples: int, progress: StagedProgress
-) -> RunResult:
+def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: StagedProgress) -> Run:
     """Sample and write everything; but for the fields the settings are those of ``run``."""
     from perturb_mpm import Field
     from perturb_mpm.run import RunSettings, run_case
@@ -124,17 +127,16 @@ def _run(
         folder,
         title=f"Phantom glioblastoma, seed {patient.seed}",
         overwrite=True,
-        truth=patient.truth,
         progress=progress,
     )
 
 
-def _compare(patient: Phantom, result: RunResult) -> list[LabelComparison]:
+def _compare(patient: Phantom, run: Run) -> list[LabelComparison]:
     """Compare the classifier and the labels that were written with the truth."""
     from perturb_mpm.files import Source, read_volume
     from perturb_mpm.report import compare_labels
 
-    written = read_volume(Source("labels", result.files["labels"])).voxels.astype("uint8")
+    written = read_volume(Source("labels", run.files["labels"])).voxels.astype("uint8")
     segmentations = {
         "classifier": patient.probabilities.argmax(axis=0),
         "perturb_mpm": written,
@@ -142,26 +144,25 @@ def _compare(patient: Phantom, result: RunResult) -> list[LabelComparison]:
     return compare_labels(patient.truth, segmentations, patient.label_names, patient.spacing)
 
 
-def _print_json(rows: list[LabelComparison], result: RunResult) -> None:
+def _print_json(rows: list[LabelComparison], run: Run) -> None:
     """Print the run's summary and the comparison as one object."""
     summary = {
-        "output": str(result.folder),
+        "output": str(run.folder),
         "truth": [asdict(row) for row in rows],
-        **result.summary,
+        **run.summary,
     }
     sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
-def _print_table(rows: list[LabelComparison], result: RunResult) -> None:
+def _print_table(rows: list[LabelComparison], run: Run) -> None:
     """Print volume, overlap and uncertainty of every label, and where the report is."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
     table.add_column("label")
     for heading in ("true\nml", "found\nml", "sampled 95 %\nml", "Dice", "uncertain\n%"):
         table.add_column(heading, justify="right")
-    for row, found in zip(rows, result.summary["labels"][1:]):
+    for row, found in zip(rows, run.summary["labels"][1:]):
         share = found["uncertain_frac"]
         table.add_row(
             row.label,
@@ -171,12 +172,4 @@ def _print_table(rows: list[LabelComparison], result: RunResult) -> None:
             f"{row.dice['perturb_mpm']:.3f}",
             "" if share is None else f"{100 * share:.1f}",
         )
-    console = Console()
-    console.print(table)
-    if result.summary["volumes_reflect_voxel_noise_alone"]:
-        console.print(
-            "The noise is independent at every voxel: the sampled volumes reflect that noise "
-            "alone, and their intervals are far too narrow.",
-            highlight=False,
-        )
-    console.print(f"report: {result.files['report']}", highlight=False, soft_wrap=True)
+    print_plain(table, f"report: {run.files['report']}")

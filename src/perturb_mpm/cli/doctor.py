@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from perturb_mpm.cli.console import print_plain
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -193,7 +194,6 @@ def _gpu() -> dict[str, Any]:
 
 
 def _print(facts: Mapping[str, Any], checks: list[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False)
@@ -215,4 +215,4 @@ def _print(facts: Mapping[str, Any], checks: list[Check]) -> None:
     )
     for check in checks:
         table.add_row(check.name, f"{'passed' if check.passed else 'FAILED'}: {check.detail}")
-    Console().print(table, highlight=False)
+    print_plain(table)

@@ -5,137 +5,26 @@ from __future__ import annotations
 import hashlib
 import json as json_format
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from perturb_mpm.cli.console import UsageError, given, options_of, shown_progress
+from perturb_mpm.cli.console import UsageError, given, options_of, print_plain, shown_progress
 from perturb_mpm.engines import Compute
 from perturb_mpm.sampling import Sampling
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Case, LabelScheme
     from perturb_mpm.progress import StagedProgress
-    from perturb_mpm.run import BidsNames, KernelSettings, RunResult, RunSettings
-
-
-def case_of_model(inputs: InputOptions, model: Path, progress: StagedProgress) -> Case:
-    """Read the images, and let the model say how probable each label is."""
-    from perturb_mpm.files import Case, read_images
-    from perturb_mpm.segmenter import probabilities_from_model
-
-    if not model.is_file():
-        raise UsageError(f"--model must be a file, got {model}, which is not there")
-    found = read_images(inputs.image, mask=inputs.mask, image_names=inputs.image_names)
-    progress.stage("classifying the voxels")
-    probabilities, labels = probabilities_from_model(model, found)
-    return Case(
-        images=found.images,
-        probabilities=probabilities,
-        mask=found.mask,
-        mask_origin=found.mask_origin,
-        labels=_renamed(labels, inputs),
-        geometry=found.geometry,
-        hashes={**found.hashes, model.name: hashlib.sha256(model.read_bytes()).hexdigest()},
-        warnings=found.warnings,
-    )
-
-
-def _renamed(labels: LabelScheme, inputs: InputOptions) -> LabelScheme:
-    """Return the model's labels with the values and names that the user gave."""
-    for option, said in (
-        ("--label-values", inputs.label_values),
-        ("--label-names", inputs.label_names),
-    ):
-        if said is not None and len(said) != len(labels):
-            raise UsageError(
-                f"{option} must give one for each of the model's {len(labels)} labels, "
-                f"got {len(said)}"
-            )
-    try:
-        return replace(
-            labels,
-            values=tuple(inputs.label_values or labels.values),
-            names=tuple(inputs.label_names or labels.names),
-        )
-    except ValueError as error:
-        raise UsageError(f"--label-values, --label-names: {error}") from error
-
-
-def settings_from_options(
-    model: ModelOptions, sampling: SamplingOptions, compute: ComputeOptions, colour_map: str | None
-) -> RunSettings:
-    """Return the settings; what is wrong with them is a UsageError."""
-    from perturb_mpm.run import RunSettings, read_settings
-
-    changed: dict[str, Any] = {
-        "temperature": model.temperature,
-        "clip": model.clip,
-        "colour_map": colour_map,
-    }
-    try:
-        settings = RunSettings() if model.settings is None else read_settings(model.settings)
-        return settings.changed(
-            **given(sampling),
-            **given(compute),
-            **{name: value for name, value in changed.items() if value is not None},
-            kernels=_kernels(settings, model),
-        )
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from error
-
-
-def enough_samples(
-    settings: RunSettings, model: ModelOptions, sampling: SamplingOptions, labels: int
-) -> RunSettings:
-    """Return settings that allow as many samples as ``until`` may take, unless a number is said."""
-    until = settings.sampling.until
-    if until is None or "samples" in given(sampling) or model.settings is not None:
-        return settings
-    return settings.changed(samples=until.samples_to_reach(labels))
-
-
-def _kernels(settings: RunSettings, model: ModelOptions) -> tuple[KernelSettings, ...]:
-    from perturb_mpm.run import DEFAULT_BILATERAL, DEFAULT_SPATIAL
-
-    kernels = list(settings.kernels)
-    wanted = {
-        DEFAULT_SPATIAL: {"sigma_space": model.spatial_sigma, "weight": model.spatial_weight},
-        DEFAULT_BILATERAL: {
-            "sigma_space": model.bilateral_sigma_space,
-            "sigma_intensity_sd": model.bilateral_sigma_intensity_sd,
-            "weight": model.bilateral_weight,
-        },
-    }
-    for default, options in wanted.items():
-        changed = {key: value for key, value in options.items() if value is not None}
-        if changed:
-            _change(kernels, default, changed)
-    return tuple(kernels)
-
-
-def _change(
-    kernels: list[KernelSettings], default: KernelSettings, changed: dict[str, Any]
-) -> None:
-    """Change the one kernel of that kind, or add it where there is none."""
-    places = [place for place, kernel in enumerate(kernels) if kernel.kind == default.kind]
-    if len(places) > 1:
-        raise UsageError(
-            f"--{default.kind}-… options must mean one kernel, got --settings with {len(places)} "
-            f"{default.kind} kernels: change them in the file"
-        )
-    if not places:
-        kernels.append(replace(default, **changed))
-    else:
-        kernels[places[0]] = replace(kernels[places[0]], **changed)
+    from perturb_mpm.run import BidsNames, KernelSettings, Run, RunSettings
 
 
 Flag = Annotated[bool, Parameter(negative="")]
 Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
-Numbers = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")]
-Names = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
+Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 
 
 @Parameter(name="*", group=Group("Inputs", sort_key=1))
@@ -156,10 +45,9 @@ class InputOptions:
         How far a hard label map is trusted at every voxel, with --kind labels.
     model
         A model trained by perturb-mpm that makes the probabilities from the images.
-    label_values
-        Your number for each label, as in 0 1 2 4; else dataset.json's, else 0, 1, 2 …
-    label_names
-        Your name for each label.
+    labels
+        Your numbers of the labels, with names or without, background first: 0:background 1:core,
+        0 1 2 4, or a scheme such as brats2021; else dataset.json's, else 0, 1, 2 …
     image_names
         Your name for each image; else from the names of their files.
     dataset_json
@@ -175,9 +63,8 @@ class InputOptions:
     kind: Literal["probabilities", "logits", "labels"] = "probabilities"
     confidence: float = 0.9
     model: Path | None = None
-    label_values: Numbers = None
-    label_names: Names = None
-    image_names: Names = None
+    labels: Words = None
+    image_names: Words = None
     dataset_json: Path | None = None
     reference: Path | None = None
     mask: Path | None = None
@@ -277,15 +164,14 @@ def run(
     from perturb_mpm.run import run_case
 
     model, sampling = model or ModelOptions(), sampling or SamplingOptions()
-    compute = compute or ComputeOptions()
-    settings = settings_from_options(model, sampling, compute, out.colour_map)
+    settings = _settings(model, sampling, compute or ComputeOptions(), out.colour_map)
     bids = _bids(out.bids)
     try:
         with shown_progress(quiet=out.quiet) as progress:
             case = _case(inputs, out, progress)
-            result = run_case(
+            finished = run_case(
                 case,
-                enough_samples(settings, model, sampling, len(case.labels)),
+                _enough_samples(settings, model, sampling, len(case.labels)),
                 out.output,
                 title=out.title or out.output.resolve().name,
                 resume=out.resume,
@@ -300,34 +186,67 @@ def run(
             "interrupted: the same command with --resume goes on where it stopped"
         ) from None
     if out.json:
-        _print_json(result)
+        _print_json(finished)
     elif not out.quiet:
-        _print_table(result)
+        _print_table(finished)
 
 
 def _case(inputs: InputOptions, out: OutputOptions, progress: StagedProgress) -> Case:
-    """Read the files; those of a model's probabilities are made first."""
+    """Read the files; a model's probabilities are computed first."""
     from perturb_mpm.files import read_case
 
     if bool(inputs.probabilities) == (inputs.model is not None):
         raise UsageError("either --probabilities or --model must be given, and not both")
     if out.dicom is not None and not out.dicom.is_dir():
         raise UsageError(f"--dicom must be a folder with a DICOM series, got {out.dicom}")
+    labels = _labels(inputs.labels)
     progress.stage("reading the files")
     if inputs.model is not None:
-        return case_of_model(inputs, inputs.model, progress)
+        return _case_of_model(inputs, inputs.model, progress)
     return read_case(
         inputs.image,
         inputs.probabilities,
         kind=inputs.kind,
         confidence=inputs.confidence,
-        label_values=inputs.label_values,
-        label_names=inputs.label_names,
+        labels=labels,
         dataset_json=inputs.dataset_json,
         reference=inputs.reference,
         mask=inputs.mask,
         image_names=inputs.image_names,
     )
+
+
+def _labels(words: Sequence[str] | None) -> LabelScheme | tuple[int, ...] | None:
+    """Return the labels that the user gave; bare values leave the names as they are."""
+    from perturb_mpm.files import labels_from_text
+
+    if words is None:
+        return None
+    scheme = labels_from_text(words)
+    bare = all(part.strip().isdecimal() for part in ",".join(words).split(","))
+    return scheme.values if bare else scheme
+
+
+def _case_of_model(inputs: InputOptions, model: Path, progress: StagedProgress) -> Case:
+    """Read the images, and let the model say how probable each label is."""
+    from perturb_mpm.files import Case, read_images
+    from perturb_mpm.segmenter import probabilities_from_model
+
+    if not model.is_file():
+        raise UsageError(f"--model must be a file, got {model}, which is not there")
+    images = read_images(inputs.image, mask=inputs.mask, image_names=inputs.image_names)
+    progress.stage("classifying the voxels")
+    probabilities, labels = probabilities_from_model(model, images)
+    case = Case.from_images(images, probabilities, _renamed(labels, inputs.labels))
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    return replace(case, hashes={**case.hashes, model.name: digest})
+
+
+def _renamed(labels: LabelScheme, words: Sequence[str] | None) -> LabelScheme:
+    """Return the model's labels with the values and names that the user gave."""
+    from perturb_mpm.files import choose_scheme
+
+    return choose_scheme(len(labels), _labels(words), labels)
 
 
 def _reading(inputs: InputOptions) -> dict[str, object]:
@@ -348,22 +267,90 @@ def _bids(text: str | None) -> BidsNames | None:
     return BidsNames(subject.removeprefix("sub-"), session.removeprefix("ses-") or None)
 
 
-def _print_json(result: RunResult) -> None:
+def _settings(
+    model: ModelOptions, sampling: SamplingOptions, compute: ComputeOptions, colour_map: str | None
+) -> RunSettings:
+    """Return the settings; what is wrong with them is a UsageError."""
+    from perturb_mpm.run import RunSettings, read_settings
+
+    changed: dict[str, Any] = {
+        "temperature": model.temperature,
+        "clip": model.clip,
+        "colour_map": colour_map,
+    }
+    try:
+        settings = RunSettings() if model.settings is None else read_settings(model.settings)
+        return settings.changed(
+            **given(sampling),
+            **given(compute),
+            **{name: value for name, value in changed.items() if value is not None},
+            kernels=_kernels(settings, model),
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _enough_samples(
+    settings: RunSettings, model: ModelOptions, sampling: SamplingOptions, labels: int
+) -> RunSettings:
+    """Return settings that allow as many samples as ``until`` may take, unless a number is said."""
+    until = settings.sampling.until
+    if until is None or "samples" in given(sampling) or model.settings is not None:
+        return settings
+    return settings.changed(samples=until.samples_to_reach(labels))
+
+
+def _kernels(settings: RunSettings, model: ModelOptions) -> tuple[KernelSettings, ...]:
+    from perturb_mpm.run import DEFAULT_BILATERAL, DEFAULT_SPATIAL
+
+    kernels = list(settings.kernels)
+    wanted = {
+        DEFAULT_SPATIAL: {"sigma_space": model.spatial_sigma, "weight": model.spatial_weight},
+        DEFAULT_BILATERAL: {
+            "sigma_space": model.bilateral_sigma_space,
+            "sigma_intensity_sd": model.bilateral_sigma_intensity_sd,
+            "weight": model.bilateral_weight,
+        },
+    }
+    for default, options in wanted.items():
+        changed = {key: value for key, value in options.items() if value is not None}
+        if changed:
+            _change(kernels, default, changed)
+    return tuple(kernels)
+
+
+def _change(
+    kernels: list[KernelSettings], default: KernelSettings, changed: dict[str, Any]
+) -> None:
+    """Change the one kernel of that kind, or add it where there is none."""
+    places = [place for place, kernel in enumerate(kernels) if kernel.kind == default.kind]
+    if len(places) > 1:
+        raise UsageError(
+            f"--{default.kind}-… options must mean one kernel, got --settings with {len(places)} "
+            f"{default.kind} kernels: change them in the file"
+        )
+    if not places:
+        kernels.append(replace(default, **changed))
+    else:
+        kernels[places[0]] = replace(kernels[places[0]], **changed)
+
+
+def _print_json(finished: Run) -> None:
     """Print the summary, with the folder that its file names are in."""
-    summary = {"output": str(result.folder), **result.summary}
+    summary = {"output": str(finished.folder), **finished.summary}
     sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
-def _print_table(result: RunResult) -> None:
+def _print_table(finished: Run) -> None:
     """Print volume and uncertainty of every label, and where the report is."""
-    from rich.console import Console
     from rich.table import Table
 
+    summary = finished.summary
     table = Table()
     table.add_column("label")
     for heading in ("volume\nml", "sampled 95 %\nml", "mean entropy\nbits", "uncertain\n%"):
         table.add_column(heading, justify="right")
-    for row in result.summary["labels"]:
+    for row in summary["labels"]:
         found = row["mean_entropy_bits"] is not None
         table.add_row(
             f"{row['value']} {row['name']}",
@@ -372,14 +359,14 @@ def _print_table(result: RunResult) -> None:
             f"{row['mean_entropy_bits']:.3f}" if found else "",
             f"{100 * row['uncertain_frac']:.1f}" if found else "",
         )
-    console = Console()
-    console.print(table)
-    if result.summary["volumes_reflect_voxel_noise_alone"]:
-        console.print(
+    print_plain(table)
+    if summary["volumes_reflect_voxel_noise_alone"]:
+        print_plain(
             "The noise is independent at every voxel: the sampled volumes reflect that noise "
-            "alone, and their intervals are far too narrow.",
-            highlight=False,
+            "alone, and their intervals are far too narrow."
         )
-    console.print(f"mask {result.summary['mask']['origin']}", highlight=False, soft_wrap=True)
-    console.print(f"wrote {len(result.files)} files to {result.folder}", highlight=False)
-    console.print(f"report: {result.files['report']}", highlight=False, soft_wrap=True)
+    print_plain(
+        f"mask {summary['mask']['origin']}",
+        f"wrote {len(finished.files)} files to {finished.folder}",
+        f"report: {finished.files['report']}",
+    )

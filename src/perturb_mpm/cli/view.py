@@ -9,7 +9,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError
+from perturb_mpm.cli.console import UsageError, whole_number
+from perturb_mpm.sampling import MOST_SAMPLES
 
 Flag = Annotated[bool, Parameter(negative="")]
 _LARGEST_PORT = 65535
@@ -40,10 +41,9 @@ def view(
     quiet
         Print the address alone.
     """
-    if not 0 <= port <= _LARGEST_PORT:
-        raise UsageError(f"--port must be between 0 and {_LARGEST_PORT}, got {port}")
-    if samples is not None and samples < 1:
-        raise UsageError(f"--samples must be at least 1, got {samples}")
+    whole_number(port, "--port", 0, _LARGEST_PORT)
+    if samples is not None:
+        whole_number(samples, "--samples", 1, MOST_SAMPLES)
     if not output.is_dir():
         raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
 

@@ -1,8 +1,12 @@
-"""From one patient's files to every output file, with a state that survives interruption."""
+"""From one patient's files to every output file, with a state that survives interruption.
+
+``run_case`` samples a ``Case`` and writes everything to a folder; ``load_run`` reads the ``Run``
+back: case, settings, posterior and maps.
+"""
 
 from perturb_mpm.run.folder import BidsNames
 from perturb_mpm.run.model import build_crf, build_sampler
-from perturb_mpm.run.running import RunResult, run_case
+from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import (
     DEFAULT_BILATERAL,
     DEFAULT_SPATIAL,
@@ -14,25 +18,26 @@ from perturb_mpm.run.settings import (
     read_settings,
     write_settings,
 )
-from perturb_mpm.run.state import STATE, RunState, StateError, load_state
+from perturb_mpm.run.state import STATE, Run, StateError, load_run
+
+load_state = load_run
 
 __all__ = [
+    "Run",
+    "run_case",
+    "load_run",
     "BidsNames",
+    "RunSettings",
+    "KernelSettings",
+    "DEFAULT_SPATIAL",
+    "DEFAULT_BILATERAL",
+    "Numbers",
+    "read_settings",
+    "write_settings",
     "build_crf",
     "build_sampler",
-    "DEFAULT_BILATERAL",
-    "DEFAULT_SPATIAL",
-    "KernelSettings",
-    "load_state",
-    "Numbers",
-    "OutputError",
-    "read_settings",
-    "run_case",
-    "RunResult",
-    "RunSettings",
-    "RunState",
-    "SettingsError",
     "STATE",
+    "OutputError",
+    "SettingsError",
     "StateError",
-    "write_settings",
 ]

@@ -3,102 +3,83 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Progress
 from perturb_mpm.run.settings import OutputError
-from perturb_mpm.run.state import (
-    KEPT_SAMPLES,
-    Snapshots,
-    read_posterior,
-    read_samples,
-    read_snapshots,
-    write_samples,
-    write_snapshots,
-)
+from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
 
 SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
-"""After how many samples the entropy map is kept, to show how it settles."""
+"""After how many samples the entropy map is kept, to show how it converges."""
 
-_PIECE = 25
 _SECONDS_AT_RISK = 10.0  # about what an interruption may cost
 
 
-@dataclass
-class Drawn:
-    """All that is drawn so far."""
-
-    posterior: Posterior | None
-    labels: list[NDArray[np.uint8]]  # of the first samples, each (N,)
-    snapshots: dict[int, NDArray[np.float32]]  # samples -> entropy in bits, (N,)
-
-
-def draw(sampler: Sampler, samples: int, place: Path, progress: Progress) -> Drawn:
-    """Draw what the state in ``place`` does not hold yet, and keep it there."""
-    drawn = _read(place)
+def draw_samples(run: Run, sampler: Sampler, progress: Progress) -> Run:
+    """Draw what the run's folder does not hold yet, and keep it there; return the run with all."""
+    run = _continued(run, sampler.problem)
+    goal = run.settings.sampling.samples
     saved_at = time.monotonic()
-
-    def keep(part: range, labels: NDArray[np.uint8]) -> None:
-        wanted = slice(len(drawn.labels) - part.start, KEPT_SAMPLES - part.start)
-        if part.start <= len(drawn.labels) < min(part.stop, KEPT_SAMPLES):
-            drawn.labels.extend(labels[wanted].copy())
-
-    for cut in _cuts(samples):
-        before = 0 if drawn.posterior is None else drawn.posterior.samples
-        if before >= cut:
-            continue
+    seconds_each = 0.0  # of a sample, in the last piece
+    while (held := run.votes.samples if run.votes else 0) < goal:
+        stop = _next_stop(held, goal, sampler.batch, seconds_each)
+        started = time.monotonic()
+        first = _FirstSamples(run.first_samples)
         posterior = sampler.draw(
-            cut,
-            after=drawn.posterior,
-            progress=lambda done, _: progress(done, samples),
-            keep=keep,
+            stop,
+            after=run.votes,
+            progress=lambda done, _: progress(done, goal),
+            keep=first.add,
         )
-        drawn.posterior = posterior
-        stopped = posterior.samples < cut
-        shown = posterior.samples in SHOWN_AFTER or stopped or cut == samples
+        seconds_each = (time.monotonic() - started) / (stop - held)
+        ended = posterior.samples < stop  # ``until`` is reached
+        snapshots = dict(run.snapshots)
+        shown = posterior.samples in SHOWN_AFTER or ended or stop == goal
         if shown:
             bits = posterior.grid.gather(posterior.entropy)
-            drawn.snapshots[posterior.samples] = bits.astype(np.float32)
+            snapshots[posterior.samples] = bits.astype(np.float32)
+        run = replace(run, votes=posterior, first_samples=first.labels, snapshots=snapshots)
         if shown or time.monotonic() - saved_at > _SECONDS_AT_RISK:
-            _write(place, drawn, posterior)
+            run.write_checkpoint()
             saved_at = time.monotonic()
-        if stopped:
+        if ended:
             break
-    return drawn
+    return run
 
 
-def _cuts(samples: int) -> list[int]:
-    """Return after how many samples there is a look at the clock."""
-    cuts = {*range(_PIECE, samples, _PIECE), *SHOWN_AFTER, samples}
-    return sorted(cut for cut in cuts if cut <= samples)
+class _FirstSamples:
+    """Keeps the labels of the first samples, which come in order."""
+
+    def __init__(self, before: NDArray[np.uint8] | None) -> None:
+        self.labels = before  # (K, N)
+
+    def add(self, part: range, labels: NDArray[np.uint8]) -> None:
+        """Take the labels (B, N) of the samples ``part``."""
+        known = 0 if self.labels is None else len(self.labels)
+        if not part.start <= known < min(part.stop, MOST_SAMPLE_MAPS):
+            return
+        new = labels[known - part.start : MOST_SAMPLE_MAPS - part.start].copy()
+        self.labels = new if self.labels is None else np.concatenate([self.labels, new])
 
 
-def _write(place: Path, drawn: Drawn, posterior: Posterior) -> None:
-    """Write a checkpoint; the votes come last, so that the rest is never behind them."""
-    write_samples(place, np.stack(drawn.labels))
-    numbers = tuple(sorted(drawn.snapshots))
-    maps = [drawn.snapshots[number] for number in numbers]
-    none = np.zeros((0, posterior.grid.voxels), dtype=np.float32)
-    write_snapshots(place, Snapshots(numbers, np.stack(maps) if maps else none))
-    posterior.save(place / "posterior.npz")
+def _next_stop(held: int, goal: int, batch: int, seconds_each: float) -> int:
+    """Return after how many samples to look at the clock: where a map is kept, or full batches."""
+    affordable = int(_SECONDS_AT_RISK / seconds_each) if seconds_each else batch
+    full = max(affordable // batch, 1) * batch
+    return min(goal, held + full, *(cut for cut in SHOWN_AFTER if cut > held))
 
 
-def _read(place: Path) -> Drawn:
-    if not (place / "posterior.npz").exists():
-        return Drawn(None, [], {})
+def _continued(run: Run, problem: str) -> Run:
+    """Return the run with what its folder holds, after checking that this is its own."""
     try:
-        posterior, labels = read_posterior(place), read_samples(place)
-        snapshots = read_snapshots(place)
-    except ValueError as error:
+        run = run.with_checkpoint()
+        run.check_votes(problem)
+    except (KeyError, ValueError) as error:
         raise OutputError(
-            f"--output holds a damaged state, begin anew with --overwrite: {error}"
+            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error}"
         ) from error
-    kept = zip(snapshots.samples, snapshots.entropy)
-    held = {number: bits for number, bits in kept if number <= posterior.samples}
-    return Drawn(posterior, list(labels), held)
+    return run

@@ -1,4 +1,4 @@
-"""The folder a run writes to: its files, whether it may be used, and held against a second run."""
+"""The folder a run writes to: its files, whether it may be used, and its lock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from perturb_mpm.files import FILES as DICOM_FILES
+from perturb_mpm.files import DICOM_FILES
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import STATE
 
@@ -40,19 +41,19 @@ class Layout:
     """The folder a user named, the one of this run inside it, and the name of every output."""
 
     root: Path
-    run: Path  # the root itself, or the subject's (and session's) folder in it
+    folder: Path  # the root itself, or the subject's (and session's) folder in it
     files: Mapping[str, Path]  # plain name -> file
     bids: BidsNames | None = None
 
     @property
     def state(self) -> Path:
         """The folder of what is needed to go on."""
-        return self.run / STATE
+        return self.folder / STATE
 
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder that gets files."""
-        return tuple(dict.fromkeys([self.run, *(file.parent for file in self.files.values())]))
+        return tuple(dict.fromkeys([self.folder, *(file.parent for file in self.files.values())]))
 
 
 def layout_of(folder: Path, bids: BidsNames | None = None) -> Layout:
@@ -61,36 +62,57 @@ def layout_of(folder: Path, bids: BidsNames | None = None) -> Layout:
         return Layout(folder, folder, {name: folder / file for name, file in PLAIN_NAMES.items()})
     from perturb_mpm.files import bids_names
 
-    run = folder / f"sub-{bids.subject}"
+    own = folder / f"sub-{bids.subject}"
     if bids.session is not None:
-        run /= f"ses-{bids.session}"
+        own /= f"ses-{bids.session}"
     names = bids_names(bids.subject, bids.session)
-    return Layout(folder, run, {name: folder / names[name] for name in PLAIN_NAMES}, bids)
+    return Layout(folder, own, {name: folder / names[name] for name in PLAIN_NAMES}, bids)
 
 
 _LOG = logging.getLogger("perturb_mpm")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # what a killed ``atomic_open`` leaves
+_LOCK, _NAME = "lock", "run.json"
 
 
-def check_usable(layout: Layout, needed: int, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that cannot take ``needed`` bytes or holds something else; change nothing."""
+def check_place(layout: Layout, needed: int) -> None:
+    """Refuse a place that is no folder or cannot take ``needed`` bytes; change nothing."""
     for folder in (layout.root, *layout.folders, layout.state):
         if folder.exists() and not folder.is_dir():
-            raise OutputError(f"--output must be a folder, got the file {folder}; name another")
-    existing = next(place for place in (layout.run, *layout.run.parents) if place.exists())
+            raise OutputError(f"`output` must be a folder, got the file {folder}; name another")
+    existing = next(place for place in (layout.folder, *layout.folder.parents) if place.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise OutputError(
-            f"--output must be a folder you may write to, got {layout.run}: no write permission "
-            f"in {existing}"
+            f"`output` must be a folder you may write to, got {layout.folder}: no write "
+            f"permission in {existing}"
         )
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"--output must have room for about {needed / 1e6:.0f} MB, got {free / 1e6:.0f} MB "
+            f"`output` must have room for about {needed / 1e6:.0f} MB, got {free / 1e6:.0f} MB "
             f"free in {existing}: the disk is full; make room or name another folder"
         )
-    _check_content(layout, resume=resume, overwrite=overwrite)
+
+
+def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that holds something else, or a run that may be neither resumed nor replaced.
+
+    What is found stays true only while the folder is locked.
+    """
+    if overwrite or (resume and (layout.state / _NAME).exists()):
+        return
+    taken = sorted(file.name for file in _content(layout))
+    if not taken:
+        return
+    if resume:
+        raise OutputError(
+            f"`output` must be an empty folder or one with a run to resume, got {layout.folder}, "
+            f"which holds {taken[0]}; name another or pass `overwrite=True`"
+        )
+    raise OutputError(
+        f"`output` must be an empty folder, got {layout.folder}, which is not: name another, go on "
+        "with `resume=True` or begin anew with `overwrite=True`"
+    )
 
 
 def clear(layout: Layout) -> None:
@@ -98,14 +120,13 @@ def clear(layout: Layout) -> None:
 
     The name of that run goes last: cut short, the folder still says what is in it.
     """
-    dicom = (layout.run / name for name in DICOM_FILES.values())
+    dicom = (layout.folder / name for name in DICOM_FILES.values())
     for file in (*layout.files.values(), *dicom):
         file.unlink(missing_ok=True)
     remove_partial(layout)
-    if layout.state.is_dir():
-        for file in sorted(layout.state.iterdir(), key=lambda file: file.name == "run.json"):
-            if file.name != "lock":
-                file.unlink()
+    for file in sorted(layout.state.iterdir(), key=lambda file: file.name == _NAME):
+        if file.name != _LOCK:
+            file.unlink()
 
 
 def remove_partial(layout: Layout) -> None:
@@ -118,22 +139,61 @@ def remove_partial(layout: Layout) -> None:
 
 
 @contextmanager
-def held(layout: Layout) -> Iterator[None]:
-    """Make the folders, and hold them against a second run at the same time."""
+def locked(layout: Layout) -> Iterator[None]:
+    """Lock the folder, made where it is missing, against a second run at the same time.
+
+    Where the block ends in an error before a run is begun, no folder is left that was not there.
+    """
+    made: list[Path] = []
+    for folder in (*layout.folders, layout.state):
+        made += _make(folder)
+    lock = _open_lock(layout)
+    try:
+        yield
+    except BaseException:
+        if not (layout.state / _NAME).exists():
+            (layout.state / _LOCK).unlink(missing_ok=True)
+            _remove_empty(made)
+        raise
+    finally:
+        lock.close()
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder and its parents; return those that were missing, outermost first."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()][::-1]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in reversed(folders):
+        with suppress(OSError):  # it is not empty, or gone already
+            folder.rmdir()
+
+
+def _open_lock(layout: Layout) -> BinaryIO:
+    """Return the lock file, locked for as long as it is open."""
     import fcntl
 
-    for folder in (*layout.folders, layout.state):
-        folder.mkdir(parents=True, exist_ok=True)
-    with (layout.state / "lock").open("ab") as lock:
+    path = layout.state / _LOCK
+    while True:
+        layout.state.mkdir(parents=True, exist_ok=True)
+        lock = path.open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            lock.close()
             raise OutputError(
-                f"--output must not be in use, got {layout.run}, where another run is writing"
+                f"`output` must not be in use, got {layout.folder}, where another run is writing"
             ) from None
         except OSError:
             _LOG.debug("%s cannot be locked: a second run would not be noticed", layout.state)
-        yield
+            return lock
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()  # whoever had the lock has removed this file meanwhile
 
 
 @contextmanager
@@ -145,35 +205,20 @@ def room_expected() -> Iterator[None]:
         if error.errno not in _NO_ROOM:
             raise
         raise OutputError(
-            f"--output has no room left ({error.strerror}): make room, then the same command with "
-            "--resume goes on where it stopped"
+            f"`output` has no room left ({error.strerror}): make room, then the same with "
+            "`resume=True` goes on where it stopped"
         ) from error
 
 
-def _check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
-    if overwrite or not layout.run.is_dir():
-        return
-    started = (layout.state / "run.json").exists()
-    if resume and started:
-        return
-    taken = sorted(file.name for file in _content(layout))
-    if not taken and (resume or not layout.state.exists()):
-        return
-    if resume:
-        raise OutputError(
-            f"--output must be an empty folder or one with a run to resume, got {layout.run}, "
-            f"which holds {taken[0]}; name another or add --overwrite"
-        )
-    remedy = "name another, go on with --resume or begin anew with --overwrite"
-    raise OutputError(f"--output must be an empty folder, got {layout.run}, which is not: {remedy}")
-
-
 def _content(layout: Layout) -> list[Path]:
-    """Return what the folder holds besides a state; under BIDS names only what is this run's."""
+    """Return what the folder holds besides a lock; under BIDS names only what is this run's."""
     if layout.bids is not None:
-        return [file for file in layout.files.values() if file.exists()]
-    return [
-        file
-        for file in layout.run.iterdir()
-        if file != layout.state and not _PARTIAL.fullmatch(file.name)
-    ]
+        found = [file for file in layout.files.values() if file.exists()]
+    else:
+        found = [
+            file
+            for file in layout.folder.iterdir()
+            if file != layout.state and not _PARTIAL.fullmatch(file.name)
+        ]
+    state = [file for file in layout.state.iterdir() if file.name != _LOCK]
+    return found + ([layout.state] if state else [])

@@ -63,7 +63,7 @@ def overconfidence(case: Case, settings: RunSettings) -> str | None:
     return (
         f"probabilities are above {SURE} in {100 * sure:.1f} % of the voxels, so the uncertainty "
         "map will be nearly empty: networks are often too sure, soften them by a temperature above "
-        "1 (--temperature 2), best chosen on cases with known labels"
+        "1, such as 2, best chosen on cases with known labels"
     )
 
 

@@ -1,101 +1,249 @@
-"""The files of a finished run, each whole or not at all."""
+"""The files of a finished run, each whole or not at all: maps, tables, report and summary."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version as installed
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files import Case
+from perturb_mpm.files import LabelScheme
+from perturb_mpm.noise import Field
+from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED
 from perturb_mpm.run.folder import Layout
-from perturb_mpm.run.settings import RunSettings
-from perturb_mpm.run.summary import Maps, parameters_in_words, perturbation_in_words
+from perturb_mpm.run.settings import KernelSettings, RunSettings
+from perturb_mpm.run.state import Run
 from perturb_mpm.version import version
 
+INTERVAL = 0.95
+CLASSES = {"certain": CERTAIN, "undecided": UNDECIDED, "uncertain": UNCERTAIN}
 
-def write_maps(layout: Layout, case: Case, maps: Maps) -> None:
+
+def write_maps(run: Run) -> None:
     """Write the NIfTI files, with the user's label values and the geometry of the input."""
     from perturb_mpm.files import save_like
 
-    n_labels = len(case.labels)
-    files, geometry = layout.files, case.geometry
-    save_like(files["labels"], case.labels.values_of(maps.labels), geometry, "label values")
+    files, geometry, labels = run.files, run.case.geometry, run.case.labels
+    save_like(files["labels"], labels.values_of(run.labels), geometry, "label values")
     save_like(
         files["marginals"],
-        np.moveaxis(maps.marginals, 0, -1),  # (X, Y, Z, L)
+        np.moveaxis(run.marginals, 0, -1),  # (X, Y, Z, L)
         geometry,
         "probability of each label",
     )
-    most = f"{math.log2(n_labels):.4g}"
-    save_like(files["entropy"], maps.entropy, geometry, f"entropy, bits, 0 to {most}")
+    most = f"{math.log2(len(labels)):.4g}"
+    save_like(files["entropy"], run.entropy, geometry, f"entropy, bits, 0 to {most}")
     save_like(
-        files["uncertainty"], maps.uncertainty, geometry, "0 certain, 1 undecided, 2 uncertain"
+        files["uncertainty"], run.uncertainty, geometry, "0 certain, 1 undecided, 2 uncertain"
     )
 
 
-def write_tables(layout: Layout, case: Case, maps: Maps) -> None:
+def write_sampled_volumes(run: Run) -> None:
     """Write the volumes of every sample."""
     from perturb_mpm.files import write_volumes
 
-    posterior = maps.posterior
+    posterior = run.posterior
     numbers = posterior.sample_index.tolist()
-    write_volumes(layout.files["volumes"], posterior.volumes, case.labels, numbers)
+    write_volumes(run.files["volumes"], posterior.volumes, run.case.labels, numbers)
 
 
-def write_page(
-    layout: Layout,
-    case: Case,
-    settings: RunSettings,
-    maps: Maps,
-    *,
-    title: str,
-    truth: NDArray[np.uint8] | None,
-    warnings: Sequence[str],
-) -> None:
-    """Write the report."""
-    from perturb_mpm.report import ReportData, Snapshot, write_report
-
-    data = ReportData(
-        title=title,
-        images=case.images,
-        mask=case.mask,
-        labels=maps.labels,
-        entropy=maps.entropy,
-        uncertainty=maps.uncertainty,
-        marginals=maps.marginals,
-        affine=case.geometry.affine,
-        spacing=case.geometry.spacing,
-        label_values=case.labels.values,
-        label_names=case.labels.names,
-        volumes_mm3=maps.posterior.volumes,
-        independent_noise=not settings.sampling.has_fields,
-        perturbation=perturbation_in_words(settings, case.labels),
-        snapshots=tuple(Snapshot(number, bits) for number, bits in maps.snapshots.items()),
-        sampled_labels=maps.sampled_labels,
-        truth=truth,
-        parameters={"mask": case.mask_origin, **parameters_in_words(settings)},
-        warnings=tuple(warnings),
-        colour_map=settings.colour_map,
-    )
-    write_report(layout.files["report"], data)
-
-
-def write_sidecars(layout: Layout, case: Case) -> None:
+def write_sidecars(run: Run, layout: Layout) -> None:
     """Write what BIDS wants beside its files, where names are BIDS names."""
     if layout.bids is None:
         return
     from perturb_mpm.files import write_bids_sidecars
 
     names = {name: str(file.relative_to(layout.root)) for name, file in layout.files.items()}
-    most = math.log2(len(case.labels))
-    write_bids_sidecars(layout.root, names, case.labels, most, version())
+    most = math.log2(len(run.case.labels))
+    write_bids_sidecars(layout.root, names, run.case.labels, most, version())
 
 
-def write_dicom_series(layout: Layout, case: Case, maps: Maps, series: Path) -> dict[str, Path]:
+def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
     """Write a DICOM SEG of the labels and a parametric map of the entropy."""
     from perturb_mpm.files import write_dicom
 
-    return write_dicom(layout.run, series, maps.labels, maps.entropy, case.geometry, case.labels)
+    case = run.case
+    return write_dicom(run.folder, series, run.labels, run.entropy, case.geometry, case.labels)
+
+
+def write_page(run: Run, warnings: Sequence[str]) -> None:
+    """Write the report."""
+    from perturb_mpm.report import ReportData, Snapshot, write_report
+
+    case, settings = run.case, run.settings
+    data = ReportData(
+        title=run.title,
+        images=case.images,
+        mask=case.mask,
+        labels=run.labels,
+        entropy=run.entropy,
+        uncertainty=run.uncertainty,
+        marginals=run.marginals,
+        affine=case.geometry.affine,
+        spacing=case.geometry.spacing,
+        label_values=case.labels.values,
+        label_names=case.labels.names,
+        volumes_mm3=run.posterior.volumes,
+        independent_noise=not settings.sampling.has_fields,
+        perturbation=perturbation_in_words(settings, case.labels),
+        snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
+        sampled_labels=run.sampled_labels,
+        truth=case.truth,
+        parameters={"mask": case.mask_origin, **parameters_in_words(settings)},
+        warnings=tuple(warnings),
+        colour_map=settings.colour_map,
+    )
+    write_report(run.files["report"], data)
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """Return all but the files, the warnings and the timings, as values that JSON can hold."""
+    case, settings, posterior = run.case, run.settings, run.posterior
+    inside = case.mask
+    return {
+        "title": run.title,
+        "samples": posterior.samples,
+        "seed": settings.sampling.seed,
+        "estimator": settings.sampling.estimator,
+        "perturbation": perturbation_in_words(settings, case.labels),
+        "volumes_reflect_voxel_noise_alone": not settings.sampling.has_fields,
+        "labels": _labels(run),
+        "entropy": {
+            "mean_bits": float(run.entropy[inside].mean(dtype=np.float64)),
+            "mean_bits_corrected": posterior.mean_entropy(),
+            "largest_bits": float(run.entropy.max()),
+            "largest_possible_bits": math.log2(posterior.n_labels),
+        },
+        "uncertainty": {
+            "threshold": 0.05,
+            "confidence": 0.95,
+            **{f"{name}_frac": _share(run, inside, each) for name, each in CLASSES.items()},
+        },
+        "largest_label_change_frac": _largest_change(run),
+        "mask": {
+            "origin": case.mask_origin,
+            "voxels": posterior.grid.voxels,
+            "volume_ml": posterior.grid.voxels * _voxel_ml(run),
+        },
+        "image": {
+            "names": list(case.images),
+            "shape": case.geometry.shape,
+            "spacing_mm": case.geometry.spacing,
+            "affine_mm": case.geometry.affine.tolist(),
+        },
+        "parameters": settings.identity(),
+        "reading": dict(run.reading),
+        "inputs_sha256": case.hashes,
+        "problem_sha256": posterior.problem,
+        "versions": _versions(posterior.parameters),
+    }
+
+
+def _labels(run: Run) -> list[dict[str, Any]]:
+    """Return a row for each label; volumes are inside the mask."""
+    volumes_ml = run.posterior.volumes / 1000  # (S, L)
+    lower, upper = run.posterior.volume_interval(INTERVAL) / 1000  # each (L,)
+    rows = []
+    for l, (value, name) in enumerate(zip(run.case.labels.values, run.case.labels.names)):
+        here = (run.labels == l) & run.case.mask
+        found = bool(here.any())
+        rows.append(
+            {
+                "value": value,
+                "name": name,
+                "volume_ml": int(here.sum()) * _voxel_ml(run),
+                "sampled_mean_ml": float(volumes_ml[:, l].mean()),
+                "sampled_sd_ml": float(volumes_ml[:, l].std()),
+                "interval_level": INTERVAL,
+                "interval_lower_ml": float(lower[l]),
+                "interval_upper_ml": float(upper[l]),
+                "mean_entropy_bits": (
+                    float(run.entropy[here].mean(dtype=np.float64)) if found else None
+                ),
+                **{
+                    f"{word}_frac": _share(run, here, each) if found else None
+                    for word, each in CLASSES.items()
+                },
+            }
+        )
+    return rows
+
+
+def _share(run: Run, where: NDArray[np.bool_], value: int) -> float:
+    return float((run.uncertainty[where] == value).mean())
+
+
+def _largest_change(run: Run) -> float | None:
+    changes = run.posterior.label_changes
+    return None if changes is None else float(changes.max())
+
+
+def _voxel_ml(run: Run) -> float:
+    return math.prod(run.case.geometry.spacing) / 1000
+
+
+def _versions(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "perturb-mpm": version(),
+        "engine": f"{parameters['engine']}, {parameters['accuracy']}",
+        "python": platform.python_version(),
+        "numpy": installed("numpy"),
+        "numba": installed("numba"),
+        "nibabel": installed("nibabel"),
+    }
+
+
+def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
+    """Return which perturbation the samples come from."""
+    noise = "Gumbel noise, independent at every voxel"
+    fields = [field for field in settings.sampling.fields if field.scale > 0]
+    if not fields:
+        return f"{noise}, without random fields"
+    return f"{noise}, and {'; '.join(_field(field, labels) for field in fields)}"
+
+
+def parameters_in_words(settings: RunSettings) -> dict[str, object]:
+    """Return the parameters as a reader of the report wants them, with their units."""
+    rows: dict[str, object] = {
+        "seed": settings.sampling.seed,
+        "mean-field iterations": settings.sampling.iterations,
+        "estimator": settings.sampling.estimator,
+        "temperature": settings.temperature,
+        "smallest probability": settings.clip,
+    }
+    if settings.sampling.until is not None:
+        rows["sampled until frequencies are within"] = f"±{settings.sampling.until.epsilon:g}"
+    if settings.bias is not None:
+        rows["bias (nats)"] = _listed(settings.bias)
+    for kernel in settings.kernels:
+        rows[f"{kernel.kind} kernel"] = _kernel(kernel)
+    rows["engine"] = f"{settings.compute.engine}, {settings.compute.accuracy}"
+    return rows
+
+
+def _field(field: Field, labels: LabelScheme) -> str:
+    length = "one offset for the whole image"
+    if math.isfinite(field.length_mm):
+        length = f"a smooth random field of length {field.length_mm:g} mm"
+    whose = "for each label"
+    if field.labels is not None:
+        whose = f"shared by {', '.join(labels.names[label] for label in field.labels)}"
+    return f"{length} and scale {field.scale:g} nats {whose}"
+
+
+def _kernel(kernel: KernelSettings) -> str:
+    words = f"{_listed(kernel.sigma_space)} mm"
+    if kernel.sigma_intensity_sd is not None:
+        words += f", {_listed(kernel.sigma_intensity_sd)} sd of intensity"
+    own = ", own compatibility" if kernel.compatibility is not None else ""
+    return f"{words}, weight {kernel.weight:g}{own}"
+
+
+def _listed(numbers: float | tuple[float, ...]) -> str:
+    each = numbers if isinstance(numbers, tuple) else (numbers,)
+    return ", ".join(f"{number:g}" for number in each)

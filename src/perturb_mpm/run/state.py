@@ -1,7 +1,7 @@
-"""What a run keeps beside its outputs, to go on after an interruption and to be solved again.
+"""One ``Run``: a case, its settings and what is sampled, in memory and on disk.
 
-Everything is in the folder ``state`` of the run's folder; each file appears whole or not at all,
-and none is pickled. N counts the voxels inside the mask in C order, L the labels.
+On disk it is the folder ``state`` in the run's folder; each file appears whole or not at all, and
+none is pickled. N counts the voxels inside the mask in C order, L the labels.
 
     run.json       written first: what the run is (inputs' SHA-256, label scheme, parameters,
                    version, digest of the CRF), and under "about" its title, its settings as TOML
@@ -11,7 +11,7 @@ and none is pickled. N counts the voxels inside the mask in C order, L the label
     samples.npz    labels (K, N) uint8: the first K ≤ 16 sampled segmentations, label indices
     snapshots.npz  samples (k,) int64, entropy (k, N) float32: the map in bits after so many samples
     posterior.npz  all votes so far: ``perturb_mpm.Posterior.load`` reads it
-    lock           held while a run writes here
+    lock           locked while a run writes here
 
 A correction made in the viewer adds files of its own.
 
@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,242 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.files import Case, Geometry, LabelScheme
+from perturb_mpm.files import DICOM_FILES, Case, Geometry, LabelScheme
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import Posterior
-from perturb_mpm.run.settings import RunSettings, settings_from_text
-from perturb_mpm.storage import read_arrays, write_arrays
+from perturb_mpm.posterior import Posterior, plain
+from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
+from perturb_mpm.storage import read_arrays, write_arrays, write_json
 from perturb_mpm.version import version
 
+STATE = "state"
+MOST_SAMPLE_MAPS = 16
 
-def write_case(path: Path, case: Case) -> None:
+_FORMAT = "perturb-mpm run"
+_FORMAT_VERSION = 1
+
+
+class StateError(ExpectedError):
+    """A folder does not hold the state of a run, or holds a damaged one."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case, how it is sampled, and what is drawn so far.
+
+    Maps are (X, Y, Z) in the order of the input; outside the mask they are label 0, for certain.
+    Each is computed once.
+    """
+
+    folder: Path
+    title: str
+    files: Mapping[str, Path]  # plain name, as in "labels" -> file
+    case: Case
+    settings: RunSettings
+    reading: Mapping[str, object] = field(default_factory=dict)  # how the case's files were read
+    votes: Posterior | None = None  # None before the first samples
+    first_samples: NDArray[np.uint8] | None = None  # (K, N) label indices of samples 0 … K − 1
+    snapshots: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    """Entropy in bits inside the mask, (N,), after so many samples."""
+
+    @property
+    def state(self) -> Path:
+        """The folder of what is needed to go on."""
+        return self.folder / STATE
+
+    @property
+    def posterior(self) -> Posterior:
+        """All votes so far; StateError where there are none."""
+        if self.votes is None:
+            raise StateError(
+                f"{self.folder} holds a run without samples: finish it with `resume=True` first"
+            )
+        return self.votes
+
+    @cached_property
+    def labels(self) -> NDArray[np.uint8]:
+        """The most probable labels, indices (X, Y, Z)."""
+        return self.posterior.labels
+
+    @cached_property
+    def marginals(self) -> NDArray[np.float32]:
+        """The probability of each label, (L, X, Y, Z)."""
+        return self.posterior.marginals.astype(np.float32)
+
+    @cached_property
+    def entropy(self) -> NDArray[np.float32]:
+        """The entropy of the marginals in bits, (X, Y, Z)."""
+        return self.posterior.entropy.astype(np.float32)
+
+    @cached_property
+    def uncertainty(self) -> NDArray[np.uint8]:
+        """0 certain, 1 undecided, 2 uncertain, (X, Y, Z)."""
+        return self.posterior.uncertainty_map()
+
+    @cached_property
+    def sampled_labels(self) -> NDArray[np.uint8]:
+        """The first sampled segmentations, label indices (K, X, Y, Z)."""
+        rows = self.first_samples
+        grid = self.posterior.grid
+        return grid.scatter(np.zeros((0, grid.voxels), np.uint8) if rows is None else rows, 0)
+
+    @cached_property
+    def entropy_after(self) -> dict[int, NDArray[np.float32]]:
+        """The entropy maps (X, Y, Z) in bits after rising numbers of samples."""
+        scatter = self.posterior.grid.scatter
+        return {samples: scatter(bits, 0) for samples, bits in sorted(self.snapshots.items())}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json, which a finished run has."""
+        found: dict[str, Any] = json.loads(self.files["summary"].read_text(encoding="utf-8"))
+        return found
+
+    def identity(self, problem: str) -> dict[str, Any]:
+        """Return what must agree before a run goes on; ``problem`` is the digest of its CRF."""
+        identity = {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "version": version(),
+            "inputs": self.case.hashes,
+            "reading": dict(self.reading),
+            "mask": self.case.mask_origin,
+            "labels": {"values": self.case.labels.values, "names": self.case.labels.names},
+            "parameters": self.settings.identity(),
+            "problem": problem,
+        }
+        plain_values: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False))
+        return plain_values
+
+    def write_start(self, problem: str) -> None:
+        """Write what the run is, and the case that it is about."""
+        names = {n: file.relative_to(self.folder).as_posix() for n, file in self.files.items()}
+        about = {"title": self.title, "files": names, "settings": settings_text(self.settings)}
+        write_json(self.state / "run.json", {**self.identity(problem), "about": about})
+        if not (self.state / "case.npz").exists():
+            _write_case(self.state / "case.npz", self.case)
+
+    def write_checkpoint(self) -> None:
+        """Write what is drawn; the votes come last, so that the rest is never behind them."""
+        posterior = self.posterior
+        nothing = np.zeros((0, posterior.grid.voxels))
+        rows = nothing.astype(np.uint8) if self.first_samples is None else self.first_samples
+        write_arrays(self.state / "samples.npz", {"labels": rows})
+        numbers = sorted(self.snapshots)
+        maps = [self.snapshots[number] for number in numbers]
+        arrays: dict[str, NDArray[Any]] = {
+            "samples": np.array(numbers, dtype=np.int64),
+            "entropy": np.stack(maps) if maps else nothing.astype(np.float32),
+        }
+        write_arrays(self.state / "snapshots.npz", arrays)
+        posterior.save(self.state / "posterior.npz")
+
+    def with_checkpoint(self) -> Run:
+        """Return the run with what its folder holds of it, if anything; ValueError if damaged."""
+        if not (self.state / "posterior.npz").is_file():
+            return self
+        posterior = Posterior.load(self.state / "posterior.npz")
+        rows = read_arrays(self.state / "samples.npz").get("labels", np.zeros(0))  # (K, N)
+        shown = read_arrays(self.state / "snapshots.npz")
+        inside = (posterior.grid.voxels,)
+        if rows.ndim != 2 or rows.shape[1:] != inside or rows.dtype != np.uint8:
+            raise ValueError(f"{self.state / 'samples.npz'} does not fit the votes beside it")
+        if shown["entropy"].shape[1:] != inside:
+            raise ValueError(f"{self.state / 'snapshots.npz'} does not fit the votes beside it")
+        maps = zip(shown["samples"].tolist(), shown["entropy"], strict=True)
+        snapshots = {samples: bits for samples, bits in maps if samples <= posterior.samples}
+        return replace(self, votes=posterior, first_samples=rows, snapshots=snapshots)
+
+    def check_votes(self, problem: str) -> None:
+        """Refuse votes that are not of this problem, these parameters and the first samples."""
+        if self.votes is None:
+            return
+        sampling, compute = self.settings.sampling, self.settings.compute
+        found = self.votes.parameters
+        expected: dict[str, object] = {**sampling.describe(), "version": version()}
+        expected["engine"] = compute.engine
+        if compute.engine != "reference":  # which is exact whatever was asked for
+            expected["accuracy"] = compute.accuracy
+        expected = plain(expected, "parameters")
+        if (
+            self.votes.problem != problem
+            or self.votes.estimator != sampling.estimator
+            or any(found.get(name) != value for name, value in expected.items())
+            or self.votes.samples > sampling.samples
+            or not np.array_equal(self.votes.sample_index, np.arange(self.votes.samples))
+        ):
+            raise StateError(f"{self.state / 'posterior.npz'} holds the votes of another run")
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read the run in ``folder``; ``build_crf(run.case, run.settings)`` is its CRF."""
+    folder = Path(folder)
+    found = read_run_json(folder / STATE)
+    if found is None:
+        raise StateError(f"{folder} holds no run of perturb-mpm: it has no {STATE}/run.json")
+    try:
+        about = found["about"]
+        files = {name: folder / file for name, file in about["files"].items()}
+        dicom = {name: folder / file for name, file in DICOM_FILES.items()}
+        run = Run(
+            folder=folder,
+            title=about["title"],
+            files=files | {name: file for name, file in dicom.items() if file.is_file()},
+            case=_read_case(folder / STATE / "case.npz"),
+            settings=settings_from_text(about["settings"]),
+            reading=found["reading"],
+        ).with_checkpoint()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{folder} holds a damaged run: {error}") from error
+    if run.posterior.problem != found.get("problem"):
+        raise StateError(f"{run.state / 'posterior.npz'} holds the votes of another run")
+    return run
+
+
+def read_run_json(state: Path) -> dict[str, Any] | None:
+    """Return what run.json says, None where there is none."""
+    try:
+        found = json.loads((state / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StateError(f"{state / 'run.json'} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise StateError(f"{state / 'run.json'} does not say what the run is")
+    return found
+
+
+_NOTHING = object()
+_MOST_NAMED = 3  # an error is one line
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return in words what two identities differ in, nothing where they are the same."""
+    keys = [key for key in now if key != "problem"]
+    found = [words for key in keys for words in _compare(key, before.get(key, _NOTHING), now[key])]
+    if not found and before.get("problem") != now["problem"]:
+        found = ["the energies and kernels made of the inputs"]
+    left = len(found) - _MOST_NAMED
+    return "; ".join(found[:_MOST_NAMED] + ([f"and {left} more"] if left > 0 else []))
+
+
+def _compare(name: str, before: object, now: object) -> Iterator[str]:
+    """Name each entry that differs, at any depth."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in [*before, *(key for key in now if key not in before)]:
+            yield from _compare(f"{name}.{key}", before.get(key, _NOTHING), now.get(key, _NOTHING))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, (one, other) in enumerate(zip(before, now)):
+            yield from _compare(f"{name}[{place}]", one, other)
+    elif before is _NOTHING or now is _NOTHING or before != now:
+        yield f"{name} was {_shown(before)}, is {_shown(now)}"
+
+
+def _shown(value: object) -> str:
+    text = "absent" if value is _NOTHING else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _write_case(path: Path, case: Case) -> None:
     """Write images, probabilities inside the mask, mask, labels and geometry."""
     words = {
         "image_names": list(case.images),
@@ -62,8 +290,8 @@ def write_case(path: Path, case: Case) -> None:
     write_arrays(path, arrays)
 
 
-def read_case_file(path: Path) -> Case:
-    """Read what ``write_case`` wrote; outside the mask label 0 has the probability 1."""
+def _read_case(path: Path) -> Case:
+    """Read what ``_write_case`` wrote; outside the mask label 0 has the probability 1."""
     arrays = read_arrays(path)
     words = json.loads(arrays["header"].item())
     mask = arrays["mask"]
@@ -99,145 +327,3 @@ def _nifti_header(block: NDArray[np.uint8]) -> Any:  # noqa: ANN401
     second: Any = Nifti2Header
     kind = second if block.size == second.template_dtype.itemsize else first
     return kind(block.tobytes())
-
-
-FORMAT = "perturb-mpm run"
-FORMAT_VERSION = 1
-
-_NOTHING = object()
-_MOST_NAMED = 3  # an error is one line
-
-
-def identity_of(
-    case: Case, settings: RunSettings, reading: Mapping[str, object], problem: str
-) -> dict[str, Any]:
-    """Return what must agree before a run goes on; ``problem`` is the digest of its CRF."""
-    identity = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "version": version(),
-        "inputs": case.hashes,
-        "reading": dict(reading),
-        "mask": case.mask_origin,
-        "labels": {"values": case.labels.values, "names": case.labels.names},
-        "parameters": settings.identity(),
-        "problem": problem,
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False))
-    return plain
-
-
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return in words what two runs differ in, nothing where they are the same."""
-    keys = [key for key in now if key != "problem"]
-    found = [words for key in keys for words in _compare(key, before.get(key, _NOTHING), now[key])]
-    if not found and before.get("problem") != now["problem"]:
-        found = ["the energies and kernels made of the inputs"]
-    left = len(found) - _MOST_NAMED
-    return "; ".join(found[:_MOST_NAMED] + ([f"and {left} more"] if left > 0 else []))
-
-
-def _compare(name: str, before: object, now: object) -> Iterator[str]:
-    """Name each entry that differs, at any depth."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in [*before, *(key for key in now if key not in before)]:
-            yield from _compare(f"{name}.{key}", before.get(key, _NOTHING), now.get(key, _NOTHING))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, (one, other) in enumerate(zip(before, now)):
-            yield from _compare(f"{name}[{place}]", one, other)
-    elif before is _NOTHING or now is _NOTHING or before != now:
-        yield f"{name} was {_shown(before)}, is {_shown(now)}"
-
-
-def _shown(value: object) -> str:
-    text = "absent" if value is _NOTHING else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-STATE = "state"
-KEPT_SAMPLES = 16
-
-
-class StateError(ExpectedError):
-    """A folder does not hold the state of a run, or holds a damaged one."""
-
-
-@dataclass(frozen=True)
-class RunState:
-    """A run as it stands in its folder."""
-
-    folder: Path
-    title: str
-    files: Mapping[str, Path]  # plain name, as in "labels" -> file
-    case: Case
-    settings: RunSettings
-    posterior: Posterior
-    sampled_labels: NDArray[np.uint8]  # (K, X, Y, Z) label indices of samples 0 … K − 1
-
-
-@dataclass(frozen=True)
-class Snapshots:
-    """Entropy maps after rising numbers of samples, inside the mask."""
-
-    samples: tuple[int, ...]
-    entropy: NDArray[np.float32]  # (k, N) bits
-
-
-def load_state(folder: Path) -> RunState:
-    """Read the run in ``folder``; ``pipeline.model.build_crf(case, settings)`` is its CRF."""
-    place = Path(folder) / STATE
-    about = read_run(place)
-    if about is None:
-        raise StateError(f"{folder} holds no run of perturb-mpm: it has no {STATE}/run.json")
-    if not (place / "posterior.npz").is_file():
-        raise StateError(f"{folder} holds a run without samples: finish it with --resume first")
-    posterior = read_posterior(place)
-    kept = read_samples(place)  # (K, N)
-    return RunState(
-        folder=Path(folder),
-        title=about["about"]["title"],
-        files={name: Path(folder) / file for name, file in about["about"]["files"].items()},
-        case=read_case_file(place / "case.npz"),
-        settings=settings_from_text(about["about"]["settings"]),
-        posterior=posterior,
-        sampled_labels=posterior.grid.scatter(kept, 0),
-    )
-
-
-def read_run(place: Path) -> dict[str, Any] | None:
-    """Return what run.json says, None where there is none."""
-    try:
-        found: dict[str, Any] = json.loads((place / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise StateError(f"{place / 'run.json'} cannot be read: {error}") from error
-    return found
-
-
-def read_posterior(place: Path) -> Posterior:
-    """Return the votes so far."""
-    return Posterior.load(place / "posterior.npz")
-
-
-def write_samples(place: Path, labels: NDArray[np.uint8]) -> None:
-    """Keep the first sampled segmentations, (K, N)."""
-    write_arrays(place / "samples.npz", {"labels": labels})
-
-
-def read_samples(place: Path) -> NDArray[np.uint8]:
-    """Return the sampled segmentations that are kept, (K, N)."""
-    labels: NDArray[np.uint8] = read_arrays(place / "samples.npz")["labels"]
-    return labels
-
-
-def write_snapshots(place: Path, snapshots: Snapshots) -> None:
-    """Keep the entropy maps."""
-    arrays = {"samples": np.array(snapshots.samples), "entropy": snapshots.entropy}
-    write_arrays(place / "snapshots.npz", arrays)
-
-
-def read_snapshots(place: Path) -> Snapshots:
-    """Return the entropy maps that are kept."""
-    arrays = read_arrays(place / "snapshots.npz")
-    return Snapshots(tuple(arrays["samples"].tolist()), arrays["entropy"])

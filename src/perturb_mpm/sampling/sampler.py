@@ -52,6 +52,11 @@ class Sampler:
         engine: Engine = self._solver.engine  # type: ignore[assignment]
         return engine
 
+    @property
+    def batch(self) -> int:
+        """How many samples are solved at once; asking prepares the engine."""
+        return self._solver.batch
+
     def draw(
         self,
         samples: int | range | None = None,

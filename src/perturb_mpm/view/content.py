@@ -27,7 +27,7 @@ from perturb_mpm.report import (
     uncertain_regions,
     viewer_label_colours,
 )
-from perturb_mpm.run import RunState
+from perturb_mpm.run import Run
 from perturb_mpm.view.session import Session
 
 _MARGIN_VOXELS = 10
@@ -43,20 +43,20 @@ class Volumes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        case = session.state.case
+        case = session.run.case
         box = box_around(case.mask, _MARGIN_VOXELS)
         self._turning = Turning(case.geometry.affine, case.geometry.shape, box)
         self._made: dict[str, Callable[[], bytes]] = {
             "labels": lambda: self._labels(session.labels),
             "entropy": lambda: self._file(session.entropy),
-            "run-labels": lambda: self._labels(session.run_labels),
-            "run-entropy": lambda: self._file(session.run_entropy),
+            "run-labels": lambda: self._labels(session.run.labels),
+            "run-entropy": lambda: self._file(session.run.entropy),
         }
         for place, image in enumerate(shown_images(case).values()):
             self._made[f"image-{place}"] = partial(self._file, image)
         for label in range(len(case.labels)):
             self._made[f"share-{label}"] = partial(self._share, label)
-        for place, labels in enumerate(session.state.sampled_labels):
+        for place, labels in enumerate(session.run.sampled_labels):
             self._made[f"sample-{place}"] = partial(self._labels, labels)
 
     def get(self, name: str) -> bytes | None:
@@ -72,7 +72,7 @@ class Volumes:
     def runs(self) -> list[tuple[int, int, int]]:
         """Return the edits as (label, first voxel, number of voxels) in the browser's order."""
         edits = self._session.edits
-        held = np.full(self._session.run_labels.size, -1, dtype=np.int16)
+        held = np.full(self._session.run.labels.size, -1, dtype=np.int16)
         held[list(edits)] = list(edits.values())
         turned = held[self.file_index]
         borders = np.flatnonzero(np.diff(turned)) + 1
@@ -121,11 +121,11 @@ def policy(nonce: str) -> str:
     )
 
 
-def render_page(state: RunState, token: str, nonce: str) -> str:
+def render_page(run: Run, token: str, nonce: str) -> str:
     """Return the page with the viewer and the tools to correct."""
-    data = _report_data(state)
+    data = _report_data(run)
     settings = _settings(data, token)
-    title = html.escape(state.title)
+    title = html.escape(run.title)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -137,7 +137,7 @@ def render_page(state: RunState, token: str, nonce: str) -> str:
 <style nonce="{nonce}">{asset("viewer.css")}{asset("view.css")}</style>
 </head>
 <body>
-<header><h1>{title}</h1><p>{html.escape(str(state.folder.resolve()))}</p></header>
+<header><h1>{title}</h1><p>{html.escape(str(run.folder.resolve()))}</p></header>
 <main>
 {asset("viewer.html")}<template id="pmpm-correction-tools">
 {asset("correction.html")}</template>
@@ -182,24 +182,24 @@ def _image(place: int, name: str, data: ReportData) -> ShownImage:
     return ShownImage(name, {"url": f"/volumes/image-{place}"}, float(low), float(high))
 
 
-def _report_data(state: RunState) -> ReportData:
-    case, posterior = state.case, state.posterior
+def _report_data(run: Run) -> ReportData:
+    case = run.case
     return ReportData(
-        title=state.title,
+        title=run.title,
         images=shown_images(case),
         mask=case.mask,
-        labels=posterior.labels,
-        entropy=posterior.entropy.astype(np.float32),
-        uncertainty=posterior.uncertainty_map(),
-        marginals=posterior.marginals.astype(np.float32),
+        labels=run.labels,
+        entropy=run.entropy,
+        uncertainty=run.uncertainty,
+        marginals=run.marginals,
         affine=case.geometry.affine,
         spacing=case.geometry.spacing,
         label_values=case.labels.values,
         label_names=case.labels.names,
-        volumes_mm3=posterior.volumes,
-        independent_noise=not state.settings.sampling.has_fields,
+        volumes_mm3=run.posterior.volumes,
+        independent_noise=not run.settings.sampling.has_fields,
         perturbation="",
         snapshots=(),
-        sampled_labels=state.sampled_labels,
-        colour_map=state.settings.colour_map,
+        sampled_labels=run.sampled_labels,
+        colour_map=run.settings.colour_map,
     )

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import Compute
+from perturb_mpm.engines import FRACTION_BITS, Compute
 from perturb_mpm.model import BilateralKernel, DenseCRF, Grid, Kernel, SpatialKernel
-from perturb_mpm.posterior import FRACTION_BITS, Posterior, entropy_of_marginals
+from perturb_mpm.posterior import Posterior, entropy_of_marginals
 from perturb_mpm.progress import Progress, Silent
 from perturb_mpm.sampling import Sampler, Sampling
 
@@ -155,25 +155,25 @@ class Corrector:
         marginals = marginals.copy()
         marginals[:, fixed] = np.arange(n_labels)[:, np.newaxis] == held[fixed]
         moved = np.abs(marginals - self._marginals).max(axis=0) > _NOTHING
-        kept = (moved & near) | fixed
-        known = Correction(grid.index[kept], marginals[:, kept])
-        return _together(known, self._outside_mask(edits))
+        changed = (moved & near) | fixed
+        inside_mask = Correction(grid.index[changed], marginals[:, changed])
+        return _together(inside_mask, self._outside_mask(edits))
 
     def _solve(self, held: NDArray[np.int16], progress: Progress) -> NDArray[np.float64]:
         """Return the marginals with these voxels held, (L, N)."""
         before = self._sampling.samples if self._free is None else 0
         both = before + self._sampling.samples
 
-        def tell(done: float, _total: float) -> None:
+        def show_free(done: float, _total: float) -> None:
             progress(done, both)
 
-        def tell_later(done: float, _total: float) -> None:
+        def show_held(done: float, _total: float) -> None:
             progress(before + done, both)
 
         if self._free is None:
-            self._free = draw(self._crf, self._sampling, self._compute, tell)
+            self._free = draw(self._crf, self._sampling, self._compute, show_free)
         again = with_held(self._crf, held)
-        after = draw(again, self._sampling, self._compute, tell_later)
+        after = draw(again, self._sampling, self._compute, show_held)
         if self._free is self._marginals:
             return after
         marginals: NDArray[np.float64] = np.maximum(self._marginals + after - self._free, 0.0)

@@ -124,7 +124,7 @@ class ViewServer(ThreadingHTTPServer):
     @cached_property
     def page(self) -> bytes:
         """The page, made once."""
-        return render_page(self.session.state, self.gate.token, self.nonce).encode()
+        return render_page(self.session.run, self.gate.token, self.nonce).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _post(self, path: str, body: bytes) -> None:
         session = self.server.session
         if path == "/update":
-            posterior = session.state.posterior
+            posterior = session.run.posterior
             voxels = len(self.server.volumes.file_index)
             runs = read_runs(body, posterior.n_labels, voxels)
             session.update(self.server.volumes.edits_of(runs))

@@ -1,4 +1,4 @@
-"""One run that is looked at: its maps as they stand, its edits, and one update at a time."""
+"""A run open in the viewer: its current maps, its edits, and one update at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files import Case, save_like
-from perturb_mpm.run import STATE, RunState, build_crf, load_state
+from perturb_mpm.files import save_like
+from perturb_mpm.run import STATE, Run, build_crf, load_run
 from perturb_mpm.storage import read_arrays, write_arrays
 from perturb_mpm.view.correction import (
     Correction,
@@ -27,19 +27,13 @@ ENTROPY = "entropy-corrected.nii.gz"
 _MARGINALS = f"{STATE}/correction.npz"
 
 
-def write_kept(
-    folder: Path,
-    edits: Mapping[int, int],
-    correction: Correction,
-    case: Case,
-    run_labels: NDArray[np.uint8],
-    run_entropy: NDArray[np.float32],
-) -> None:
+def save_correction(run: Run, edits: Mapping[int, int], correction: Correction) -> None:
     """Write the corrected maps beside the run's own, each whole or not at all."""
-    values = case.labels.values_of(correction.labels(run_labels))
+    case, folder = run.case, run.folder
+    values = case.labels.values_of(correction.labels(run.labels))
     save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
     top = f"{math.log2(len(case.labels)):.4g}"
-    bits = correction.entropy(run_entropy)
+    bits = correction.entropy(run.entropy)
     save_like(folder / ENTROPY, bits, case.geometry, f"entropy, bits, 0 to {top}, corrected")
     arrays = {
         "edited_index": np.array(list(edits), dtype=np.int64),
@@ -50,22 +44,22 @@ def write_kept(
     write_arrays(folder / _MARGINALS, arrays)
 
 
-def read_kept(folder: Path, edits: Mapping[int, int], n_labels: int) -> Correction:
-    """Return what these edits made of the maps, nothing where it is not known."""
-    nothing = no_correction(n_labels)
-    if not edits or not (folder / _MARGINALS).is_file():
+def load_correction(run: Run, edits: Mapping[int, int]) -> Correction:
+    """Return the saved correction of these edits, an empty one where there is none."""
+    nothing = no_correction(run.posterior.n_labels)
+    if not edits or not (run.folder / _MARGINALS).is_file():
         return nothing
-    arrays = read_arrays(folder / _MARGINALS)
+    arrays = read_arrays(run.folder / _MARGINALS)
     pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
     if dict(pairs) != dict(edits):
         return nothing
     return Correction(arrays["index"], arrays["marginals"])
 
 
-def remove_kept(folder: Path) -> None:
+def remove_correction(run: Run) -> None:
     """Remove the corrected maps."""
     for name in (LABELS, ENTROPY, _MARGINALS):
-        (folder / name).unlink(missing_ok=True)
+        (run.folder / name).unlink(missing_ok=True)
 
 
 class BusyError(RuntimeError):
@@ -85,27 +79,24 @@ class Status:
 
 
 class Session:
-    """Holds a run in memory. ``samples`` is how many of its samples an update solves again."""
+    """A run and its edits. ``samples`` is how many of the run's samples an update solves again."""
 
-    def __init__(self, state: RunState, samples: int | None = None) -> None:
-        self.state = state
-        posterior = state.posterior
-        self.run_labels: NDArray[np.uint8] = posterior.labels
-        self.run_entropy: NDArray[np.float32] = posterior.entropy.astype(np.float32)
-        self.run_marginals: NDArray[np.float32] = posterior.marginals.astype(np.float32)
+    def __init__(self, run: Run, samples: int | None = None) -> None:
+        self.run = run
+        posterior = run.posterior
         self._samples = min(samples or posterior.samples, posterior.samples)
         self._corrector: Corrector | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._file = EditsFile(
-            state.folder / "edits.json",
+            run.folder / "edits.json",
             str(posterior.problem),
-            state.case.labels,
-            state.case.geometry,
+            run.case.labels,
+            run.case.geometry,
         )
         self.edits = self._file.read()
-        self.correction = read_kept(state.folder, self.edits, posterior.n_labels)
-        self.status = self._settled(revision=0)
+        self.correction = load_correction(run, self.edits)
+        self.status = self._status(revision=0)
 
     @property
     def stale(self) -> bool:
@@ -114,17 +105,17 @@ class Session:
 
     @property
     def labels(self) -> NDArray[np.uint8]:
-        """The labels as they stand, indices (X, Y, Z)."""
-        return self.correction.labels(self.run_labels)
+        """The labels with all edits, indices (X, Y, Z)."""
+        return self.correction.labels(self.run.labels)
 
     @property
     def entropy(self) -> NDArray[np.float32]:
-        """The entropy as it stands, bits (X, Y, Z)."""
-        return self.correction.entropy(self.run_entropy)
+        """The entropy with all edits, bits (X, Y, Z)."""
+        return self.correction.entropy(self.run.entropy)
 
     def share(self, label: int) -> NDArray[np.float32]:
-        """Return the marginal of a label as it stands, (X, Y, Z)."""
-        share: NDArray[np.float32] = self.run_marginals[label].copy()
+        """Return the marginal of a label with all edits, (X, Y, Z)."""
+        share: NDArray[np.float32] = self.run.marginals[label].copy()
         share.flat[self.correction.index] = self.correction.marginals[label]
         return share
 
@@ -136,7 +127,7 @@ class Session:
 
     def revert(self) -> None:
         """Begin to take all edits back, and remove what they wrote."""
-        self._begin(self._forget)
+        self._begin(self._remove_edits)
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until nothing is under way."""
@@ -163,40 +154,39 @@ class Session:
             if error:
                 self.status = replace(self.status, busy=False, done=1.0, error=error)
             else:
-                self.status = self._settled(self.status.revision + 1)
+                self.status = self._status(self.status.revision + 1)
 
-    def _settled(self, revision: int) -> Status:
+    def _status(self, revision: int) -> Status:
         changed = self.correction.index[
-            self.correction.marginals.argmax(axis=0) != self.run_labels.flat[self.correction.index]
+            self.correction.marginals.argmax(axis=0) != self.run.labels.flat[self.correction.index]
         ]
         moved = len(set(changed.tolist()) - self.edits.keys())
         return Status(revision=revision, edited_voxels=len(self.edits), moved_voxels=moved)
 
     def _solve(self, edits: dict[int, int]) -> None:
         if not edits:
-            self._forget()
+            self._remove_edits()
             return
         if self._corrector is None:
             self._corrector = self._make_corrector()
-        correction = self._corrector.correct(edits, self._tell)
-        case = self.state.case
-        write_kept(self.state.folder, edits, correction, case, self.run_labels, self.run_entropy)
-        self._file.write(edits, self.run_labels)
+        correction = self._corrector.correct(edits, self._show_progress)
+        save_correction(self.run, edits, correction)
+        self._file.write(edits, self.run.labels)
         self.edits, self.correction = edits, correction
 
-    def _forget(self) -> None:
+    def _remove_edits(self) -> None:
         self._file.path.unlink(missing_ok=True)
-        remove_kept(self.state.folder)
+        remove_correction(self.run)
         self.edits = {}
-        self.correction = no_correction(self.state.posterior.n_labels)
+        self.correction = no_correction(self.run.posterior.n_labels)
 
-    def _tell(self, done: float, total: float) -> None:
+    def _show_progress(self, done: float, total: float) -> None:
         self.status = replace(self.status, done=done / total)
 
     def _make_corrector(self) -> Corrector:
-        settings, posterior = self.state.settings, self.state.posterior
+        settings, posterior = self.run.settings, self.run.posterior
         sampling = replace(settings.sampling, samples=self._samples, until=None)
-        crf = build_crf(self.state.case, settings)
+        crf = build_crf(self.run.case, settings)
         marginals = voxel_marginals(posterior)
         return Corrector(crf, sampling, settings.compute, marginals, posterior.samples)
 
@@ -213,4 +203,4 @@ def open_session(folder: Path, samples: int | None = None) -> Session:
     for path in sorted(home.rglob("*")):
         if not path.resolve().is_relative_to(home):
             raise ValueError(f"{path} is a link to a place outside the folder; remove it")
-    return Session(load_state(home), samples)
+    return Session(load_run(home), samples)
