@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.patient_files import AFFINE, SHAPE, image, probabilities, two_images, write
-from perturb_mpm.files import InputError, read_case, read_images
+from perturb_mpm.files import InputError, LabelScheme, read_case, read_images
 
 
 @dataclass(frozen=True)
@@ -277,33 +277,23 @@ BAD = [
     ),
     Bad(
         "too few values",
-        r"`label_values` must give one for each of the 3 labels, background first, got 2: 0, 1",
-        lambda _: {"label_values": [0, 1]},
+        r"`labels` must give one for each of the 3 labels, background first, got 2: 0, 1",
+        lambda _: {"labels": [0, 1]},
     ),
     Bad(
-        "too many names",
-        r"`label_names` must give one for each of the 3 labels",
-        lambda _: {"label_names": ["a", "b", "c", "d"]},
+        "too many labels with names",
+        r"`labels` must give one for each of the 3 labels, background first, got 4: 0, 1, 2, 3",
+        lambda _: {"labels": LabelScheme((0, 1, 2, 3), tuple("abcd"))},
     ),
     Bad(
         "a value twice",
-        r"`label_values`, `label_names`: label values must be different, got 0, 1, 1",
-        lambda _: {"label_values": [0, 1, 1]},
-    ),
-    Bad(
-        "a name twice",
-        r"label names must be different, got a, b, b",
-        lambda _: {"label_names": ["a", "b", "b"]},
-    ),
-    Bad(
-        "a name with a tab",
-        r"label names must be words in one line, got \['a', 'b', 'c\\t'\]",
-        lambda _: {"label_names": ["a", "b", "c\t"]},
+        r"`labels`: label values must be different, got 0, 1, 1",
+        lambda _: {"labels": [0, 1, 1]},
     ),
     Bad(
         "a value beyond 16 bits",
         r"label values must lie between 0 and 65535",
-        lambda _: {"label_values": [0, 1, 65536]},
+        lambda _: {"labels": [0, 1, 65536]},
     ),
     Bad(
         "an unknown kind",
@@ -362,13 +352,13 @@ BAD = [
     Bad(
         "a label map with an unknown value",
         r"seg.nii: holds the values 7, which are not among the label values 0, 1, 2; "
-        r"give all of them by `label_values`",
-        lambda f: {**labels_of(f, 7), "label_values": [0, 1, 2]},
+        r"give all of them by `labels`",
+        lambda f: {**labels_of(f, 7), "labels": [0, 1, 2]},
     ),
     Bad(
         "a label map whose background is not named",
         r"seg.nii: holds the values 0, which are not among the label values 1, 2",
-        lambda f: {**labels_of(f, 2), "label_values": [1, 2]},
+        lambda f: {**labels_of(f, 2), "labels": [1, 2]},
     ),
     Bad(
         "too many labels",
@@ -535,3 +525,16 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match=r"a.nii: cannot be read \(Permission denied\)"):
         read_images([path])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a", "b", "b"), "label names must be different, got a, b, b"),
+        (("a", "b", "c\t"), r"label names must be words in one line, got \['a', 'b', 'c\\t'\]"),
+        (("a", "b"), "one value and one name, got 3 values and 2 names"),
+    ],
+)
+def test_bad_names_of_labels(names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LabelScheme((0, 1, 2), names)

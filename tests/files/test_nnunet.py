@@ -88,7 +88,7 @@ def test_the_dataset_names_labels_and_images(tmp_path: Path) -> None:
     assert list(case.images) == ["0000", "0001"]
     named = PLAIN | {"channel_names": {"0": "T1c", "1": "FLAIR"}}
     (tmp_path / "mine.json").write_text(json.dumps(named))
-    case = read_case(images, [path], dataset_json=tmp_path / "mine.json", label_values=[0, 1, 4])
+    case = read_case(images, [path], dataset_json=tmp_path / "mine.json", labels=[0, 1, 4])
     assert case.labels == LabelScheme((0, 1, 4), ("background", "core", "oedema"))
     assert list(case.images) == ["T1c", "FLAIR"]
     assert "mine.json" in case.hashes

@@ -117,8 +117,7 @@ def test_a_label_map_may_lack_a_label_that_is_named(tmp_path: Path) -> None:
         two_images(tmp_path),
         [write(tmp_path / "seg.nii.gz", labels)],
         kind="labels",
-        label_values=[0, 1, 2, 4],
-        label_names=["rest", "necrosis", "oedema", "enhancing"],
+        labels=LabelScheme((0, 1, 2, 4), ("rest", "necrosis", "oedema", "enhancing")),
     )
     assert case.labels.names[3] == "enhancing"
     np.testing.assert_array_equal(case.labels.values_of(case.probabilities.argmax(axis=0)), labels)
@@ -126,8 +125,9 @@ def test_a_label_map_may_lack_a_label_that_is_named(tmp_path: Path) -> None:
 
 def test_the_users_own_labels(tmp_path: Path) -> None:
     files = two_images(tmp_path), [write(tmp_path / "p.nii", probabilities())]
-    case = read_case(*files, label_values=[0, 4, 700], label_names=["rest", "core", "halo"])
-    assert case.labels == LabelScheme((0, 4, 700), ("rest", "core", "halo"))
+    labels = LabelScheme((0, 4, 700), ("rest", "core", "halo"))
+    case = read_case(*files, labels=labels)
+    assert case.labels == labels
     assert case.labels.values_of(np.array([2, 0, 1])).tolist() == [700, 0, 4]
     assert case.labels.values_of(np.array([0])).dtype == np.uint16
     assert LabelScheme((0, 255), ("a", "b")).values_of(np.array([1])).dtype == np.uint8
@@ -214,7 +214,7 @@ def test_a_real_patient(tmp_path: Path) -> None:
     maps = [blurred(labels == value) for value in (0, 1, 2, 4)]
     nib.save(nib.Nifti1Image(np.stack(maps, axis=-1), truth.affine), tmp_path / "p.nii")
 
-    case = read_case(images, [tmp_path / "p.nii"], label_values=[0, 1, 2, 4])
+    case = read_case(images, [tmp_path / "p.nii"], labels=[0, 1, 2, 4])
     assert list(case.images) == ["t1", "t1ce", "t2", "flair"]
     assert case.probabilities.shape == (4, 140, 150, 50)
     assert case.warnings == ()

@@ -12,6 +12,7 @@ from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
     SCHEMES,
     LabelScheme,
+    choose_scheme,
     label_indices,
     labels_from_text,
     read_label_map,
@@ -37,6 +38,7 @@ __all__ = [
     "LabelScheme",
     "SCHEMES",
     "labels_from_text",
+    "choose_scheme",
     "label_indices",
     "read_label_map",
     "Geometry",

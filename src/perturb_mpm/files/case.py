@@ -92,9 +92,7 @@ def read_case(
     *,
     kind: Kind = "probabilities",
     confidence: float = 0.9,
-    labels: LabelScheme | None = None,
-    label_values: Sequence[int] | None = None,
-    label_names: Sequence[str] | None = None,
+    labels: LabelScheme | Sequence[int] | None = None,
     dataset_json: AnyPath | None = None,
     reference: AnyPath | None = None,
     mask: AnyPath | None = None,
@@ -113,7 +111,8 @@ def read_case(
         What these files hold: ``probabilities``, ``logits`` (a network's raw scores) or
         ``labels``, a hard label map that is trusted to ``confidence`` at every voxel.
     labels
-        The user's own numbers and names of the labels; else from ``dataset_json``, else 0 … L − 1.
+        The user's own numbers and names of the labels, or the numbers alone, background first;
+        else from ``dataset_json``, else 0 … L − 1.
     dataset_json
         nnU-Net's, looked for beside an .npz where it is not given. It says which labels there
         are, and which nested regions the maps are where a model was trained on regions.
@@ -126,8 +125,6 @@ def read_case(
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
-    if labels is not None:
-        label_values, label_names = labels.values, labels.names
     maps_paths = all_paths(probabilities)
     named = [Source("probabilities", path) for path in maps_paths]
     for argument, path in (("mask", mask), ("reference", reference)):
@@ -146,9 +143,9 @@ def read_case(
         maps = read_score_maps(maps_paths, reference, digests)
     require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
     if isinstance(maps, Volume):
-        found = _from_label_map(maps, confidence, label_values, label_names, dataset)
+        found = _from_label_map(maps, confidence, labels, dataset)
     else:
-        found = _from_score_maps(maps, kind, label_values, label_names, dataset)
+        found = _from_score_maps(maps, kind, labels, dataset)
 
     inside, origin = find_mask(volumes, mask, digests)
     warnings = [*found.warnings, *geometry_warnings(first.geometry)]
@@ -184,13 +181,12 @@ class _Distribution:
 def _from_score_maps(
     maps: ScoreMaps,
     kind: Kind,
-    values: Sequence[int] | None,
-    names: Sequence[str] | None,
+    labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
 ) -> _Distribution:
     known = dataset.labels if dataset else None
     distribution, empty = distribution_from_maps(maps, kind, dataset)
-    scheme = choose_scheme(len(distribution), values, names, known)
+    scheme = choose_scheme(len(distribution), labels, known)
     warning = None
     if maps.label_map is not None:
         own = known.values if known else tuple(range(len(distribution)))
@@ -201,17 +197,16 @@ def _from_score_maps(
 def _from_label_map(
     label_map: Volume,
     confidence: float,
-    values: Sequence[int] | None,
-    names: Sequence[str] | None,
+    labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
 ) -> _Distribution:
-    if values is not None:
-        scheme = choose_scheme(len(values), values, names)
+    if labels is not None:
+        scheme = choose_scheme(len(labels), labels)
     elif dataset is not None:
-        scheme = choose_scheme(len(dataset.labels), None, names, dataset.labels)
+        scheme = choose_scheme(len(dataset.labels), dataset.labels)
     else:
         values = label_map_values(label_map.voxels, label_map.source)
-        scheme = choose_scheme(len(values), values, names)
+        scheme = choose_scheme(len(values), values)
     distribution = probabilities_from_label_map(
         label_map.voxels, scheme.values, confidence, label_map.source
     )

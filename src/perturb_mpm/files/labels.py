@@ -92,26 +92,30 @@ def labels_from_text(words: Sequence[str]) -> LabelScheme:
 
 def choose_scheme(
     count: int,
-    values: Sequence[int] | None = None,
-    names: Sequence[str] | None = None,
+    given: LabelScheme | Sequence[int] | None = None,
     known: LabelScheme | None = None,
 ) -> LabelScheme:
-    """Return the user's scheme of ``count`` labels; else ``known``, else the numbers from 0."""
-    for argument, given in (("label_values", values), ("label_names", names)):
-        if given is not None and len(given) != count:
-            raise InputError(
-                f"`{argument}` must give one for each of the {count} labels, background first, "
-                f"got {len(given)}: {', '.join(map(str, given))}"
-            )
+    """Return the user's scheme of ``count`` labels; else ``known``, else the numbers from 0.
+
+    Values without names keep the names of ``known``.
+    """
     if not FEWEST_LABELS <= count <= MOST_LABELS:
         raise InputError(f"there must be {FEWEST_LABELS} to {MOST_LABELS} labels, got {count}")
-    chosen = tuple(values) if values is not None else known.values if known else range(count)
-    if names is None:
-        names = known.names if known else ["background", *(f"label_{v}" for v in chosen[1:])]
+    values = given.values if isinstance(given, LabelScheme) else given
+    if values is None:
+        values = known.values if known else range(count)
+    if len(values) != count:
+        raise InputError(
+            f"`labels` must give one for each of the {count} labels, background first, "
+            f"got {len(values)}: {_listed(values)}"
+        )
+    if isinstance(given, LabelScheme):
+        return given
+    names = known.names if known else ("background", *(f"label_{value}" for value in values[1:]))
     try:
-        return LabelScheme(tuple(chosen), tuple(names))
+        return LabelScheme(tuple(values), names)
     except ValueError as error:
-        raise InputError(f"`label_values`, `label_names`: {error}") from error
+        raise InputError(f"`labels`: {error}") from error
 
 
 def read_label_map(
@@ -173,8 +177,8 @@ def probabilities_from_label_map(
         unknown.add(0)
     if unknown:
         raise source.error(
-            f"holds the values {_listed(tuple(sorted(unknown)))}, which are not among the "
-            f"label values {_listed(values)}; give all of them by `label_values`"
+            f"holds the values {_listed(sorted(unknown))}, which are not among the "
+            f"label values {_listed(values)}; give all of them by `labels`"
         )
     others = np.float32((1 - confidence) / (len(values) - 1))
     result = np.full((len(values), *label_map.shape), others, dtype=np.float32)
@@ -193,5 +197,5 @@ def confidence_warning(confidence: float) -> str:
     )
 
 
-def _listed(items: tuple[object, ...]) -> str:
+def _listed(items: Sequence[object]) -> str:
     return ", ".join(str(item) for item in items)
