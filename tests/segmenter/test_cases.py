@@ -124,9 +124,7 @@ def test_labels_on_another_grid_are_refused(tmp_path: Path) -> None:
 
 
 def test_folders_without_cases_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"cases in the layout brats, got .* without any"
-    ):
+    with pytest.raises(InputError, match=r"cases in the layout brats, got .* without any"):
         find_cases(tmp_path, "brats")
     with pytest.raises(InputError, match="`layout` must be one of table, brats, nnunet, bids"):
         find_cases(tmp_path, "tree")

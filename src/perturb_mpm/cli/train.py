@@ -127,28 +127,23 @@ def _settings(folds: int, trees: int, threads: int | None) -> EnsembleSettings:
 
 
 def _print(report: TrainingReport, files: list[Path]) -> None:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(title="Dice on patients that the trees never saw")
     table.add_column("case")
     for name in report.mean_dice:
-        table.add_column(Text(name), justify="right")
+        table.add_column(name, justify="right")
     for case, row in report.dice.items():
-        table.add_row(Text(case), *(_number(value) for value in row.values()))
+        table.add_row(case, *(_number(value) for value in row.values()))
     table.add_section()
     table.add_row("mean", *(_number(value) for value in report.mean_dice.values()))
-    console = Console(markup=False, highlight=False, emoji=False)
-    console.print(table)
     before, after = (report.calibration_error[when] for when in ("before", "after"))
     calibrated = (
         f"power of the prior {report.prior_power:.2f}, temperature {report.temperature:.2f}: "
         f"calibration error {before:.4f} before, {after:.4f} after"
     )
     used = "features used most: " + ", ".join(name for name, _ in report.best_features)
-    for line in (calibrated, used, *(f"wrote {file}" for file in files)):
-        console.print(line, soft_wrap=True)
+    print_plain(table, calibrated, used, *(f"wrote {file}" for file in files))
 
 
 def _number(value: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder, shown_progress
+from perturb_mpm.cli.console import UsageError, prepare_folder, print_plain, shown_progress
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Case, LabelScheme
@@ -221,20 +221,15 @@ def _print_json(tuned: Tuned, files: list[Path]) -> None:
 
 def _print_table(tuned: Tuned, files: list[Path]) -> None:
     """Print the cross-validated IoU of every label before and after, and what was written."""
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(title="IoU of cases that were left out")
     table.add_column("label")
     for heading in ("untuned", "tuned"):
         table.add_column(heading, justify="right")
     for gain in tuned.gains:
-        table.add_row(Text(gain.label), _cell(gain.untuned_iou), _cell(gain.tuned_iou))
-    console = Console(markup=False, highlight=False, emoji=False)
-    console.print(table)
-    for file in files:
-        console.print(f"wrote {file}", soft_wrap=True)
+        table.add_row(gain.label, _cell(gain.untuned_iou), _cell(gain.tuned_iou))
+    print_plain(table, *(f"wrote {file}" for file in files))
 
 
 def _known(value: float) -> float | None:

@@ -38,6 +38,7 @@ from perturb_mpm.segmenter.preprocessing import (
     STANDARD,
     Prepared,
     prepare,
+    prepare_images,
     select_sequences,
     standard_name,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "MOST_FOLDS",
     "MOST_ROUNDS",
     "prepare",
+    "prepare_images",
     "Prepared",
     "prior_ratio",
     "probabilities_from_model",

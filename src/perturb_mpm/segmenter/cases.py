@@ -19,15 +19,13 @@ from perturb_mpm.files import (
     InputError,
     LabelScheme,
     Source,
-    label_indices,
     read_dataset,
     read_images,
+    read_label_map,
     read_table,
-    read_volume,
-    require_same_grid,
 )
 from perturb_mpm.segmenter.feature_store import ReadScene
-from perturb_mpm.segmenter.preprocessing import prepare, select_sequences, standard_name
+from perturb_mpm.segmenter.preprocessing import prepare_images, select_sequences, standard_name
 from perturb_mpm.segmenter.scene import Scene
 
 _ENDINGS = (".nii.gz", ".nii")
@@ -79,22 +77,14 @@ def read_scene(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -
     wanted = case_images(case, sequences)
     found = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
     truth = read_truth(case, found.geometry, scheme)
-    try:
-        return prepare(found.images, found.geometry.affine, found.mask, truth).scene
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"`data`: case {case.name}: {error}") from error
+    return prepare_images(found, f"`data`: case {case.name}", truth).scene
 
 
 def read_truth(case: CaseFiles, grid: Geometry, scheme: LabelScheme) -> NDArray[np.uint8]:
     """Return the true labels 0 … L − 1 of a case, (X, Y, Z), on the grid of its images."""
-    volume = read_volume(Source(_ARGUMENT, case.labels))
     first = Source(_ARGUMENT, next(iter(case.images.values())))
-    require_same_grid(volume.source, volume.geometry, first, grid)
-    return label_indices(
-        volume.voxels, scheme, volume.source, "; name the right scheme by `labels`"
-    )
+    remedy = "; name the right scheme by `labels`"
+    return read_label_map(Source(_ARGUMENT, case.labels), scheme, grid, first, remedy)
 
 
 def cases_of_table(path: Path) -> Iterator[CaseFiles]:

@@ -5,38 +5,27 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.files import Geometry, InputError, LabelScheme, Source, open_source
+from perturb_mpm.files import ImageSet, InputError, LabelScheme, Source, open_source
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
 from perturb_mpm.segmenter.feature_store import feature_table
 from perturb_mpm.segmenter.features import feature_names
-from perturb_mpm.segmenter.preprocessing import Prepared, prepare, select_sequences
+from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images, select_sequences
 from perturb_mpm.storage import read_arrays, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 3"
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
 _MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 10 MB
 _MOST_SEQUENCES = 32
-
-
-class Images(Protocol):
-    """One patient's images and mask on one grid, as ``files.read_images`` returns them."""
-
-    @property
-    def images(self) -> dict[str, NDArray[np.float32]]: ...  # noqa: D102
-    @property
-    def mask(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def geometry(self) -> Geometry: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +177,7 @@ def require_scheme(model: SegmenterModel, labels: LabelScheme, source: Source) -
 
 
 def probabilities_from_model(
-    model_path: Path, image_set: Images
+    model_path: Path, image_set: ImageSet
 ) -> tuple[NDArray[np.float32], LabelScheme]:
     """Return the probabilities (L, X, Y, Z) that a model file gives to images, and its labels.
 
@@ -196,19 +185,8 @@ def probabilities_from_model(
     """
     model = SegmenterModel.load(model_path)
     images = select_sequences(image_set.images, model.sequences)
-    prepared = _prepared(images, image_set.geometry.affine, image_set.mask)
+    prepared = prepare_images(replace(image_set, images=images))
     return model.probabilities(prepared), model.labels
-
-
-def _prepared(
-    images: dict[str, NDArray[np.float32]], affine: ArrayLike, mask: NDArray[np.bool_]
-) -> Prepared:
-    try:
-        return prepare(images, affine, mask)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"`images`: {error}") from error
 
 
 def _listed(values: tuple[int, ...]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.files import InputError
+from perturb_mpm.files import ImageSet, InputError
 from perturb_mpm.segmenter.scene import Scene
 
 Value = TypeVar("Value")
@@ -131,6 +131,16 @@ def prepare(
     known = None if truth is None else turn.apply(truth)[box][inside]
     scene = Scene(tuple(volumes), normalised, inside, (x, y, z), truth=known)
     return Prepared(scene, brain.shape, turn, box)
+
+
+def prepare_images(
+    found: ImageSet, what: str = "`images`", truth: NDArray[np.uint8] | None = None
+) -> Prepared:
+    """Do the same with images that were read from files; what is wrong names ``what``."""
+    try:
+        return prepare(found.images, found.geometry.affine, found.mask, truth)
+    except ValueError as error:
+        raise InputError(f"{what}: {error}") from error
 
 
 def turn_of(affine: NDArray[np.float64]) -> Reorientation:

@@ -12,7 +12,7 @@ from perturb_mpm.segmenter import (
     CaseFiles,
     SegmenterModel,
     case_images,
-    prepare,
+    prepare_images,
     read_truth,
     require_scheme,
 )
@@ -39,8 +39,7 @@ def cases_with_probabilities(
             [path],
             mask=case.mask,
             image_names=list(images),
-            label_values=scheme.values,
-            label_names=scheme.names,
+            labels=scheme,
             reference=case.labels if path.suffix == ".npz" else None,
         )
         read[case.name] = replace(found, truth=read_truth(case, found.geometry, scheme))
@@ -66,21 +65,10 @@ def cases_of_model(
     for case in files:
         wanted = case_images(case, model.sequences)
         found = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
-        try:
-            prepared = prepare(found.images, found.geometry.affine, found.mask)
-        except ValueError as error:
-            raise InputError(f"`data`: case {case.name}: {error}") from error
-        read[case.name] = Case(
-            images=found.images,
-            probabilities=model.honest_probabilities(case.name, prepared),
-            mask=found.mask,
-            mask_origin=found.mask_origin,
-            labels=scheme,
-            geometry=found.geometry,
-            hashes=found.hashes,
-            warnings=found.warnings,
-            truth=read_truth(case, found.geometry, scheme),
-        )
+        prepared = prepare_images(found, f"`data`: case {case.name}")
+        probabilities = model.honest_probabilities(case.name, prepared)
+        truth = read_truth(case, found.geometry, scheme)
+        read[case.name] = Case.from_images(found, probabilities, scheme, truth)
         progress(len(read), len(files))
     return read
 
