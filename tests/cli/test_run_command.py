@@ -522,7 +522,7 @@ def test_a_model_makes_the_probabilities(
     assert content(other) == content(out)
     summary = json.loads((other / "summary.json").read_text())
     assert summary["inputs_sha256"]["model.skops"] == hashlib.sha256(b"trained").hexdigest()
-    assert "one for each of the model's 3 labels, got 2" in capfd.readouterr().err
+    assert "one for each of the 3 labels, background first, got 2" in capfd.readouterr().err
 
 
 def test_a_model_that_is_not_there(patient: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # Arguments of Python whose option has another name.
 _OPTION = {
     "images": "image",
-    "label_names": "labels",
-    "label_values": "labels",
     "raters": "rater",
     "regions": "region",
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, shown_progress
+from perturb_mpm.cli.console import UsageError, print_plain, shown_progress
 
 if TYPE_CHECKING:
     from perturb_mpm.segmenter import EnsembleSettings, TrainingReport

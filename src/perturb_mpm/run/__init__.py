@@ -20,8 +20,6 @@ from perturb_mpm.run.settings import (
 )
 from perturb_mpm.run.state import STATE, Run, StateError, load_run
 
-load_state = load_run
-
 __all__ = [
     "Run",
     "run_case",
