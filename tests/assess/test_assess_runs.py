@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.small_case import call, save, truth, write_files
+from helpers.small_case import call, options, save, truth, write_files
 from perturb_mpm.evaluation import dice
-from perturb_mpm.run.state import load_state
+from perturb_mpm.run import load_run
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = write_files(folder / "patient")
     for seed, name in enumerate(("before", "after")):
         more = ["--samples", "12", "--seed", str(seed), "--engine", "reference", "--quiet"]
-        values = ["--label-values", "0", "3", "7"]
+        values = ["--labels", "0", "3", "7"]
         assert call("run", *inputs, *values, *more, "--output", str(folder / name)) == 0
     save(folder / "truth.nii.gz", np.array([0, 3, 7], dtype=np.uint8)[truth()])
     return folder
@@ -35,7 +35,7 @@ def test_a_run_is_evaluated_in_its_own_label_values(runs: Path, tmp_path: Path) 
     with (tmp_path / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     found = next(r for r in rows if (r["metric"], r["region"]) == ("dice", "core"))
-    state = load_state(runs / "before")
+    state = load_run(runs / "before")
     expected = dice(state.posterior.labels == 2, truth() == 2)
     assert float(found["value"]) == pytest.approx(expected)
 
@@ -78,7 +78,107 @@ def test_probabilities_of_classes_come_with_a_calibration(
     assert found["samples"] == [12, 12]
 
     other = json.loads((learnt / "calibration.json").read_text())
-    (learnt / "other.json").write_text(json.dumps({**other, "perturbation": "fields"}))
+    (learnt / "other.json").write_text(json.dumps({**other, "perturbation": "fields", "law": {}}))
     wrong = ("--calibration", str(learnt / "other.json"))
     assert call("biomarkers", *scans, *wrong, "--output", str(tmp_path / "three")) == 2
     assert "--calibration rests on fields" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_run_is_not_written_to(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, summary = runs / "before", runs / "before" / "summary.json"
+    content = summary.read_bytes()
+    truth_file = ("--truth", str(runs / "truth.nii.gz"))
+    assert call("evaluate", "--prediction", str(before), *truth_file, "--output", str(before)) == 2
+    assert "--output must not be the folder of a run" in capsys.readouterr().err
+    scans = ("--before", str(before), "--after", str(before), "--region", "7")
+    assert call("biomarkers", *scans, "--output", str(before)) == 2
+    assert summary.read_bytes() == content
+    assert not (before / "metrics.csv").exists()
+
+
+def test_truth_outside_the_mask_does_not_count(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside = np.array([0, 3, 7], dtype=np.uint8)[truth()]
+    outside[0, 0, :4] = 7  # a corner, where the images are 0
+    save(tmp_path / "outside.nii.gz", outside)
+    rows = {}
+    for name, file in (("in", runs / "truth.nii.gz"), ("out", tmp_path / "outside.nii.gz")):
+        arguments = ("--prediction", str(runs / "before"), "--truth", str(file))
+        assert call("evaluate", *arguments, "--output", str(tmp_path / name)) == 0
+        with (tmp_path / name / "metrics.csv").open(newline="") as table:
+            found = {
+                (r["region"], r["domain"], r["metric"]): r["value"] for r in csv.DictReader(table)
+            }
+        rows[name] = found
+    counted = ("all labels", "image", "truth_outside_mask_voxels")
+    assert (float(rows["in"].pop(counted)), float(rows["out"].pop(counted))) == (0, 4)
+    assert rows["in"] == rows["out"]
+    assert "4 voxels of the truth of before lie outside the mask" in capsys.readouterr().err
+    assert "4 voxels of before (truth)" in (tmp_path / "out" / "evaluation.html").read_text()
+    assert "does not count" not in (tmp_path / "in" / "evaluation.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def with_fields(runs: Path) -> Path:
+    """Two runs with smooth random fields that differ in their scale alone."""
+    for name, scale in (("weak", 0.5), ("strong", 2.0)):
+        settings = runs / f"{name}.toml"
+        settings.write_text(f"[[fields]]\nlength_mm = 10.0\nscale = {scale}\n")
+        more = ["--samples", "4", "--engine", "reference", "--quiet", "--settings", str(settings)]
+        values = ["--labels", "0", "3", "7"]
+        inputs = options(runs / "patient")
+        assert call("run", *inputs, *values, *more, "--output", str(runs / name)) == 0
+    return runs
+
+
+def test_a_calibration_holds_for_its_own_fields_alone(
+    with_fields: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = with_fields / "weak.csv"
+    head = "case,before,after,truth_before,truth_after\n"
+    table.write_text(head + "P,weak,weak,truth.nii.gz,truth.nii.gz\n")
+    region = ("--region", "enhancing=7")
+    learnt = tmp_path / "weak"
+    assert call("biomarkers", "--table", str(table), *region, "--output", str(learnt)) == 0
+    calibration = ("--calibration", str(learnt / "calibration.json"), *region)
+    weak = ("--before", str(with_fields / "weak"), "--after", str(with_fields / "weak"))
+    assert call("biomarkers", *weak, *calibration, "--output", str(tmp_path / "same")) == 0
+    capsys.readouterr()
+    other = ("--before", str(with_fields / "strong"), "--after", str(with_fields / "strong"))
+    assert call("biomarkers", *other, *calibration, "--output", str(tmp_path / "other")) == 2
+    message = capsys.readouterr().err
+    assert "10 mm × 0.5" in message
+    assert "10 mm × 2" in message
+    more = ("--classes", "karschnia", "--output", str(tmp_path / "other"))
+    assert call("biomarkers", *weak, *calibration, *more) == 2
+    assert "rests on the classes" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_nothing_is_written_where_no_calibration_can_be_learnt(
+    with_fields: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = with_fields / "mixed.csv"
+    table.write_text(
+        "case,before,after,truth_before,truth_after\n"
+        "P,weak,weak,truth.nii.gz,truth.nii.gz\n"
+        "Q,strong,strong,truth.nii.gz,truth.nii.gz\n"
+    )
+    output = ("--output", str(tmp_path / "out"))
+    assert call("biomarkers", "--table", str(table), "--region", "7", *output) == 2
+    message = capsys.readouterr().err
+    assert "sampled with one perturbation" in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_is_named_by_its_own_option(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    scans = ("--before", str(tmp_path / "empty"), "--after", str(runs / "after"))
+    assert call("biomarkers", *scans, "--region", "7", "--output", str(tmp_path / "out")) == 2
+    assert capsys.readouterr().err.startswith(f"perturb-mpm: --before {tmp_path / 'empty'}: ")

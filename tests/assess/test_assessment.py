@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.assess.pair_table import calibrate, lines_of, read_calibration
+from perturb_mpm.assess.scan_pairs import calibrate, lines_of, read_calibration
 from perturb_mpm.assess.scans import Biomarkers, Scan, resection, scan_of
 from perturb_mpm.cli import main
 from perturb_mpm.files import save_nifti
@@ -49,7 +49,7 @@ def run(*arguments: object) -> int:
 def evaluate(case: Path, *more: object) -> int:
     return run(
         "evaluate", "--prediction", case / "samples.nii.gz", "--truth", case / "truth.nii.gz",
-        "--label-values", "0", "1", "4", "--output", case / "out", *more,
+        "--labels", "0", "1", "4", "--output", case / "out", *more,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_evaluate_marginals_give_the_samples_calibration(case: Path) -> None:
     by_samples = read_rows(case / "out" / "metrics.csv")
     assert run(
         "evaluate", "--prediction", case / "marginals.nii.gz", "--truth", case / "truth.nii.gz",
-        "--label-values", "0", "1", "4", "--output", case / "out", "--quiet",
+        "--labels", "0", "1", "4", "--output", case / "out", "--quiet",
     ) == 0  # fmt: skip
     by_marginals = read_rows(case / "out" / "metrics.csv")
 
@@ -114,7 +114,7 @@ def test_evaluate_a_cohort(case: Path) -> None:
         "a,samples.nii.gz,truth.nii.gz,\n"
         "b,samples.nii.gz,other.nii.gz,truth.nii.gz\n"
     )
-    arguments = ("evaluate", "--table", table, "--label-values", 0, 1, 4, "--output", case / "out")
+    arguments = ("evaluate", "--table", table, "--labels", 0, 1, 4, "--output", case / "out")
     assert run(*arguments, "--json") == 0
     rows = read_rows(case / "out" / "metrics.csv")
     assert {row["case"] for row in rows} == {"a", "b"}
@@ -127,9 +127,9 @@ def test_evaluate_a_cohort(case: Path) -> None:
     ("arguments", "words"),
     [
         (("--region", "core"), "--region must be a name and label values"),
-        (("--region", "core=7"), "out of 0, 1, 4"),
-        (("--region", "core=0,1"), "different foreground labels"),
-        (("--label-names", "a", "b"), "3 values and 2 names"),
+        (("--region", "core=7"), "label values out of 0, 1, 4"),
+        (("--region", "core=0,1"), "sets of foreground labels"),
+        (("--labels", "4"), "label values must be different"),
         (("--table", "x.csv"), "one of the two"),
         (("--rater", "missing.nii.gz"), "there is no such file"),
     ],
@@ -148,7 +148,7 @@ def test_evaluate_refuses_other_grids_and_values(case: Path, capsys: pytest.Capt
     moved[0, 3] = 5.0
     save_nifti(case / "moved.nii.gz", ball(3.0), moved)
     assert evaluate(case, "--rater", case / "moved.nii.gz") == 2
-    assert "must lie on the grid of the prediction" in capsys.readouterr().err
+    assert "must lie on the grid of --prediction" in capsys.readouterr().err
     save_nifti(case / "strange.nii.gz", ball(3.0, (1, 3)), AFFINE)
     assert evaluate(case, "--rater", case / "strange.nii.gz") == 2
     assert "must hold the label values 0, 1, 4 alone, got 3" in capsys.readouterr().err
@@ -159,9 +159,9 @@ def test_evaluate_refuses_other_grids_and_values(case: Path, capsys: pytest.Capt
     [
         ("case,truth\na,b\n", "must have the columns case, prediction"),
         ("case,prediction,truth,colour\na,b,c,d\n", "must have the columns"),
-        ("case,prediction,truth\n", "at least one line"),
+        ("case,prediction,truth\n", "at least one row"),
         ("case,prediction,truth\na,b,\n", "line 2 must name a truth or a rater"),
-        ("case,prediction,truth\na,b,c\na,b,c\n", "must name every case once"),
+        ("case,prediction,truth\na,b,c\na,b,c\n", "must name another case"),
     ],
 )
 def test_bad_tables(tmp_path: Path, text: str, words: str, capsys: pytest.CaptureFixture) -> None:
@@ -273,3 +273,91 @@ def test_a_damaged_calibration_is_refused(tmp_path: Path) -> None:
         read_calibration(path)
     with pytest.raises(ValueError, match="cannot be read"):
         read_calibration(tmp_path / "missing.json")
+
+
+def test_evaluate_keeps_files_that_it_did_not_write(
+    case: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (case / "out").mkdir()
+    for name in ("summary.json", "metrics.csv", "evaluation.html"):
+        (case / "out" / name).write_text('{"mine": 1}\n')
+        assert evaluate(case) == 2
+        message = capsys.readouterr().err
+        assert f"{name}, which this command did not write" in message
+        assert message.count("\n") == 1
+        assert (case / "out" / name).read_text() == '{"mine": 1}\n'
+        (case / "out" / name).unlink()
+    assert evaluate(case, "--quiet") == 0
+
+
+def biomarkers(case: Path, *more: object) -> int:
+    return run(
+        "biomarkers", "--before", case / "truth.nii.gz", "--after", case / "other.nii.gz",
+        "--output", case / "out", *more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--region", "core"), "--region must be a name and label values"),
+        (("--region", "1", "4"), "--region must be one set of label values"),
+        (("--region", "-1"), "--region"),
+        (("--region", "4", "--spacing", "nan", "1", "1"), "--spacing must be three positive"),
+        (("--region", "4", "--spacing", "1e9", "1", "1"), "--spacing must be three positive"),
+        (("--region", "4", "--noise-floor-ml", "nan"), "--noise-floor-ml must lie between"),
+        (("--region", "4", "--noise-floor-ml", "1e9"), "--noise-floor-ml must lie between"),
+        (("--region", "4", "--calibration", "bad.json"), "is no calibration"),
+    ],
+)
+def test_biomarkers_refuses(
+    case: Path, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture
+) -> None:
+    (case / "bad.json").write_text("[3]")
+    assert biomarkers(case, *(case / a if a == "bad.json" else a for a in arguments)) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
+    assert not (case / "out").exists()
+
+
+def test_label_maps_with_any_whole_numbers(case: Path) -> None:
+    strange = ball(3.0).astype(np.int32)
+    strange[0, 0] = 70000
+    strange[1, 0] = -1
+    save_nifti(case / "truth.nii.gz", strange, AFFINE)
+    assert biomarkers(case, "--region", "tumour=1,4", "--quiet") == 0
+    (row,) = read_rows(case / "out" / "biomarkers.csv")
+    assert float(row["before_ml"]) == pytest.approx((ball(3.0) > 0).sum() * 0.008)
+
+
+@pytest.mark.parametrize("option", ["--before", "--after"])
+def test_an_empty_file_is_named_by_its_own_option(
+    case: Path, option: str, capsys: pytest.CaptureFixture
+) -> None:
+    name = {"--before": "truth.nii.gz", "--after": "other.nii.gz"}[option]
+    (case / name).write_bytes(b"")
+    assert biomarkers(case, "--region", "4") == 2
+    assert capsys.readouterr().err.startswith(f"perturb-mpm: {option} {case / name}")
+
+
+def test_names_are_printed_as_they_are(case: Path, capsys: pytest.CaptureFixture) -> None:
+    assert evaluate(case, "--region", "a[/b]=1") == 0
+    assert "a[/b]" in capsys.readouterr().out
+    table = case / "pairs.csv"
+    table.write_text("case,before,after\nP[/b],truth.nii.gz,other.nii.gz\n")
+    more = ("--table", table, "--region", 4, "--output", case / "y[old]")
+    assert run("biomarkers", *more) == 0
+    printed = capsys.readouterr().out
+    assert "P[/b]: class" in printed
+    assert "y[old]" in printed
+
+
+def test_the_page_is_drawn_in_its_own_colours(case: Path) -> None:
+    evaluate(case, "--region", "whole=1,4", "core=4", "--quiet")
+    page = (case / "out" / "evaluation.html").read_text()
+    assert len(page) < 60_000
+    assert page.count("<polyline") >= 5  # two diagonals, three regions, a reliability curve
+    assert "stroke-dasharray" in page
+    assert 'content="light dark"' in page
+    assert "<script" not in page

@@ -9,6 +9,8 @@ import pytest
 
 import perturb_mpm as pm
 from perturb_mpm.evaluation import (
+    ALL,
+    Measurement,
     default_regions,
     evaluate_case,
     from_marginals,
@@ -16,7 +18,6 @@ from perturb_mpm.evaluation import (
     from_samples,
     summarise,
 )
-from perturb_mpm.evaluation.rows import Row
 
 SHAPE = (6, 5, 4)
 
@@ -25,7 +26,7 @@ def sampled(seed: int = 0, samples: int = 8, labels: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).integers(labels, size=(samples, *SHAPE))
 
 
-def value(rows: list[Row], metric: str, region: str, domain: str = "brain") -> float:
+def value(rows: list[Measurement], metric: str, region: str, domain: str = "brain") -> float:
     found = [r for r in rows if (r.metric, r.region, r.domain) == (metric, region, domain)]
     assert len(found) == 1
     return found[0].value
@@ -152,10 +153,27 @@ def test_default_regions() -> None:
 
 def test_summaries_leave_undefined_cases_out() -> None:
     rows = [
-        Row(str(i), "votes", "a", "brain", "dice", v) for i, v in enumerate([0.2, 0.6, math.nan])
+        Measurement(str(i), "votes", "a", "brain", "dice", v)
+        for i, v in enumerate([0.2, 0.6, math.nan])
     ]
     (summary,) = summarise(rows)
     assert (summary.mean, summary.cases, summary.undefined) == (pytest.approx(0.4), 2, 1)
     assert summary.sd == pytest.approx(np.std([0.2, 0.6], ddof=1))
     (single,) = summarise(rows[:1])
     assert math.isnan(single.sd)
+
+
+def test_truth_outside_the_mask_does_not_count() -> None:
+    mask = np.ones((6, 6, 6), dtype=bool)
+    mask[0] = False
+    truth = np.zeros((6, 6, 6), dtype=int)
+    truth[2:4, 2:4, 2:4] = 1
+    prediction = from_samples(np.stack([truth, truth]), 2, (1.0, 1.0, 1.0), mask)
+    known = evaluate_case(prediction, truth, {"lesion": (1,)})
+    beyond = truth.copy()
+    beyond[0, :2, 0] = 1
+    found = evaluate_case(prediction, beyond, {"lesion": (1,)})
+    assert value(found, "dice", "lesion") == 1
+    assert value(found, "hausdorff95_mm", "lesion") == 0
+    assert value(found, "truth_outside_mask_voxels", ALL, "image") == 2
+    assert value(known, "truth_outside_mask_voxels", ALL, "image") == 0

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.report_cases import entropy_bits, report_case, turned
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.places import Region, uncertain_regions, uncertain_voxels
+from perturb_mpm.report.places import UncertainRegion, uncertain_regions, uncertain_voxels
 
 SHAPE = (20, 24, 16)
 Cube = tuple[slice, slice, slice]
@@ -38,7 +38,7 @@ def case(*cubes: tuple[Cube, Shares], uncertain: int = 2, **changes: object) -> 
     )
 
 
-def two_regions(**changes: object) -> list[Region]:
+def two_regions(**changes: object) -> list[UncertainRegion]:
     return uncertain_regions(case((SMALL, SHARES["small"]), (LARGE, SHARES["large"]), **changes))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from helpers.report_cases import Affine, affine_of, pixels_of, report_case, turned
 from perturb_mpm.report.pictures import Studio
-from perturb_mpm.report.planes import in_words, radiological_planes, tilt_degrees, to_mm
+from perturb_mpm.report.planes import grid_axes, in_words, radiological_planes, tilt_degrees, to_mm
 
 RAS = affine_of([[2, 0, 0], [0, 2, 0], [0, 0, 3]], (-20, -24, -24))
 LPS = affine_of([[-2, 0, 0], [0, -2, 0], [0, 0, 3]], (20, 24, -24))
@@ -103,3 +106,19 @@ def test_coordinates_have_sides_instead_of_signs() -> None:
     assert in_words(0, -23.46, digits=1) == "L 23.5"
     assert in_words(1, 162.5) == "A 163"
     assert in_words(2, -0.2) == "S 0"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_axes_go_with_the_nearest_scanner_axes_up_to_45_degrees(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    axes, signs = rng.permutation(3), rng.choice([-1.0, 1.0], 3)
+    turn = Rotation.from_rotvec(rng.uniform(-0.4, 0.4, 3)).as_matrix()
+    affine = np.eye(4)
+    affine[:3, :3] = turn @ (np.eye(3)[:, axes] * signs) * rng.uniform(0.5, 5.0, 3)
+    assert tilt_degrees(affine) < 45
+    directions = np.abs(affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0))
+    nearest = max(permutations(range(3)), key=lambda p: sum(directions[w, p[w]] for w in range(3)))
+    assert grid_axes(affine) == nearest
+    axial, _, sagittal = radiological_planes(affine)
+    assert axial.flip_columns == (signs[nearest[0]] > 0)
+    assert sagittal.flip_rows == (signs[nearest[2]] > 0)

@@ -45,9 +45,9 @@ def test_a_histogram_counts_every_sample_and_reaches_the_label_map() -> None:
     chart = volume_histogram(LabelVolume("x", 1, 14.0, samples))
     assert chart is not None
     assert [bar.height for bar in chart.bars] == pytest.approx([100.0, 100.0 / 3.0])
-    assert 0.0 < chart.low <= chart.median < chart.high < chart.mpm < 100.0
+    assert 0.0 < chart.low <= chart.median < chart.high < chart.marked < 100.0
     # The axis runs from 9.76 to 14.24.
-    assert chart.mpm == pytest.approx(100.0 * (14.0 - 9.76) / 4.48)
+    assert chart.marked == pytest.approx(100.0 * (14.0 - 9.76) / 4.48)
     assert chart.median == pytest.approx(100.0 * 0.24 / 4.48)
 
 
@@ -81,7 +81,8 @@ def test_how_far_each_snapshot_is_from_the_last() -> None:
     agreed = np.zeros(SHAPE, dtype=np.float32)
     same = report_case(SHAPE, snapshots=(Snapshot(1, agreed), Snapshot(2, agreed)))
     assert changes_bits(same) == [(1, 0.0), (2, 0.0)]
-    assert settling_curve(changes_bits(same)).points == ((0.0, 0.0), (100.0, 0.0))
+    (line,) = settling_curve(changes_bits(same)).lines
+    assert line.points == [(0.0, 0.0), (100.0, 0.0)]
 
 
 def test_five_snapshots_at_most_and_always_the_last() -> None:

@@ -1,39 +1,62 @@
 """From files to measured uncertainty and biomarkers: one case, a cohort, a pair of scans."""
 
-from perturb_mpm.assess.evaluation_page import number, write_evaluation
-from perturb_mpm.assess.measure import measure_entry
-from perturb_mpm.assess.pair_table import (
-    COLUMNS,
+from perturb_mpm.assess.measure import CaseAssessment, assess_case
+from perturb_mpm.assess.output import (
+    biomarker_lines,
+    biomarkers_as_json,
+    check_biomarkers_folder,
+    check_evaluation_folder,
+    summary_as_json,
+    write_biomarkers,
+    write_evaluation,
+)
+from perturb_mpm.assess.scan_pairs import (
     Line,
-    Pair,
     ResectionCalibration,
+    ScanPair,
     calibrate,
-    lines_of,
     read_calibration,
     read_pairs,
-    write_calibration,
 )
-from perturb_mpm.assess.scans import Biomarkers, Scan, read_scan, resection, scan_of
-from perturb_mpm.assess.sources import Entry, read_cohort
+from perturb_mpm.assess.scans import (
+    Biomarkers,
+    Scan,
+    checked_spacing,
+    read_scan,
+    resection,
+    scan_of,
+)
+from perturb_mpm.assess.sources import (
+    CaseFiles,
+    read_cohort,
+    region_values_from_text,
+    regions_from_text,
+)
 
 __all__ = [
+    "assess_case",
+    "biomarker_lines",
     "Biomarkers",
+    "biomarkers_as_json",
     "calibrate",
-    "COLUMNS",
-    "Entry",
+    "CaseAssessment",
+    "CaseFiles",
+    "check_biomarkers_folder",
+    "check_evaluation_folder",
+    "checked_spacing",
     "Line",
-    "lines_of",
-    "measure_entry",
-    "number",
-    "Pair",
     "read_calibration",
     "read_cohort",
     "read_pairs",
     "read_scan",
+    "region_values_from_text",
+    "regions_from_text",
     "resection",
     "ResectionCalibration",
     "Scan",
     "scan_of",
-    "write_calibration",
+    "ScanPair",
+    "summary_as_json",
+    "write_biomarkers",
     "write_evaluation",
 ]

@@ -1,134 +1,28 @@
-"""The page of an evaluation: one HTML file that opens from disk, with its plots as SVG."""
+"""The page of an evaluation: one HTML file that opens from disk and reads in print."""
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING
+from itertools import cycle
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perturb_mpm.assess.measure import SPECIFICITIES, Measured
-from perturb_mpm.evaluation import ALL, Summary, summarise
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.assess.measure import SPECIFICITIES, CaseAssessment
+from perturb_mpm.evaluation import ALL, MetricSummary, Reliability, summarise
+from perturb_mpm.report import (
+    DASHES,
+    ChartLine,
+    LineChart,
+    data_uri,
+    grey_png,
+    page_environment,
+    unit_chart,
+)
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-STYLES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "x")
-GREYS = ("#000000", "#444444", "#777777", "#999999", "#222222", "#555555")
-
-
-def svg_of(draw: Callable[[Figure], object], width: float = 5.0, height: float = 4.0) -> str:
-    """Return a figure as SVG text without a date, for a page."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"svg.hashsalt": "perturb-mpm", "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure)
-        stream = io.StringIO()
-        figure.savefig(
-            stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
-
-
-def reliability_plot(measured: Sequence[Measured]) -> str:
-    """Return how often the most probable label is right, against its probability."""
-    pooled = measured[0].reliability
-    for each in measured[1:]:
-        pooled = pooled.pooled(each.reliability)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1)
-        if len(measured) > 1:
-            for each in measured:
-                axes.plot(
-                    each.reliability.confidence, each.reliability.accuracy, color="#cccccc", lw=0.8
-                )
-        filled = pooled.voxels > 0
-        axes.plot(pooled.confidence[filled], pooled.accuracy[filled], "ko-", markersize=4)
-        axes.set(
-            xlabel="probability of the most probable label",
-            ylabel="how often it is right",
-            xlim=(0, 1.02),
-            ylim=(0, 1.02),
-            title=f"calibration error {pooled.expected_error:.3f}, all cases pooled",
-        )
-
-    return svg_of(draw)
-
-
-def detection_plot(measured: Sequence[Measured]) -> str:
-    """Return the mean share of errors found against the share of correct voxels left alone."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for place, region in enumerate(measured[0].sensitivity):
-            curves = np.array([each.sensitivity[region] for each in measured])
-            defined = curves[~np.isnan(curves).any(axis=1)]
-            if len(defined):
-                axes.plot(
-                    SPECIFICITIES,
-                    defined.mean(axis=0),
-                    color=GREYS[place % len(GREYS)],
-                    linestyle=STYLES[place % len(STYLES)],
-                    marker=MARKERS[place % len(MARKERS)],
-                    markevery=(2 * place, 20),
-                    markersize=4,
-                    label=region,
-                )
-        axes.plot([0, 1], [1, 0], color="#bbbbbb", linewidth=1)
-        axes.set(
-            xlabel="specificity: correct voxels called certain",
-            ylabel="sensitivity: errors called uncertain",
-            xlim=(-0.02, 1.02),
-            ylim=(-0.02, 1.02),
-        )
-        if axes.lines[:-1]:
-            axes.legend(loc="lower left", fontsize=9)
-
-    return svg_of(draw)
-
-
-def side_by_side(measured: Measured) -> str:
-    """Return the slice with most errors: where it is wrong, and where it is uncertain."""
-
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        # Shown with the first axis to the right and the second upwards.
-        left.imshow(measured.error.T, origin="lower", cmap="gray_r", vmin=0, vmax=1)
-        left.set_title("wrong labels (black)", fontsize=10)
-        picture = right.imshow(
-            measured.entropy_bits.T,
-            origin="lower",
-            cmap="gray_r",
-            vmin=0,
-            vmax=measured.most_bits,
-        )
-        right.set_title("entropy", fontsize=10)
-        figure.colorbar(picture, ax=right, label="bits", shrink=0.8)
-        for axes in (left, right):
-            _bare(axes)
-
-    return svg_of(draw, 7.0, 3.2)
-
-
-def _bare(axes: Axes) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
+GENERATOR = '<meta name="generator" content="perturb-mpm evaluate">'
+"""What tells the page from others of its name."""
 MOST_SLICES = 6
 # What a reader asks first, and over which voxels; everything else is in the table on disk.
 SHOWN = {
@@ -155,50 +49,114 @@ SHOWN = {
 
 
 @dataclass(frozen=True)
-class Table:
-    """The measures of one region."""
+class RegionTable:
+    """The measures of one region: a row a measure, a column a truth."""
 
     region: str
     against: list[str]
-    rows: list[tuple[str, list[Summary | None]]]
+    rows: list[tuple[str, list[MetricSummary | None]]]
 
 
-def write_evaluation(path: Path, title: str, measured: Sequence[Measured]) -> None:
-    """Write the page of one case or a cohort; the same measurements give the same bytes."""
-    with atomic_open(path) as file:
-        file.write(render_evaluation(title, measured).encode())
+@dataclass(frozen=True)
+class ErrorSlice:
+    """Where one case is wrong, and where it is uncertain, in one slice."""
+
+    case: str
+    against: str
+    number: int
+    errors: str  # address of the pixels
+    entropy: str
+    most_bits: float
+    shape: str  # width over height, as in CSS
 
 
-def render_evaluation(title: str, measured: Sequence[Measured]) -> str:
-    """Return the page as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("perturb_mpm.assess"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
+    """Return the page of one case or a cohort as HTML; the same measures give the same text."""
+    summaries = summarise(row for each in assessments for row in each.rows)
+    reliability = _pooled(assessments)
+    return (
+        page_environment("perturb_mpm.assess")
+        .get_template("evaluation.html")
+        .render(
+            title=title,
+            generator=GENERATOR,
+            cases=len({each.case for each in assessments}),
+            outside=[each for each in assessments if each.truth_outside_mask],
+            tables=_tables(summaries),
+            reliability=reliability_chart(assessments, reliability),
+            calibration_error=reliability.expected_error,
+            detection=detection_chart(assessments),
+            slices=[error_slice(each) for each in assessments[:MOST_SLICES]],
+            left_out=max(0, len(assessments) - MOST_SLICES),
+        )
     )
-    environment.filters["number"] = number
-    summaries = summarise(row for each in measured for row in each.rows)
-    style = (
-        resources.files("perturb_mpm.report").joinpath("templates/report.css").read_text("utf-8")
-    )
-    return environment.get_template("evaluation.html").render(
-        title=title,
-        style=style,
-        cases=len({each.case for each in measured}),
-        tables=_tables(summaries),
-        reliability=reliability_plot(measured),
-        detection=detection_plot(measured),
-        slices=[(each, side_by_side(each)) for each in measured[:MOST_SLICES]],
-        left_out=max(0, len(measured) - MOST_SLICES),
+
+
+def reliability_chart(
+    assessments: Sequence[CaseAssessment], pooled: Reliability | None = None
+) -> LineChart:
+    """Return how often the most probable label is right, against its probability."""
+    single = [each.reliability for each in assessments] if len(assessments) > 1 else []
+    lines = [
+        ChartLine([(0.0, 0.0), (100.0, 100.0)], faint=True),
+        *(ChartLine(_reliability_points(each), faint=True) for each in single),
+        ChartLine(_reliability_points(pooled or _pooled(assessments)), dots=True),
+    ]
+    return unit_chart(lines, "probability of the most probable label", "how often it is right")
+
+
+def detection_chart(assessments: Sequence[CaseAssessment]) -> LineChart:
+    """Return the mean share of errors found against the share of correct voxels left alone."""
+    lines = [ChartLine([(0.0, 100.0), (100.0, 0.0)], faint=True)]
+    for region, dashes in zip(assessments[0].sensitivity, cycle(DASHES)):
+        curves = np.array([each.sensitivity[region] for each in assessments])
+        defined = curves[~np.isnan(curves).any(axis=1)]
+        if len(defined):
+            points = zip(100 * SPECIFICITIES, 100 * defined.mean(axis=0))
+            lines.append(ChartLine([(float(x), float(y)) for x, y in points], region, dashes))
+    return unit_chart(
+        lines,
+        "specificity: correct voxels called certain",
+        "sensitivity: errors called uncertain",
     )
 
 
-def _tables(summaries: Sequence[Summary]) -> list[Table]:
-    """Return one table a region: a row a measure, a column a truth."""
+def error_slice(assessment: CaseAssessment) -> ErrorSlice:
+    """Return the slice with most errors: where it is wrong, and where it is uncertain."""
+    width, height = (
+        n * step for n, step in zip(assessment.error.shape, assessment.pixel_mm, strict=True)
+    )
+    return ErrorSlice(
+        assessment.case,
+        assessment.against,
+        assessment.slice_number,
+        _darkness(assessment.error.astype(np.float64)),
+        _darkness(assessment.entropy_bits / assessment.most_bits),
+        assessment.most_bits,
+        f"{width:.6g} / {height:.6g}",
+    )
+
+
+def _darkness(share: NDArray[np.float64]) -> str:
+    """Return the address of a picture, white for 0 and black for 1, the second axis upwards."""
+    shades = np.round(255 * (1 - np.clip(share, 0, 1))).astype(np.uint8)
+    return data_uri(grey_png(shades.T[::-1]))
+
+
+def _pooled(assessments: Sequence[CaseAssessment]) -> Reliability:
+    pooled = assessments[0].reliability
+    for each in assessments[1:]:
+        pooled = pooled.pooled(each.reliability)
+    return pooled
+
+
+def _reliability_points(curve: Reliability) -> list[tuple[float, float]]:
+    filled = curve.voxels > 0
+    points = zip(100 * curve.confidence[filled], 100 * curve.accuracy[filled])
+    return [(float(x), float(y)) for x, y in points]
+
+
+def _tables(summaries: Sequence[MetricSummary]) -> list[RegionTable]:
     found = {(s.region, s.metric, s.against, s.domain): s for s in summaries}
     against = list(dict.fromkeys(s.against for s in summaries))
     regions = list(dict.fromkeys(s.region for s in summaries))
@@ -212,12 +170,5 @@ def _tables(summaries: Sequence[Summary]) -> list[Table]:
         used = [any(cells[place] for _, cells in rows) for place in range(len(against))]
         columns = [name for name, shown in zip(against, used) if shown]
         kept = [(name, [c for c, shown in zip(cells, used) if shown]) for name, cells in rows]
-        tables.append(Table(region, columns, kept))
+        tables.append(RegionTable(region, columns, kept))
     return tables
-
-
-def number(value: float) -> str:
-    """Return a value with three digits, or a dash where it is not defined."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"

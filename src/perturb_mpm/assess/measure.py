@@ -1,4 +1,4 @@
-"""What is measured of each case, and what is kept of it for pictures."""
+"""The measures of each case, and the curves and slices that its page shows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.assess.sources import (
-    Entry,
+    CaseFiles,
     Segmentation,
     read_labels,
     read_segmentation,
-    regions_of,
+    regions_from_text,
 )
 from perturb_mpm.evaluation import (
     ALL,
     DOMAINS,
     Domain,
+    Measurement,
     Regions,
-    Row,
+    Reliability,
     best_dice,
     binary_entropy_percent,
     default_regions,
@@ -31,64 +32,70 @@ from perturb_mpm.evaluation import (
     level_dice,
     matched_iou,
     rater_correlation,
+    top_label,
+    truth_in_mask,
 )
-from perturb_mpm.evaluation import reliability as calibration
 from perturb_mpm.files import InputError, LabelScheme, Source
 
 SPECIFICITIES = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """The numbers of one case against one truth, and the curves and slices a page shows."""
+class CaseAssessment:
+    """The measures of one case against one truth, and the curves and slices a page shows."""
 
     case: str
     against: str
-    rows: list[Row]
-    reliability: calibration.Reliability
-    """Top-label, around the union of predicted and true foreground."""
+    rows: list[Measurement]
+    reliability: Reliability
+    """Of the most probable label, around the union of predicted and true foreground."""
     sensitivity: dict[str, NDArray[np.float64]]  # region -> (101,) at the specificities 0 … 1
     error: NDArray[np.bool_]  # (X, Y) of one slice
     entropy_bits: NDArray[np.float64]  # (X, Y) of the same slice
+    pixel_mm: tuple[float, float]  # of that slice
     most_bits: float
     slice_number: int
+    truth_outside_mask: int
+    """Foreground voxels of the truth outside the prediction's mask, which do not count."""
 
 
-def measure_entry(
-    entry: Entry,
+def assess_case(
+    files: CaseFiles,
     scheme: LabelScheme | None,
     region_words: Sequence[str],
     domains: Sequence[Domain] = DOMAINS,
-) -> list[Measured]:
+) -> list[CaseAssessment]:
     """Measure one case against its truth, and against each rater."""
-    segmentation = read_segmentation(entry.prediction, scheme, entry.mask)
-    regions: Regions = regions_of(region_words, segmentation.scheme) or default_regions(
+    source = Source("prediction", files.prediction)
+    segmentation = read_segmentation(source, scheme, files.mask)
+    regions: Regions = regions_from_text(region_words, segmentation.scheme) or default_regions(
         segmentation.scheme.names
     )
     truths: dict[str, NDArray[np.uint8]] = {}
-    if entry.truth is not None:
-        truths["truth"] = read_labels(Source("--truth", entry.truth), segmentation)
-    raters = [read_labels(Source("--rater", path), segmentation) for path in entry.raters]
+    if files.truth is not None:
+        truths["truth"] = read_labels(Source("truth", files.truth), segmentation)
+    raters = [read_labels(Source("raters", path), segmentation) for path in files.raters]
     truths |= {f"rater {number}": labels for number, labels in enumerate(raters, start=1)}
     if not truths:
-        raise InputError(f"case {entry.case} must have a truth or a rater to be compared with")
-    measured = [
-        measure(entry.case, segmentation, labels, regions, against, domains)
+        raise InputError(f"case {files.case} must have a truth or a rater to be compared with")
+    assessments = [
+        assess(files.case, segmentation, labels, regions, against, domains)
         for against, labels in truths.items()
     ]
     if raters and segmentation.sampled_labels is not None:
-        measured[0].rows.extend(_rater_rows(entry.case, segmentation, np.stack(raters), regions))
-    return measured
+        rows = _rater_rows(files.case, segmentation, np.stack(raters), regions)
+        assessments[0].rows.extend(rows)
+    return assessments
 
 
-def measure(
+def assess(
     case: str,
     segmentation: Segmentation,
     truth: NDArray[np.uint8],
     regions: Regions,
     against: str = "truth",
     domains: Sequence[Domain] = DOMAINS,
-) -> Measured:
+) -> CaseAssessment:
     """Measure one segmentation against one label map (X, Y, Z) of label indices."""
     prediction = segmentation.prediction
     grid = prediction.grid
@@ -96,47 +103,51 @@ def measure(
         replace(row, against=against)
         for row in evaluate_case(prediction, truth, regions, case=case, domains=domains)
     ]
+    true = truth_in_mask(prediction, truth)
     labels = grid.scatter(prediction.labels, 0)
-    brain = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
-    around = grid.gather(domain_mask("dilated", labels > 0, truth > 0, brain, grid.spacing))
-    wrong = labels != truth
+    inside = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
+    around = grid.gather(domain_mask("dilated", labels > 0, true > 0, inside, grid.spacing))
+    wrong = labels != true
     entropy = grid.scatter(prediction.entropy_bits, 0)
-    worst = int((wrong & brain).sum(axis=(0, 1)).argmax())
+    worst = int(wrong.sum(axis=(0, 1)).argmax())
     curves = {}
     for name, members in {ALL: (), **regions}.items():
-        u = prediction.entropy_bits
+        uncertainty = prediction.entropy_bits
         error = grid.gather(wrong)
         if members:
-            u = binary_entropy_percent(prediction.share(members)) / 100
-            error = grid.gather(np.isin(labels, members) != np.isin(truth, members))
-        curve = detection_curve(u[around], error[around])
+            uncertainty = binary_entropy_percent(prediction.share(members)) / 100
+            error = grid.gather(np.isin(labels, members) != np.isin(true, members))
+        curve = detection_curve(uncertainty[around], error[around])
         curves[name] = np.array([curve.sensitivity_at(float(s)) for s in SPECIFICITIES])
-    return Measured(
-        case,
-        against,
-        rows,
-        calibration.top_label(
-            prediction.marginals[:, around], grid.gather(truth).astype(np.int64)[around]
-        ),
-        curves,
-        wrong[:, :, worst],
-        entropy[:, :, worst],
-        float(np.log2(prediction.n_labels)),
-        worst,
+    return CaseAssessment(
+        case=case,
+        against=against,
+        rows=rows,
+        reliability=top_label(prediction.marginals[:, around], grid.gather(true)[around]),
+        sensitivity=curves,
+        error=wrong[:, :, worst],
+        entropy_bits=entropy[:, :, worst],
+        pixel_mm=(grid.spacing[0], grid.spacing[1]),
+        most_bits=float(np.log2(prediction.n_labels)),
+        slice_number=worst,
+        truth_outside_mask=int(np.count_nonzero(truth) - np.count_nonzero(true)),
     )
 
 
 def _rater_rows(
     case: str, segmentation: Segmentation, raters: NDArray[np.uint8], regions: Regions
-) -> list[Row]:
+) -> list[Measurement]:
     """Compare the spread of samples with that of raters, region by region."""
     samples = segmentation.sampled_labels
     if samples is None:
         return []
     prediction = segmentation.prediction
+    inside = prediction.grid.mask
     rows = []
     for name, members in regions.items():
         drawn, rated = np.isin(samples, members), np.isin(raters, members)
+        if inside is not None:
+            drawn, rated = drawn & inside, rated & inside
         share = prediction.grid.scatter(prediction.share(members), 0)
         bits = binary_entropy_percent(share) / 100
         values = {
@@ -147,7 +158,7 @@ def _rater_rows(
             "level_dice": level_dice(share, rated),
         }
         rows += [
-            Row(case, prediction.name, name, "image", metric, value, "all raters")
+            Measurement(case, prediction.name, name, "image", metric, value, "all raters")
             for metric, value in values.items()
         ]
     return rows

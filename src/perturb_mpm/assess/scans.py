@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess.sources import is_run, read_segmentation
+from perturb_mpm.assess.sources import law_in_words, law_of, read_segmentation
 from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ResectionClass,
@@ -21,10 +22,11 @@ from perturb_mpm.biomarkers import (
     paired_samples,
     region_volume_ml,
 )
-from perturb_mpm.files import Geometry, InputError, LabelScheme, Source, label_indices, read_volume
+from perturb_mpm.files import Geometry, InputError, Source, read_volume
 from perturb_mpm.posterior import Posterior
 
 PAPER_RULE = "no sample dissents (entropy 0, the paper's rule)"
+LARGEST_SPACING_MM = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,9 @@ class Scan:
     """Without uncertain voxels; None where there are no samples."""
     samples_ml: NDArray[np.float64] | None  # (S,)
     perturbation: str | None
+    """What the samples come from, in words."""
+    law: Mapping[str, Any] | None = None
+    """The same as numbers, as ``law_of`` gives it."""
 
     @property
     def samples(self) -> int | None:
@@ -50,8 +55,9 @@ def read_scan(
 
     A file that does not say how large its voxels are needs ``spacing`` (mm): ml are never guessed.
     """
-    if source.path.is_dir() or is_run(source.path):
+    if source.path.is_dir():
         return _from_run(source, region, spacing)
+    step = None if spacing is None else checked_spacing(spacing)
     volume = read_volume(source)
     if volume.voxels.ndim != 3:
         raise source.error(f"must be a run or one label map, got shape {volume.voxels.shape}")
@@ -60,62 +66,65 @@ def read_scan(
         raise source.error(
             f"must be a label map of whole numbers, got {float(volume.voxels[~whole].flat[0]):g}"
         )
-    values = tuple(sorted({0, *map(int, np.unique(volume.voxels)), *region}))
-    scheme = LabelScheme(values, tuple(map(str, values)))
-    labels = label_indices(volume.voxels, scheme, source)
-    members = tuple(values.index(value) for value in region)
-    step = _spacing(source, volume.geometry, spacing)
-    return Scan(region_volume_ml(labels, members, math.prod(step)), None, None, None)
+    voxel_mm3 = math.prod(step or _spacing(source, volume.geometry))
+    return Scan(region_volume_ml(volume.voxels, tuple(region), voxel_mm3), None, None, None)
 
 
-def scan_of(posterior: Posterior, region: Sequence[int], perturbation: str) -> Scan:
-    """Return the volumes of a region, label indices, of a posterior by votes."""
+def scan_of(posterior: Posterior, region: Sequence[int], perturbation: str | None = None) -> Scan:
+    """Return the volumes of a region, label indices, of a posterior by votes.
+
+    ``perturbation`` says in other words what the samples come from.
+    """
     voxel_mm3 = math.prod(posterior.grid.spacing)
     votes = posterior.voxel_counts
     labels = votes.argmax(axis=0)
     certain = votes.max(axis=0) == posterior.samples
     members = tuple(region)
+    law = law_of(posterior)
     return Scan(
         region_volume_ml(labels, members, voxel_mm3),
         region_volume_ml(labels, members, voxel_mm3, certain),
         posterior.volumes[:, list(members)].sum(axis=1) / 1000.0,
-        perturbation,
+        law_in_words(law) if perturbation is None else perturbation,
+        law,
     )
+
+
+def checked_spacing(spacing: Sequence[float]) -> tuple[float, ...]:
+    """Return a voxel size in mm after checking that it is one."""
+    if len(spacing) != 3 or not all(0 < each <= LARGEST_SPACING_MM for each in spacing):
+        raise InputError(
+            "`spacing` must be three positive numbers in mm, at most "
+            f"{LARGEST_SPACING_MM:g}, got {', '.join(f'{each:g}' for each in spacing)}"
+        )
+    return tuple(float(each) for each in spacing)
 
 
 def _from_run(source: Source, region: Sequence[int], spacing: Sequence[float] | None) -> Scan:
     if spacing is not None:
-        raise InputError(f"--spacing must not be given for a run, which has its own: {source.path}")
-    found = read_segmentation(source.path)
-    try:
-        members = [found.scheme.values.index(value) for value in region]
-    except ValueError:
+        raise InputError(f"`spacing` must not be given for a run, which has its own: {source}")
+    found = read_segmentation(source)
+    unknown = [value for value in region if value not in found.scheme.values]
+    if unknown or found.posterior is None:
         raise InputError(
-            f"--region must be label values out of {', '.join(map(str, found.scheme.values))}, "
+            f"`regions` must be label values out of {', '.join(map(str, found.scheme.values))}, "
             f"got {', '.join(map(str, region))} for {source}"
-        ) from None
-    if found.posterior is None:
-        raise source.error("must be a folder of perturb-mpm run")
-    return scan_of(found.posterior, members, found.perturbation)
+        )
+    return scan_of(found.posterior, [found.scheme.values.index(value) for value in region])
 
 
-def _spacing(
-    source: Source, geometry: Geometry, spacing: Sequence[float] | None
-) -> Sequence[float]:
-    if spacing is not None:
-        return spacing
-    header = geometry.header
-    nameless = header.get_xyzt_units()[0] == "unknown"
+def _spacing(source: Source, geometry: Geometry) -> Sequence[float]:
+    nameless = geometry.header.get_xyzt_units()[0] == "unknown"
     if nameless and np.array_equal(np.abs(geometry.affine), np.eye(4)):
         raise source.error(
             "does not say how large its voxels are (its header holds no unit and a grid of ones), "
-            "so that no volume can be given in ml: give --spacing in mm"
+            "so that no volume can be given in ml: give `spacing` in mm"
         )
     return geometry.spacing
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class SampledResection:
     """The biomarkers as distributions over samples."""
 
     extent: SampledBiomarker
@@ -138,9 +147,11 @@ class Biomarkers:
     corrected_before_ml: float | None
     corrected_residual_ml: float | None
     corrected_extent: float | None
-    sampled: Sampled | None
+    sampled: SampledResection | None
     samples: tuple[int | None, int | None]
     perturbation: str | None
+    laws: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None)
+    """What the samples before and after come from, as ``law_of`` gives it."""
 
 
 def resection(
@@ -164,18 +175,26 @@ def resection(
         corrected_extent=corrected,
         sampled=_sampled(before, after, classes, noise_floor_ml),
         samples=(before.samples, after.samples),
-        perturbation=after.perturbation,
+        perturbation=_in_words(before, after),
+        laws=(before.law, after.law),
     )
+
+
+def _in_words(before: Scan, after: Scan) -> str | None:
+    both = before.samples_ml is not None and after.samples_ml is not None
+    if both and before.perturbation != after.perturbation:
+        return f"{before.perturbation} before, {after.perturbation} after"
+    return after.perturbation
 
 
 def _sampled(
     before: Scan, after: Scan, classes: Sequence[ResectionClass], noise_floor_ml: float
-) -> Sampled | None:
+) -> SampledResection | None:
     if before.samples_ml is None or after.samples_ml is None:
         return None
     first, second = paired_samples(before.samples_ml, after.samples_ml)
     present: NDArray[np.bool_] = after.samples_ml > noise_floor_ml
-    return Sampled(
+    return SampledResection(
         distribution(extent_of_resection(first, second)),
         distribution(after.samples_ml),
         distribution(before.samples_ml),

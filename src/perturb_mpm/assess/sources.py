@@ -1,15 +1,16 @@
-"""Predictions and label maps read from files, one by one or as a cohort's table."""
+"""What is assessed, read from files: a prediction, its label maps, regions, a cohort's table."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.evaluation import Prediction, from_marginals, from_posterior, from_samples
 from perturb_mpm.files import (
     Geometry,
@@ -17,18 +18,19 @@ from perturb_mpm.files import (
     LabelScheme,
     Source,
     Volume,
-    difference,
     label_indices,
+    read_label_map,
+    read_table,
     read_volume,
+    require_same_grid,
 )
-from perturb_mpm.posterior import Posterior
-from perturb_mpm.posterior import Source as Estimator
-from perturb_mpm.run import STATE, StateError, load_state
+from perturb_mpm.posterior import MarginalKind, Posterior
+from perturb_mpm.run import STATE, load_run
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One case of a cohort."""
+class CaseFiles:
+    """The files of one case: a prediction, and what it is compared with."""
 
     case: str
     prediction: Path
@@ -37,182 +39,205 @@ class Entry:
     mask: Path | None = None
 
 
-def read_cohort(path: Path) -> list[Entry]:
+def read_cohort(path: Path) -> list[CaseFiles]:
     """Read the columns case, prediction, truth, mask and any number that begin with rater.
 
-    Empty fields are left out; each case needs a prediction and a truth or a rater.
+    Each case needs a prediction and a truth or a rater.
     """
-    source = Source("--table", path)
-    lines = read_lines(source, required=("case", "prediction"), known=("truth", "mask"))
-    entries = []
-    for number, line in enumerate(lines, start=2):
-        paths = {name: path.parent / text for name, text in line.items() if text and name != "case"}
-        if not line["case"] or "prediction" not in paths:
-            raise source.error(f"line {number} must name a case and its prediction")
-        raters = tuple(paths[name] for name in paths if name.startswith("rater"))
-        if "truth" not in paths and not raters:
-            raise source.error(f"line {number} must name a truth or a rater")
-        entries.append(
-            Entry(line["case"], paths["prediction"], paths.get("truth"), raters, paths.get("mask"))
-        )
-    names = [entry.case for entry in entries]
-    if len(set(names)) < len(names):
-        raise source.error("must name every case once")
-    return entries
-
-
-def read_lines(
-    source: Source, required: tuple[str, ...], known: tuple[str, ...]
-) -> list[dict[str, str]]:
-    """Read a CSV file with a heading; columns that begin with rater are always known."""
-    try:
-        with source.path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, restkey="", restval="")
-            columns = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = columns
-            lines = [{k: (v or "").strip() for k, v in line.items() if k} for line in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source} cannot be read: {error}") from error
-    missing = [name for name in required if name not in columns]
-    strange = [
-        name for name in columns if name not in (*required, *known) and not name.startswith("rater")
-    ]
-    if missing or strange:
-        raise source.error(
-            f"must have the columns {', '.join(required)} and may have {', '.join(known)} and "
-            f"rater columns, got {', '.join(columns) or 'none'}"
-        )
-    if not lines:
-        raise source.error("must hold at least one line below its heading, got none")
-    return lines
+    rows = read_table(
+        Source("table", path),
+        ("case", "prediction"),
+        ("truth", "mask"),
+        prefix="rater",
+        unique="case",
+    )
+    cases = []
+    for row in rows:
+        found = {name: row.path(name) for name in row.fields if name != "case"}
+        raters = tuple(p for name, p in found.items() if name.startswith("rater") and p)
+        truth, prediction = found.get("truth"), found["prediction"]
+        if prediction is None or (truth is None and not raters):
+            raise row.error("must name a truth or a rater")
+        cases.append(CaseFiles(row.fields["case"], prediction, truth, raters, found.get("mask")))
+    return cases
 
 
 @dataclass(frozen=True, eq=False)
 class Segmentation:
     """A prediction with what is needed to compare it with files."""
 
+    source: Source
     prediction: Prediction
     scheme: LabelScheme
     geometry: Geometry
-    sampled_labels: NDArray[np.uint8] | None  # (K, X, Y, Z) label indices
-    posterior: Posterior | None
-    perturbation: str
-    """What the samples come from, in words."""
+    sampled_labels: NDArray[np.uint8] | None = None  # (K, X, Y, Z) label indices
+    posterior: Posterior | None = None
 
 
 def read_segmentation(
-    path: Path,
+    source: Source,
     scheme: LabelScheme | None = None,
     mask: Path | None = None,
-    estimator: Estimator | None = None,
+    estimator: MarginalKind | None = None,
 ) -> Segmentation:
     """Read a folder of ``perturb-mpm run``, or a 4-D NIfTI file of label maps or marginals.
 
     Whole numbers along the fourth axis are sampled label maps, one a sample; numbers between are
     marginals, one a label. A file needs ``scheme``: label values are never guessed.
     """
-    if path.is_dir():
-        return _from_run(path, estimator)
-    source = Source("--prediction", path)
+    if source.path.is_dir():
+        if mask is not None:
+            raise InputError(f"`mask` must not be given for a run, which has its own: {source}")
+        return _from_run(source, estimator)
     if scheme is None:
-        raise source.error("needs --label-values: what its labels are cannot be guessed")
+        raise source.error("needs `labels`: what its labels are cannot be guessed")
     volume = read_volume(source)
     if volume.voxels.ndim != 4:
         raise source.error(
             "must be a folder of perturb-mpm run, or have four axes with a label map a sample or "
             f"a marginal a label, got shape {volume.voxels.shape}"
         )
-    inside = _mask(mask, volume)
+    inside = _read_mask(mask, source, volume)
     maps = np.moveaxis(volume.voxels, 3, 0)
+    spacing = volume.geometry.spacing
     try:
-        if _are_whole(maps):
+        if _are_label_maps(maps):
             labels = np.stack([label_indices(each, scheme, source) for each in maps])
-            prediction = from_samples(labels, len(scheme), volume.geometry.spacing, inside)
-            words = f"{len(labels)} label maps from {path.name}"
-            return Segmentation(prediction, scheme, volume.geometry, labels, None, words)
+            prediction = from_samples(labels, len(scheme), spacing, inside)
+            return Segmentation(source, prediction, scheme, volume.geometry, labels)
         if len(maps) != len(scheme):
             raise source.error(f"must hold {len(scheme)} marginals, one a label, got {len(maps)}")
-        prediction = from_marginals(maps, volume.geometry.spacing, inside)
-    except InputError:
+        prediction = from_marginals(maps, spacing, inside)
+    except ExpectedError:
         raise
     except (TypeError, ValueError) as error:
         raise source.error(str(error)) from error
-    return Segmentation(prediction, scheme, volume.geometry, None, None, "none: marginals alone")
+    return Segmentation(source, prediction, scheme, volume.geometry)
 
 
 def read_labels(source: Source, like: Segmentation) -> NDArray[np.uint8]:
     """Read a label map on the grid of a segmentation, as label indices (X, Y, Z)."""
-    volume = read_volume(source)
-    if volume.voxels.ndim != 3:
-        raise source.error(f"must be one label map, got shape {volume.voxels.shape}")
-    words = difference(volume.geometry, like.geometry)
-    if words is not None:
-        raise source.error(f"must lie on the grid of the prediction, got {words}")
-    return label_indices(volume.voxels, like.scheme, source)
+    return read_label_map(source, like.scheme, like.geometry, like.source)
 
 
-def regions_of(words: Sequence[str], scheme: LabelScheme) -> dict[str, tuple[int, ...]]:
-    """Return named sets of label indices from "core=1,4", in the user's label values."""
-    regions: dict[str, tuple[int, ...]] = {}
-    for each in words:
-        name, _, values = each.partition("=")
-        try:
-            asked = [int(value) for value in values.split(",")]
-            members = tuple(scheme.values.index(value) for value in asked)
-        except ValueError:
+def regions_from_text(words: Sequence[str], scheme: LabelScheme) -> dict[str, tuple[int, ...]]:
+    """Return named sets of label indices from "core=1,4", in the user's label values.
+
+    A set without a name, as in "1,4", is called by its values.
+    """
+    regions = {}
+    for name, values in region_values_from_text(words).items():
+        unknown = [value for value in values if value not in scheme.values]
+        if unknown:
             raise InputError(
-                "--region must be a name and label values, as in core=1,4, with values out of "
-                f"{', '.join(map(str, scheme.values))}, got {each!r}"
-            ) from None
-        if not name or 0 in members or len(set(members)) < len(members):
+                f"`regions` must be label values out of {_listed(scheme.values)}, "
+                f"got {_listed(values)} for {name}"
+            )
+        members = tuple(scheme.values.index(value) for value in values)
+        if 0 in members:
             raise InputError(
-                f"--region must be a name and different foreground labels, got {each!r}"
+                f"`regions` must be sets of foreground labels, got {name} with "
+                f"{scheme.names[0]} ({scheme.values[0]})"
             )
         regions[name] = members
     return regions
 
 
-def _from_run(folder: Path, estimator: Estimator | None) -> Segmentation:
+def region_values_from_text(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return named sets of label values from "core=1,4"; "1,4" is called by its values."""
+    regions: dict[str, tuple[int, ...]] = {}
+    for word in words:
+        before, equals, after = (part.strip() for part in word.partition("="))
+        name, text = (before, after) if equals else (before, before)
+        parts = [part.strip() for part in text.split(",")]
+        if not name or not all(part.isdecimal() and len(part) <= 5 for part in parts):
+            raise InputError(
+                f"`regions` must be a name and label values, as in core=1,4, got {word!r}"
+            )
+        values = tuple(int(part) for part in parts)
+        if len(set(values)) < len(values):
+            raise InputError(f"`regions` must be different labels, got {word!r}")
+        if name in regions:
+            raise InputError(f"`regions` must have different names, got {name!r} twice")
+        regions[name] = values
+    return regions
+
+
+def law_of(posterior: Posterior) -> dict[str, Any]:
+    """Return the law of a posterior's samples, seed aside, as values that JSON can hold.
+
+    Two runs sample from the same perturbation where this is equal. Fields that add nothing do not
+    count, nor does the order of the others.
+    """
+    found = posterior.parameters.get("perturbation")
+    if not isinstance(found, Mapping):
+        return {}
+    law = {name: value for name, value in found.items() if name != "seed"}
+    fields = [each for each in law.get("fields", ()) if each["scale"] > 0]
+    return {**law, "fields": sorted(fields, key=repr), "estimator": posterior.estimator}
+
+
+def law_in_words(law: Mapping[str, Any]) -> str:
+    """Return what the samples come from."""
+    words = "independent Gumbel noise at every voxel"
+    if law.get("scale", 1.0) != 1.0:
+        words += f" times {law['scale']:g}"
+    if law.get("antithetic"):
+        words += " in antithetic pairs"
+    if law.get("estimator") == "conditional":
+        words += ", conditional estimates"
+    fields = law.get("fields", ())
+    if not fields:
+        return f"{words}, which makes volumes far too certain"
+    number = f"{len(fields)} smooth random field{'s' if len(fields) > 1 else ''}"
+    return f"{words} and {number} ({'; '.join(map(_field_in_words, fields))})"
+
+
+def _field_in_words(field: Mapping[str, Any]) -> str:
+    length = "whole image" if field["length_mm"] == "inf" else f"{field['length_mm']:g} mm"
+    labels = "" if field["labels"] is None else f" for labels {_listed(field['labels'])}"
+    return f"{length} × {field['scale']:.4g}{labels}"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder was written by ``perturb-mpm run``."""
+    return (folder / STATE / "run.json").is_file()
+
+
+def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
-        state = load_state(folder)
-        prediction = from_posterior(state.posterior, estimator)
-    except (StateError, ValueError) as error:
-        raise InputError(f"--prediction {folder}: {error}") from error
+        run = load_run(source.path)
+        prediction = from_posterior(run.posterior, estimator)
+    except ValueError as error:
+        raise source.error(str(error)) from error
     return Segmentation(
+        source,
         prediction,
-        state.case.labels,
-        state.case.geometry,
-        state.sampled_labels,
-        state.posterior,
-        _perturbation(state.settings.sampling.fields),
+        run.case.labels,
+        run.case.geometry,
+        run.sampled_labels,
+        run.posterior,
     )
 
 
-def _perturbation(fields: Sequence[object]) -> str:
-    if fields:
-        return f"Gumbel noise at every voxel and {len(fields)} smooth random fields"
-    return "independent Gumbel noise at every voxel, which makes volumes far too certain"
-
-
-def is_run(path: Path) -> bool:
-    """Whether a path is a folder that ``perturb-mpm run`` wrote."""
-    return (path / STATE / "run.json").is_file()
-
-
-def _mask(path: Path | None, volume: Volume) -> NDArray[np.bool_] | None:
+def _read_mask(path: Path | None, grid: Source, volume: Volume) -> NDArray[np.bool_] | None:
     if path is None:
         return None
-    source = Source("--mask", path)
+    source = Source("mask", path)
     mask = read_volume(source)
-    words = difference(mask.geometry, volume.geometry)
-    if words is not None or mask.voxels.ndim != 3:
-        raise source.error(f"must lie on the grid of the prediction, got {words or 'four axes'}")
+    if mask.voxels.ndim != 3:
+        raise source.error(f"must have three axes, got shape {mask.voxels.shape}")
+    require_same_grid(source, mask.geometry, grid, volume.geometry)
     if not mask.voxels.any():
         raise source.error("must hold a voxel that is not 0, got none")
     inside: NDArray[np.bool_] = mask.voxels != 0
     return inside
 
 
-def _are_whole(maps: NDArray[np.float32]) -> bool:
+def _are_label_maps(maps: NDArray[np.float32]) -> bool:
     """Whether all values are whole, and not just a one-hot distribution over the labels."""
     return bool((maps == np.floor(maps)).all()) and not bool((maps.sum(axis=0) == 1).all())
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json as json_format
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,11 +13,12 @@ from cyclopts import Parameter
 from perturb_mpm.cli.console import UsageError, prepare_folder
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess import Biomarkers, Line, Pair, ResectionCalibration
+    from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, ScanPair
     from perturb_mpm.biomarkers import ResectionClass
 
 
 Flag = Annotated[bool, Parameter(negative="")]
+LARGEST_NOISE_FLOOR_ML = 1000.0
 
 
 def biomarkers(
@@ -26,7 +26,7 @@ def biomarkers(
     before: Path | None = None,
     after: Path | None = None,
     table: Path | None = None,
-    region: Annotated[list[int], Parameter(consume_multiple=True, negative="")],
+    region: Annotated[list[str], Parameter(consume_multiple=True, negative="")],
     spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None,
     classes: Literal["rano", "karschnia"] = "rano",
     noise_floor_ml: float = 0.0,
@@ -50,13 +50,13 @@ def biomarkers(
     table
         A cohort instead: CSV with the columns case, before, after, truth_before, truth_after.
     region
-        The label values of enhancing tumour.
+        Enhancing tumour by a name and its label values, as in enhancing=4, or the values alone.
     spacing
         The voxel size in mm of label maps that do not say it; three numbers.
     classes
         The limits of the classes of resection: RANO resect 2023, or Karschnia 2021.
     noise_floor_ml
-        A residual of at most so much counts as none.
+        A residual of at most so much counts as none; at most 1000.
     calibration
         A calibration.json from a cohort with known volumes.
     output
@@ -67,41 +67,57 @@ def biomarkers(
         Print the results as JSON instead of a table.
     """
     pairs = _pairs(before, after, table)
-    if noise_floor_ml < 0:
-        raise UsageError(f"--noise-floor-ml must not be negative, got {noise_floor_ml:g}")
-    if spacing is not None and min(spacing) <= 0:
-        raise UsageError(f"--spacing must be three positive numbers in mm, got {spacing}")
+    if not 0 <= noise_floor_ml <= LARGEST_NOISE_FLOOR_ML:
+        raise UsageError(
+            f"--noise-floor-ml must lie between 0 and {LARGEST_NOISE_FLOOR_ML:g}, "
+            f"got {noise_floor_ml:g}"
+        )
 
-    from perturb_mpm.assess import COLUMNS, lines_of, read_calibration
+    from perturb_mpm.assess import (
+        biomarker_lines,
+        biomarkers_as_json,
+        check_biomarkers_folder,
+        checked_spacing,
+        read_calibration,
+        write_biomarkers,
+    )
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
-    from perturb_mpm.files import InputError, write_table
-    from perturb_mpm.storage import write_json
 
+    values = _region_values(region)
+    step = None if spacing is None else checked_spacing(spacing)
     limits = RANO_RESECT if classes == "rano" else KARSCHNIA_2021
-    try:
-        known = None if calibration is None else read_calibration(calibration)
-        found, truths = _read(pairs, region, spacing, limits, noise_floor_ml)
-    except InputError as error:
-        raise UsageError(str(error)) from error
-    _check_perturbation(known, found)
+    known = None if calibration is None else read_calibration(calibration)
+    check_biomarkers_folder(output)
+    found, truths = _read(pairs, values, step, limits, noise_floor_ml)
+    if known is not None:
+        for case, each in found.items():
+            known.require_same_law(case, each, limits, noise_floor_ml)
+    learnt = _calibrate(found, truths, limits, noise_floor_ml)
 
-    folder = prepare_folder(output)
-    files = [folder / "biomarkers.csv", folder / "biomarkers.json"]
-    lines = [line for case, each in found.items() for line in lines_of(case, each, known)]
-    write_table(files[0], COLUMNS, lines)
-    plain = {case: _plain(each, known) for case, each in found.items()}
-    write_json(files[1], plain)
-    files += _write_calibration(folder, found, truths, limits, noise_floor_ml)
+    files = write_biomarkers(prepare_folder(output), found, known, learnt)
     if json:
+        plain = biomarkers_as_json(found, known)
         sys.stdout.write(json_format.dumps(plain, indent=2) + "\n")
     elif not quiet:
-        _print(lines, found, known, files)
+        _print(biomarker_lines(found, known), found, known, files.values())
+
+
+def _region_values(words: list[str]) -> tuple[int, ...]:
+    from perturb_mpm.assess import region_values_from_text
+
+    regions = region_values_from_text(words)
+    if len(regions) != 1:
+        raise UsageError(
+            "--region must be one set of label values joined by commas, as in enhancing=1,4, "
+            f"got {' '.join(words) or 'none'}"
+        )
+    return next(iter(regions.values()))
 
 
 def _read(
-    pairs: list[Pair],
-    region: list[int],
-    spacing: tuple[float, float, float] | None,
+    pairs: Sequence[ScanPair],
+    region: Sequence[int],
+    spacing: Sequence[float] | None,
     limits: Sequence[ResectionClass],
     noise_floor_ml: float,
 ) -> tuple[dict[str, Biomarkers], dict[str, tuple[float, float]]]:
@@ -109,19 +125,19 @@ def _read(
     from perturb_mpm.assess import Scan, read_scan, resection
     from perturb_mpm.files import Source
 
-    def read(option: str, path: Path) -> Scan:
-        return read_scan(Source(option, path), region, spacing)
+    def read(argument: str, path: Path) -> Scan:
+        return read_scan(Source(argument, path), region, spacing)
 
     found = {
         pair.case: resection(
-            read("--before", pair.before), read("--after", pair.after), limits, noise_floor_ml
+            read("before", pair.before), read("after", pair.after), limits, noise_floor_ml
         )
         for pair in pairs
     }
     truths = {
         pair.case: (
-            read("truth_before", pair.truth_before).original_ml,
-            read("truth_after", pair.truth_after).original_ml,
+            read("table", pair.truth_before).original_ml,
+            read("table", pair.truth_after).original_ml,
         )
         for pair in pairs
         if pair.truth_before is not None and pair.truth_after is not None
@@ -129,108 +145,47 @@ def _read(
     return found, truths
 
 
-def _write_calibration(
-    folder: Path,
-    found: dict[str, Biomarkers],
-    truths: dict[str, tuple[float, float]],
+def _calibrate(
+    found: Mapping[str, Biomarkers],
+    truths: Mapping[str, tuple[float, float]],
     limits: Sequence[ResectionClass],
     noise_floor_ml: float,
-) -> list[Path]:
-    """Write what cases with known volumes teach, where there are any; return the file."""
-    from perturb_mpm.assess import calibrate, write_calibration
+) -> ResectionCalibration | None:
+    """Return what cases with samples and known volumes teach, where there are any."""
+    from perturb_mpm.assess import calibrate
 
     sampled = [case for case in truths if found[case].sampled is not None]
     if not sampled:
-        return []
-    learnt = calibrate(
+        return None
+    return calibrate(
         [found[case] for case in sampled],
         [truths[case][0] for case in sampled],
         [truths[case][1] for case in sampled],
         limits,
         noise_floor_ml,
     )
-    write_calibration(folder / "calibration.json", learnt)
-    return [folder / "calibration.json"]
 
 
-def _pairs(before: Path | None, after: Path | None, table: Path | None) -> list[Pair]:
-    from perturb_mpm.assess import Pair, read_pairs
-    from perturb_mpm.files import InputError
+def _pairs(before: Path | None, after: Path | None, table: Path | None) -> list[ScanPair]:
+    from perturb_mpm.assess import ScanPair, read_pairs
 
     if table is not None:
         if before is not None or after is not None:
             raise UsageError("give --before and --after, or --table, not both")
-        try:
-            return read_pairs(table)
-        except InputError as error:
-            raise UsageError(str(error)) from error
+        return read_pairs(table)
     if before is None or after is None:
         raise UsageError("give --before and --after for one patient, or --table for a cohort")
     for option, path in (("--before", before), ("--after", after)):
         if not path.exists():
             raise UsageError(f"{option} {path}: there is no such file or folder")
-    return [Pair(after.name.removesuffix(".gz").removesuffix(".nii"), before, after)]
-
-
-def _check_perturbation(
-    calibration: ResectionCalibration | None, found: dict[str, Biomarkers]
-) -> None:
-    """Refuse a calibration that was learned with another perturbation."""
-    if calibration is None:
-        return
-    for case, each in found.items():
-        if each.perturbation is not None and each.perturbation != calibration.perturbation:
-            raise UsageError(
-                f"--calibration rests on {calibration.perturbation}, but {case} was sampled with "
-                f"{each.perturbation}"
-            )
-
-
-def _plain(found: Biomarkers, calibration: ResectionCalibration | None) -> dict[str, object]:
-    """Return what JSON can hold; None where a value is not defined."""
-    sampled = found.sampled
-
-    def defined(value: float | None) -> float | None:
-        return None if value is None or math.isnan(value) else value
-
-    result: dict[str, object] = {
-        "before_ml": found.before_ml,
-        "rtv_ml": found.residual_ml,
-        "eor_frac": defined(found.extent),
-        "resection_class": found.resection_class,
-        "corrected": {
-            "before_ml": found.corrected_before_ml,
-            "rtv_ml": found.corrected_residual_ml,
-            "eor_frac": defined(found.corrected_extent),
-        },
-        "samples": list(found.samples),
-        "perturbation": found.perturbation,
-    }
-    if sampled is not None:
-        result["sampled"] = {
-            "rtv_median_ml": sampled.residual_ml.median,
-            "rtv_interval_ml": [sampled.residual_ml.lower, sampled.residual_ml.upper],
-            "eor_median_frac": defined(sampled.extent.median),
-            "eor_interval_frac": [defined(sampled.extent.lower), defined(sampled.extent.upper)],
-            "eor_undefined_samples": sampled.extent.undefined,
-        }
-        if calibration is not None:
-            result["class_probabilities"] = sampled.classes
-            result["residual_present_probability"] = sampled.residual_present
-            result["calibration"] = {
-                "cases": calibration.cases,
-                "class_brier": calibration.class_brier,
-                "true_class_probability": calibration.true_class_probability,
-                "residual_coverage": calibration.residual_coverage,
-            }
-    return result
+    return [ScanPair(after.name.removesuffix(".gz").removesuffix(".nii"), before, after)]
 
 
 def _print(
-    lines: list[Line],
-    found: dict[str, Biomarkers],
+    lines: Sequence[Line],
+    found: Mapping[str, Biomarkers],
     calibration: ResectionCalibration | None,
-    files: list[Path],
+    files: Iterable[Path],
 ) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -257,12 +212,12 @@ def _print(
             text(eor, 100.0) if eor is not None else "undefined" if v_pre == 0 else "–",
             interval(eor_low, eor_high, 100.0),
         )
-    console = Console()
+    console = Console(markup=False, highlight=False, emoji=False)
     console.print(table)
     for case, each in found.items():
-        console.print(_classes_in_words(case, each, calibration), highlight=False)
+        console.print(_classes_in_words(case, each, calibration))
     for file in files:
-        console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {file}", soft_wrap=True)
 
 
 def _classes_in_words(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from perturb_mpm.evaluation.case import (
     DOMAINS,
+    OUTSIDE_MASK,
     Domain,
     Regions,
     default_regions,
     domain_mask,
     evaluate_case,
+    truth_in_mask,
 )
 from perturb_mpm.evaluation.detection import (
     auroc,
@@ -19,6 +21,7 @@ from perturb_mpm.evaluation.detection import (
     patch_counts,
 )
 from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
+from perturb_mpm.evaluation.measurements import ALL, Measurement, MetricSummary, summarise
 from perturb_mpm.evaluation.overlap import confusion, dice, hausdorff95, iou, surface_dice
 from perturb_mpm.evaluation.prediction import (
     Prediction,
@@ -34,8 +37,14 @@ from perturb_mpm.evaluation.raters import (
     pairwise_overlap,
     rater_correlation,
 )
-from perturb_mpm.evaluation.reliability import Reliability, negative_log_likelihood, top_label
-from perturb_mpm.evaluation.rows import ALL, Row, Summary, summarise
+from perturb_mpm.evaluation.reliability import (
+    Reliability,
+    brier,
+    class_wise,
+    foreground,
+    negative_log_likelihood,
+    top_label,
+)
 from perturb_mpm.evaluation.structures import (
     agreement_of_votes,
     image_uncertainty,
@@ -50,8 +59,8 @@ __all__ = [
     "from_samples",
     "from_marginals",
     "evaluate_case",
-    "Row",
-    "Summary",
+    "Measurement",
+    "MetricSummary",
     "summarise",
     "default_regions",
     "confusion",
@@ -84,6 +93,11 @@ __all__ = [
     "pairwise_overlap",
     "Reliability",
     "negative_log_likelihood",
+    "brier",
+    "class_wise",
+    "foreground",
     "top_label",
     "ALL",
+    "OUTSIDE_MASK",
+    "truth_in_mask",
 ]

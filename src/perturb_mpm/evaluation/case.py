@@ -1,4 +1,4 @@
-"""Everything that is measured of one case against a truth: regions, domains, metrics."""
+"""All measures of one case against a truth, by region (a set of labels) and domain (of voxels)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ from perturb_mpm.evaluation.detection import (
     patch_counts,
 )
 from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
+from perturb_mpm.evaluation.measurements import ALL, Measurement
 from perturb_mpm.evaluation.overlap import confusion, hausdorff95, mask_pair, surface_dice
 from perturb_mpm.evaluation.prediction import Prediction
-from perturb_mpm.evaluation.rows import ALL, Row
 
 Domain = Literal["brain", "union", "prediction", "truth", "dilated"]
+Regions = Mapping[str, tuple[int, ...]]  # name -> label indices
+Named = Iterator[tuple[str, str, float]]  # domain, metric, value
+
+DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
+THRESHOLDS_BITS = (0.0, 0.1)
+OUTSIDE_MASK = "truth_outside_mask_voxels"
+"""The metric that counts the foreground voxels of a truth that lie outside the mask."""
 
 
 def domain_mask(
@@ -68,9 +75,6 @@ def _dilated(mask: NDArray[np.bool_], spacing: Sequence[float], margin: float) -
     return near
 
 
-Regions = Mapping[str, tuple[int, ...]]
-
-
 def default_regions(label_names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return one region a label but the background, and all of them together where several."""
     regions: dict[str, tuple[int, ...]] = {
@@ -93,9 +97,14 @@ def checked_regions(regions: Regions, n_labels: int) -> dict[str, tuple[int, ...
     return {name: tuple(labels) for name, labels in regions.items()}
 
 
-DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
-THRESHOLDS_BITS = (0.0, 0.1)
-Named = Iterator[tuple[str, str, float]]  # domain, metric, value
+def truth_in_mask(prediction: Prediction, truth: ArrayLike) -> NDArray[np.int64]:
+    """Return a truth (*spatial), label indices 0 … L − 1, as background outside the mask."""
+    grid = prediction.grid
+    true = checks.whole(truth, "truth")
+    if true.shape != grid.shape:
+        raise ValueError(f"truth must have the prediction's shape {grid.shape}, got {true.shape}")
+    checks.in_range(true, "truth", prediction.n_labels)
+    return true if grid.mask is None else np.where(grid.mask, true, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,30 +126,31 @@ def evaluate_case(
     domains: Sequence[Domain] = DOMAINS,
     thresholds_bits: Sequence[float] = THRESHOLDS_BITS,
     margin_mm: float = 10.0,
-) -> list[Row]:
+) -> list[Measurement]:
     """Measure a prediction against a truth (*spatial), label indices 0 … L − 1.
 
     Measures of a region are of its binary question (in or out) and the entropy of that, so that two
     tumour labels which compete do not count as uncertainty of the whole tumour. Those of all labels
-    use the entropy over labels. Errors and uncertainty outside the mask do not count.
+    use the entropy over labels. Nothing outside the prediction's mask counts, the truth neither:
+    where there is a mask, ``truth_outside_mask_voxels`` says how much of it that is.
     """
     grid = prediction.grid
-    true = checks.whole(truth, "truth")
-    if true.shape != grid.shape:
-        raise ValueError(f"truth must have the prediction's shape {grid.shape}, got {true.shape}")
-    checks.in_range(true, "truth", prediction.n_labels)
+    true = truth_in_mask(prediction, truth)
     named = checked_regions(regions, prediction.n_labels)
     brain = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
     labels = grid.scatter(prediction.labels, 0)
 
-    rows: list[Row] = []
+    rows: list[Measurement] = []
 
     def add(region: str, values: Named) -> None:
         rows.extend(
-            Row(case, prediction.name, region, domain, metric, float(value))
+            Measurement(case, prediction.name, region, domain, metric, float(value))
             for domain, metric, value in values
         )
 
+    if grid.mask is not None:
+        outside = np.count_nonzero(truth) - np.count_nonzero(true)
+        add(ALL, iter([("image", OUTSIDE_MASK, float(outside))]))
     voxel_truth = grid.gather(true)
     around = {
         domain: grid.gather(

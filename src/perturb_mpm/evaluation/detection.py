@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.evaluation.overlap import Confusion, confusion
 
+THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
+"""Of a normalised uncertainty, as Jungo & Reyes 2019 take them."""
+
 
 def error_detection(uncertainty: ArrayLike, error: ArrayLike, threshold: float) -> Confusion:
     """Count errors (second) against voxels more uncertain than ``threshold`` (first).
@@ -23,7 +26,7 @@ def error_detection(uncertainty: ArrayLike, error: ArrayLike, threshold: float) 
 
 
 @dataclass(frozen=True)
-class Curve:
+class DetectionCurve:
     """Errors found at every threshold, from the strictest (nothing is uncertain) downwards."""
 
     thresholds: NDArray[np.float64]  # (K,) decreasing; the first is infinite
@@ -78,7 +81,7 @@ class Curve:
         return float(np.interp(1 - target, 1 - self.specificity, self.sensitivity))
 
 
-def detection_curve(uncertainty: ArrayLike, error: ArrayLike) -> Curve:
+def detection_curve(uncertainty: ArrayLike, error: ArrayLike) -> DetectionCurve:
     """Return how many errors and correct voxels each threshold names, one point a distinct value.
 
     Equal uncertainties move together, so a map that is 0 almost everywhere gets no credit for an
@@ -91,7 +94,7 @@ def detection_curve(uncertainty: ArrayLike, error: ArrayLike) -> Curve:
     found = np.concatenate([[0], np.cumsum(wrong)])
     alarms = np.concatenate([[0], np.cumsum(every - wrong)])
     thresholds = np.concatenate([[math.inf], values[::-1].astype(np.float64)])
-    return Curve(thresholds, found, alarms, int(found[-1]), int(alarms[-1]))
+    return DetectionCurve(thresholds, found, alarms, int(found[-1]), int(alarms[-1]))
 
 
 def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float:
@@ -120,9 +123,6 @@ def _pair(
 
 def _shares(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
     return part / whole if whole else np.full(len(part), math.nan)
-
-
-THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
 
 
 @dataclass(frozen=True)

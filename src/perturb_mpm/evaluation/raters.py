@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.evaluation.overlap import dice
 
 Overlap = Literal["iou", "dice"]
 LEVELS = tuple(round(0.1 * level, 1) for level in range(1, 10))
@@ -86,8 +87,10 @@ def rater_correlation(uncertainty: ArrayLike, raters: ArrayLike) -> float:
             "uncertainty must have the raters' grid, "
             f"got {np.shape(uncertainty)} and {np.shape(raters)[1:]}"
         )
-    spread = votes.std(axis=0)
-    if u.size < 2 or np.ptp(u) == 0 or np.ptp(spread) == 0:
+    if len(votes) < 2 or u.size < 2:
+        return math.nan
+    spread = votes.std(axis=0, ddof=1)
+    if np.ptp(u) == 0 or np.ptp(spread) == 0:
         return math.nan
     return float(np.corrcoef(u, spread)[0, 1])
 
@@ -100,12 +103,8 @@ def level_dice(share: ArrayLike, raters: ArrayLike) -> float:
         raise ValueError(
             f"share must have the raters' grid, got {np.shape(share)} and {np.shape(raters)[1:]}"
         )
-    values = []
-    for level in LEVELS:
-        a, b = p >= level - 1e-9, votes >= level - 1e-9
-        size = int(a.sum() + b.sum())
-        values.append(2 * int((a & b).sum()) / size if size else 1.0)
-    return float(np.mean(values))
+    cuts = [level - 1e-9 for level in LEVELS]
+    return float(np.mean([dice(p >= cut, votes >= cut) for cut in cuts]))
 
 
 def _masks(value: ArrayLike, name: str) -> NDArray[np.bool_]:

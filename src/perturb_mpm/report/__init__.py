@@ -1,8 +1,11 @@
-"""Pictures of results."""
+"""The report of a run: one page with slices, charts and a viewer, and the parts that others use."""
 
+from perturb_mpm.report.charts import DASHES, ChartLine, LineChart, unit_chart
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData, Snapshot
 from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
+from perturb_mpm.report.environment import page_environment
+from perturb_mpm.report.pictures import data_uri, grey_png
 from perturb_mpm.report.places import uncertain_regions
 from perturb_mpm.report.report import write_report
 from perturb_mpm.report.truth import LabelComparison, compare_labels
@@ -16,8 +19,17 @@ from perturb_mpm.report.viewer import (
     niivue,
     script,
 )
+from perturb_mpm.report.words import number
 
 __all__ = [
+    "ChartLine",
+    "DASHES",
+    "data_uri",
+    "grey_png",
+    "LineChart",
+    "number",
+    "page_environment",
+    "unit_chart",
     "asset",
     "box_around",
     "compare_labels",

@@ -10,6 +10,8 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.report.charts import DASHES
+
 COLOUR_MAPS = ("inferno", "viridis", "jet", "hot")
 
 # The entropy of a voxel where one sample in twenty disagrees: the least that can be uncertain.
@@ -22,7 +24,6 @@ _LEVELS = 256
 # first four stand for the paper's red, green, yellow and blue.
 _RED, _GREEN, _YELLOW, _BLUE = "#ff7a33", "#1fd0a3", "#f6ea4c", "#5cc0ff"
 _OTHERS = ("#e59ac4", "#ffffff", "#e69f00", "#b8b8b8")
-_DASHES = ("", "6 3", "2.5 2", "8 3 2 3")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def label_styles(names: Sequence[str]) -> tuple[LabelStyle, ...]:
     left = cycle([colour for colour in palette if colour not in chosen])
     return tuple(
         LabelStyle(name, colour or next(left), dashes)
-        for name, colour, dashes in zip(names[1:], chosen, cycle(_DASHES))
+        for name, colour, dashes in zip(names[1:], chosen, cycle(DASHES))
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.report.colours import SHOWN_FROM_BITS, label_styles
 from perturb_mpm.report.data import ReportData
+from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.planes import to_mm
 from perturb_mpm.report.viewer import (
     ShownImage,
@@ -31,8 +32,19 @@ IMAGE_BYTES = 7_000_000
 SAMPLE_BYTES = 2_500_000
 """The most that all sampled segmentations take together, as text."""
 MOST_VOXELS = 8_000_000
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+"""The content security policy of a page with the viewer."""
+WITHOUT_WEBGL = (
+    "This browser cannot draw in 3-D (it lacks WebGL 2, or it is switched off), so the viewer is "
+    "not shown. The slices above show the same maps."
+)
+BACKGROUND_COLOUR = "#ff6fd8"  # seen where a label was painted over with background
 
 _MARGIN_VOXELS = 3
+_AROUND_MM = 5.0
 _DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE = 0.5, 99.8
 # Tried in turn until the sequences fit: grey levels, and whether what is outside the mask is kept.
 _REDUCTIONS = ((256, True), (64, True), (64, False), (32, False), (16, False))
@@ -57,10 +69,10 @@ def pack(
     packed = Packed()
     packed.volumes["pmpm-labels"] = writer.labels(data.labels)
     top_bits = math.log2(len(data.label_names))
-    packed.volumes["pmpm-entropy"] = writer.eighths(data.entropy, top_bits)
+    packed.volumes["pmpm-entropy"] = writer.in_255_steps(data.entropy, top_bits)
     for label, share in enumerate(data.marginals):
         packed.shares.append(f"pmpm-share-{label}")
-        packed.volumes[packed.shares[-1]] = writer.eighths(share, 1.0)
+        packed.volumes[packed.shares[-1]] = writer.in_255_steps(share, 1.0)
     levels = _pack_images(data, writer, packed, image_bytes)
     _pack_samples(data, writer, packed, sample_bytes)
     packed.note = _note(data, writer, packed, levels)
@@ -81,7 +93,7 @@ class _Writer:
         """Return a label map."""
         return self._text(volume, labels=True)
 
-    def eighths(self, volume: NDArray[np.floating], top: float) -> str:
+    def in_255_steps(self, volume: NDArray[np.floating], top: float) -> str:
         """Return 0 … top in 255 steps."""
         steps = np.round(np.clip(volume / top, 0.0, 1.0) * 255)
         return self._text(steps.astype(np.uint8), slope=top / 255)
@@ -154,14 +166,6 @@ def _in_grey(image: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.
     return grey
 
 
-WITHOUT_WEBGL = (
-    "This browser cannot draw in 3-D (it lacks WebGL 2, or it is switched off), so the viewer is "
-    "not shown. The slices above show the same maps."
-)
-BACKGROUND_COLOUR = "#ff6fd8"  # seen where a label was painted over with background
-_AROUND_MM = 5.0
-
-
 @dataclass(frozen=True)
 class ViewerFragment:
     """What a page needs to show the viewer: markup to put in place, and a script to run after it.
@@ -173,27 +177,18 @@ class ViewerFragment:
     script: str
 
 
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
-)
-
-
 def viewer_fragment(data: ReportData) -> ViewerFragment:
     """Return the viewer of one patient; the same data give the same text."""
     packed = pack(data)
-    volumes = "\n".join(
-        f'<script type="application/gzip" id="{name}">{text}</script>'
-        for name, text in packed.volumes.items()
+    template = page_environment().get_template("embedded.html")
+    html = template.render(
+        style=asset("viewer.css"),
+        controls=asset("viewer.html"),
+        settings=_settings(data, packed).as_json(),
+        volumes=packed.volumes,
+        niivue=niivue_packed(),
     )
-    settings = _settings(data, packed).as_json()
-    html = f"""<style>
-{asset("viewer.css")}</style>
-{asset("viewer.html")}<script type="application/json" id="pmpm-settings">{settings}</script>
-{volumes}
-<script type="application/gzip" id="pmpm-niivue">{niivue_packed()}</script>
-"""
-    return ViewerFragment(html, script("start_report.js"))
+    return ViewerFragment(html + "\n", script("start_report.js"))
 
 
 def most_uncertain_mm(data: ReportData) -> tuple[float, float, float]:

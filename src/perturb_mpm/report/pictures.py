@@ -21,7 +21,15 @@ from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.outlines import outline_path
 from perturb_mpm.report.planes import Plane, in_words, radiological_planes, to_mm
 
-_GREY, _PALETTE = 0, 3
+_GREY, _PALETTE = 0, 3  # colour types of PNG
+_MARGIN_MM = 4.0
+_MOST_PIXELS = 320  # a side of a grey layer; more are averaged, to keep the page small
+_SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
+_WHITE_OVER_MEDIAN = 2.3
+_ERROR_COLOUR = (255, 60, 200, 215)  # magenta: no sequence and no label has it
+
+Voxel = tuple[int, int, int]
+Box = tuple[slice, slice, slice]
 
 
 def grey_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -64,16 +72,6 @@ def _png(pixels: NDArray[np.uint8], colour_type: int, *before_pixels: bytes) -> 
 def _chunk(kind: bytes, content: bytes) -> bytes:
     checksum = zlib.crc32(kind + content)
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
-
-
-_MARGIN_MM = 4.0
-_MOST_PIXELS = 320  # a side of a grey layer; more are averaged, to keep the page small
-_SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
-_WHITE_OVER_MEDIAN = 2.3
-_ERROR_COLOUR = (255, 60, 200, 215)  # magenta: no sequence and no label has it
-
-Voxel = tuple[int, int, int]
-Box = tuple[slice, slice, slice]
 
 
 @dataclass(frozen=True)

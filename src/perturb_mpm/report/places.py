@@ -17,12 +17,16 @@ UNDECIDED, UNCERTAIN = 1, 2  # classes of ReportData.uncertainty
 
 WIDEST_MM = 30.0
 """A connected component that is wider than this is divided: it is no single place to look at."""
+MOST_PLACES = 3
+APART_MM = 25.0
+"""Places that are shown are at least this far apart."""
+THUMBNAIL_REACH_MM = 22.0
 
 Voxels = NDArray[np.int64]  # (n, 3) indices
 
 
 @dataclass(frozen=True)
-class Region:
+class UncertainRegion:
     """One place where the sampled segmentations disagree."""
 
     rank: int  # from 1, the most uncertain
@@ -36,7 +40,7 @@ class Region:
 
 def uncertain_regions(
     data: ReportData, limit: int = 20, widest_mm: float = WIDEST_MM
-) -> list[Region]:
+) -> list[UncertainRegion]:
     """Return the places where most is undecided, at most ``limit``.
 
     A region is a connected component of uncertain voxels (sharing a face, an edge or a corner).
@@ -92,14 +96,14 @@ def _divided(voxels: Voxels, data: ReportData, widest_mm: float) -> list[Voxels]
     return [voxels[owner == number] for number in range(seeds)]
 
 
-def _describe(rank: int, voxels: Voxels, data: ReportData) -> Region:
+def _describe(rank: int, voxels: Voxels, data: ReportData) -> UncertainRegion:
     entropy = _at(data.entropy, voxels).astype(np.float64)
     middle = np.average(voxels, axis=0, weights=entropy if entropy.any() else None)
     away = np.linalg.norm((voxels - middle) @ data.affine[:3, :3].T, axis=1)
     i, j, k = (int(index) for index in voxels[np.argmin(away)])
     shares = data.marginals[:, *voxels.T].mean(axis=1, dtype=np.float64)  # (L,)
     leading = np.argsort(-shares, kind="stable")[:2]
-    return Region(
+    return UncertainRegion(
         rank=rank,
         volume_ml=len(voxels) * math.prod(data.spacing) / 1000.0,
         mean_entropy_bits=float(entropy.mean()),
@@ -115,27 +119,22 @@ def _at(volume: NDArray[Any], voxels: Voxels) -> NDArray[Any]:
     return values
 
 
-SHOWN = 3
-APART_MM = 25.0
-THUMBNAIL_REACH_MM = 22.0
-
-
 @dataclass(frozen=True)
 class Place:
     """A point of the patient, seen in every plane."""
 
-    region: Region | None  # None: nothing is uncertain, and this is the middle of the labels
+    region: UncertainRegion | None  # None: nothing is uncertain; this is the middle of the labels
     pictures: tuple[Picture, ...]
 
 
-def places(studio: Studio, regions: list[Region]) -> list[Place]:
+def places(studio: Studio, regions: list[UncertainRegion]) -> list[Place]:
     """Return a few regions in every plane, or the labels' middle where there is none."""
     if not regions:
         return [Place(None, _all_planes(studio, middle_of_labels(studio.data)))]
     return [Place(each, _all_planes(studio, each.centre_voxel)) for each in _spread_out(regions)]
 
 
-def thumbnails(studio: Studio, regions: list[Region]) -> list[Picture]:
+def thumbnails(studio: Studio, regions: list[UncertainRegion]) -> list[Picture]:
     """Return a small picture around the centre of each region."""
     return [
         studio.entropy_picture(
@@ -157,16 +156,16 @@ def middle_of_labels(data: ReportData) -> Voxel:
     return i, j, k
 
 
-def _spread_out(regions: list[Region]) -> list[Region]:
+def _spread_out(regions: list[UncertainRegion]) -> list[UncertainRegion]:
     """Return the first regions that are not close to one before them.
 
     The parts of one wide region follow each other in rank, and their slices look alike.
     """
-    chosen: list[Region] = []
+    chosen: list[UncertainRegion] = []
     for region in regions:
         if all(math.dist(region.centre_mm, other.centre_mm) >= APART_MM for other in chosen):
             chosen.append(region)
-    return chosen[:SHOWN]
+    return chosen[:MOST_PLACES]
 
 
 def _all_planes(studio: Studio, voxel: Voxel) -> tuple[Picture, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -67,9 +66,10 @@ def radiological_planes(affine: NDArray[np.float64]) -> tuple[Plane, Plane, Plan
 
 def grid_axes(affine: NDArray[np.float64]) -> tuple[int, int, int]:
     """Return the axis of the grid that runs most nearly along each scanner axis."""
-    directions = np.abs(_directions(affine))  # (3 scanner axes, 3 grid axes)
-    best = max(permutations(range(3)), key=lambda p: sum(directions[w, p[w]] for w in range(3)))
-    return best[0], best[1], best[2]
+    from nibabel.orientations import io_orientation
+
+    right, front, top = np.argsort(io_orientation(affine)[:, 0])
+    return int(right), int(front), int(top)
 
 
 def tilt_degrees(affine: NDArray[np.float64]) -> float:

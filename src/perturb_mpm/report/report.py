@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from perturb_mpm.report import words
+from perturb_mpm.report.charts import round_ticks
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData, checked
 from perturb_mpm.report.embedded import POLICY, viewer_fragment
+from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.pictures import Studio, data_uri, palette_png
 from perturb_mpm.report.places import (
     UNCERTAIN,
     UNDECIDED,
     WIDEST_MM,
-    Region,
     middle_of_labels,
     places,
     thumbnails,
     uncertain_regions,
     uncertain_voxels,
 )
-from perturb_mpm.report.planes import in_words, tilt_degrees
+from perturb_mpm.report.planes import tilt_degrees
 from perturb_mpm.report.truth import compare_with_truth
 from perturb_mpm.report.volumes import (
     changes_bits,
     label_volumes,
-    round_ticks,
     settling_curve,
     shown_snapshots,
     volume_histogram,
 )
 from perturb_mpm.storage import atomic_open
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 
 _SETTLING_REACH_MM = 50.0
 _TILT_SAID_FROM_DEGREES = 1.0
@@ -62,7 +58,7 @@ def render_report(data: ReportData, *, viewer: bool = True) -> str:
     shown = places(studio, regions)
     main = regions[0].centre_voxel if regions else middle_of_labels(data)
     return (
-        _environment()
+        page_environment()
         .get_template("report.html")
         .render(
             data=data,
@@ -84,30 +80,6 @@ def render_report(data: ReportData, *, viewer: bool = True) -> str:
             parameters=list(words.rows_of(data.parameters)),
         )
     )
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("perturb_mpm.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "ml": words.ml,
-        "percent": words.percent,
-        "centre": _centre,
-    }
-    environment.globals |= {"interval_ml": words.interval_ml}
-    return environment
-
-
-def _centre(region: Region) -> str:
-    """Return where a region is by the patient's sides, in mm."""
-    return " · ".join(in_words(axis, mm) for axis, mm in enumerate(region.centre_mm))
 
 
 def _summary(data: ReportData) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.places import uncertain_voxels
 
@@ -48,12 +49,6 @@ def compare_labels(
     return rows
 
 
-def dice(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float:
-    """Return 2|A∩B| / (|A| + |B|), and 1 where both are empty."""
-    total = int(one.sum()) + int(other.sum())
-    return 2.0 * int((one & other).sum()) / total if total else 1.0
-
-
 @dataclass(frozen=True)
 class Agreement:
     """Overlap of each label, and what being called uncertain says about errors."""
@@ -77,7 +72,7 @@ def compare_with_truth(data: ReportData, truth: NDArray[np.uint8]) -> Agreement:
     voxel_ml = float(np.prod(data.spacing)) / 1000.0
     return Agreement(
         dice=tuple(
-            (name, _dice(labels == label, known == label))
+            (name, _shown_dice(labels == label, known == label))
             for label, name in enumerate(data.label_names)
             if label > 0
         ),
@@ -91,9 +86,8 @@ def compare_with_truth(data: ReportData, truth: NDArray[np.uint8]) -> Agreement:
     )
 
 
-def _dice(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float | None:
-    total = int(one.sum()) + int(other.sum())
-    return 2.0 * int((one & other).sum()) / total if total else None
+def _shown_dice(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float | None:
+    return dice(one, other) if one.any() or other.any() else None
 
 
 def _share(flags: NDArray[np.bool_]) -> float | None:

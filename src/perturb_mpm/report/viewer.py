@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.report.colours import COLOUR_MAPS
+
+VolumeAddress = Mapping[str, str]
+"""Where a volume is: {"element": id} in the page, or {"url": address} on the local server."""
+Box = tuple[slice, slice, slice]
+
 _SCRIPTS = ("volume.js", "scene.js", "viewer.js")
+# Of the NIfTI header.
+_LABEL_INTENT = 1002
+_SCANNER = 1
+_DATA_START = 352
 
 
 def asset(name: str) -> str:
@@ -39,18 +49,12 @@ def script(*last: str) -> str:
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
-Source = Mapping[str, str]
-"""Where a volume is: {"element": id} in the page, or {"url": address} on the local server."""
-
-COLOUR_MAPS = ("inferno", "viridis", "jet", "hot")
-
-
 @dataclass(frozen=True)
 class ShownImage:
     """A sequence, and the stored values that are drawn black and white."""
 
     name: str
-    source: Source
+    source: VolumeAddress
     darkest: float
     brightest: float
 
@@ -62,15 +66,15 @@ class ViewerSettings:
     label_names: Sequence[str]
     label_colours: Sequence[str]  # "#rrggbb", one for each label
     images: Sequence[ShownImage]
-    entropy: Source
-    label_map: Source
+    entropy: VolumeAddress
+    label_map: VolumeAddress
     top_bits: float
     threshold_bits: float
     start_mm: tuple[float, float, float]
     without_webgl: str  # what is said where nothing can be drawn
     colour_map: str = "inferno"
-    samples: Sequence[Source] = ()
-    shares: Sequence[Source] = field(default=())  # of each label
+    samples: Sequence[VolumeAddress] = ()
+    shares: Sequence[VolumeAddress] = field(default=())  # of each label
     note: str = ""
     more: Mapping[str, object] = field(default_factory=dict)
 
@@ -110,14 +114,10 @@ def _rgb(colour: str) -> list[int]:
 def _palette(name: str) -> list[list[int]]:
     """Return the 256 colours of a map, [r, g, b] each."""
     import matplotlib as mpl
-    import numpy as np
 
     colours = mpl.colormaps[name].resampled(256)(np.arange(256))[:, :3]
     palette: list[list[int]] = np.round(255 * colours).astype(int).tolist()
     return palette
-
-
-Box = tuple[slice, slice, slice]
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,6 @@ def box_around(mask: NDArray[np.bool_], margin: int, every: int = 1) -> Box:
         start = max(int(inside[0]) - margin, 0)
         spans.append(slice(start, min(int(inside[-1]) + 1 + margin, mask.shape[axis]), every))
     return spans[0], spans[1], spans[2]
-
-
-_LABEL_INTENT = 1002
-_SCANNER = 1
-_DATA_START = 352
 
 
 def nifti_bytes(

@@ -1,4 +1,4 @@
-"""The volume of each label and how the map settles, as numbers and as small charts."""
+"""The volume of each label and how the map settles, as numbers and as charts."""
 
 from __future__ import annotations
 
@@ -9,110 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.report.charts import (
+    ChartLine,
+    Histogram,
+    LineChart,
+    Tick,
+    histogram,
+    round_ticks,
+)
 from perturb_mpm.report.data import ReportData, Snapshot
-
-_BINS = 24
-_MOST_TICKS = 5
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar of a histogram; everything in % of the chart's width and height."""
-
-    left: float
-    width: float
-    height: float
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A labelled place on an axis, in % of its length."""
-
-    place: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """How a label's volume is spread over the samples."""
-
-    bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
-    low: float  # the 95 % interval, in %
-    high: float
-    median: float
-    mpm: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Points in % from the left and from the bottom, with both axes."""
-
-    points: tuple[tuple[float, float], ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-
-
-def volume_histogram(volume: LabelVolume) -> Histogram | None:
-    """Return the histogram of a label's sampled volumes, None where there are no samples.
-
-    The axis holds every sample and the label map's own volume.
-    """
-    samples = volume.samples_ml
-    if not len(samples):
-        return None
-    ends = (min(samples.min(), volume.mpm_ml), max(samples.max(), volume.mpm_ml))
-    spread = float(ends[1] - ends[0])
-    if spread <= 1e-9 * float(ends[1]):  # rounding: too narrow for bins of their own
-        spread = max(0.02 * float(ends[0]), 0.1)
-    start = max(0.0, float(ends[0]) - 0.06 * spread)
-    stop = float(ends[1]) + 0.06 * spread
-
-    def place(ml: float) -> float:
-        return 100.0 * (ml - start) / (stop - start)
-
-    counts, edges = np.histogram(samples, bins=_BINS, range=(start, stop))
-    bars = tuple(
-        Bar(place(left), 100.0 / _BINS, 100.0 * count / counts.max())
-        for left, count in zip(edges, counts)
-        if count
-    )
-    low, high = volume.interval_ml
-    ticks = tuple(Tick(place(value), text) for value, text in round_ticks(start, stop))
-    return Histogram(
-        bars, ticks, place(low), place(high), place(volume.median_ml), place(volume.mpm_ml)
-    )
-
-
-def settling_curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """Return (samples, bits) as a curve, samples on a logarithmic axis."""
-    first, last = math.log(points[0][0]), math.log(points[-1][0])
-    top = max(bits for _, bits in points) or 1.0
-    ceiling = 1.08 * top
-
-    def across(samples: int) -> float:
-        return 100.0 * (math.log(samples) - first) / ((last - first) or 1.0)
-
-    return Curve(
-        tuple((across(samples), 100.0 * bits / ceiling) for samples, bits in points),
-        tuple(Tick(across(samples), str(samples)) for samples, _ in points),
-        tuple(Tick(100.0 * value / ceiling, text) for value, text in round_ticks(0.0, top)),
-    )
-
-
-def round_ticks(start: float, stop: float) -> list[tuple[float, str]]:
-    """Return a few round numbers between two ends, with their text."""
-    power = 10.0 ** math.floor(math.log10((stop - start) / _MOST_TICKS))
-    for step in (power, 2.0 * power, 5.0 * power, 10.0 * power):
-        first, last = math.ceil(start / step - 1e-9), math.floor(stop / step + 1e-9)
-        if last - first < _MOST_TICKS:
-            break
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [(n * step, f"{n * step:.{digits}f}") for n in range(first, last + 1)]
-
 
 INTERVAL = (0.025, 0.975)
 ALL_LABELS = "all of these together"
+SHOWN_SAMPLES = (10, 25, 50, 100, 200)  # as in the paper's figure
 
 
 @dataclass(frozen=True)
@@ -177,15 +86,22 @@ def label_volumes(data: ReportData) -> list[LabelVolume]:
     return rows
 
 
-WANTED = (10, 25, 50, 100, 200)  # as in the paper's figure
+def volume_histogram(volume: LabelVolume) -> Histogram | None:
+    """Return the histogram of a label's sampled volumes, None where there are no samples.
+
+    The axis holds every sample and the label map's own volume, which is marked.
+    """
+    if not len(volume.samples_ml):
+        return None
+    return histogram(volume.samples_ml, volume.interval_ml, volume.median_ml, volume.mpm_ml)
 
 
 def shown_snapshots(snapshots: tuple[Snapshot, ...]) -> tuple[Snapshot, ...]:
     """Return at most five snapshots: those nearest to the paper's numbers, and the last one."""
-    if len(snapshots) <= len(WANTED):
+    if len(snapshots) <= len(SHOWN_SAMPLES):
         return snapshots
     last = snapshots[-1].samples
-    wanted = [*(number for number in WANTED[:-1] if number < last), last]
+    wanted = [*(number for number in SHOWN_SAMPLES[:-1] if number < last), last]
     nearest = {min(snapshots, key=lambda s: abs(s.samples - n)).samples for n in wanted}
     return tuple(snapshot for snapshot in snapshots if snapshot.samples in nearest)
 
@@ -205,3 +121,21 @@ def changes_bits(data: ReportData) -> list[tuple[int, float]]:
         (each.samples, float(np.abs(each.entropy[disagreeing] - settled).mean(dtype=np.float64)))
         for each in data.snapshots
     ]
+
+
+def settling_curve(points: Sequence[tuple[int, float]]) -> LineChart:
+    """Return (samples, bits) as a curve, samples on a logarithmic axis."""
+    first, last = math.log(points[0][0]), math.log(points[-1][0])
+    top = max(bits for _, bits in points) or 1.0
+    ceiling = 1.08 * top
+
+    def across(samples: int) -> float:
+        return 100.0 * (math.log(samples) - first) / ((last - first) or 1.0)
+
+    line = [(across(samples), 100.0 * bits / ceiling) for samples, bits in points]
+    return LineChart(
+        [ChartLine(line, dots=True)],
+        [Tick(across(samples), str(samples)) for samples, _ in points],
+        [Tick(100.0 * value / ceiling, text) for value, text in round_ticks(0.0, top)],
+        "samples",
+    )

@@ -9,6 +9,13 @@ from typing import Any
 NOTHING = "–"
 
 
+def number(value: float) -> str:
+    """Return a value with three digits behind the point, or one where it is large."""
+    if math.isnan(value):
+        return NOTHING
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
 def ml(value: float) -> str:
     """Return a volume with as many digits as it deserves, without its unit."""
     if math.isnan(value):

@@ -1,4 +1,7 @@
-"""One number a row: case, method, region, domain, metric, value, and what it was held against."""
+"""Measured values, one a row, and their mean and spread over the cases of a cohort.
+
+A standard deviation over cases, samples or raters divides by n − 1, here and in all other modules.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ ALL = "all labels"
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measured value; NaN where the measure is not defined for this case."""
 
     case: str
@@ -27,7 +30,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Summary:
+class MetricSummary:
     """A metric over the cases of a cohort."""
 
     method: str
@@ -36,7 +39,7 @@ class Summary:
     metric: str
     mean: float
     sd: float
-    """With n − 1; NaN for one case."""
+    """The standard deviation, which divides by n − 1; NaN for one case."""
     median: float
     cases: int
     undefined: int
@@ -44,7 +47,7 @@ class Summary:
     against: str = "truth"
 
 
-def summarise(rows: Iterable[Row]) -> list[Summary]:
+def summarise(rows: Iterable[Measurement]) -> list[MetricSummary]:
     """Return mean, sd and median of every metric over cases, in the order they first appear."""
     groups: dict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
     for row in rows:
@@ -55,7 +58,7 @@ def summarise(rows: Iterable[Row]) -> list[Summary]:
         defined = array[np.isfinite(array)]
         n = len(defined)
         summaries.append(
-            Summary(
+            MetricSummary(
                 method,
                 region,
                 domain,

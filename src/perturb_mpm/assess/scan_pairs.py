@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from perturb_mpm.assess.scans import Biomarkers
-from perturb_mpm.assess.sources import read_lines
+from perturb_mpm import checks
+from perturb_mpm.assess.scans import PAPER_RULE, Biomarkers
 from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ConformalWidening,
@@ -21,8 +22,7 @@ from perturb_mpm.biomarkers import (
     coverage,
     crps,
 )
-from perturb_mpm.files import Source
-from perturb_mpm.storage import write_json
+from perturb_mpm.files import InputError, Source, read_table
 
 COLUMNS = (
     "case",
@@ -38,11 +38,12 @@ COLUMNS = (
     "samples_before",
     "samples_after",
 )
+LARGEST_WIDENING_LOG = 100.0  # e to this is more than any volume
 Line = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Pair:
+class ScanPair:
     """The files of one patient before and after surgery."""
 
     case: str
@@ -52,27 +53,17 @@ class Pair:
     truth_after: Path | None = None
 
 
-def read_pairs(path: Path) -> list[Pair]:
+def read_pairs(path: Path) -> list[ScanPair]:
     """Read the columns case, before, after and, where volumes are known, truth_before and after."""
-    source = Source("--table", path)
     known = ("truth_before", "truth_after")
-    lines = read_lines(source, required=("case", "before", "after"), known=known)
+    required = ("case", "before", "after")
     pairs = []
-    for number, line in enumerate(lines, start=2):
-        paths = {name: path.parent / text for name, text in line.items() if text and name != "case"}
-        if not line["case"] or not {"before", "after"} <= set(paths):
-            raise source.error(
-                f"line {number} must name a case, its scan before and its scan after"
-            )
-        if ("truth_before" in paths) != ("truth_after" in paths):
-            raise source.error(f"line {number} must name both truths or none")
-        pairs.append(
-            Pair(
-                line["case"], paths["before"], paths["after"], *(paths.get(name) for name in known)
-            )
-        )
-    if len({pair.case for pair in pairs}) < len(pairs):
-        raise source.error("must name every case once")
+    for row in read_table(Source("table", path), required, known, unique="case"):
+        before, after = row.path("before"), row.path("after")
+        truths = tuple(row.path(name) for name in known)
+        if before is None or after is None or (truths[0] is None) != (truths[1] is None):
+            raise row.error("must name both truths or none")
+        pairs.append(ScanPair(row.fields["case"], before, after, *truths))
     return pairs
 
 
@@ -80,8 +71,6 @@ def lines_of(
     case: str, found: Biomarkers, calibration: ResectionCalibration | None = None
 ) -> list[Line]:
     """Return the rows of one patient: original, corrected, sampled and calibrated."""
-    from perturb_mpm.assess.scans import PAPER_RULE
-
     lines: list[Line] = [
         _line(case, "original", found.before_ml, found.residual_ml, extent=(found.extent,))
     ]
@@ -146,6 +135,10 @@ class ResectionCalibration:
     """How far samples can be believed, measured on cases whose volumes are known."""
 
     perturbation: str
+    law: Mapping[str, Any]
+    """What the samples came from, as ``law_of`` gives it: other samples are another matter."""
+    classes: Sequence[str]
+    noise_floor_ml: float
     cases: int
     residual_coverage: float
     """The share of cases whose true residual volume lies in the 95 % sample interval."""
@@ -168,6 +161,26 @@ class ResectionCalibration:
             self.widening_log, self.widening_offset_ml, self.confidence, self.cases
         )
 
+    def require_same_law(
+        self,
+        case: str,
+        found: Biomarkers,
+        classes: Sequence[ResectionClass],
+        noise_floor_ml: float,
+    ) -> None:
+        """Refuse a patient whose samples or classes are others than those of the calibration."""
+        if found.sampled is not None and any(law != self.law for law in found.laws):
+            raise InputError(
+                f"`calibration` rests on {self.perturbation}, but {case} was sampled with "
+                f"{found.perturbation}"
+            )
+        names = [each.name for each in classes]
+        if names != list(self.classes) or noise_floor_ml != self.noise_floor_ml:
+            raise InputError(
+                f"`calibration` rests on the classes {', '.join(self.classes)} and a noise floor "
+                f"of {self.noise_floor_ml:g} ml, got {', '.join(names)} and {noise_floor_ml:g} ml"
+            )
+
 
 def calibrate(
     found: Sequence[Biomarkers],
@@ -185,9 +198,13 @@ def calibrate(
     sampled = [each.sampled for each in found if each.sampled is not None]
     if len(sampled) < len(found):
         raise ValueError("found must have samples in every case: label maps alone have none")
-    kinds = {each.perturbation for each in found}
-    if len(kinds) > 1:
-        raise ValueError(f"found must rest on one perturbation, got {len(kinds)}")
+    law = found[0].laws[1]
+    if any(each != law for one in found for each in one.laws):
+        words = dict.fromkeys(str(each.perturbation) for each in found)
+        raise InputError(
+            "a calibration must rest on scans that are all sampled with one perturbation, "
+            f"got {'; '.join(words)}"
+        )
     lower = [each.residual_ml.lower for each in sampled]
     upper = [each.residual_ml.upper for each in sampled]
     widening = conformal_widening(lower, upper, true_after_ml)
@@ -196,6 +213,9 @@ def calibrate(
     truth = np.eye(len(classes))[true_class]
     return ResectionCalibration(
         perturbation=found[0].perturbation or "none",
+        law=law or {},
+        classes=[each.name for each in classes],
+        noise_floor_ml=noise_floor_ml,
         cases=len(found),
         residual_coverage=coverage(lower, upper, true_after_ml),
         residual_crps_ml=float(
@@ -208,18 +228,27 @@ def calibrate(
     )
 
 
-def write_calibration(path: Path, calibration: ResectionCalibration) -> None:
-    """Write a calibration as JSON."""
-    write_json(path, asdict(calibration))
-
-
 def read_calibration(path: Path) -> ResectionCalibration:
-    """Read what ``write_calibration`` wrote."""
-    source = Source("--calibration", path)
+    """Read a calibration that ``write_biomarkers`` wrote."""
+    source = Source("calibration", path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return ResectionCalibration(**content)
+        calibration = ResectionCalibration(**json.loads(path.read_text(encoding="utf-8")))
+        _check_numbers(calibration)
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise source.error(f"is no calibration of perturb-mpm biomarkers ({error})") from error
+    return calibration
+
+
+def _check_numbers(calibration: ResectionCalibration) -> None:
+    checks.instance(calibration.perturbation, "perturbation", str)
+    checks.instance(calibration.law, "law", dict)
+    checks.instance(calibration.classes, "classes", list)
+    checks.integer(calibration.cases, "cases", minimum=1)
+    for name in ("residual_coverage", "class_brier", "true_class_probability", "noise_floor_ml"):
+        checks.number(getattr(calibration, name), name, minimum=0)
+    checks.number(calibration.widening_offset_ml, "widening_offset_ml", positive=True)
+    checks.number(calibration.confidence, "confidence", positive=True, below=1)
+    if calibration.widening_log is not None:
+        checks.number(calibration.widening_log, "widening_log", below=LARGEST_WIDENING_LOG)

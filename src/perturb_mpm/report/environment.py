@@ -1,0 +1,42 @@
+"""The one Jinja2 environment of all pages: text is escaped, and a missing value is an error."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from perturb_mpm.report import words
+from perturb_mpm.report.planes import in_words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from perturb_mpm.report.places import UncertainRegion
+
+
+@cache
+def page_environment(package: str | None = None) -> Environment:
+    """Return the environment of the report's templates, and of those of another package."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    packages = ["perturb_mpm.report", *([package] if package else [])]
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(each) for each in packages]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ml": words.ml,
+        "percent": words.percent,
+        "number": words.number,
+        "centre": _centre,
+    }
+    environment.globals |= {"interval_ml": words.interval_ml}
+    return environment
+
+
+def _centre(region: UncertainRegion) -> str:
+    """Return where a region is by the patient's sides, in mm."""
+    return " · ".join(in_words(axis, mm) for axis, mm in enumerate(region.centre_mm))
