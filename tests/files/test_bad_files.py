@@ -538,3 +538,15 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_bad_names_of_labels(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LabelScheme((0, 1, 2), names)
+
+
+def test_one_argument_may_name_images_and_mask(tmp_path: Path) -> None:
+    """`train` and `tune` take a folder of cases, and have no argument for single images."""
+    (good,) = two_images(tmp_path)[:1]
+    maps = write(tmp_path / "p.nii", probabilities())
+    for wrong in ({"images": tmp_path / "gone.nii"}, {"mask": tmp_path / "gone.nii"}):
+        arguments = {"images": good, "named_by": "data", **wrong}
+        with pytest.raises(InputError, match=r"^`data` .*gone.nii: there is no such file"):
+            read_images(**arguments)
+        with pytest.raises(InputError, match=r"^`data` .*gone.nii: there is no such file"):
+            read_case(probabilities=maps, **arguments)

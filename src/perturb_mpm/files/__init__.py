@@ -7,7 +7,7 @@ with a file is an ``InputError`` of one line.
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
-from perturb_mpm.files.geometry import Geometry, geometry_from_affine, grid_difference
+from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
     SCHEMES,
@@ -21,13 +21,6 @@ from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid, save
 from perturb_mpm.files.nnunet import read_dataset
 from perturb_mpm.files.source import InputError, Source, open_source
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
-
-FILES, check_series, difference, opened = (
-    DICOM_FILES,
-    check_dicom_series,
-    grid_difference,
-    open_source,
-)
 
 __all__ = [
     # One patient, and what it is made of.
@@ -43,7 +36,6 @@ __all__ = [
     "read_label_map",
     "Geometry",
     "geometry_from_affine",
-    "grid_difference",
     "read_dataset",
     # One file, and what is wrong with it.
     "Source",

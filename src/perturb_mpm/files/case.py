@@ -97,6 +97,7 @@ def read_case(
     reference: AnyPath | None = None,
     mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
+    named_by: str | None = None,
 ) -> Case:
     """Read images and probabilities on one grid; raise ``InputError`` in one line where they fail.
 
@@ -122,19 +123,23 @@ def read_case(
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
         Short names of the images; else from their files' names.
+    named_by
+        The argument that errors name where one has named images and mask, such as ``data``.
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
     maps_paths = all_paths(probabilities)
     named = [Source("probabilities", path) for path in maps_paths]
-    for argument, path in (("mask", mask), ("reference", reference)):
+    for argument, path in ((named_by or "mask", mask), ("reference", reference)):
         named += [Source(argument, Path(path))] if path else []
     require_readable(named)
 
     digests = Digests()
     dataset = _find_dataset(maps_paths, dataset_json, digests)
     channels = dataset.channels if dataset else None
-    volumes = read_image_volumes(images, digests, image_names=image_names, channels=channels)
+    volumes = read_image_volumes(
+        images, digests, image_names=image_names, channels=channels, named_by=named_by
+    )
     first = next(iter(volumes.values()))
     maps: Volume | ScoreMaps
     if kind == "labels":
@@ -147,7 +152,7 @@ def read_case(
     else:
         found = _from_score_maps(maps, kind, labels, dataset)
 
-    inside, origin = find_mask(volumes, mask, digests)
+    inside, origin = find_mask(volumes, mask, digests, named_by)
     warnings = [*found.warnings, *geometry_warnings(first.geometry)]
     if found.empty is not None and found.empty.any():
         inside, origin = _without_empty(inside, origin, found.empty, maps.source)

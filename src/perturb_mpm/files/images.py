@@ -45,7 +45,7 @@ def read_images(
     *,
     mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
-    argument: str = "images",
+    named_by: str | None = None,
 ) -> ImageSet:
     """Read images on one grid and their mask; raise ``InputError`` in one line where they fail.
 
@@ -57,13 +57,13 @@ def read_images(
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
         Short names of the images; else from their files' names.
-    argument
-        What errors call the images.
+    named_by
+        The argument that errors name where one has named images and mask, such as ``data``.
     """
     digests = Digests()
-    volumes = read_image_volumes(images, digests, image_names=image_names, argument=argument)
+    volumes = read_image_volumes(images, digests, image_names=image_names, named_by=named_by)
     geometry = next(iter(volumes.values())).geometry
-    inside, origin = find_mask(volumes, mask, digests)
+    inside, origin = find_mask(volumes, mask, digests, named_by)
     found, warnings = clean_images(volumes, inside)
     return ImageSet(
         found, inside, origin, geometry, digests.named(), (*geometry_warnings(geometry), *warnings)
@@ -76,9 +76,10 @@ def read_image_volumes(
     *,
     image_names: Sequence[str] | None = None,
     channels: dict[int, str] | None = None,
-    argument: str = "images",
+    named_by: str | None = None,
 ) -> dict[str, Volume]:
     """Read images by name, and check that they are 3-D and lie on the grid of the first."""
+    argument = named_by or "images"
     paths = all_paths(images)
     sources = [Source(argument, path) for path in paths]
     if not sources:
@@ -95,7 +96,10 @@ def read_image_volumes(
 
 
 def find_mask(
-    images: Mapping[str, Volume], path: AnyPath | None, digests: Digests
+    images: Mapping[str, Volume],
+    path: AnyPath | None,
+    digests: Digests,
+    named_by: str | None = None,
 ) -> tuple[NDArray[np.bool_], str]:
     """Return the voxels (X, Y, Z) that count and where that is from: the file, or the images."""
     first = next(iter(images.values()))
@@ -106,7 +110,7 @@ def find_mask(
                 "must not be 0 everywhere in all images; name the voxels that count by `mask`"
             )
         return mask, origin
-    volume = read_volume_3d(Source("mask", Path(path)), digests)
+    volume = read_volume_3d(Source(named_by or "mask", Path(path)), digests)
     require_same_grid(volume.source, volume.geometry, first.source, first.geometry)
     mask = np.require(np.nan_to_num(volume.voxels) != 0, requirements=["C"])
     if not mask.any():

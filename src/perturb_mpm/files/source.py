@@ -28,8 +28,7 @@ class Source:
     path: Path
 
     def __str__(self) -> str:
-        name = self.argument.lstrip("-").replace("-", "_")
-        return f"`{name}` {self.path}"
+        return f"`{self.argument}` {self.path}"
 
     def error(self, words: str) -> InputError:
         """Return the error about this file, in one line."""
