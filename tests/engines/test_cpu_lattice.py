@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu import lattice as lattices
 from perturb_mpm.engines.cpu.chain import Filter, factorize, slice_rows
-from perturb_mpm.engines.cpu.lattice import Blur, build
-from perturb_mpm.engines.cpu.solver import BLURS
+from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.lattice import BLURS, Blur, keys
 
 THREADS = Threads(2)
 
@@ -86,8 +85,9 @@ def test_many_channels_fall_back_to_hashed_keys_with_the_same_filter(
 ) -> None:
     features = cloud(300, 6, 0.5)
     exact_keys = matrix(features, BLURS["calibrated"])
-    monkeypatch.setattr(lattices, "MARGIN", 2**12)  # a box that does not fit into 62 bits
-    code = lattices._key_code(features, np.ones(6, dtype=np.float32))
+    monkeypatch.setattr(keys, "MARGIN", 2**12)  # a box that does not fit into 62 bits
+    bounds = features.min(axis=0).astype(float), features.max(axis=0).astype(float)
+    code = keys.key_code(*bounds, np.ones((1, 6), dtype=np.float32))
     assert code.sizes is None
     np.testing.assert_allclose(matrix(features, BLURS["calibrated"]), exact_keys, atol=1e-6)
 

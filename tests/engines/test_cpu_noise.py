@@ -14,10 +14,10 @@ import numba
 from helpers.philox import PUBLISHED, words
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu import perturber as kernels
-from perturb_mpm.engines.cpu.order import morton_order
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.cpu.transfer_kernels import load_problem
+from perturb_mpm.engines.cpu.transfer import load_problem
+from perturb_mpm.engines.lattice import morton_order
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.noise.fields import Field
 from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -18,13 +19,13 @@ import perturb_mpm as pm
 from helpers.interpreter import need_gpu_or_interpreter
 from helpers.problems import four_axes, masked_volume, matrix_for_one_kernel, smooth_problem
 from perturb_mpm.engines import gpu, prepare
-from perturb_mpm.engines.cpu.solver import BLURS
 from perturb_mpm.engines.gpu import device as devices
-from perturb_mpm.engines.gpu import lattice as keys
 from perturb_mpm.engines.gpu import memory as plan
 from perturb_mpm.engines.gpu.chain import factorize
 from perturb_mpm.engines.gpu.features import features_of, morton_order
 from perturb_mpm.engines.gpu.lattice import build
+from perturb_mpm.engines.lattice import BLURS, keys
+from perturb_mpm.engines.lattice import morton_order as order_in_numpy
 from perturb_mpm.noise.fields import Field
 from perturb_mpm.noise.perturbation import Perturbation
 
@@ -115,13 +116,41 @@ def test_sampling_counts_what_the_solver_votes() -> None:
     assert whole.parameters["engine"] == "gpu"
 
 
-def test_features_and_order_are_those_of_the_cpu_engine() -> None:
-    from perturb_mpm.engines.cpu.order import morton_order as cpu_order
+def test_more_votes_than_a_byte_holds_are_counted() -> None:
+    """A batch of 256 problems counts in more than 8 bits."""
+    unary = np.random.default_rng(0).random((2, 3, 4))
+    crf = pm.DenseCRF(unary=unary, kernels=[pm.SpatialKernel(sigma=1.0, weight=1.0)])
+    options = {"seed": 1, "iterations": 1, "accuracy": "plain"}
+    gpu_s, cpu_s = (pm.sample(crf, 256, engine=engine, **options) for engine in ("gpu", "cpu"))
+    assert (gpu_s.counts.sum(axis=0) == 256).all()
+    # A sample may fall on either side of a tie.
+    np.testing.assert_allclose(gpu_s.counts, cpu_s.counts.astype(int), rtol=0, atol=1)
 
+
+def test_the_gpu_engine_does_without_numba() -> None:
+    """It takes seconds to import, and compiles nothing here."""
+    program = """
+import importlib, pkgutil, sys
+import numpy as np
+import perturb_mpm as pm
+from perturb_mpm.engines import gpu, prepare
+for module in pkgutil.iter_modules(gpu.__path__, gpu.__name__ + "."):
+    importlib.import_module(module.name)
+crf = pm.DenseCRF(unary=np.zeros((2, 3, 4)), kernels=[pm.SpatialKernel(sigma=1.0, weight=1.0)])
+prepare(crf, "gpu", "plain")
+print(sorted(name for name in sys.modules if name == "numba" or ".engines.cpu" in name))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_features_and_order_are_those_of_the_cpu_engine() -> None:
     crf = masked_volume()
     index = torch.from_numpy(np.array(crf.grid.index))
     order = morton_order(crf.grid, index)
-    np.testing.assert_array_equal(order.numpy(), cpu_order(crf.grid))
+    np.testing.assert_array_equal(order.numpy(), order_in_numpy(crf.grid))
     for term in crf.terms:
         ours = features_of(term, order, index[order]).numpy()
         np.testing.assert_allclose(ours, term.features()[order.numpy()], rtol=0, atol=1e-12)

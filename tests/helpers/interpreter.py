@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 
-def need_gpu_or_interpreter() -> None:
-    """Skip where the GPU engine cannot run at all; mend Triton's interpreter where it stands in."""
+def need_gpu_or_interpreter() -> Any:
+    """Return the device that the GPU engine runs on, or skip where it cannot run at all.
+
+    Where there is no GPU, Triton's interpreter stands in, mended, and the device is the CPU.
+    """
     torch = pytest.importorskip("torch", reason="engine gpu needs torch")
     pytest.importorskip("triton", reason="engine gpu needs triton")
     if torch.cuda.is_available():
-        return
+        return torch.device("cuda", torch.cuda.current_device())
     if os.environ.get("TRITON_INTERPRET") != "1":
         reason = "engine gpu needs a GPU, or TRITON_INTERPRET=1 before triton is imported"
         pytest.skip(reason, allow_module_level=True)
     _mend_interpreter()
+    return torch.device("cpu")
 
 
 @functools.cache

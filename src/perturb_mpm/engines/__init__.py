@@ -7,31 +7,45 @@ from typing import TYPE_CHECKING
 from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
-from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Solver, Update, change_between
-from perturb_mpm.engines.reference import kernel_matrix
+from perturb_mpm.engines.protocol import (
+    FRACTION_BITS,
+    Accuracy,
+    Change,
+    Problems,
+    Solver,
+    Update,
+    change_between,
+    count_votes,
+    fixed_point,
+)
+from perturb_mpm.engines.reference import kernel_matrix, softmax
 
 if TYPE_CHECKING:
     from perturb_mpm.model import DenseCRF
 
 __all__ = [
     "Accuracy",
+    "available_bytes",
+    "Change",
+    "change_between",
+    "check_convergent",
     "Compute",
+    "convergent_marginals",
+    "count_votes",
     "Engine",
+    "fixed_point",
+    "FRACTION_BITS",
+    "give_back",
+    "kernel_matrix",
     "MOST_ITERATIONS",
-    "Solver",
     "prepare",
     "prepare_with",
-    "check_convergent",
-    "convergent_marginals",
-    "available_bytes",
-    "give_back",
-    "resolve_budget",
-    "require",
-    "Change",
     "Problems",
+    "require",
+    "resolve_budget",
+    "softmax",
+    "Solver",
     "Update",
-    "change_between",
-    "kernel_matrix",
 ]
 
 

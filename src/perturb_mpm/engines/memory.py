@@ -12,6 +12,7 @@ from perturb_mpm import checks
 
 SHARE_OF_FREE = 0.6
 UNKNOWN_MACHINE = 4 * 10**9
+REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
@@ -33,6 +34,12 @@ def require(needed: int, budget: int, what: str, remedy: str) -> None:
         raise MemoryError(
             f"{what} needs {gigabytes(needed)}, memory allows {gigabytes(budget)}: {remedy}"
         )
+
+
+def require_batch(needed: int, budget: int, problems: int, what: str) -> None:
+    """Raise MemoryError where a batch of so many problems needs more bytes than the budget."""
+    smaller = "use a smaller batch, " + REMEDY.removeprefix("use ")
+    require(needed, budget, f"batch {problems} of {what}", smaller if problems > 1 else REMEDY)
 
 
 def gigabytes(size: int) -> str:

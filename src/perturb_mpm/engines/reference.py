@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.memory import require
-from perturb_mpm.engines.protocol import Change, Problems, Update, change_between
+from perturb_mpm.engines.protocol import (
+    Change,
+    Problems,
+    Update,
+    change_between,
+    count_votes,
+    fixed_point,
+)
 from perturb_mpm.noise import Perturbation
-from perturb_mpm.posterior import count_votes, fixed_point
 
 if TYPE_CHECKING:
     from perturb_mpm.model import DenseCRF, PairwiseTerm
@@ -159,8 +165,8 @@ def kernel_matrix(term: PairwiseTerm) -> NDArray[np.float64]:
     return kernel
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return exp(logits) of (B, L, N), normalised over the labels."""
-    q: NDArray[np.float64] = np.exp(logits - logits.max(axis=1, keepdims=True))
-    q /= q.sum(axis=1, keepdims=True)
+def softmax(logits: NDArray[Any], axis: int = 1) -> NDArray[Any]:
+    """Return exp(logits), normalised over the labels: axis 1 of (B, L, N) and of (N, L)."""
+    q: NDArray[Any] = np.exp(logits - logits.max(axis=axis, keepdims=True))
+    q /= q.sum(axis=axis, keepdims=True)
     return q

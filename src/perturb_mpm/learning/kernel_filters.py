@@ -1,19 +1,20 @@
 """A kernel as learning needs it: K̂·X and K̂ᵀ·X for any signed X, and what its bandwidths change.
 
 K̂ = diag(after) K diag(before) is the normalised kernel of an engine. ``DenseFilter`` keeps all
-pairs in float64, for tiny problems; ``LatticeFilter`` runs the CPU engine's own lattice in float32,
+pairs in float64, for tiny problems; ``TwoWayLattice`` runs the CPU engine's own lattice in float32,
 forwards and, stage by stage transposed, backwards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines import Accuracy
+from perturb_mpm.engines.lattice import BLURS, published_gain
 from perturb_mpm.model import Normalization
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class DenseFilter:
         return product
 
 
-class LatticeFilter:
-    """The CPU engine's lattice. ``scale`` is its calibration, see ``calibrated_lattice_scale``."""
+class TwoWayLattice:
+    """The CPU engine's lattice. ``scale`` is its calibration, see ``FilterMaker.scale``."""
 
     def __init__(
         self,
@@ -79,16 +80,7 @@ class LatticeFilter:
         scale: float,
         threads: Threads,
     ) -> None:
-        from dataclasses import replace
-
-        from perturb_mpm.engines.cpu import (
-            BLURS,
-            build,
-            calibrated_gain,
-            factorize,
-            published_gain,
-            row_sums,
-        )
+        from perturb_mpm.engines.cpu import build, calibrated_gain, factorize, row_sums
 
         self._threads = threads
         lattice = build(features, replace(BLURS[accuracy], scale=scale), threads)
@@ -145,7 +137,7 @@ class FilterMaker:
         """
         if self.accuracy is None or self.accuracy == "plain" or self.threads is None:
             return 1.0
-        from perturb_mpm.engines.cpu import BLURS, calibrated_scale
+        from perturb_mpm.engines.cpu import calibrated_scale
 
         narrow = np.ascontiguousarray(features, dtype=np.float32)
         values = np.ascontiguousarray(marginals, dtype=np.float32)
@@ -158,7 +150,7 @@ class FilterMaker:
         if self.accuracy is None or self.threads is None:
             return DenseFilter(features, normalization)
         narrow = np.ascontiguousarray(features, dtype=np.float32)
-        return LatticeFilter(narrow, normalization, self.accuracy, scale, self.threads)
+        return TwoWayLattice(narrow, normalization, self.accuracy, scale, self.threads)
 
 
 def bandwidth_form(

@@ -14,12 +14,13 @@ from perturb_mpm import checks
 from perturb_mpm.engines import Accuracy, Engine
 from perturb_mpm.learning.kernel_filters import FilterMaker
 from perturb_mpm.learning.objectives import Objective, ObjectiveName, objective_of
-from perturb_mpm.learning.parameters import KernelChange, Layout, Parameters, Phase
+from perturb_mpm.learning.parameters import KernelChange, ParameterLayout, Parameters, Phase
 from perturb_mpm.learning.problem import Problem, make_problem, same_layout, true_labels
 from perturb_mpm.learning.reverse import backwards, forwards
 from perturb_mpm.model import EXACT_VOXELS, BilateralKernel, DenseCRF, Kernel, Sigma
 
-Progress = Callable[[str, int, float], object]
+Trace = Callable[[str, int, float], object]
+"""What is called with (phase, evaluations so far, objective) after each evaluation."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,17 @@ class Step:
 
 @dataclass(eq=False)
 class Search:
-    """The loss −objective + λ/2·|θ|² over labelled volumes, and the course of its minimisation."""
+    """The loss −objective + λ/2·|θ|² over labelled volumes, and the steps of its minimisation."""
 
     problems: Sequence[Problem]
     objective: Objective
     iterations: int
     strength: float  # λ
-    progress: Progress | None = None
-    trace: list[Step] = field(default_factory=list)
+    trace: Trace | None = None
+    evaluations: list[Step] = field(default_factory=list)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParameterLayout:
         """Where each parameter stands in θ."""
         return same_layout(self.problems)
 
@@ -92,26 +93,26 @@ class Search:
         """Return the loss and its gradient.
 
         The objective pools the volumes: its gradient in one needs the sums of all, so that every
-        volume's course is kept until they are known.
+        volume's iterations are kept until they are known.
         """
         layout = self.layout
         parameters = layout.unpack(theta)
-        courses = [forwards(problem, parameters, self.iterations) for problem in self.problems]
-        pairs = list(zip(self.problems, courses, strict=True))
-        last = [(problem, course.marginals[-1]) for problem, course in pairs]
+        unrolled = [forwards(problem, parameters, self.iterations) for problem in self.problems]
+        pairs = list(zip(self.problems, unrolled, strict=True))
+        last = [(problem, run.marginals[-1]) for problem, run in pairs]
         sums: NDArray[np.float64] = np.sum(
             [self.objective.sums(q, problem.truth) for problem, q in last], axis=0
         )
         value = self.objective.value(sums)
         gradient = np.zeros(layout.size)
-        for problem, course in pairs:
-            slope = self.objective.gradient(course.marginals[-1], problem.truth, sums)
-            found = backwards(problem, course, slope, bandwidths=phase == "bandwidths")
+        for problem, run in pairs:
+            slope = self.objective.gradient(run.marginals[-1], problem.truth, sums)
+            found = backwards(problem, run, slope, bandwidths=phase == "bandwidths")
             gradient += layout.pack(found)
         penalty = 0.5 * self.strength * float(theta @ theta)
-        self.trace.append(Step(phase, value, penalty))
-        if self.progress is not None:
-            self.progress(phase, len(self.trace), value)
+        self.evaluations.append(Step(phase, value, penalty))
+        if self.trace is not None:
+            self.trace(phase, len(self.evaluations), value)
         return penalty - value, self.strength * theta - gradient
 
 
@@ -176,7 +177,7 @@ def learn(
     engine: Engine = "auto",
     accuracy: Accuracy = "calibrated",
     threads: int | None = None,
-    progress: Progress | None = None,
+    trace: Trace | None = None,
 ) -> Learned:
     """Learn the parameters of a CRF from volumes whose labels are known.
 
@@ -210,7 +211,7 @@ def learn(
     engine, accuracy, threads
         "reference" keeps all pairs in float64; "cpu" filters by a lattice, see
         ``perturb_mpm.engines.prepare``; "auto" takes the first up to 4096 voxels.
-    progress
+    trace
         Called with (phase, evaluations so far, objective) after each evaluation.
     """
     volumes = _check_crfs(crfs)
@@ -241,7 +242,7 @@ def learn(
         phases=phases,
         steps=steps,
         strength=strength,
-        progress=progress,
+        trace=trace,
     )
 
 
@@ -253,11 +254,11 @@ def learn_from(
     phases: Sequence[Phase] = ALL_PHASES,
     steps: int = 15,
     strength: float = 1e-3,
-    progress: Progress | None = None,
+    trace: Trace | None = None,
 ) -> Learned:
     """Learn from volumes that are ready, as ``learn`` does: for several objectives on the same."""
     goal = objective_of(objective)
-    search = Search(problems, goal, iterations, strength, progress)
+    search = Search(problems, goal, iterations, strength, trace)
     layout = same_layout(problems)
     theta = np.zeros(layout.size)
     before = search.value(layout.unpack(theta))
@@ -270,7 +271,7 @@ def learn_from(
         iterations=iterations,
         objective_before=before,
         objective_after=search.value(parameters),
-        trace=tuple(search.trace),
+        trace=tuple(search.evaluations),
     )
 
 

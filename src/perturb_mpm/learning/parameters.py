@@ -85,7 +85,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Where each parameter of a CRF with L labels and these kernels stands in θ."""
 
     n_labels: int

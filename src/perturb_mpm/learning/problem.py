@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.engines import softmax
+from perturb_mpm.engines.lattice import morton_order
 from perturb_mpm.learning.kernel_filters import FilterMaker, KernelFilter
-from perturb_mpm.learning.parameters import KernelShape, Layout, Parameters
+from perturb_mpm.learning.parameters import KernelShape, ParameterLayout, Parameters
 from perturb_mpm.model import BilateralKernel, DenseCRF, FeatureKernel, Normalization, PairwiseTerm
 
 
@@ -68,9 +70,9 @@ class Problem:
         return int(self.energies.shape[1])
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParameterLayout:
         """Where its parameters stand in a vector."""
-        return Layout(self.n_labels, tuple(kernel.shape for kernel in self.kernels))
+        return ParameterLayout(self.n_labels, tuple(kernel.shape for kernel in self.kernels))
 
 
 def make_problem(
@@ -81,16 +83,13 @@ def make_problem(
     With ``crop_mm`` only the voxels within so many mm of foreground are in play, be it true or the
     most probable by the unaries; of a volume without any the whole is.
     """
-    from perturb_mpm.engines.cpu import morton_order
-
     x = true_labels(crf, truth)  # (N,)
     order = morton_order(crf.grid)
     if crop_mm is not None:
         order = order[_near_foreground(crf, x, crop_mm)[order]]
     dtype = np.float64 if maker.accuracy is None else np.float32
-    energies = np.ascontiguousarray(crf.energies.T[order], dtype=dtype)  # (N, L)
-    marginals = np.exp(energies.min(axis=1, keepdims=True) - energies)
-    marginals /= marginals.sum(axis=1, keepdims=True)
+    energies: NDArray[np.floating] = np.ascontiguousarray(crf.energies.T[order], dtype=dtype)
+    marginals = softmax(-energies)
     kernels = [_learned_kernel(term, order, maker, marginals) for term in crf.terms]
     return Problem(energies, x[order], kernels, maker, crf.self_term)
 
@@ -113,7 +112,7 @@ def feature_groups(term: PairwiseTerm) -> dict[str, slice]:
     return {"features" if isinstance(term.kernel, FeatureKernel) else "space": slice(None)}
 
 
-def same_layout(problems: Sequence[Problem]) -> Layout:
+def same_layout(problems: Sequence[Problem]) -> ParameterLayout:
     """Return the layout that all problems share."""
     layout = problems[0].layout
     for place, problem in enumerate(problems):

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines import softmax
 from perturb_mpm.learning.kernel_filters import NORMALIZER_SHARES, KernelFilter, bandwidth_form
 from perturb_mpm.learning.parameters import Gradient, Parameters
 from perturb_mpm.learning.problem import Problem
 
 
 @dataclass(eq=False)
-class Course:
+class UnrolledMeanField:
     """Every iteration's marginals and what the kernels made of them."""
 
     parameters: Parameters
@@ -29,7 +30,7 @@ class Course:
     matrices: list[NDArray[Any]]  # M of (L, L)
 
 
-def forwards(problem: Problem, parameters: Parameters, iterations: int) -> Course:
+def forwards(problem: Problem, parameters: Parameters, iterations: int) -> UnrolledMeanField:
     """Run so many mean-field iterations from softmax(−U')."""
     dtype = problem.energies.dtype
     filters = [
@@ -41,16 +42,16 @@ def forwards(problem: Problem, parameters: Parameters, iterations: int) -> Cours
         for place, kernel in enumerate(problem.kernels)
     ]
     unary = unary_energies(problem, parameters)
-    course = Course(parameters, [_softmax(-unary)], [], filters, matrices)
+    unrolled = UnrolledMeanField(parameters, [softmax(-unary)], [], filters, matrices)
     for _ in range(iterations):
-        q = course.marginals[-1]
+        q = unrolled.marginals[-1]
         filtered = [_coupled(problem, f, f.apply(q), q) for f in filters]
         energies = unary.copy()
         for values, matrix in zip(filtered, matrices, strict=True):
             energies += values @ matrix
-        course.filtered.append(filtered)
-        course.marginals.append(_softmax(-energies))
-    return course
+        unrolled.filtered.append(filtered)
+        unrolled.marginals.append(softmax(-energies))
+    return unrolled
 
 
 def unary_energies(problem: Problem, parameters: Parameters) -> NDArray[Any]:
@@ -62,7 +63,7 @@ def unary_energies(problem: Problem, parameters: Parameters) -> NDArray[Any]:
 
 def backwards(
     problem: Problem,
-    course: Course,
+    unrolled: UnrolledMeanField,
     by_marginals: NDArray[Any],
     *,
     bandwidths: bool = True,
@@ -73,29 +74,29 @@ def backwards(
     """
     by_unary = np.zeros_like(problem.energies)
     by_matrix = np.zeros((len(problem.kernels), problem.n_labels, problem.n_labels))
-    slopes = [_BandwidthSlopes(problem, m, course) for m in range(len(problem.kernels))]
-    for t in range(len(course.filtered), 0, -1):
-        b = _through_softmax(course.marginals[t], by_marginals)
+    slopes = [_BandwidthSlopes(problem, m, unrolled) for m in range(len(problem.kernels))]
+    for t in range(len(unrolled.filtered), 0, -1):
+        b = _through_softmax(unrolled.marginals[t], by_marginals)
         by_unary += b
-        before = course.marginals[t - 1]
+        before = unrolled.marginals[t - 1]
         by_marginals = np.zeros_like(b)
-        for m, (kernel, matrix) in enumerate(zip(course.filters, course.matrices, strict=True)):
-            by_matrix[m] += (b.T @ course.filtered[t - 1][m]).astype(np.float64)
+        for m, (kernel, matrix) in enumerate(zip(unrolled.filters, unrolled.matrices, strict=True)):
+            by_matrix[m] += (b.T @ unrolled.filtered[t - 1][m]).astype(np.float64)
             a = b @ matrix
             back = kernel.transposed(a)
             if bandwidths:
-                slopes[m].add(a, back, before, course.filtered[t - 1][m])
+                slopes[m].add(a, back, before, unrolled.filtered[t - 1][m])
             by_marginals += _coupled(problem, kernel, back, a)
-    by_unary += _through_softmax(course.marginals[0], by_marginals)
+    by_unary += _through_softmax(unrolled.marginals[0], by_marginals)
 
-    parameters = course.parameters
+    parameters = unrolled.parameters
     scaled = problem.energies / parameters.temperature
     weights = [kernel.weight for kernel in problem.kernels]
     factors = [change.weight_factor for change in parameters.kernels]
     return Gradient(
         log_temperature=-float(np.sum(by_unary * scaled, dtype=np.float64)),
         bias=-by_unary.sum(axis=0, dtype=np.float64),
-        log_weights=np.einsum("mkl,mkl->m", by_matrix, np.array(course.matrices, dtype=float))
+        log_weights=np.einsum("mkl,mkl->m", by_matrix, np.array(unrolled.matrices, dtype=float))
         if weights
         else np.zeros(0),
         compatibility=by_matrix * np.multiply(weights, factors).reshape(-1, 1, 1),
@@ -110,13 +111,13 @@ class _BandwidthSlopes:
     the diagonal are made of. What stands before dD is added up over iterations as ``_by_sums``.
     """
 
-    def __init__(self, problem: Problem, place: int, course: Course) -> None:
+    def __init__(self, problem: Problem, place: int, unrolled: UnrolledMeanField) -> None:
         kernel = problem.kernels[place]
-        factors = course.parameters.kernels[place].bandwidth_factors
-        self._filter = course.filters[place]
+        factors = unrolled.parameters.kernels[place].bandwidth_factors
+        self._filter = unrolled.filters[place]
         self._self_term = problem.self_term
         self._shares = NORMALIZER_SHARES[kernel.normalization]
-        dtype = course.marginals[0].dtype
+        dtype = unrolled.marginals[0].dtype
         scaled = kernel.scaled_features(factors).astype(dtype)
         self._groups = {name: scaled[:, columns] for name, columns in kernel.shape.groups.items()}
         self._slopes = dict.fromkeys(self._groups, 0.0)
@@ -156,12 +157,6 @@ class _BandwidthSlopes:
             + bandwidth_form(kernel, left.astype(dtype), right.astype(dtype), self._groups[name])
             for name, slope in self._slopes.items()
         }
-
-
-def _softmax(logits: NDArray[Any]) -> NDArray[Any]:
-    q: NDArray[Any] = np.exp(logits - logits.max(axis=1, keepdims=True))
-    q /= q.sum(axis=1, keepdims=True)
-    return q
 
 
 def _through_softmax(q: NDArray[Any], by_marginals: NDArray[Any]) -> NDArray[Any]:

@@ -1,17 +1,17 @@
 """Noise that is a pure function of seed, sample, voxel and label."""
 
-from perturb_mpm.noise.fields import SUPPORT, Axis, Field, node_lattices
+from perturb_mpm.noise.fields import SUPPORT, Field, NodeLattice, node_lattices
 from perturb_mpm.noise.gumbel import INDEX_BITS, SAMPLES, checked_seed, gumbel, key_words
 from perturb_mpm.noise.perturbation import Perturbation
 
 __all__ = [
-    "Axis",
     "checked_seed",
     "Field",
     "gumbel",
     "INDEX_BITS",
     "key_words",
     "node_lattices",
+    "NodeLattice",
     "Perturbation",
     "SAMPLES",
     "SUPPORT",

@@ -4,8 +4,8 @@ Independent noise at every voxel averages out over a region, so that sampled vol
 Fields make whole neighbourhoods err together: Ũ = U − γ − Σ_k a_k g_k.
 
 A field g has mean 0 and variance 1 at every voxel, and between two voxels at a distance of r mm the
-correlation exp(−r² / 2ℓ²): 0.61 at one length ℓ, 0.14 at two, 0.01 at three. ``field_nodes.py``
-says how it is made.
+correlation exp(−r² / 2ℓ²): 0.61 at one length ℓ, 0.14 at two, 0.01 at three. White noise on cells
+is smoothed to nodes, a few for each length, and the voxels interpolate between the nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NodeLattice:
     def __init__(self, length_mm: float, grid: Grid, n_labels: int) -> None:
         self._grid = grid
         self._n_labels = n_labels
-        self._fields: list[tuple[int, float, Collection[int] | None]] = []
+        self.members: list[tuple[int, float, Collection[int] | None]] = []
         self.axes = [
             axis_of(length_mm, spacing, int(along.min()), int(along.max()))
             for spacing, along in zip(grid.spacing, np.unravel_index(grid.index, grid.shape))
@@ -58,20 +58,20 @@ class NodeLattice:
         for k, axis in enumerate(self.axes):
             along = axis.first_cell + np.arange(axis.nodes + 2 * _REACH) + 2 * _REACH
             names = names[..., np.newaxis] | (along << (k * (INDEX_BITS // grid.ndim)))
-        self._cells = names  # (*cells)
+        self.cells = names  # (*cells): the index of each cell in the random numbers
 
     def add(self, stream: int, scale: float, labels: Collection[int] | None) -> None:
         """Add a field, drawn from a stream of random numbers, of these labels or of each."""
-        self._fields.append((stream, scale, labels))
+        self.members.append((stream, scale, labels))
 
     def draw(self, seed: int, sample: int, *, antithetic: bool) -> NDArray[np.float64]:
         """Return the sum over the fields of scale times field, on the nodes, (L, *nodes)."""
         drawn, sign = (sample & ~1, 1 - 2 * (sample & 1)) if antithetic else (sample, 1)
-        cells = np.zeros((self._n_labels, *self._cells.shape))
-        for stream, scale, labels in self._fields:
+        cells = np.zeros((self._n_labels, *self.cells.shape))
+        for stream, scale, labels in self.members:
             count = self._n_labels if labels is None else 1
-            words = bits(seed, np.array([drawn]), self._cells.ravel(), count + count % 2, stream)
-            white = sign * scale * normal(words[0])[:count].reshape(count, *self._cells.shape)
+            words = bits(seed, np.array([drawn]), self.cells.ravel(), count + count % 2, stream)
+            white = sign * scale * normal(words[0])[:count].reshape(count, *self.cells.shape)
             cells[slice(None) if labels is None else list(labels)] += white
         nodes = cells
         for k, axis in enumerate(self.axes):

@@ -19,11 +19,8 @@ from perturb_mpm.posterior.posterior import Estimator, MarginalKind, Posterior
 from perturb_mpm.posterior.precision import Precision, anytime_halfwidth, anytime_interval
 from perturb_mpm.posterior.uncertainty import CERTAIN, UNCERTAIN, UNDECIDED, entropy_of_marginals
 from perturb_mpm.posterior.votes import (
-    FRACTION_BITS,
     Tally,
     count_type,
-    count_votes,
-    fixed_point,
     plain,
 )
 
@@ -49,10 +46,7 @@ __all__ = [
     "UNDECIDED",
     "UNCERTAIN",
     "entropy_of_marginals",
-    "FRACTION_BITS",
     "Tally",
     "count_type",
-    "count_votes",
-    "fixed_point",
     "plain",
 ]

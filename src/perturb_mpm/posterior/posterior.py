@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.engines import FRACTION_BITS
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import file, merging, uncertainty
 from perturb_mpm.posterior import votes as parts
@@ -149,7 +150,7 @@ class Posterior:
         """The sum of the samples' conditional marginals in units of 2⁻³⁰, (L, *spatial)."""
         if self.voxel_conditional is None:
             return None
-        return self._image(self.voxel_conditional, self.samples << parts.FRACTION_BITS)
+        return self._image(self.voxel_conditional, self.samples << FRACTION_BITS)
 
     @property
     def mean_field(self) -> NDArray[np.float32] | None:

@@ -10,13 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.engines import FRACTION_BITS, count_votes
 from perturb_mpm.model import Grid
 
 T = TypeVar("T")
-
-# A conditional marginal is summed in units of 2⁻³⁰: off by at most 2⁻³¹ (5e-10) a sample, exact for
-# float32 above 1/128, inside int32 for one sample and inside int64 for 2³³ of them.
-FRACTION_BITS = 30
 
 SAMPLED = (
     "sample_index",
@@ -30,12 +27,6 @@ SAMPLED = (
 
 _MOST_IN_UINT16 = 65535
 _NORMALISED = 1e-3  # how far from 1 the sum of float32 marginals may be
-
-
-def fixed_point(p: NDArray[Any]) -> NDArray[np.int64]:
-    """Return marginals as whole numbers of 2⁻³⁰, whose sums do not depend on their order."""
-    units: NDArray[np.int64] = np.rint(p * float(1 << FRACTION_BITS)).astype(np.int64)
-    return units
 
 
 def count_type(samples: int) -> type[np.unsignedinteger[Any]]:
@@ -174,16 +165,6 @@ def _check_normalised(inside: NDArray[Any], name: str, one: int) -> None:
             f"{_NORMALISED:g} of it, got values from {inside.min()} and sums from "
             f"{total.min() * one:.6g} to {total.max() * one:.6g}"
         )
-
-
-def count_votes(labels: NDArray[np.uint8], counts: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Add label maps (B, N) to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
-    sizes = np.empty((len(labels), len(counts)), dtype=np.int64)
-    for l in range(len(counts)):
-        given = labels == l  # (B, N)
-        counts[l] += given.sum(axis=0, dtype=np.uint32)
-        sizes[:, l] = np.count_nonzero(given, axis=1)
-    return sizes
 
 
 class Tally:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perturb_mpm.engines.cpu.chain import Filter, Taps, factorize, published_gain, row_sums
+from perturb_mpm.engines.cpu.chain import Filter, Taps, factorize, row_sums
 from perturb_mpm.engines.cpu.compile import cache_folder, kernel
-from perturb_mpm.engines.cpu.lattice import Blur, build
-from perturb_mpm.engines.cpu.order import morton_order
+from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.row_kernels import combine
-from perturb_mpm.engines.cpu.scale import PART, ROWS, SCALES, calibrated_gain, calibrated_scale
-from perturb_mpm.engines.cpu.solver import BLURS
+from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.threads import Threads, default_threads
 
 if TYPE_CHECKING:
@@ -35,8 +33,6 @@ def prepare(
 
 
 __all__ = [
-    "Blur",
-    "BLURS",
     "build",
     "cache_folder",
     "calibrated_gain",
@@ -46,13 +42,8 @@ __all__ = [
     "factorize",
     "Filter",
     "kernel",
-    "morton_order",
-    "PART",
     "prepare",
-    "published_gain",
     "row_sums",
-    "ROWS",
-    "SCALES",
     "Taps",
     "Threads",
 ]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import require
+from perturb_mpm.engines.memory import REMEDY, require, require_batch
 from perturb_mpm.model import DenseCRF
 
 DEFAULT_BATCH = 32
-REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
+# Lanes of a tile: long enough for vector instructions, small enough for a core's own caches.
+LANES = 1024
 
 
 def require_for_build(crf: DenseCRF, features: int, budget: int, *, exact: bool) -> None:
@@ -37,17 +38,9 @@ def choose_batch(
     each = n * (labels * (2 * item + 4) + 1) + rows * labels * item
     fits = (budget - fixed) // each
     least = 1 if wanted is None else wanted
-    require(
-        fixed + least * each,
-        budget,
-        f"batch {least} of {crf.n_labels} labels on {n} voxels and {rows} lattice rows",
-        "use a smaller batch, " + REMEDY.removeprefix("use ") if least > 1 else REMEDY,
-    )
+    what = f"{crf.n_labels} labels on {n} voxels and {rows} lattice rows"
+    require_batch(fixed + least * each, budget, least, what)
     return int(wanted or min(DEFAULT_BATCH, fits))
-
-
-# Lanes of a tile: long enough for vector instructions, small enough for a core's own caches.
-LANES = 1024
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ With K̂ = diag(after) K diag(before) the normalised kernel, K̂Q is computed fr
 between 0 and 1 at every stage: each stage's rows are convex combinations of the previous stage's,
 because they are divided by the mass that K̂'s own chain carries there. So they can be kept in 16
 bits, and the labels of a voxel always sum to the row sum of K̂.
+
+The compiled kernels come first, then ``Filter``, the chain, and ``factorize``, which makes it.
 """
 
 from __future__ import annotations
@@ -15,10 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.compile import kernel
-from perturb_mpm.engines.cpu.lattice import Blur, Lattice
+from perturb_mpm.engines.cpu.lattice import Lattice
 from perturb_mpm.engines.cpu.row_kernels import combine
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.model import Normalization
+
+# Voxels of a splat block, whose values should fit into a core's own cache.
+SPLAT_BLOCK = 2048
+# A splat in two stages is worth it where a block's vertex has this many of its voxels on average.
+WORTH_A_STAGE = 8
 
 
 @kernel
@@ -146,12 +153,6 @@ def fill_taps(found, weights, mass, new_mass, pointers, columns, coefficients, s
                 columns[e] = u
                 coefficients[e] = weights[s] * mass[u] / new_mass[v]
                 e += 1
-
-
-# Voxels of a splat block, whose values should fit into a core's own cache.
-SPLAT_BLOCK = 2048
-# A splat in two stages is worth it where a block's vertex has this many of its voxels on average.
-WORTH_A_STAGE = 8
 
 
 @dataclass(frozen=True)
@@ -294,11 +295,6 @@ def _share(
     threads.run(splat_shares, splat.rows, *arguments)
 
 
-def published_gain(dimensions: int) -> float:
-    """Return the factor of the published filter."""
-    return 1 / (1 + 2.0**-dimensions)
-
-
 def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
     """Return K·1 of the raw lattice, (N,)."""
     splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
@@ -367,24 +363,11 @@ def _taps(
 
 
 def _own_response(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
-    """Return what a voxel gets back of its own value on a lattice without missing vertices, (N,).
-
-    Two vertices of a simplex lie m steps apart, each along another direction, and since all d+1
-    directions together lead back to where they started, as well m − (d+1) steps the other way.
-    """
-    d = lattice.dimensions
-    table = np.array([_response_at(m, d, lattice.blur) for m in range(d + 1)])
+    """Return what a voxel gets back of its own value on a lattice without holes, (N,)."""
+    table = lattice.blur.responses(lattice.dimensions)
     own = np.empty(len(lattice.weights))
     threads.run(own_response, len(own), lattice.weights, table, own)
     return own
-
-
-def _response_at(distance: int, d: int, blur: Blur) -> float:
-    reach = len(blur.taps) - 1
-    return sum(
-        blur.tap(turn + 1) ** distance * blur.tap(turn) ** (d + 1 - distance)
-        for turn in range(-reach - 1, reach + 1)
-    )
 
 
 def slice_rows(

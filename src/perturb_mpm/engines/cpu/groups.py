@@ -1,17 +1,12 @@
 """All kernels of a CRF side by side: the slices they end in and the compatibilities they share.
 
-Kernels with a Potts compatibility form one group, their weights multiplied into their slices; every
-other compatibility is a group of its own. With y the messages of a group (labels 1 … L−1, what
-label 0 has is left of the row sum R), the pairwise energy of label l against label 0's is
-
-    Σ_{l'≥1} A[l, l'] y_l' + c[l] R
-    c[l] = μ[l, 0] − μ[0, 0],   A[l, l'] = μ[l, l'] − μ[0, l'] − c[l]
+``engines/lattice/groups.py`` says which kernels share one; their weights are multiplied into their
+slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +14,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.exact import ExactFilter
+from perturb_mpm.engines.lattice import KernelGroup, against_first_label, groups_of
 from perturb_mpm.model import PairwiseTerm
 
 
@@ -41,15 +37,7 @@ class Compatibilities(NamedTuple):
     firsts: NDArray[np.float32]  # (G, L): label 0's row of μ
 
 
-@dataclass(frozen=True)
-class _Group:
-    members: list[int]  # the kernels
-    weights: list[float]  # what multiplies each
-    compatibility: NDArray[np.float64]  # (L, L)
-    is_potts: bool
-
-
-def group(
+def stack_slices(
     terms: Sequence[PairwiseTerm],
     filters: Sequence[Filter | ExactFilter],
     n_labels: int,
@@ -59,7 +47,7 @@ def group(
     self_term: bool,
 ) -> tuple[Slices, Compatibilities]:
     """Stack the slices of all kernels; values in rows are in units of 1/unit."""
-    groups = _groups(terms, n_labels)
+    groups = groups_of(terms, n_labels)
     starts = np.concatenate([[0], np.cumsum([f.rows for f in filters])]).astype(np.int32)
     entries = sum(f.columns.shape[1] for f in filters)
     slices = Slices(
@@ -81,29 +69,14 @@ def group(
             if not self_term:
                 slices.diagonals[g] += np.float32(weight) * f.diagonal
         slices.ends[g] = end
-    return slices, _reduced(groups, n_labels)
+    return slices, _reduced(groups)
 
 
-def _groups(terms: Sequence[PairwiseTerm], n_labels: int) -> list[_Group]:
-    potts = [(m, t.potts_weight) for m, t in enumerate(terms) if t.potts_weight is not None]
-    groups = [
-        _Group([m], [1.0], term.compatibility, is_potts=False)
-        for m, term in enumerate(terms)
-        if term.potts_weight is None
-    ]
-    if potts:
-        members, weights = [m for m, _ in potts], [w for _, w in potts]
-        groups.insert(0, _Group(members, weights, 1 - np.eye(n_labels), is_potts=True))
-    return groups
-
-
-def _reduced(groups: Sequence[_Group], n_labels: int) -> Compatibilities:
-    mu = np.array([g.compatibility for g in groups]).reshape(-1, n_labels, n_labels)  # (G, L, L)
-    offsets = mu[:, 1:, 0] - mu[:, :1, 0]
-    differences = mu[:, 1:, 1:] - mu[:, :1, 1:] - offsets[:, :, np.newaxis]
+def _reduced(groups: Sequence[KernelGroup]) -> Compatibilities:
+    matrices, offsets = against_first_label(groups)
     return Compatibilities(
-        np.array([g.is_potts for g in groups], dtype=np.bool_),
-        differences.astype(np.float32),
+        np.array([group.is_potts for group in groups], dtype=np.bool_),
+        matrices.astype(np.float32),
         offsets.astype(np.float32),
-        mu[:, 0].astype(np.float32),
+        np.array([group.compatibility[0] for group in groups]).astype(np.float32),
     )

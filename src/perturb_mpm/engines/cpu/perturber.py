@@ -1,8 +1,7 @@
-"""Fill the engine's tiles with perturbed energies."""
+"""Perturbed energies in the engine's tiles: Philox, Gumbel noise and fields, compiled."""
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.lattice import FieldTables
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import SUPPORT, Perturbation, key_words, node_lattices
+from perturb_mpm.noise import Perturbation, key_words, node_lattices
 
 ROUNDS = 10
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -139,7 +139,8 @@ def perturb(
 
     ``base`` (L, N) are the unaries and ``voxels`` (N,) the voxels' places in the whole image, both
     in the order of the mask; ``order`` (N,) is the engine's. ``samples`` (B,) and ``key`` (2,) are
-    uint64, ``fields`` is described in ``perturber.py`` and ``ceiling`` in ``load_problem``.
+    uint64, ``fields`` are the shape, node rows and tables of ``Perturber``, and ``ceiling`` is that
+    of ``load_problem``.
     """
     _, count, lanes = energies.shape
     problems = samples.size
@@ -194,16 +195,12 @@ def perturb(
                 energies[block, l, k] = narrowed(away, energies[block, l, k])
 
 
-MOST_AXES = 4
-
-
 class Perturber:
     """One perturbation of one set of unaries (L, N), in the order of the engine.
 
     Fields reach the kernel as their values on nodes, all samples side by side, and the kernel
-    interpolates: node rows (R, (L − 1)·B) of all fields one after the other, and for field f, axis
-    a and coordinate x the first row ``firsts[f, a, x]`` (rows of several axes add up), the weights
-    ``weights[f, a, x]`` of SUPPORT nodes, and the rows from one node to the next ``steps[f, a]``.
+    interpolates: node rows (R, (L − 1)·B) of all fields one after the other, which a voxel finds by
+    ``FieldTables``.
     """
 
     def __init__(
@@ -221,20 +218,18 @@ class Perturber:
         self._order = checks.read_only(order.view())
         self._threads = threads
         self._lattices = node_lattices(perturbation.fields, grid, len(unaries))
-        rows = [math.prod(lattice.shape) for lattice in self._lattices]
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-        self._shape = np.array((1,) * (MOST_AXES - grid.ndim) + grid.shape, dtype=np.int64)
-        self._tables = self._make_tables()
+        self._tables = FieldTables.of(self._lattices, grid)
 
     def nbytes(self, problems: int) -> int:
         """Return how much memory the fields of so many samples take."""
-        return int(self._starts[-1]) * (len(self._unaries) - 1) * problems * 4
+        return self._tables.nodes * (len(self._unaries) - 1) * problems * 4
 
     def fill(self, energies: NDArray[Any], samples: NDArray[np.int64], ceiling: np.float32) -> None:
         """Set the tiles ``energies`` (tiles, L − 1, T·B) to the perturbed unaries of B samples.
 
         The result is that of ``load_problem`` for each of them.
         """
+        tables = self._tables
         with announced():
             self._threads.run(
                 perturb,
@@ -247,18 +242,24 @@ class Perturber:
                 key_words(self.perturbation.seed).astype(np.uint64),
                 np.float32(self.perturbation.scale),
                 self.perturbation.antithetic,
-                (self._shape, self._nodes(samples), *self._tables),
+                (
+                    np.array(tables.shape, dtype=np.int64),
+                    self._nodes(samples),
+                    tables.firsts,
+                    tables.weights,
+                    tables.steps,
+                ),
                 ceiling,
             )
 
     def _nodes(self, samples: NDArray[np.int64]) -> NDArray[np.float32]:
         """Draw the fields on their nodes, each against label 0's, (R, (L − 1)·B)."""
         labels, problems = len(self._unaries) - 1, len(samples)
-        nodes = np.empty((int(self._starts[-1]), labels, problems), dtype=np.float32)
+        nodes = np.empty((self._tables.nodes, labels, problems), dtype=np.float32)
 
         def draw(b: int) -> None:
             seed, antithetic = self.perturbation.seed, self.perturbation.antithetic
-            for lattice, start in zip(self._lattices, self._starts):
+            for lattice, start in zip(self._lattices, self._tables.starts):
                 drawn = lattice.draw(seed, int(samples[b]), antithetic=antithetic)
                 against_first = (drawn[1:] - drawn[0]).reshape(labels, -1)
                 nodes[start : start + against_first.shape[1], :, b] = against_first.T
@@ -267,20 +268,3 @@ class Perturber:
             with ThreadPoolExecutor(self._threads.count) as pool:
                 list(pool.map(draw, range(problems)))
         return nodes.reshape(-1, labels * problems)
-
-    def _make_tables(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-        count, longest = len(self._lattices), int(self._shape.max())
-        firsts = np.zeros((count, MOST_AXES, longest), dtype=np.int64)
-        weights = np.zeros((count, MOST_AXES, longest, SUPPORT), dtype=np.float32)
-        steps = np.zeros((count, MOST_AXES), dtype=np.int64)
-        for f, lattice in enumerate(self._lattices):
-            padding = MOST_AXES - len(lattice.axes)
-            weights[f, :padding, 0, 0] = 1
-            firsts[f, 0, :] = self._starts[f]
-            for k, axis in enumerate(lattice.axes):
-                here = slice(axis.low, axis.low + len(axis.first))
-                step = math.prod(lattice.shape[k + 1 :])
-                firsts[f, padding + k, here] += step * axis.first
-                weights[f, padding + k, here] = axis.weights
-                steps[f, padding + k] = step
-        return firsts, weights, steps

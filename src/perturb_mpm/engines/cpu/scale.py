@@ -1,8 +1,6 @@
 """Choosing the lattice's scale and gain by comparing it with rows of the exact kernel.
 
-The lattice blurs a little more than the Gaussian it stands for. Features scaled by a few percent
-make up for it; how many depends on how densely the voxels fill the lattice. The scale is chosen on
-a compact part of the image, where trying several costs little: the part with most foreground.
+``engines/lattice/blur.py`` says why, and on which part of the image.
 """
 
 from __future__ import annotations
@@ -14,12 +12,14 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import factorize, row_sums, slice_rows
 from perturb_mpm.engines.cpu.exact import exact_rows
-from perturb_mpm.engines.cpu.lattice import Blur, Lattice, build
+from perturb_mpm.engines.cpu.lattice import Lattice, build
 from perturb_mpm.engines.cpu.threads import Threads
-
-SCALES = (1.0, 1.015, 1.03, 1.045, 1.06, 1.08)
-PART = 60_000
-ROWS = 128
+from perturb_mpm.engines.lattice import (
+    CALIBRATION_SCALES,
+    CALIBRATION_VOXELS,
+    Blur,
+    calibration_rows,
+)
 
 
 def calibrated_scale(
@@ -34,11 +34,11 @@ def calibrated_scale(
     """
     part = _part(1 - marginals[:, 0])
     features, values = features[part], np.ascontiguousarray(marginals[part])
-    queries = _queries(len(features), ROWS)
+    queries = calibration_rows(len(features))
     with_ones = np.concatenate([values, np.ones((len(values), 1), dtype=np.float32)], axis=1)
     exact = exact_rows(features, queries, with_ones, threads)
     wanted = exact[:, :-1] / exact[:, -1:]
-    candidates = [replace(blur, scale=scale) for scale in SCALES]
+    candidates = [replace(blur, scale=scale) for scale in CALIBRATION_SCALES]
     errors = [
         float(np.mean((_filtered(features, values, candidate, threads)[queries] - wanted) ** 2))
         for candidate in candidates
@@ -48,7 +48,7 @@ def calibrated_scale(
 
 def calibrated_gain(features: NDArray[np.float32], lattice: Lattice, threads: Threads) -> float:
     """Return the factor that makes the lattice's row sums those of the exact kernel on average."""
-    queries = _queries(len(features), ROWS)
+    queries = calibration_rows(len(features))
     ones = np.ones((len(features), 1), dtype=np.float32)
     exact = exact_rows(features, queries, ones, threads)
     return float(exact.sum() / row_sums(lattice, threads)[queries].sum())
@@ -56,14 +56,10 @@ def calibrated_gain(features: NDArray[np.float32], lattice: Lattice, threads: Th
 
 def _part(foreground: NDArray[np.float32]) -> slice:
     """Return the run of voxels, consecutive in the engine's order, with most foreground."""
-    size = min(PART, len(foreground))
+    size = min(CALIBRATION_VOXELS, len(foreground))
     sums = np.concatenate([[0.0], np.cumsum(foreground, dtype=np.float64)])
     start = int(np.argmax(sums[size:] - sums[: len(sums) - size]))
     return slice(start, start + size)
-
-
-def _queries(count: int, rows: int) -> NDArray[np.int64]:
-    return np.random.default_rng(0).choice(count, size=min(rows, count), replace=False)
 
 
 def _filtered(

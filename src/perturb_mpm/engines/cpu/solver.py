@@ -8,37 +8,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import (
+from perturb_mpm.engines.convergent import convergent_marginals
+from perturb_mpm.engines.cpu import row_kernels as kernels
+from perturb_mpm.engines.cpu import transfer
+from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
+from perturb_mpm.engines.cpu.chain import Filter, factorize
+from perturb_mpm.engines.cpu.compile import announced
+from perturb_mpm.engines.cpu.exact import ExactFilter
+from perturb_mpm.engines.cpu.groups import stack_slices
+from perturb_mpm.engines.cpu.lattice import build
+from perturb_mpm.engines.cpu.perturber import Perturber
+from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
+from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.lattice import BLURS, energy_ceiling, morton_order, published_gain
+from perturb_mpm.engines.memory import give_back
+from perturb_mpm.engines.protocol import (
+    FRACTION_BITS,
     Accuracy,
     Change,
     Problems,
     Update,
     change_between,
-    convergent_marginals,
-    give_back,
 )
-from perturb_mpm.engines.cpu import row_kernels as kernels
-from perturb_mpm.engines.cpu import transfer_kernels as transfer
-from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
-from perturb_mpm.engines.cpu.chain import Filter, factorize, published_gain
-from perturb_mpm.engines.cpu.compile import announced
-from perturb_mpm.engines.cpu.exact import ExactFilter
-from perturb_mpm.engines.cpu.groups import group
-from perturb_mpm.engines.cpu.lattice import Blur, build
-from perturb_mpm.engines.cpu.order import morton_order
-from perturb_mpm.engines.cpu.perturber import Perturber
-from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
-from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.reference import softmax
 from perturb_mpm.model import DenseCRF, PairwiseTerm
 from perturb_mpm.noise import Perturbation
-from perturb_mpm.posterior import FRACTION_BITS
-
-LARGEST_HALF = 6e4
-BLURS = {
-    "plain": Blur(),
-    "calibrated": Blur(fused=2, dilation=3 / 8),
-    "accurate": Blur(taps=(1.5, 1.0, 0.25), dilation=1 / 8),
-}
 
 
 class CpuSolver:
@@ -70,7 +64,7 @@ class CpuSolver:
         self._order = morton_order(crf.grid)
         with announced():
             self._filters = [self._filter(term, budget) for term in crf.terms]
-            self._slices, self._compatibilities = group(
+            self._slices, self._compatibilities = stack_slices(
                 crf.terms,
                 self._filters,
                 crf.n_labels,
@@ -84,7 +78,7 @@ class CpuSolver:
         rows = [f.rows for f in self._filters]
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         self._most_rows = max(rows, default=0)
-        self._ceiling = np.float32(min(self._strongest_message() * 2 + 30, LARGEST_HALF))
+        self._ceiling = np.float32(energy_ceiling(self._strongest_message()))
         self.batch = choose_batch(
             crf,
             batch,
@@ -247,8 +241,7 @@ class CpuSolver:
 
     def _unary_marginals(self) -> NDArray[np.float32]:
         """Return softmax(−U), (N, L), in the engine's order."""
-        q = np.exp(self._crf.energies.min(axis=0) - self._crf.energies)  # (L, N)
-        q /= q.sum(axis=0)
+        q = softmax(-self._crf.energies, axis=0)  # (L, N)
         return q.T[self._order].astype(np.float32)
 
     def _strongest_message(self) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from perturb_mpm.engines.cpu import Blur
 from perturb_mpm.engines.gpu.combine_kernel import Sparse
 from perturb_mpm.engines.gpu.lattice import Lattice
 from perturb_mpm.model import Normalization
@@ -130,23 +129,10 @@ def _own_response(lattice: Lattice) -> torch.Tensor:
     d = lattice.dimensions
     w = lattice.weights.double()
     own = torch.zeros_like(w[:, 0])
-    for distance in range(d + 1):
-        response = _response_at(distance, d, lattice.blur) * (1 if distance == 0 else 2)
-        own += response * (w[:, : d + 1 - distance] * w[:, distance:]).sum(1)
+    for distance, response in enumerate(lattice.blur.responses(d).tolist()):
+        both_ways = response * (1 if distance == 0 else 2)
+        own += both_ways * (w[:, : d + 1 - distance] * w[:, distance:]).sum(1)
     return own
-
-
-def _response_at(distance: int, d: int, blur: Blur) -> float:
-    """Return what a vertex gets of another of its simplex, so many steps apart.
-
-    The steps lie along different directions, and since all d + 1 directions together lead back to
-    where they started, the vertices lie as well d + 1 − distance steps apart the other way.
-    """
-    reach = len(blur.taps) - 1
-    return sum(
-        blur.tap(turn + 1) ** distance * blur.tap(turn) ** (d + 1 - distance)
-        for turn in range(-reach - 1, reach + 1)
-    )
 
 
 def _taps(

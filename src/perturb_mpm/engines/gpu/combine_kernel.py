@@ -97,7 +97,7 @@ def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: i
 def combine_twin(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:
     """Do what ``combine`` does in plain PyTorch."""
     lengths = matrix.pointers.diff().long()
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    owner = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
     values = matrix.coefficients[:, None] * source[matrix.columns.long(), :width].float()
-    total = torch.zeros((len(lengths), width)).index_add_(0, owner, values)
+    total = values.new_zeros((len(lengths), width)).index_add_(0, owner, values)
     target[matrix.targets.long(), :width] = total.to(target.dtype)

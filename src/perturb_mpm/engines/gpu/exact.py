@@ -24,6 +24,7 @@ WARPS = 8
 STAGES = 3
 LARGEST_HALF = 3e4
 LOG2E = 1.4426950408889634
+CHANNELS = 32  # filtered along the axes at once: always as many, so that results never differ
 
 
 @triton.jit(do_not_specialize=["first_tile", "stop_tile"])
@@ -173,9 +174,6 @@ def _rows(parts: list[torch.Tensor], dtype: torch.dtype, multiple: int) -> torch
     rows = torch.zeros((-(-n // multiple) * multiple, size), dtype=dtype, device=joined.device)
     rows[:n, :k] = joined.to(dtype)
     return rows
-
-
-CHANNELS = 32  # filtered along the axes at once: always as many, so that results never differ
 
 
 class Gaussian(Protocol):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from perturb_mpm.engines.gpu.device import on_device
-from perturb_mpm.engines.gpu.lattice import interleaved
+from perturb_mpm.engines.lattice import morton_code
 from perturb_mpm.model import BilateralKernel, Grid, PairwiseTerm, SpatialKernel
 
 
@@ -21,8 +21,7 @@ def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
 
 def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
     """Return the voxels inside the mask along a Morton curve, (N,), as on the CPU."""
-    along = torch.stack(coordinates_of(grid, index), 1)
-    return torch.argsort(interleaved(along, max(grid.shape).bit_length()), stable=True)
+    return torch.argsort(morton_code(coordinates_of(grid, index), grid.shape), stable=True)
 
 
 def features_of(term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

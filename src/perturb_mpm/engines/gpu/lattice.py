@@ -1,98 +1,19 @@
 """The permutohedral lattice of one kernel, built on the device by sorting keys.
 
-The vertices, their weights and their neighbours are those of the CPU engine (``cpu/lattice.py``,
-``cpu/lattice_kernels.py``): the same arithmetic in the same order.
+The vertices, their weights and their neighbours are those of the CPU engine: the same keys
+(``engines/lattice/keys.py``), the same arithmetic in the same order.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from perturb_mpm.engines.cpu import Blur
-
-# Room in the keys for the neighbours of the outermost vertices.
-MARGIN = 8
-LARGEST_BOX = 2**62
-HASHED_SEED = 20170615
-
-
-def elevation_scale(dimensions: int, blur: Blur) -> list[float]:
-    """Return what each feature is multiplied by, so that the whole filter has unit variance."""
-    # Rounded where the published algorithm rounds, to find the very same vertices.
-    wanted = float(np.float32(math.sqrt(blur.variance) * (dimensions + 1) * blur.scale))
-    return [float(np.float32(wanted / math.sqrt((j + 2) * (j + 1)))) for j in range(dimensions)]
-
-
-@dataclass(frozen=True)
-class KeyCode:
-    """How vertex coordinates c (d,) become a 64-bit key, strides·c, of one of several copies.
-
-    The key is a mixed-radix number where the lattices' boxes fit in 62 bits, so that different
-    vertices always have different keys. For larger boxes (many channels) ``sizes`` is None, the
-    strides are random odd numbers, and two of a million vertices collide with a probability
-    below 1e-7.
-    """
-
-    strides: torch.Tensor  # (d,) int64
-    copy_stride: int
-    lowest: int  # the smallest key of the first copy
-    sizes: tuple[int, ...] | None
-
-    @property
-    def directions(self) -> torch.Tensor:
-        """The key step along each of the d + 1 directions, (d + 1,)."""
-        return torch.cat([self.strides, -self.strides.sum(0, keepdim=True)])
-
-    def locality(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return the place of each vertex on a Morton curve through the lattice, (V,)."""
-        if self.sizes is None:
-            return torch.zeros_like(keys)
-        rest, coordinates = keys - self.lowest, []
-        for size in self.sizes:
-            coordinates.append(rest % size)
-            rest = rest // size
-        return interleaved(torch.stack(coordinates, 1), max(self.sizes).bit_length())
-
-
-def interleaved(coordinates: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return places on a Morton curve, (M,), of whole coordinates (M, d) of so many bits.
-
-    Where there are more than 63 bits in all, the upper ones of every coordinate are left out.
-    """
-    d = coordinates.shape[1]
-    bit = torch.arange(min(bits, 63 // d), device=coordinates.device)
-    places = bit * d + torch.arange(d, device=coordinates.device)[:, None]  # (d, bits)
-    return (((coordinates[:, :, None] >> bit) & 1) << places).sum((1, 2))
-
-
-def key_code(features: torch.Tensor, scales: torch.Tensor) -> KeyCode:
-    """Return the code for (N, d) features on copies of the lattice with scales (S, d)."""
-    copies, d = scales.shape
-    low, high = features.amin(0).double().cpu().numpy(), features.amax(0).double().cpu().numpy()
-    least, most = np.full(d, np.inf), np.full(d, -np.inf)
-    for scale in scales.double().cpu().numpy():
-        elevation = np.zeros((d + 1, d))  # x = elevation @ f
-        for j in range(1, d + 1):
-            elevation[:j, j - 1] = scale[j - 1]
-            elevation[j, j - 1] = -j * scale[j - 1]
-        coordinates = (elevation[d] - elevation[:d]) / (d + 1)  # c = coordinates @ f
-        extremes = np.stack([coordinates * low, coordinates * high])
-        least = np.minimum(least, np.floor(extremes.min(axis=0).sum(axis=1)) - MARGIN)
-        most = np.maximum(most, np.ceil(extremes.max(axis=0).sum(axis=1)) + MARGIN)
-    sizes = tuple(int(s) for s in most - least + 1)
-    if math.prod(sizes) * copies >= LARGEST_BOX:
-        rng = np.random.default_rng(HASHED_SEED)
-        odd = 2 * np.asarray(rng.integers(-(2**61), 2**61, size=(d + 1,))) + 1
-        strides = torch.tensor(odd[:d], device=features.device)
-        return KeyCode(strides, int(odd[d]), 0, None)
-    strides = [math.prod(sizes[:j]) for j in range(d)]
-    lowest = sum(int(c) * stride for c, stride in zip(least, strides, strict=True))
-    return KeyCode(torch.tensor(strides, device=features.device), math.prod(sizes), lowest, sizes)
+from perturb_mpm.engines.gpu.device import on_device
+from perturb_mpm.engines.lattice import Blur, KeyCode, key_code
 
 
 @dataclass(frozen=True)
@@ -123,9 +44,11 @@ def build(features: torch.Tensor, blur: Blur, scales: Sequence[float] | None = N
     """
     n, d = features.shape
     blurs = [blur] if scales is None else [replace(blur, scale=scale) for scale in scales]
-    table = torch.tensor([elevation_scale(d, b) for b in blurs], device=features.device)  # (S, d)
-    code = key_code(features, table)
-    keys, weights = embed(features.repeat(len(blurs), 1), table.repeat_interleave(n, 0), code)
+    table = np.stack([b.feature_scales(d) for b in blurs])  # (S, d)
+    low, high = (bound.double().cpu().numpy() for bound in (features.amin(0), features.amax(0)))
+    code = key_code(low, high, table)
+    each = on_device(table, features.device).repeat_interleave(n, 0)
+    keys, weights = embed(features.repeat(len(blurs), 1), each, code)
     if len(blurs) > 1:
         copy = torch.arange(len(blurs), device=keys.device).repeat_interleave(n)
         keys += (copy * code.copy_stride)[:, None]
@@ -168,8 +91,9 @@ def embed(
     weights[:, 0] = by_rank[:, d] + (1 - by_rank[:, 0])
     keys = torch.empty_like(rank)
     whole = cell.long()
-    keys[:, 0] = ((whole[:, d:] - whole[:, :d]) * code.strides).sum(1)
-    steps = code.directions[holder]
+    strides = on_device(code.strides, keys.device)
+    keys[:, 0] = ((whole[:, d:] - whole[:, :d]) * strides).sum(1)
+    steps = on_device(code.directions, keys.device)[holder]
     for r in range(1, d + 1):
         keys[:, r] = keys[:, r - 1] + steps[:, d - r + 1]
     return keys, weights.clamp_(min=0)
@@ -199,18 +123,17 @@ def _connect(keys: torch.Tensor, weights: torch.Tensor, blur: Blur, code: KeyCod
     counts = torch.diff(starts, append=starts.new_tensor([len(ordered)]))
     vertices, directions = touched, code.directions
     if blur.dilation:
-        least = math.ceil(2 * (d + 1) * blur.dilation)
-        added = _dilation(touched, torch.cat([directions, -directions]), least)
+        steps = on_device(np.concatenate([directions, -directions]), keys.device)
+        added = _dilation(touched, steps, blur.fewest_neighbours(d))
         vertices = torch.sort(torch.cat([touched, added]))[0]
-    curve = torch.argsort(code.locality(vertices), stable=True)
+    curve = torch.argsort(code.curve(vertices), stable=True)
     place = torch.empty_like(curve)  # on the curve, of each vertex by key
     place[curve] = torch.arange(len(curve), device=curve.device)
     touched_places = place[torch.searchsorted(vertices, touched)]
     passes, pass_weights = [], []
-    for k in range(0, d + 1, blur.fused):
-        steps, taps = _pass_steps(directions[k : k + blur.fused].tolist(), blur)
-        passes.append(_look_up(vertices, place, steps)[curve])
-        pass_weights.append(taps)
+    for offsets, taps in blur.passes(directions):
+        passes.append(_look_up(vertices, place, on_device(offsets, keys.device))[curve])
+        pass_weights.append(tuple(taps.tolist()))
     return Lattice(
         blur=blur,
         columns=touched_places[number].reshape(keys.shape).int(),
@@ -238,23 +161,7 @@ def _find(vertices: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return torch.where(vertices[at] == keys, at, -1)
 
 
-def _look_up(vertices: torch.Tensor, place: torch.Tensor, steps: Sequence[int]) -> torch.Tensor:
+def _look_up(vertices: torch.Tensor, place: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     """Return the places of the vertices at the given key steps, (V, steps), by key."""
-    keys = vertices[:, None] + torch.tensor(steps, device=vertices.device)
-    at = _find(vertices, keys)
+    at = _find(vertices, vertices[:, None] + steps)
     return torch.where(at >= 0, place[at], -1).int()
-
-
-def _pass_steps(directions: Sequence[int], blur: Blur) -> tuple[list[int], tuple[float, ...]]:
-    """Return the key steps of the taps of one pass over some directions, and their weights."""
-    reach = range(-len(blur.taps) + 1, len(blur.taps))
-    steps, weights = [0], [1.0]
-    for direction in directions:
-        steps = [step + k * direction for k in reach for step in steps]
-        weights = [weight * blur.tap(k) for k in reach for weight in weights]
-    return [_wrapped(step) for step in steps], tuple(weights)
-
-
-def _wrapped(number: int) -> int:
-    """Return the number that 64 bits hold of this one: hashed keys may be longer."""
-    return (number + 2**63) % 2**64 - 2**63

@@ -1,4 +1,4 @@
-"""The device memory of one batch of problems, and how many problems fit into it."""
+"""One batch of problems in the device's memory: its layout, its room, and how many fit into it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,58 @@ from typing import Protocol
 
 import torch
 
-from perturb_mpm.engines import require
-from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.tiles import TILE
+from perturb_mpm.engines.memory import REMEDY, require, require_batch
+
+DEFAULT_BATCH = 256
+LANES = 64  # the channels of a block, unless one problem has more
+ALIGNMENT = 64  # channels, so that every row starts at a cache line
+# What is left of the budget for arrays that come and go.
+SHARE_OF_BUDGET = 0.9
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """B problems of L labels on N voxels: channel b·P + l of a row is label l + 1 of problem b."""
+
+    voxels: int  # N
+    n_labels: int  # L
+    problems: int  # B
+
+    @property
+    def padded(self) -> int:
+        """P, the number of labels but one, rounded up to a power of two."""
+        return 1 << (self.n_labels - 2).bit_length()
+
+    @property
+    def tiles(self) -> int:
+        """The number of tiles."""
+        return -(-self.voxels // TILE)
+
+    @property
+    def rows(self) -> int:
+        """The number of voxels in all tiles, those that only fill up the last included."""
+        return self.tiles * TILE
+
+    @property
+    def width(self) -> int:
+        """The number of channels, B·P."""
+        return self.problems * self.padded
+
+    @property
+    def stride(self) -> int:
+        """The number of channels from one row to the next."""
+        return max(1, -(-self.width // ALIGNMENT)) * ALIGNMENT
+
+    @property
+    def lanes(self) -> int:
+        """The number of channels in a block."""
+        return max(LANES, self.padded)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return -(-self.width // self.lanes)
 
 
 class Needs(Protocol):
@@ -22,9 +72,9 @@ class Needs(Protocol):
 
 @dataclass(frozen=True)
 class Room:
-    """Room for B problems; see ``layout.py`` for what a row holds."""
+    """Room for B problems; see ``BatchLayout`` for what a row holds."""
 
-    layout: Layout
+    layout: BatchLayout
     energies: torch.Tensor  # (tiles·T, stride): against label 0's
     marginals: torch.Tensor  # (tiles·T, stride)
     labels: torch.Tensor  # (tiles·T, B) uint8
@@ -43,7 +93,7 @@ class Pool:
     """Memory for up to so many problems, taken once."""
 
     def __init__(
-        self, layout: Layout, needs: Needs, dtype: torch.dtype, device: torch.device
+        self, layout: BatchLayout, needs: Needs, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._needs = needs
         stride = layout.stride
@@ -59,7 +109,7 @@ class Pool:
         self._partials = take(needs.partials, dtype)
         self._exact = take(layout.rows * needs.exact_rows, torch.float32)
 
-    def room(self, layout: Layout) -> Room:
+    def room(self, layout: BatchLayout) -> Room:
         """Return room for the problems of a layout, its marginals 0 everywhere."""
 
         def view(flat: torch.Tensor, rows: int) -> torch.Tensor:
@@ -80,13 +130,7 @@ class Pool:
         )
 
 
-DEFAULT_BATCH = 256
-# What is left of the budget for arrays that come and go.
-SHARE_OF_BUDGET = 0.9
-REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
-
-
-def bytes_for(layout: Layout, needs: Needs, item: int) -> int:
+def bytes_for(layout: BatchLayout, needs: Needs, item: int) -> int:
     """Return how much memory the problems of a layout take."""
     rows = 2 * layout.rows + needs.rows + needs.spare + needs.partials
     # Exact messages are made in two copies, from a copy of the marginals.
@@ -95,7 +139,7 @@ def bytes_for(layout: Layout, needs: Needs, item: int) -> int:
 
 
 def choose_batch(
-    layout: Layout, needs: Needs, wanted: int | None, shared: int, item: int, budget: int
+    layout: BatchLayout, needs: Needs, wanted: int | None, shared: int, item: int, budget: int
 ) -> int:
     """Return how many problems to solve at once, and raise MemoryError where not one fits.
 
@@ -103,13 +147,8 @@ def choose_batch(
     """
     budget = int(SHARE_OF_BUDGET * budget)
     least = replace(layout, problems=1 if wanted is None else wanted)
-    require(
-        shared + bytes_for(least, needs, item),
-        budget,
-        f"batch {least.problems} of {layout.n_labels} labels on {layout.voxels} voxels and "
-        f"{needs.rows} lattice rows",
-        "use a smaller batch, " + REMEDY.removeprefix("use ") if least.problems > 1 else REMEDY,
-    )
+    what = f"{layout.n_labels} labels on {layout.voxels} voxels and {needs.rows} lattice rows"
+    require_batch(shared + bytes_for(least, needs, item), budget, least.problems, what)
     if wanted is not None:
         return wanted
     fits = 1
@@ -120,7 +159,7 @@ def choose_batch(
 
 
 def take_pool(
-    layout: Layout, needs: Needs, batch: int, dtype: torch.dtype, device: torch.device
+    layout: BatchLayout, needs: Needs, batch: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[int, Pool]:
     """Take the memory of a batch, a smaller one where the device has less than it said."""
     while True:

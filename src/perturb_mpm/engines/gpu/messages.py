@@ -1,22 +1,32 @@
-"""What the kernels make of the marginals: rows on lattices, or exact messages at every voxel."""
+"""What the kernels make of the marginals, and what that does to the logits.
+
+Messages are rows on lattices, or exact messages at every voxel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
-from perturb_mpm.engines.cpu import BLURS, published_gain
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize
 from perturb_mpm.engines.gpu.combine_kernel import combine
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
 from perturb_mpm.engines.gpu.features import each, features_of
-from perturb_mpm.engines.gpu.groups import Group
 from perturb_mpm.engines.gpu.lattice import build
-from perturb_mpm.engines.gpu.memory import Room, require_for_build
+from perturb_mpm.engines.gpu.memory import BatchLayout, Room, require_for_build
 from perturb_mpm.engines.gpu.scale import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
 from perturb_mpm.engines.gpu.tiles import Tiles, make_tiles, rows_of
+from perturb_mpm.engines.gpu.update_kernel import MessageCoupling
+from perturb_mpm.engines.lattice import (
+    BLURS,
+    KernelGroup,
+    against_first_label,
+    published_gain,
+)
 from perturb_mpm.model import DenseCRF, SpatialKernel
 
 
@@ -61,13 +71,45 @@ def exact_filters(
     return filters
 
 
+def coupling_of(
+    groups: Sequence[KernelGroup],
+    filters: Sequence[Any],
+    layout: BatchLayout,
+    device: torch.device,
+    *,
+    self_term: bool,
+) -> MessageCoupling:
+    """Return what messages do to logits; ``filters`` have ``total`` and ``diagonal``, (N,) each."""
+    labels, padded = layout.n_labels - 1, layout.padded
+    offsets = np.zeros((len(groups), padded), dtype=np.float32)
+    matrices = np.zeros((len(groups), padded, padded), dtype=np.float32)
+    matrices[:, :labels, :labels], offsets[:, :labels] = against_first_label(groups)
+    compatibilities = np.array([group.compatibility for group in groups], dtype=np.float32)
+    totals = torch.zeros((len(groups), layout.rows), dtype=torch.float32, device=device)
+    diagonals = torch.zeros_like(totals)
+    for g, group in enumerate(groups):
+        for m, weight in zip(group.members, group.weights, strict=True):
+            totals[g, : layout.voxels] += weight * filters[m].total
+            if not self_term:
+                diagonals[g, : layout.voxels] += weight * filters[m].diagonal
+    return MessageCoupling(
+        self_term,
+        all(group.is_potts for group in groups),
+        torch.from_numpy(matrices).to(device),
+        torch.from_numpy(offsets).to(device),
+        torch.from_numpy(compatibilities).to(device),
+        totals,
+        diagonals,
+    )
+
+
 class LatticeMessages:
     """Rows on the lattices of all kernels, one lattice after the other."""
 
     def __init__(
         self,
         filters: Sequence[LatticeFilter],
-        groups: Sequence[Group],
+        groups: Sequence[KernelGroup],
         totals: torch.Tensor,
         dtype: torch.dtype,
     ) -> None:
@@ -126,7 +168,7 @@ class ExactMessages:
     tiles = None
     partials = spare = rows = 1
 
-    def __init__(self, filters: Sequence[ExactFilter], groups: Sequence[Group]) -> None:
+    def __init__(self, filters: Sequence[ExactFilter], groups: Sequence[KernelGroup]) -> None:
         self._filters = filters
         self._groups = groups
         self.exact_rows = len(groups)

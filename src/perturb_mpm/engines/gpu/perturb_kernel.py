@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from perturb_mpm.engines.gpu.device import interpreted
-from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.memory import BatchLayout
 
 ROUNDS = tl.constexpr(10)
 FIRST_FACTOR, SECOND_FACTOR = tl.constexpr(0xD2511F53), tl.constexpr(0xCD9E8D57)
@@ -23,6 +23,9 @@ FIRST_KEY_STEP, SECOND_KEY_STEP = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67A
 ROOT_HALF = tl.constexpr(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = tl.constexpr(0x4B3504F3)  # the bits of √½·2^24
 MANTISSA = tl.constexpr(0x7FFFFF)
+VOXELS = 64 if interpreted() else 32
+ELEMENTS = 2**14 if interpreted() else 2**11
+NO_LABEL = tl.constexpr(1e30)
 
 _LOW = 0xFFFFFFFF
 
@@ -82,11 +85,6 @@ def log_exponential_twin(words: torch.Tensor) -> torch.Tensor:
     """Return log2(−log2 u) of random words in the low halves of int64, in float64."""
     uniform = ((words >> 9).double() + 0.5) * 2.0**-23
     return torch.log2(-torch.log2(uniform))
-
-
-VOXELS = 64 if interpreted() else 32
-ELEMENTS = 2**14 if interpreted() else 2**11
-NO_LABEL = tl.constexpr(1e30)
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ def perturb(
     index: torch.Tensor,
     noise: Noise,
     fields: Fields,
-    layout: Layout,
+    layout: BatchLayout,
     energies: torch.Tensor,
     start: tuple[torch.Tensor, torch.Tensor] | None,
     *,
@@ -284,13 +282,13 @@ def perturb(
 
 
 def perturb_twin(
-    unaries: torch.Tensor, index: torch.Tensor, noise: Noise, layout: Layout, ceiling: float
+    unaries: torch.Tensor, index: torch.Tensor, noise: Noise, layout: BatchLayout, ceiling: float
 ) -> torch.Tensor:
     """Return the energies of perturbed problems without fields, (B, L − 1, N), in plain PyTorch."""
     n, labels = layout.voxels, layout.n_labels
     sample = noise.samples[:, None, None]
     drawn = sample & ~1 if noise.antithetic else sample
-    blocks = torch.arange(-(-labels // 4))[None, :, None]
+    blocks = torch.arange(-(-labels // 4), device=index.device)[None, :, None]
     counter = torch.broadcast_tensors(index & 0xFFFFFFFF, drawn, blocks, index >> 32)
     words = torch.stack(philox_twin(counter, noise.key), 2).reshape(len(sample), -1, n)[:, :labels]
     if noise.antithetic:

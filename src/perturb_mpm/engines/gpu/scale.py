@@ -1,20 +1,24 @@
 """Choosing the lattice's scale and gain by comparing it with rows of the exact kernel.
 
-The same part of the image, the same rows and the same scales as on the CPU, where
-``cpu/calibration.py`` explains them, but all scales at once, on copies of the part side by side.
+``engines/lattice/blur.py`` says why, and on which part of the image. Here all scales are tried at
+once, on copies of the part side by side.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 
-from perturb_mpm.engines.cpu import PART, ROWS, SCALES, Blur
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize, row_sums, splat_matrix
 from perturb_mpm.engines.gpu.combine_kernel import Sparse, combine
 from perturb_mpm.engines.gpu.lattice import Lattice, build
+from perturb_mpm.engines.lattice import (
+    CALIBRATION_SCALES,
+    CALIBRATION_VOXELS,
+    Blur,
+    calibration_rows,
+)
 
 _FIXED_POINT = 2**20
 _SOURCES_AT_ONCE = 2**16
@@ -32,12 +36,13 @@ def calibrated_scale(features: torch.Tensor, marginals: torch.Tensor, blur: Blur
     ones = torch.ones((n, 1), dtype=values.dtype, device=values.device)
     exact = exact_rows(features, queries, torch.cat([values, ones], 1))
     wanted = exact[:, :-1] / exact[:, -1:]  # (M, L)
-    lattice_filter = factorize(build(features, blur, SCALES), "after", 1.0)
-    asked = (torch.arange(len(SCALES), device=queries.device)[:, None] * n + queries).reshape(-1)
-    filtered = _filtered(lattice_filter, values.repeat(len(SCALES), 1), asked)
-    filtered = filtered.reshape(len(SCALES), len(queries), -1).double()
+    lattice_filter = factorize(build(features, blur, CALIBRATION_SCALES), "after", 1.0)
+    copies = len(CALIBRATION_SCALES)
+    asked = (torch.arange(copies, device=queries.device)[:, None] * n + queries).reshape(-1)
+    filtered = _filtered(lattice_filter, values.repeat(copies, 1), asked)
+    filtered = filtered.reshape(copies, len(queries), -1).double()
     errors = ((filtered - wanted) ** 2).mean((1, 2))
-    return replace(blur, scale=SCALES[int(errors.argmin())])
+    return replace(blur, scale=CALIBRATION_SCALES[int(errors.argmin())])
 
 
 def calibrated_gain(features: torch.Tensor, lattice: Lattice) -> float:
@@ -63,7 +68,7 @@ def exact_rows(features: torch.Tensor, queries: torch.Tensor, values: torch.Tens
 
 def _part(foreground: torch.Tensor) -> slice:
     """Return the run of voxels, consecutive in the engine's order, with most foreground."""
-    size = min(PART, len(foreground))
+    size = min(CALIBRATION_VOXELS, len(foreground))
     # Whole numbers: their sums are the same in any order, and the device adds in any.
     units = (foreground.double() * _FIXED_POINT).round().long()
     sums = torch.cat([units.new_zeros(1), units.cumsum(0)])
@@ -72,8 +77,7 @@ def _part(foreground: torch.Tensor) -> slice:
 
 
 def _queries(count: int, device: torch.device) -> torch.Tensor:
-    chosen = np.random.default_rng(0).choice(count, size=min(ROWS, count), replace=False)
-    return torch.from_numpy(chosen).to(device)
+    return torch.from_numpy(calibration_rows(count)).to(device)
 
 
 def _filtered(

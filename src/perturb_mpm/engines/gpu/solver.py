@@ -8,36 +8,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import (
-    Accuracy,
-    Change,
-    Problems,
-    Update,
-    change_between,
-    convergent_marginals,
-)
+from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
 from perturb_mpm.engines.gpu.exact import ExactFilter
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.fields import FieldDrawer
-from perturb_mpm.engines.gpu.groups import coupling_of, groups_of
-from perturb_mpm.engines.gpu.layout import Layout
-from perturb_mpm.engines.gpu.memory import choose_batch, take_pool
+from perturb_mpm.engines.gpu.memory import BatchLayout, choose_batch, take_pool
 from perturb_mpm.engines.gpu.messages import (
     ExactMessages,
     LatticeMessages,
+    coupling_of,
     exact_filters,
     lattice_filters,
 )
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.gpu.votes_kernel import count_votes
+from perturb_mpm.engines.lattice import energy_ceiling, groups_of
+from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation, key_words
 
-LARGEST_HALF = 6e4
 CHANNELS_AT_ONCE = 32
 """How many channels leave the device's own layout at once."""
 
@@ -68,7 +61,7 @@ class GpuSolver:
         index = on_device(crf.grid.index, device)
         self._order = morton_order(crf.grid, index)
         self._index = index[self._order]  # (N,): the voxels' places in the image
-        layout = Layout(crf.grid.voxels, crf.n_labels, 0)
+        layout = BatchLayout(crf.grid.voxels, crf.n_labels, 0)
         self._unaries = torch.zeros((crf.n_labels, layout.rows), device=device)
         energies = on_device(np.asarray(crf.energies), device)
         self._unaries[:, : layout.voxels] = energies.float()[:, self._order]
@@ -88,7 +81,7 @@ class GpuSolver:
             float(np.ptp(term.compatibility)) * float(f.total.max())
             for term, f in zip(crf.terms, filters)
         )
-        self._ceiling = min(strongest * 2 + 30, LARGEST_HALF)
+        self._ceiling = energy_ceiling(strongest)
         self._messages = (
             ExactMessages(exact, groups)
             if accuracy == "exact"
@@ -191,7 +184,7 @@ class GpuSolver:
     def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
         votes, sizes = count_votes(self._room)
-        counts += transfer.in_mask_order(votes, self._order).cpu().numpy()
+        counts += transfer.in_mask_order(votes, self._order).cpu().numpy().astype(np.uint32)
         return sizes.cpu().numpy()
 
     def marginals(self) -> NDArray[np.float32]:
@@ -240,7 +233,7 @@ class GpuSolver:
     def _perturbed(
         self,
         samples: NDArray[np.int64],
-        layout: Layout,
+        layout: BatchLayout,
         energies: torch.Tensor,
         scale: float,
         start: tuple[torch.Tensor, torch.Tensor] | None,

@@ -1,4 +1,7 @@
-"""The slice alone: what every voxel receives, group by group."""
+"""The splat of every tile, and the slice alone: what every voxel receives, group by group.
+
+``tiles.py`` says what the entries of a tile are.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.layout import Layout
+from perturb_mpm.engines.gpu.memory import BatchLayout
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
+
+LANES = 128
+WARPS = 4
 
 
 @triton.jit
@@ -38,10 +44,6 @@ def received(
         )
         total = tl.dot(weight, values, total, input_precision="ieee")
     return total
-
-
-LANES = 128
-WARPS = 4
 
 
 @triton.jit
@@ -140,7 +142,7 @@ def _slice(
 
 
 def slice_group(
-    tiles: Tiles, rows: torch.Tensor, group: int, layout: Layout, first: int, width: int
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: BatchLayout, first: int, width: int
 ) -> torch.Tensor:
     """Return the group's weighted means at every voxel, (tiles·T, width), of channels from first.
 
@@ -170,10 +172,10 @@ def slice_group(
 
 
 def slice_group_twin(
-    tiles: Tiles, rows: torch.Tensor, group: int, layout: Layout, first: int, width: int
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: BatchLayout, first: int, width: int
 ) -> torch.Tensor:
     """Do what ``slice_group`` does in plain PyTorch."""
-    messages = torch.zeros((layout.tiles, TILE, width))
+    messages = torch.zeros((layout.tiles, TILE, width), device=rows.device)
     for tile in range(layout.tiles):
         start, stop = tiles.starts[tile * tiles.groups + group :][:2].tolist()
         vertices = tiles.vertices[start:stop].long()

@@ -1,7 +1,7 @@
 """Tiles of consecutive voxels and the lattice rows they touch, as small dense matrices.
 
 Voxels that are close in the image touch the same vertices. A tile of T voxels and its rows make a
-dense block that the tensor cores multiply; the layout is described in ``tile_kernels.py``. A splat
+dense block that the tensor cores multiply (``tile_kernels.py``). A splat
 is done in two stages: each tile sums up what its voxels bring to a row, as shares of the tile's own
 mass there, and then every row sums up its tiles.
 """

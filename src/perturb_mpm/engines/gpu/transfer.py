@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from perturb_mpm.engines.gpu.layout import Layout
-from perturb_mpm.engines.gpu.memory import Room
-from perturb_mpm.posterior import FRACTION_BITS
+from perturb_mpm.engines.gpu.memory import BatchLayout, Room
+from perturb_mpm.engines.protocol import FRACTION_BITS
 
 
 def load_energies(room: Room, b: int, energies: torch.Tensor, ceiling: float) -> None:
@@ -45,7 +44,7 @@ def marginals_of(room: Room, b: int) -> torch.Tensor:
 
 
 def coupled(
-    message: torch.Tensor, rest: torch.Tensor, compatibility: torch.Tensor, layout: Layout
+    message: torch.Tensor, rest: torch.Tensor, compatibility: torch.Tensor, layout: BatchLayout
 ) -> torch.Tensor:
     """Return Σ_l' μ(l, l')·messages, (b, L, N), from those of labels 1 … L − 1, (rows, b·P).
 
@@ -56,7 +55,7 @@ def coupled(
     return torch.einsum("lm,bmn->bln", compatibility, whole)
 
 
-def by_problem(values: torch.Tensor, layout: Layout) -> torch.Tensor:
+def by_problem(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:
     """Return the channels of some problems, (rows, b·P), as (b, L − 1, N)."""
     shaped = values[: layout.voxels].unflatten(1, (-1, layout.padded))
     return shaped[:, :, : layout.n_labels - 1].permute(1, 2, 0)

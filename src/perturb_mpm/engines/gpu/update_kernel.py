@@ -1,9 +1,9 @@
 """The update in one pass: slice, logits, softmax, labels and how far everything moved.
 
-Which channel of a row belongs to which problem and label is said in ``layout.py``. Label 0 is left
-out: what the others leave of the row's sum is its own.
-Everything is computed for each channel alone, in blocks whose shape never depends on the batch: a
-problem's result does not depend on its place in it.
+``memory.BatchLayout`` says which channel of a row belongs to which problem and label. Label 0 is
+left out: what the others leave of the row's sum is its own. Everything is computed for each channel
+alone, in blocks whose shape never depends on the batch: a problem's result does not depend on its
+place in it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ STAGES = 5
 
 
 @dataclass(frozen=True)
-class Coupling:
-    """What the kernels' messages do to the logits, group by group (see ``groups.py``)."""
+class MessageCoupling:
+    """What the kernels' messages do to the logits, by groups (``engines/lattice/groups.py``)."""
 
     self_term: bool
     potts: bool  # whether every group is Potts: then there is one, and no need of matrices
@@ -159,7 +159,7 @@ def _update(
 def update(
     room: Room,
     tiles: Tiles | None,
-    coupling: Coupling,
+    coupling: MessageCoupling,
     *,
     damping: float,
     sharpness: float,
@@ -218,7 +218,7 @@ def update(
 def update_twin(
     room: Room,
     tiles: Tiles | None,
-    coupling: Coupling,
+    coupling: MessageCoupling,
     *,
     damping: float,
     sharpness: float,

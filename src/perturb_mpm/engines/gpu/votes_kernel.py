@@ -43,12 +43,13 @@ def _count(
 
 
 def count_votes(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each label's votes, (L, N), of the narrowest type, and label sizes, (B, L)."""
+    """Return each label's votes, (L, N), uint8 where they fit, and label sizes, (B, L)."""
     layout, labels = room.layout, room.labels
-    narrow = layout.problems < 2**8
+    fits = layout.problems < 2**8
     votes = torch.empty(
         (layout.n_labels, layout.voxels),
-        dtype=torch.uint8 if narrow else torch.uint32,
+        # PyTorch stores uint32 but cannot index it.
+        dtype=torch.uint8 if fits else torch.int32,
         device=labels.device,
     )
     blocks = triton.cdiv(layout.voxels, VOXELS)
@@ -71,5 +72,7 @@ def count_votes(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
 
 def count_votes_twin(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what ``count_votes`` does in plain PyTorch."""
-    given = room.labels[: room.layout.voxels, :, None] == torch.arange(room.layout.n_labels)
+    given = room.labels[: room.layout.voxels, :, None] == torch.arange(
+        room.layout.n_labels, device=room.labels.device
+    )
     return given.sum(1).T, given.sum(0)

@@ -1,0 +1,44 @@
+"""What the CPU and the GPU engine share: one lattice, one order, one noise, in NumPy alone.
+
+Neither engine imports the other. Here stands whatever makes their results the same: the blur and
+its gain, the keys of the vertices, the order of the voxels, the groups of kernels, the tables of
+the random fields and the part of an image on which a lattice is calibrated.
+"""
+
+from perturb_mpm.engines.lattice.blur import (
+    BLURS,
+    CALIBRATION_ROWS,
+    CALIBRATION_SCALES,
+    CALIBRATION_VOXELS,
+    Blur,
+    calibration_rows,
+    published_gain,
+)
+from perturb_mpm.engines.lattice.field_tables import MOST_AXES, FieldTables
+from perturb_mpm.engines.lattice.groups import (
+    KernelGroup,
+    against_first_label,
+    energy_ceiling,
+    groups_of,
+)
+from perturb_mpm.engines.lattice.keys import KeyCode, key_code, morton_code, morton_order
+
+__all__ = [
+    "against_first_label",
+    "Blur",
+    "BLURS",
+    "CALIBRATION_ROWS",
+    "calibration_rows",
+    "CALIBRATION_SCALES",
+    "CALIBRATION_VOXELS",
+    "energy_ceiling",
+    "FieldTables",
+    "groups_of",
+    "KernelGroup",
+    "key_code",
+    "KeyCode",
+    "morton_code",
+    "morton_order",
+    "MOST_AXES",
+    "published_gain",
+]
