@@ -11,8 +11,7 @@ _HEAD = """# Features
 
 What the forests see of a voxel, for the sequences {sequences}: {count} columns in {families}
 families, after the description of Meier et al. (2014). This page is made from the code
-(`python -m lab.features_page > docs/features.md`), and a test compares
-them.
+(`python -m lab.features_page > docs/features.md`), and a test compares them.
 
 Intensities are in robust standard deviations from the median inside the brain (interquartile
 range / 1.349). Lengths are in mm, so a model can be used on another voxel size. A Gaussian or a

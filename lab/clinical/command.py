@@ -20,7 +20,7 @@ def quality(
     settings: Path | None = None,
     samples: int = 200,
     seed: int = 0,
-    spacing_mm: float = 2.0,
+    spacing: float = 2.0,
     output: Path = Path("reproduce-quality"),
     quick: Flag = False,
     quiet: Flag = False,
@@ -42,8 +42,8 @@ def quality(
         Samples of each patient and estimator.
     seed
         Names the noise, the forest and the made-up patients.
-    spacing_mm
-        The voxel size of made-up patients.
+    spacing
+        The voxel size of made-up patients, mm.
     output
         The folder to write to; made where it is missing.
     quick
@@ -54,7 +54,7 @@ def quality(
         Print every number as JSON instead of the page.
     """
     chosen = _settings(settings, samples=samples, seed=seed, quick=quick)
-    _check_spacing(spacing_mm)
+    _check_spacing(spacing)
     if data is not None and not data.is_dir():
         raise UsageError(f"--data must be a folder of patients, got {data}")
     if forests is not None and (data is None or not forests.is_dir()):
@@ -68,7 +68,7 @@ def quality(
 
     with shown_progress(quiet=quiet) as progress:
         if data is None:
-            cohort = sources.preoperative(seed, spacing_mm, quick=quick, progress=progress)
+            cohort = sources.preoperative(seed, spacing, quick=quick, progress=progress)
         else:
             cohort = sources.held_out(
                 data,
@@ -98,7 +98,7 @@ def biomarkers(
     fields_settings: Path | None = None,
     samples: int = 200,
     seed: int = 0,
-    spacing_mm: float = 2.0,
+    spacing: float = 2.0,
     output: Path = Path("reproduce-biomarkers"),
     quick: Flag = False,
     quiet: Flag = False,
@@ -117,8 +117,8 @@ def biomarkers(
         Samples of each scan and perturbation.
     seed
         Names the noise, the forest and the patients.
-    spacing_mm
-        The voxel size.
+    spacing
+        The voxel size, mm.
     output
         The folder to write to; made where it is missing.
     quick
@@ -134,7 +134,7 @@ def biomarkers(
         if fields_settings is None
         else _settings(fields_settings, samples=samples, seed=seed, quick=quick)
     )
-    _check_spacing(spacing_mm)
+    _check_spacing(spacing)
     folder = prepare_folder(output)
 
     from lab.clinical import biomarkers as experiment
@@ -143,7 +143,7 @@ def biomarkers(
     from perturb_mpm.files import write_table
 
     with shown_progress(quiet=quiet) as progress:
-        cohort = sources.operated(seed, spacing_mm, quick=quick, progress=progress)
+        cohort = sources.operated(seed, spacing, quick=quick, progress=progress)
         perturbations = sources.perturbations(
             cohort, chosen, with_fields, quick=quick, progress=progress
         )
@@ -211,9 +211,9 @@ def _settings(path: Path | None, *, samples: int, seed: int, quick: bool) -> Run
         raise UsageError(str(error)) from error
 
 
-def _check_spacing(spacing_mm: float) -> None:
-    if not 1.0 <= spacing_mm <= 8.0:
-        raise UsageError(f"--spacing-mm must be between 1 and 8, got {spacing_mm:g}")
+def _check_spacing(spacing: float) -> None:
+    if not 1.0 <= spacing <= 8.0:
+        raise UsageError(f"--spacing must be between 1 and 8 mm, got {spacing:g}")
 
 
 def _sampling_words(settings: RunSettings) -> str:

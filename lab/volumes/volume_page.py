@@ -20,8 +20,8 @@ Rows = Sequence["VolumeRow"]
 _HEAD = """\
 # How far sampled volumes spread
 
-Written by `python -m lab volumes{quick}`; every patient's numbers are in the
-`volumes.csv` that it writes beside.
+Written by `python -m lab volumes{quick}`; every patient's numbers are in `volumes.csv`
+beside it.
 
 {patients} glioma patients of BraTS 2021 at 2 mm (T1, T1ce, T2, FLAIR; the brain is where any of
 them is not zero). The unaries are the expert's label map made worse in a known way:

@@ -34,6 +34,6 @@ TINY_SEGMENTATION = SegmentationPlan(
     crop_mm=10.0,
     samples=3,
     amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0),),
-    phantoms=3,
+    phantoms=2,
     phantom_mm=8.0,
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lab.__main__ import main as laboratory
-from lab.clinical import biomarkers, biomarkers_page, quality, quality_page
+from lab.clinical import biomarkers, biomarkers_page, cohorts, quality, quality_page
 from lab.clinical.raters import compare_raters, rater_row, table
 from perturb_mpm.assess.scans import Scan, resection
 from perturb_mpm.biomarkers import wilcoxon_exact
@@ -152,7 +152,8 @@ def test_real_scans_need_a_spacing(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_quality_from_end_to_end(tmp_path: Path) -> None:
+def test_quality_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohorts, "QUICK_SPACING_MM", 8.0)
     assert run_experiment("quality", "--quick", "--quiet", "--output", tmp_path) == 0
     with (tmp_path / "quality.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -175,8 +176,12 @@ def test_quality_from_end_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_biomarkers_from_end_to_end(tmp_path: Path) -> None:
-    assert run_experiment("biomarkers", "--quick", "--quiet", "--output", tmp_path) == 0
+def test_biomarkers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohorts, "QUICK_SPACING_MM", 8.0)
+    rough = tmp_path / "rough.toml"
+    rough.write_text('[sampling]\niterations = 2\n[compute]\naccuracy = "plain"\n')
+    arguments = ("--settings", rough, "--quick", "--quiet", "--output", tmp_path)
+    assert run_experiment("biomarkers", *arguments) == 0
     with (tmp_path / "biomarkers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert (

@@ -204,7 +204,7 @@ def test_the_command_on_made_up_patients(
         *("calibration.png", "volumes.png"),
     }
     page = (tmp_path / "out" / "segmentation.md").read_text()
-    assert "3 made-up patients" in page
+    assert "2 made-up patients" in page
     dice = {(row["method"], row["region"]): row["mean_dice"] for row in found["overlap"]}
     assert dice["CRF, tuned for both", "whole tumour"] > 0.5
     # What is done is not done again: the measurements are read from the folder.
@@ -247,7 +247,7 @@ def write_patients(folder: Path, count: int) -> dict[str, NDArray[np.uint8]]:
 def test_patients_from_files_are_measured_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maps = write_patients(tmp_path / "data", 3)
+    maps = write_patients(tmp_path / "data", 2)
 
     def answers(cases: Mapping[str, ReadScene], n_labels: int, **options: Any) -> Iterator[Any]:
         labels = {name: read().truth for name, read in cases.items()}
@@ -264,7 +264,7 @@ def test_patients_from_files_are_measured_where_they_are(
     monkeypatch.setattr(experiment, "held_out_probabilities", answers)
     (tmp_path / "out").mkdir()
     outcome = reproduce_segmentation(tmp_path / "data", tmp_path / "out", quick=True)
-    assert [found["patient"] for found in outcome.turns] == ["P0", "P1", "P2"]
+    assert [found["patient"] for found in outcome.turns] == ["P0", "P1"]
     for found in outcome.turns:
         inside = maps[found["patient"]][1:]  # the brain
         assert found["truth_ml"]["whole tumour"] == pytest.approx((inside > 0).sum() * 0.064)
@@ -273,10 +273,9 @@ def test_patients_from_files_are_measured_where_they_are(
         assert len(found["fields"]) == 2
         volumes = found["fields"][1]["volumes_ml"]["whole tumour"]
         assert len(volumes) == 3
-    assert "3 patients of data" in outcome.page
+    assert "2 patients of data" in outcome.page
     # Stopped after the forests and started again, it measures the same, bit for bit.
-    for file in (tmp_path / "out" / "turns").glob("P*.json"):
-        file.unlink()
+    (tmp_path / "out" / "turns" / "P1.json").unlink()
     monkeypatch.setattr(experiment, "held_out_probabilities", lambda *_, **_options: iter(()))
     again = reproduce_segmentation(tmp_path / "data", tmp_path / "out", quick=True)
     assert again.turns == outcome.turns
