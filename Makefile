@@ -8,11 +8,12 @@ PEER := .venv-peer
 RUN := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.6.0
+WORKERS ?= auto
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one environment would race
-.PHONY: help demo test lint bench bench-gpu peer gpu clean
+.PHONY: help demo test coverage lint reproduce bench bench-gpu peer gpu clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,13 +21,19 @@ help:  ## show the targets
 demo: $(VENV)/.base  ## segment a made-up patient; open demo/report.html
 	$(VENV)/bin/perturb-mpm demo --output demo
 
-test: $(VENV)/.test  ## run the tests and report coverage
-	$(RUN) -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+test: $(VENV)/.test  ## run the tests, one worker a core
+	$(RUN) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+coverage: $(VENV)/.test  ## the same, and show what no test reaches
+	$(RUN) -m pytest -n $(WORKERS) --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint  ## check style and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+reproduce: $(VENV)/.base  ## list the paper's experiments, or run one: make reproduce EXPERIMENT=synthetic ARGS=--quick
+	$(RUN) -m lab $(or $(EXPERIMENT),--help) $(ARGS)
 
 bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.cpu $(BENCH_ARGS)
