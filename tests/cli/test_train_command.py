@@ -85,10 +85,10 @@ def test_a_table_is_printed(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (("--folds", 2), "--folds must be at least 3, got 2"),
-        (("--trees", 0), "--trees must be at least 1, got 0"),
-        (("--trees", 10**9), "--trees must be at most 10000, got 1000000000"),
-        (("--seed", -1), "--seed must lie between 0 and"),
+        (("--folds", 2), "--folds must be between 3 and 1000, got 2"),
+        (("--trees", 0), "--trees must be between 1 and 10000, got 0"),
+        (("--trees", 10**9), "--trees must be between 1 and 10000, got 1000000000"),
+        (("--seed", -1), "--seed must be between 0 and"),
         (("--layout", "tree"), "--layout"),
         (("--labels", "brats"), "--labels must be one of brats2021"),
         (("--labels", "brats2023"), "must hold the label values 0, 1, 2, 3 alone, got 4"),

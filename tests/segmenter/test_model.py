@@ -305,15 +305,16 @@ def test_a_model_of_other_features_is_refused(saved: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"sequences": "t1"}, "sequences that are no list"),
-        ({"sequences": [1]}, "sequences that are not all text"),
-        ({"sequences": ["t1"] * 99}, "99 sequences"),
-        ({"label_values": [0, 1, 2, "4"]}, "label value '4'"),
+        ({"sequences": "t1"}, "sequences must be a list, got str"),
+        ({"sequences": [1]}, "sequences must all be text"),
+        ({"sequences": ["t1"] * 99}, "sequences must be 1 to 32, got 99"),
+        ({"label_values": [0, 1, 2, "4"]}, "label values must be whole numbers, got '4'"),
         ({"label_values": [0, 1, 2, 2]}, "label values must be different"),
         ({"calibration": {"ratio": [1.0] * 4, "exponent": -1.0}}, "exponent must be"),
-        ({"calibration": {"ratio": [1.0] * 3}}, "other numbers of labels, ratios and shares"),
+        ({"calibration": {"ratio": [1.0] * 3}}, "labels, ratios and shares must be as many"),
         ({"calibration": {"ratio": [1.0] * 4, "power": 1}}, "unexpected keyword argument"),
-        ({"folds": []}, "0 folds"),
+        ({"shown": [10**400] * 4}, "too large to convert to float"),
+        ({"folds": []}, "folds must be 1 to 1000, got 0"),
         ({"folds": [["P0"]] * 4}, "lacks '3.labels'"),
     ],
 )
@@ -360,6 +361,7 @@ def test_depths_are_those_of_the_deepest_leaves() -> None:
         ("threshold", -1, 0.0, "leaves without a threshold"),
         ("value", -1, np.inf, "finite values"),
         ("start", 0, np.nan, "finite values"),
+        ("start", 0, 1e300, "finite values"),  # sums of these would overflow
         ("importances", 0, np.nan, "finite values"),
     ],
 )
@@ -384,7 +386,7 @@ def test_trees_of_other_kinds_of_numbers_or_other_sizes_are_refused() -> None:
         replace(grown, left=grown.left.astype(np.int64)).check(3, 3)
     with pytest.raises(ValueError, match="value of"):
         replace(grown, value=grown.value[1:]).check(3, 3)
-    with pytest.raises(ValueError, match="trees of nodes"):
+    with pytest.raises(ValueError, match="as many as can grow"):
         replace(grown, roots=grown.roots[:0], owners=grown.owners[:0]).check(3, 3)
 
 

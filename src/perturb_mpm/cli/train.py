@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, print_plain, shown_progress
+from perturb_mpm.cli.console import UsageError, print_plain, shown_progress, whole_number
 
 if TYPE_CHECKING:
     from perturb_mpm.segmenter import EnsembleSettings, TrainingReport
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
+
+_LARGEST_SEED = 2**64 - 1
 
 
 def train(
@@ -78,8 +80,7 @@ def train(
     from perturb_mpm.storage import write_json
 
     settings = _settings(folds, trees, threads)
-    if not 0 <= seed < 1 << 64:
-        raise UsageError(f"--seed must lie between 0 and 2⁶⁴ − 1, got {seed}")
+    whole_number(seed, "--seed", 0, _LARGEST_SEED)
     if cache is not None and not cache.is_dir():
         raise UsageError(f"--cache must be a folder that is there, got {cache}")
     if not output.parent.is_dir() or output.is_dir():
@@ -112,13 +113,8 @@ def _settings(folds: int, trees: int, threads: int | None) -> EnsembleSettings:
     from perturb_mpm.engines import Compute
     from perturb_mpm.segmenter import MOST_FOLDS, MOST_ROUNDS, Boosting, EnsembleSettings
 
-    for name, value, fewest, most in (
-        ("folds", folds, 3, MOST_FOLDS),
-        ("trees", trees, 1, MOST_ROUNDS),
-    ):
-        if not fewest <= value <= most:
-            limit = f"at least {fewest}" if value < fewest else f"at most {most}"
-            raise UsageError(f"--{name} must be {limit}, got {value}")
+    whole_number(folds, "--folds", 3, MOST_FOLDS)
+    whole_number(trees, "--trees", 1, MOST_ROUNDS)
     try:
         Compute(threads=threads)
     except ValueError as error:

@@ -7,7 +7,7 @@ reproduction of their forest.
 from perturb_mpm.segmenter.boosting import MOST_ROUNDS, Boosting
 from perturb_mpm.segmenter.calibration import Calibration, fit_calibration
 from perturb_mpm.segmenter.cases import (
-    CaseFiles,
+    LabelledFiles,
     case_images,
     cases_of_brats,
     common_sequences,
@@ -53,7 +53,7 @@ __all__ = [
     "Boosting",
     "Calibration",
     "case_images",
-    "CaseFiles",
+    "LabelledFiles",
     "cases_of_brats",
     "common_sequences",
     "DrawSettings",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 10_000
 MOST_LEAVES = 256
 MOST_NODES = 10**7  # of one forest: 150 rounds for 4 labels have 20 000
+LARGEST_VALUE = 1e6  # of a leaf: log odds beyond 40 are certain already
 ARRAYS = {  # of the trees, in a file too
     "labels": "<i8",
     "start": "<f8",
@@ -126,15 +127,14 @@ class BoostedTrees:
         """The steps from each tree's root to its deepest leaf, (T,)."""
         depths = np.zeros(self.count, dtype=np.int64)
         tree, node = np.arange(self.count), self.roots.astype(np.int64)
-        steps = 0
-        while True:
+        for step in range(1, MOST_LEAVES + 1):  # what is deeper still is refused by ``check``
             divided = self.left[node] != node
             tree, node = tree[divided], self.left[node[divided]].astype(np.int64)
             if not len(node):
-                return depths
-            steps += 1
-            depths[tree] = steps
+                break
+            depths[tree] = step
             tree, node = np.concatenate([tree, tree]), np.concatenate([node, node + 1])
+        return depths
 
     def check(self, n_features: int, n_labels: int) -> None:
         """Refuse trees that cannot be walked, or not with so many features and labels.
@@ -160,7 +160,7 @@ class BoostedTrees:
         _require(bool(np.all(np.isfinite(self.threshold[divided]))), "finite thresholds")
         _require(bool(np.all(self.threshold[~divided] == np.inf)), "leaves without a threshold")
         for numbers in (self.value, self.start, self.importances):
-            _require(bool(np.all(np.isfinite(numbers))), "finite values")
+            _require(bool(np.all(np.abs(numbers) <= LARGEST_VALUE)), "finite values")
         _require(int(self.depths.max()) < MOST_LEAVES, f"fewer than {MOST_LEAVES} steps to a leaf")
 
     def _check_arrays(self, n_features: int) -> None:
@@ -181,7 +181,10 @@ class BoostedTrees:
             _require(array.dtype == ARRAYS[name], f"{name} as {ARRAYS[name]}")
             _require(array.shape == (size,), f"{name} of {size} numbers")
         _require(len(self.labels) >= FEWEST_LABELS, "two labels or more")
-        _require(0 < len(self.roots) <= len(self.left) <= MOST_NODES, "trees of nodes")
+        _require(
+            0 < len(self.roots) <= MOST_ROUNDS * len(self.labels), "roots, as many as can be grown"
+        )
+        _require(len(self.left) <= MOST_NODES, f"at most {MOST_NODES} nodes")
 
     def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
         """Return the labels' probabilities, (n, L).
@@ -204,7 +207,7 @@ class BoostedTrees:
 
 def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - an assertion
     if not holds:
-        raise ValueError(f"trees must have {what}, got others or damaged ones")
+        raise ValueError(f"trees must have {what}")
 
 
 def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:

@@ -1,7 +1,7 @@
 """Labelled cases on disk: a table of paths, or a folder in one of the usual layouts.
 
-``CaseFiles`` say where a case lies; read, it is a ``Scene`` to train on or a ``Case`` to tune on,
-each with its truth.
+``LabelledFiles`` say where a case lies. What is read of them is a ``Scene`` to train on, or a
+``Case`` to tune on, each with its truth.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ARGUMENT = "data"
 
 
 @dataclass(frozen=True)
-class CaseFiles:
+class LabelledFiles:
     """The files of one labelled case."""
 
     name: str
@@ -42,7 +42,7 @@ class CaseFiles:
     mask: Path | None = None
 
 
-def find_cases(data: Path, layout: str) -> list[CaseFiles]:
+def find_cases(data: Path, layout: str) -> list[LabelledFiles]:
     """Return the cases in a folder or table, sorted by name."""
     if layout not in LAYOUTS:
         raise InputError(f"`layout` must be one of {', '.join(LAYOUTS)}, got {layout}")
@@ -59,7 +59,7 @@ def find_cases(data: Path, layout: str) -> list[CaseFiles]:
 
 
 def training_cases(
-    files: Sequence[CaseFiles], sequences: Sequence[str], scheme: LabelScheme
+    files: Sequence[LabelledFiles], sequences: Sequence[str], scheme: LabelScheme
 ) -> dict[str, ReadScene]:
     """Return how to read each case, by name; a missing sequence is refused at once."""
     for case in files:
@@ -67,27 +67,29 @@ def training_cases(
     return {case.name: partial(read_scene, case, sequences, scheme) for case in files}
 
 
-def case_images(case: CaseFiles, sequences: Sequence[str]) -> dict[str, Path]:
+def case_images(case: LabelledFiles, sequences: Sequence[str]) -> dict[str, Path]:
     """Return the wanted sequences of a case in the wanted order; a missing one is refused."""
     return select_sequences(case.images, sequences, f"`data`: case {case.name}")
 
 
-def read_scene(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -> Scene:
+def read_scene(case: LabelledFiles, sequences: Sequence[str], scheme: LabelScheme) -> Scene:
     """Read a case: its sequences on one grid, and its labels on the same."""
     wanted = case_images(case, sequences)
-    found = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
+    found = read_images(
+        list(wanted.values()), mask=case.mask, image_names=list(wanted), named_by=_ARGUMENT
+    )
     truth = read_truth(case, found.geometry, scheme)
     return prepare_images(found, f"`data`: case {case.name}", truth).scene
 
 
-def read_truth(case: CaseFiles, grid: Geometry, scheme: LabelScheme) -> NDArray[np.uint8]:
+def read_truth(case: LabelledFiles, grid: Geometry, scheme: LabelScheme) -> NDArray[np.uint8]:
     """Return the true labels 0 … L − 1 of a case, (X, Y, Z), on the grid of its images."""
     first = Source(_ARGUMENT, next(iter(case.images.values())))
     remedy = "; name the right scheme by `labels`"
     return read_label_map(Source(_ARGUMENT, case.labels), scheme, grid, first, remedy)
 
 
-def cases_of_table(path: Path) -> Iterator[CaseFiles]:
+def cases_of_table(path: Path) -> Iterator[LabelledFiles]:
     """Yield the cases of a CSV file: case, labels, perhaps mask, and one column a sequence.
 
     Paths are relative to the table's folder.
@@ -97,10 +99,10 @@ def cases_of_table(path: Path) -> Iterator[CaseFiles]:
         paths = {column: path.parent / text for column, text in row.fields.items()}
         del paths["case"]
         labels, mask = paths.pop("labels"), paths.pop("mask", None)
-        yield CaseFiles(row.fields["case"], paths, labels, mask)
+        yield LabelledFiles(row.fields["case"], paths, labels, mask)
 
 
-def cases_of_brats(root: Path) -> Iterator[CaseFiles]:
+def cases_of_brats(root: Path) -> Iterator[LabelledFiles]:
     """Yield the cases of folders such as P/P_t1ce.nii.gz and P/P_seg.nii.gz (or P-t1c, P-seg)."""
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         files = {
@@ -110,10 +112,10 @@ def cases_of_brats(root: Path) -> Iterator[CaseFiles]:
         }
         labels = files.pop("seg", None)
         if labels:
-            yield CaseFiles(folder.name, files, labels)
+            yield LabelledFiles(folder.name, files, labels)
 
 
-def cases_of_nnunet(root: Path) -> Iterator[CaseFiles]:
+def cases_of_nnunet(root: Path) -> Iterator[LabelledFiles]:
     """Yield the training cases of a raw data set: dataset.json, imagesTr and labelsTr."""
     channels = read_dataset(Source(_ARGUMENT, root / "dataset.json")).channels
     for labels in sorted((root / "labelsTr").glob("*.nii*")):
@@ -123,10 +125,10 @@ def cases_of_nnunet(root: Path) -> Iterator[CaseFiles]:
             for channel, channel_name in channels.items()
             for path in sorted((root / "imagesTr").glob(f"{name}_{channel:04d}.nii*"))
         }
-        yield CaseFiles(name, images, labels)
+        yield LabelledFiles(name, images, labels)
 
 
-def cases_of_bids(root: Path) -> Iterator[CaseFiles]:
+def cases_of_bids(root: Path) -> Iterator[LabelledFiles]:
     """Yield the cases of a BIDS data set whose label maps are derivatives ending in _dseg.
 
     Contrast-enhanced T1 is told by the entity ce; a derivative desc-brain_mask is the brain.
@@ -141,10 +143,10 @@ def cases_of_bids(root: Path) -> Iterator[CaseFiles]:
         masks = sorted(root.glob(f"derivatives/*/{inside}/*desc-brain*_mask.nii*"))
         images = {_bids_sequence(path): path for path in sorted(anat.glob("*.nii*"))}
         name = "_".join(inside.parts[:-1])
-        yield CaseFiles(name, images, labels[0], masks[0] if masks else None)
+        yield LabelledFiles(name, images, labels[0], masks[0] if masks else None)
 
 
-LAYOUTS: dict[str, Callable[[Path], Iterator[CaseFiles]]] = {
+LAYOUTS: dict[str, Callable[[Path], Iterator[LabelledFiles]]] = {
     "table": cases_of_table,
     "brats": cases_of_brats,
     "nnunet": cases_of_nnunet,
@@ -152,7 +154,7 @@ LAYOUTS: dict[str, Callable[[Path], Iterator[CaseFiles]]] = {
 }
 
 
-def common_sequences(files: Sequence[CaseFiles]) -> tuple[str, ...]:
+def common_sequences(files: Sequence[LabelledFiles]) -> tuple[str, ...]:
     """Return the sequences that every case has, by our names, sorted."""
     sets = [{standard_name(name) for name in case.images} for case in files]
     return tuple(sorted(set.intersection(*sets)))

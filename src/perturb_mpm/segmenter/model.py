@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.checks import ExpectedError
+from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS, ExpectedError
 from perturb_mpm.files import ImageSet, InputError, LabelScheme, Source, open_source
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
@@ -88,8 +88,8 @@ class SegmenterModel:
             raise
         except KeyError as error:
             raise source.error(f"must be a whole model, got one that lacks {error}") from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise source.error(f"must be a model of perturb-mpm train, got: {error}") from error
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise source.error(f"is no model, or a damaged one: {error}") from error
 
 
 def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
@@ -115,14 +115,14 @@ def _damaged(source: Source, error: BaseException) -> InputError:
 def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
     packed = arrays[_METADATA]
     if packed.dtype != np.uint8 or packed.ndim != 1:
-        raise TypeError("metadata that are not bytes")
+        raise TypeError(f"{_METADATA} must be bytes, got {packed.dtype}")
     metadata = json.loads(packed.tobytes().decode())
     found = metadata.get("format") if isinstance(metadata, dict) else None
     if found != _FORMAT:
         raise source.error(f"must be a {_FORMAT}, got {found or 'a file of another kind'}")
     sequences = tuple(_texts(metadata["sequences"], "sequences"))
     if not 1 <= len(sequences) <= _MOST_SEQUENCES:
-        raise ValueError(f"{len(sequences)} sequences")
+        raise ValueError(f"sequences must be 1 to {_MOST_SEQUENCES}, got {len(sequences)}")
     features = feature_names(sequences)
     if tuple(_texts(metadata["features"], "features")) != features:
         raise source.error(
@@ -134,11 +134,13 @@ def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
     calibration = dict(metadata["calibration"])
     calibration["ratio"] = tuple(_items(calibration["ratio"], "ratios"))
     shown = tuple(_items(metadata["shown"], "shares"))
+    if not FEWEST_LABELS <= len(labels) <= MOST_LABELS:
+        raise ValueError(f"labels must be {FEWEST_LABELS} to {MOST_LABELS}, got {len(labels)}")
     if not len(labels) == len(calibration["ratio"]) == len(shown):
-        raise ValueError("other numbers of labels, ratios and shares")
+        raise ValueError("labels, ratios and shares must be as many")
     folds = tuple(tuple(_texts(names, "a fold")) for names in _items(metadata["folds"], "folds"))
     if not 1 <= len(folds) <= MOST_FOLDS:
-        raise ValueError(f"{len(folds)} folds")
+        raise ValueError(f"folds must be 1 to {MOST_FOLDS}, got {len(folds)}")
     forests = []
     for place in range(len(folds)):
         forest = BoostedTrees(**{name: arrays[f"{place}.{name}"] for name in ARRAYS})
@@ -150,20 +152,20 @@ def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
 
 def _items(value: object, what: str) -> list[Any]:
     if not isinstance(value, list):
-        raise TypeError(f"{what} that are no list")
+        raise TypeError(f"{what} must be a list, got {type(value).__name__}")
     return value
 
 
 def _texts(value: object, what: str) -> list[str]:
     texts = _items(value, what)
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"{what} that are not all text")
+        raise TypeError(f"{what} must all be text")
     return texts
 
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"the label value {value!r}")
+        raise TypeError(f"label values must be whole numbers, got {value!r}")
     return value
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from perturb_mpm.files import Case, InputError, LabelScheme, Source, read_case, read_images
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.segmenter import (
-    CaseFiles,
+    LabelledFiles,
     SegmenterModel,
     case_images,
     prepare_images,
@@ -21,7 +21,7 @@ ENDINGS = (".nii.gz", ".nii", ".npz")
 
 
 def cases_with_probabilities(
-    files: Sequence[CaseFiles],
+    files: Sequence[LabelledFiles],
     folder: Path,
     sequences: Sequence[str],
     scheme: LabelScheme,
@@ -39,6 +39,7 @@ def cases_with_probabilities(
             [path],
             mask=case.mask,
             image_names=list(images),
+            named_by="data",
             labels=scheme,
             reference=case.labels if path.suffix == ".npz" else None,
         )
@@ -48,7 +49,7 @@ def cases_with_probabilities(
 
 
 def cases_of_model(
-    files: Sequence[CaseFiles],
+    files: Sequence[LabelledFiles],
     path: Path,
     scheme: LabelScheme,
     progress: StagedProgress | None = None,
@@ -64,7 +65,9 @@ def cases_of_model(
     read = {}
     for case in files:
         wanted = case_images(case, model.sequences)
-        found = read_images(list(wanted.values()), mask=case.mask, image_names=list(wanted))
+        found = read_images(
+            list(wanted.values()), mask=case.mask, image_names=list(wanted), named_by="data"
+        )
         prepared = prepare_images(found, f"`data`: case {case.name}")
         probabilities = model.honest_probabilities(case.name, prepared)
         truth = read_truth(case, found.geometry, scheme)
@@ -73,7 +76,7 @@ def cases_of_model(
     return read
 
 
-def _probabilities_of(case: CaseFiles, folder: Path) -> Path:
+def _probabilities_of(case: LabelledFiles, folder: Path) -> Path:
     for ending in ENDINGS:
         path = folder / f"{case.name}{ending}"
         if path.is_file():
