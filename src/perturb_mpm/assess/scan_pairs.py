@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -232,13 +232,22 @@ def read_calibration(path: Path) -> ResectionCalibration:
     """Read a calibration that ``write_biomarkers`` wrote."""
     source = Source("calibration", path)
     try:
-        calibration = ResectionCalibration(**json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        missing = [name for name in _NEEDED if name not in content]
+        if missing:
+            raise source.error(f"is no calibration of perturb-mpm biomarkers: no {missing[0]}")
+        calibration = ResectionCalibration(**content)
         _check_numbers(calibration)
+    except InputError:
+        raise
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})") from error
     except (TypeError, ValueError, RecursionError) as error:
         raise source.error(f"is no calibration of perturb-mpm biomarkers ({error})") from error
     return calibration
+
+
+_NEEDED = [each.name for each in fields(ResectionCalibration) if each.default is MISSING]
 
 
 def _check_numbers(calibration: ResectionCalibration) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder
+from perturb_mpm.cli.console import UsageError, plain_console, prepare_folder
 
 if TYPE_CHECKING:
     from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, ScanPair
@@ -187,7 +187,6 @@ def _print(
     calibration: ResectionCalibration | None,
     files: Iterable[Path],
 ) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -212,7 +211,7 @@ def _print(
             text(eor, 100.0) if eor is not None else "undefined" if v_pre == 0 else "–",
             interval(eor_low, eor_high, 100.0),
         )
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = plain_console()
     console.print(table)
     for case, each in found.items():
         console.print(_classes_in_words(case, each, calibration))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder
+from perturb_mpm.cli.console import UsageError, prepare_folder, print_plain
 
 if TYPE_CHECKING:
     from perturb_mpm.assess import CaseAssessment, CaseFiles
@@ -131,7 +131,6 @@ def _warn(assessments: Sequence[CaseAssessment]) -> None:
 
 def _print(summaries: Sequence[MetricSummary], files: Iterable[Path]) -> None:
     """Print the means of a few measures, a line a region and truth."""
-    from rich.console import Console
     from rich.table import Table
 
     from perturb_mpm.report import number
@@ -148,7 +147,4 @@ def _print(summaries: Sequence[MetricSummary], files: Iterable[Path]) -> None:
         ]
         if not all(math.isnan(value) for value in values):
             table.add_row(region, against, *(number(value) for value in values))
-    console = Console(markup=False, highlight=False, emoji=False)
-    console.print(table)
-    for file in files:
-        console.print(f"wrote {file}", soft_wrap=True)
+    print_plain(table, *(f"wrote {file}" for file in files))
