@@ -1,4 +1,4 @@
-"""Classes of resection: limits by residual volume, by extent, or both, and how probable each is."""
+"""Extent of resection, volumes and their samples, and classes of resection with probabilities."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+
+_MOST_PAIRS = 40_000
 
 
 def extent_of_resection(before_ml: ArrayLike, after_ml: ArrayLike) -> NDArray[np.float64]:
@@ -94,9 +96,6 @@ def paired_samples(
         before[generator.integers(len(before), size=_MOST_PAIRS)],
         after[generator.integers(len(after), size=_MOST_PAIRS)],
     )
-
-
-_MOST_PAIRS = 40_000
 
 
 def _volumes(value: ArrayLike, name: str) -> NDArray[np.float64]:

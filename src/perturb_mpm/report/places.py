@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.pictures import Picture, Studio, Voxel
 from perturb_mpm.report.planes import to_mm
-
-UNDECIDED, UNCERTAIN = 1, 2  # classes of ReportData.uncertainty
 
 WIDEST_MM = 30.0
 """A connected component that is wider than this is divided: it is no single place to look at."""

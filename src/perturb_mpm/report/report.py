@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report import words
 from perturb_mpm.report.charts import round_ticks
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
@@ -16,8 +17,6 @@ from perturb_mpm.report.embedded import POLICY, viewer_fragment
 from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.pictures import Studio, data_uri, palette_png
 from perturb_mpm.report.places import (
-    UNCERTAIN,
-    UNDECIDED,
     WIDEST_MM,
     middle_of_labels,
     places,
