@@ -318,12 +318,28 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--samples", "--iterations"])
-def test_numbers_have_an_upper_limit(
-    option: str, patient: Path, out: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--samples", "5000000000", "samples must be at most 10000000, got 5000000000"),
+        ("--iterations", "5000000000", "iterations must be at most"),
+        ("--until", "0.0005", "--until must be reachable within 10000000 samples, got 0.0005"),
+        ("--until", "1e-9", "must be at least 0.0001, got 1e-09"),
+        ("--temperature", "1e-300", "temperature must be at least 1e-06"),
+        ("--spatial-weight", "1e300", "weight of a spatial kernel must be at least 0 and below"),
+    ],
+)
+def test_numbers_have_limits(
+    option: str,
+    value: str,
+    message: str,
+    patient: Path,
+    out: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert call("run", *options(patient), "--output", str(out), option, "5000000000") == 2
-    assert f"{option[2:]} must be at most" in capfd.readouterr().err
+    assert call("run", *options(patient), "--output", str(out), option, value) == 2
+    shown = capfd.readouterr().err
+    assert message in shown.splitlines()[-1]
     assert not out.exists()
 
 

@@ -38,7 +38,7 @@ def folder(patient: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     p /= p.sum(axis=-1, keepdims=True)
     nib.save(nib.Nifti1Image(p, truth.affine), folder / "p.nii")
     images = [str(next(patient.glob(f"*_{name}.nii.gz"))) for name in ("t1ce", "flair")]
-    given = ["--image", *images, "--probabilities", str(folder / "p.nii"), "--label-values"]
+    given = ["--image", *images, "--probabilities", str(folder / "p.nii"), "--labels"]
     given += [*map(str, VALUES), "--samples", "4", "--iterations", "2", "--accuracy", "plain"]
     assert call("run", *given, "--output", str(folder / "out"), "--quiet") == 0
     return folder / "out"

@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter
 
 from perturb_mpm.cli.console import UsageError, given, options_of, print_plain, shown_progress
 from perturb_mpm.engines import Compute
-from perturb_mpm.sampling import Sampling
+from perturb_mpm.sampling import MOST_SAMPLES, Sampling
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Case, LabelScheme
@@ -297,7 +297,13 @@ def _enough_samples(
     until = settings.sampling.until
     if until is None or "samples" in given(sampling) or model.settings is not None:
         return settings
-    return settings.changed(samples=until.samples_to_reach(labels))
+    samples = until.samples_to_reach(labels)
+    if samples > MOST_SAMPLES:
+        raise UsageError(
+            f"--until must be reachable within {MOST_SAMPLES} samples, got {until.epsilon:g}, "
+            f"which takes up to {samples}"
+        )
+    return settings.changed(samples=samples)
 
 
 def _kernels(settings: RunSettings, model: ModelOptions) -> tuple[KernelSettings, ...]:

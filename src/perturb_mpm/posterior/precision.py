@@ -132,6 +132,9 @@ Scope = Literal["voxel", "map"]
 _SHARES = 1025  # at how many vote shares the worst one is looked for
 
 
+SMALLEST_EPSILON = 1e-4  # it takes hundreds of millions of samples, more than a run can hold
+
+
 @dataclass(frozen=True)
 class Precision:
     """Every label's frequency known to ±epsilon with confidence 1 − delta: what ``until`` takes.
@@ -152,6 +155,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         epsilon = checks.number(self.epsilon, "epsilon of Precision", positive=True, below=1)
+        checks.number(epsilon, "epsilon of Precision", minimum=SMALLEST_EPSILON)
         delta = checks.number(self.delta, "delta of Precision", positive=True, below=1)
         checks.choice(self.scope, "scope of Precision", get_args(Scope))
         object.__setattr__(self, "epsilon", epsilon)

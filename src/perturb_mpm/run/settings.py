@@ -121,6 +121,9 @@ COMPUTE = tuple(each.name for each in fields(Compute))
 TABLES = {"sampling": SAMPLING, "unary": UNARY, "compute": COMPUTE, "report": ("colour_map",)}
 CHANGE_NO_RESULT = ("batch", "threads", "memory")
 
+# Beyond these, energies overflow float32 on their way to a sample.
+_SMALLEST, _LARGEST = 1e-6, 1e6
+
 
 @dataclass(frozen=True)
 class KernelSettings:
@@ -147,7 +150,8 @@ class KernelSettings:
         if has_intensity:
             sd = checks.positive_numbers(self.sigma_intensity_sd, f"sigma_intensity_sd {name}")
             self._set("sigma_intensity_sd", sd)
-        self._set("weight", checks.number(self.weight, f"weight {name}", minimum=0))
+        weight = checks.number(self.weight, f"weight {name}", minimum=0, below=_LARGEST)
+        self._set("weight", weight)
         if self.compatibility is not None:
             matrix = checks.floats(self.compatibility, f"compatibility {name}").tolist()
             self._set("compatibility", tuple(map(tuple, matrix)))
@@ -178,7 +182,7 @@ class RunSettings:
         checks.instance(self.sampling, "sampling", Sampling)
         checks.instance(self.compute, "compute", Compute)
         checked: dict[str, object] = {
-            "temperature": checks.number(self.temperature, "temperature", positive=True),
+            "temperature": _temperature(self.temperature),
             "clip": checks.number(self.clip, "clip", positive=True, below=1),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
         }
@@ -278,6 +282,11 @@ def write_settings(path: str | os.PathLike[str], settings: RunSettings, comment:
     """Write a settings file, whole or not at all; ``comment`` comes first, line by line."""
     with atomic_open(path) as file:
         file.write(settings_text(settings, comment).encode())
+
+
+def _temperature(value: float) -> float:
+    checks.number(value, "temperature", positive=True)
+    return checks.number(value, "temperature", minimum=_SMALLEST, below=_LARGEST)
 
 
 def _all_of(values: object, name: str, kind: type) -> tuple[Any, ...]:
