@@ -291,7 +291,7 @@ def elsewhere(path: Path) -> None:
         (None, ["--temperature", "inf"], "temperature must be finite"),
         (None, ["--until", "0.01"], "must be reachable within 12 samples"),
         (None, ["--memory", "lots"], "memory must be a positive number of bytes"),
-        (None, ["--model", "model.skops"], "either --probabilities or --model must be given"),
+        (None, ["--model", "model.npz"], "either --probabilities or --model must be given"),
         (None, ["--dicom", "nowhere"], "--dicom must be a folder with a DICOM series, got nowhere"),
         (None, ["--bids", "a_b"], "--bids must name the subject by letters and digits only"),
         (None, ["--resume", "--overwrite"], "must not be given together"),
@@ -527,24 +527,24 @@ def test_a_model_makes_the_probabilities(
     arguments: list[str], patient: Path, out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert call(*arguments) == 0
-    (patient / "model.skops").write_bytes(b"trained")
+    (patient / "model.npz").write_bytes(b"trained")
     other = out.with_name("by-model")
-    given = ["--model", str(patient / "model.skops"), "--output", str(other), *QUICK]
+    given = ["--model", str(patient / "model.npz"), "--output", str(other), *QUICK]
     made = (probabilities(), LabelScheme((0, 1, 2), ("background", "label_1", "label_2")))
     with mock.patch("perturb_mpm.segmenter.probabilities_from_model", return_value=made) as model:
         assert call("run", *options(patient)[:3], *given) == 0
         assert call("run", *options(patient)[:3], *given, "--labels", "0", "1") == 2
-    assert model.call_args.args[0] == patient / "model.skops"
+    assert model.call_args.args[0] == patient / "model.npz"
     assert content(other) == content(out)
     summary = json.loads((other / "summary.json").read_text())
-    assert summary["inputs_sha256"]["model.skops"] == hashlib.sha256(b"trained").hexdigest()
+    assert summary["inputs_sha256"]["model.npz"] == hashlib.sha256(b"trained").hexdigest()
     assert "one for each of the 3 labels, background first, got 2" in capfd.readouterr().err
 
 
 def test_a_model_that_is_not_there(patient: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    given = ["--model", "none.skops", "--output", "out", *QUICK]
+    given = ["--model", "none.npz", "--output", "out", *QUICK]
     assert call("run", *options(patient)[:3], *given) == 2
-    assert "--model must be a file, got none.skops" in capfd.readouterr().err
+    assert "--model must be a file, got none.npz" in capfd.readouterr().err
 
 
 def test_dicom_files_come_beside_the_others(

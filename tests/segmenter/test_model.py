@@ -386,7 +386,7 @@ def test_trees_of_other_kinds_of_numbers_or_other_sizes_are_refused() -> None:
         replace(grown, left=grown.left.astype(np.int64)).check(3, 3)
     with pytest.raises(ValueError, match="value of"):
         replace(grown, value=grown.value[1:]).check(3, 3)
-    with pytest.raises(ValueError, match="as many as can grow"):
+    with pytest.raises(ValueError, match="as many roots as can grow"):
         replace(grown, roots=grown.roots[:0], owners=grown.owners[:0]).check(3, 3)
 
 

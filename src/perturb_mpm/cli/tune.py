@@ -124,7 +124,8 @@ def tune(
     changed = _changed(start, iterations, threads)
     scheme = labels_from_text(labels)
     with shown_progress(quiet=quiet) as progress:
-        cases = _cases(data, layout, scheme, probabilities, model, options, progress)
+        workers = changed.compute.threads
+        cases = _cases(data, layout, scheme, probabilities, model, options, workers, progress)
         folder = prepare_folder(output)
         regions = default_regions(scheme.names)
         tuned = tune_settings(cases, changed, options, regions, progress)
@@ -163,6 +164,7 @@ def _cases(
     probabilities: Path | None,
     model: Path | None,
     options: TuningOptions,
+    threads: int | None,
     progress: StagedProgress,
 ) -> dict[str, Case]:
     from perturb_mpm.segmenter import common_sequences, find_cases
@@ -176,7 +178,7 @@ def _cases(
             f"--folds must be at most the number of cases, {len(files)}, got {options.folds}"
         )
     if model is not None:
-        return cases_of_model(files, model, scheme, progress)
+        return cases_of_model(files, model, scheme, progress, threads)
     if probabilities is None or not probabilities.is_dir():
         raise UsageError(f"--probabilities must be a folder, got {probabilities}")
     return cases_with_probabilities(files, probabilities, common_sequences(files), scheme, progress)

@@ -32,7 +32,7 @@ from perturb_mpm.segmenter.feature_store import (
     feature_table,
 )
 from perturb_mpm.segmenter.features import FAMILIES, family_names
-from perturb_mpm.segmenter.masked_filters import threads_available
+from perturb_mpm.segmenter.masked_filters import limited_threads, threads_available
 from perturb_mpm.segmenter.model import SegmenterModel, probabilities_from_model, require_scheme
 from perturb_mpm.segmenter.preprocessing import (
     STANDARD,
@@ -68,6 +68,7 @@ __all__ = [
     "Forest",
     "Grower",
     "held_out_answers",
+    "limited_threads",
     "MOST_FOLDS",
     "MOST_ROUNDS",
     "prepare",

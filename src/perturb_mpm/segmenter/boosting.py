@@ -181,9 +181,7 @@ class BoostedTrees:
             _require(array.dtype == ARRAYS[name], f"{name} as {ARRAYS[name]}")
             _require(array.shape == (size,), f"{name} of {size} numbers")
         _require(len(self.labels) >= FEWEST_LABELS, "two labels or more")
-        _require(
-            0 < len(self.roots) <= MOST_ROUNDS * len(self.labels), "roots, as many as can be grown"
-        )
+        _require(0 < self.count <= MOST_ROUNDS * len(self.labels), "as many roots as can grow")
         _require(len(self.left) <= MOST_NODES, f"at most {MOST_NODES} nodes")
 
     def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ from perturb_mpm.segmenter import (
     LabelledFiles,
     SegmenterModel,
     case_images,
+    limited_threads,
     prepare_images,
     read_truth,
     require_scheme,
@@ -53,6 +54,7 @@ def cases_of_model(
     path: Path,
     scheme: LabelScheme,
     progress: StagedProgress | None = None,
+    threads: int | None = None,
 ) -> dict[str, Case]:
     """Read cases, and let the model of a file say how probable each label is.
 
@@ -69,7 +71,8 @@ def cases_of_model(
             list(wanted.values()), mask=case.mask, image_names=list(wanted), named_by="data"
         )
         prepared = prepare_images(found, f"`data`: case {case.name}")
-        probabilities = model.honest_probabilities(case.name, prepared)
+        with limited_threads(threads):
+            probabilities = model.honest_probabilities(case.name, prepared)
         truth = read_truth(case, found.geometry, scheme)
         read[case.name] = Case.from_images(found, probabilities, scheme, truth)
         progress(len(read), len(files))
