@@ -68,6 +68,27 @@ def test_a_score_is_that_of_the_samples_of_pm_sample() -> None:
     assert found.crps["second"] == pytest.approx(np.abs(x - y).mean() - spread)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"estimator": "conditional", "noise_scale": 0.3},
+        {"noise_scale": 0.4},
+        {"start": "warm"},
+        {"antithetic": True},
+    ],
+)
+def test_a_score_follows_the_law_of_sampling(changes: dict[str, Any]) -> None:
+    crf, truth = blob(1, 0.0)
+    law = {"samples": 6, "seed": 5, "iterations": 3, **changes}
+    found = score(crf, prepare(crf, compact=True), truth, REGIONS, WIDE, Sampling(**law))
+    posterior = pm.sample(crf, **law, fields=WIDE.fields(3))
+    np.testing.assert_allclose(found.volumes_ml, posterior.volumes / 1000.0)
+    kind = changes.get("estimator", "votes")
+    shares = (posterior.marginals_of(kind) * 6 + 0.5) / (6 + 1.5)  # (L, X, Y)
+    own = np.take_along_axis(shares, truth[np.newaxis], axis=0)
+    assert found.log_score == pytest.approx(-np.log(own).mean(), rel=1e-6)
+
+
 def test_biased_unaries_ask_for_fields_and_unbiased_ones_for_less() -> None:
     # One disc too large, the next too small: only a common offset makes up for that. Large voxels,
     # so that one ml more or less matters.

@@ -14,43 +14,14 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines import Compute
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-_limit: ContextVar[int | None] = ContextVar("threads", default=None)
-
-
-@contextmanager
-def limited_threads(threads: int | None) -> Iterator[None]:
-    """Let the segmenter use no more than so many threads, or all processors where it is None."""
-    before = _limit.set(Compute(threads=threads).threads)  # checked there
-    try:
-        yield
-    finally:
-        _limit.reset(before)
-
-
-def threads_available() -> int:
-    """Return how many threads may be used: as many as was said, else one for each processor."""
-    limit = _limit.get()
-    if limit is not None:
-        return limit
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return ``task`` of every item, in order; SciPy's filters run side by side."""
-    with ThreadPoolExecutor(threads_available()) as pool:
-        return list(pool.map(task, items))
-
-
 Array3D = NDArray[np.float32]
 
 _TRUNCATE = 3.0  # sigmas at which a Gaussian is cut off
 _LEAST_SHARE = 1e-3  # of a filter's weight inside the mask; below it the value is 0
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_limit: ContextVar[int | None] = ContextVar("threads", default=None)
 
 
 def voxels_of(length_mm: float, spacing: Sequence[float]) -> tuple[int, ...]:
@@ -103,6 +74,32 @@ def box_extreme(
     found = apply(np.where(mask, image, nowhere), size=size, mode="nearest")
     extreme: Array3D = np.where(np.isfinite(found), found, np.float32(0))
     return extreme
+
+
+@contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Let the segmenter use no more than so many threads, or all processors where it is None."""
+    before = _limit.set(Compute(threads=threads).threads)  # checked there
+    try:
+        yield
+    finally:
+        _limit.reset(before)
+
+
+def threads_available() -> int:
+    """Return how many threads may be used: as many as was said, else one for each processor."""
+    limit = _limit.get()
+    if limit is not None:
+        return limit
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return ``task`` of every item, in order; SciPy's filters run side by side."""
+    with ThreadPoolExecutor(threads_available()) as pool:
+        return list(pool.map(task, items))
 
 
 def _gaussian(image: Array3D, sigma_mm: float, spacing: Sequence[float]) -> Array3D:
