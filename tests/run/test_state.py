@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
 import numpy as np
@@ -343,6 +345,25 @@ def test_a_folder_with_nothing_but_a_lock_is_empty(case: Case, whole: Path, tmp_
     (tmp_path / "state" / "lock").touch()
     run_case(case, SETTINGS, tmp_path, title="x")
     assert content(tmp_path) == content(whole)
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our opening the file and locking it, a refused run removes it."""
+    real, first = fcntl.flock, True
+
+    def overtaken(lock: IO[bytes], how: int) -> None:
+        nonlocal first
+        if first:
+            first = False
+            (tmp_path / "state" / "lock").unlink()
+        real(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+    layout = layout_of(tmp_path)
+    with locked(layout), pytest.raises(OutputError, match="another run is writing"), locked(layout):
+        pass
 
 
 def test_votes_without_a_name_are_not_gone_on_with(case: Case, cut: Path) -> None:

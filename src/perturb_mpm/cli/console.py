@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from perturb_mpm.progress import StagedProgress
 
+Flag = Annotated[bool, Parameter(negative="")]
+"""An option that is given or not, without ``--no-``."""
+
 # Arguments of Python whose option has another name.
 _OPTION = {
     "images": "image",

@@ -6,11 +6,10 @@ import json as json_format
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from perturb_mpm.cli.console import (
+    Flag,
     UsageError,
     prepare_folder,
     print_plain,
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from perturb_mpm.report import LabelComparison
     from perturb_mpm.run import Run
 
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 PATIENT, TRUTH = "patient", "truth.nii.gz"  # the folder of what a user would bring
 SEQUENCES = ("T1c", "T1", "T2", "FLAIR")  # the report shows the first one first

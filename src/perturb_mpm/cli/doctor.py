@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
-from perturb_mpm.cli.console import print_plain
+from perturb_mpm.cli.console import Flag, print_plain
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -102,8 +100,6 @@ def _ranges_add_up() -> tuple[bool, str]:
     first, second = (sample(crf, part, **options) for part in (range(15), range(15, 40)))  # type: ignore[arg-type]
     return second.merge(first) == whole, "bit for bit"
 
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 _FOR_DEVELOPERS = ("test", "lint")
 _REQUIREMENT = re.compile(r"([\w.-]+).*?(?:extra == ['\"](\w+)['\"])?$")

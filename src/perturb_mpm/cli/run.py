@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from perturb_mpm.cli.console import UsageError, given, options_of, print_plain, shown_progress
+from perturb_mpm.cli.console import Flag, UsageError, given, options_of, print_plain, shown_progress
 from perturb_mpm.engines import Compute
 from perturb_mpm.sampling import MOST_SAMPLES, Sampling
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from perturb_mpm.run import BidsNames, KernelSettings, Run, RunSettings
 
 
-Flag = Annotated[bool, Parameter(negative="")]
 Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
 Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from perturb_mpm.cli.console import UsageError, whole_number
+from perturb_mpm.cli.console import Flag, UsageError, whole_number
 from perturb_mpm.sampling import MOST_SAMPLES
 
-Flag = Annotated[bool, Parameter(negative="")]
 _LARGEST_PORT = 65535
 
 

@@ -148,6 +148,8 @@ def locked(layout: Layout) -> Iterator[None]:
     for folder in (*layout.folders, layout.state):
         made += _make(folder)
     lock = _open_lock(layout)
+    for folder in layout.folders:  # a run that was refused meanwhile may have removed them
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
@@ -179,7 +181,10 @@ def _open_lock(layout: Layout) -> BinaryIO:
     path = layout.state / _LOCK
     while True:
         layout.state.mkdir(parents=True, exist_ok=True)
-        lock = path.open("ab")
+        try:
+            lock = path.open("ab")
+        except FileNotFoundError:
+            continue  # whoever had the lock has removed the folder meanwhile
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -193,7 +198,7 @@ def _open_lock(layout: Layout) -> BinaryIO:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 return lock
-        lock.close()  # whoever had the lock has removed this file meanwhile
+        lock.close()  # the file was removed before we had its lock
 
 
 @contextmanager

@@ -116,7 +116,7 @@ class Run:
         scatter = self.posterior.grid.scatter
         return {samples: scatter(bits, 0) for samples, bits in sorted(self.snapshots.items())}
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json, which a finished run has."""
         found: dict[str, Any] = json.loads(self.files["summary"].read_text(encoding="utf-8"))
