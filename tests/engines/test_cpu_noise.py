@@ -1,4 +1,4 @@
-"""The compiled noise against noise.py, fields.py and the loading of finished problems."""
+"""The compiled noise against NumPy's, and against the loading of finished problems."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from perturb_mpm.learning.problem import Problem, make_problem, same_layout, tru
 from perturb_mpm.learning.reverse import backwards, forwards
 from perturb_mpm.model import EXACT_VOXELS, BilateralKernel, DenseCRF, Kernel, Sigma
 
+ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidths")
+
 Trace = Callable[[str, int, float], object]
 """What is called with (phase, evaluations so far, objective) after each evaluation."""
 
@@ -114,9 +116,6 @@ class Search:
         if self.trace is not None:
             self.trace(phase, len(self.evaluations), value)
         return penalty - value, self.strength * theta - gradient
-
-
-ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidths")
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,7 +86,7 @@ def exact_rows(
 
 
 class ExactFilter:
-    """K̂ over all pairs; see ``filters.Filter`` for what its parts mean."""
+    """K̂ over all pairs; see ``chain.Filter`` for what its parts mean."""
 
     def __init__(
         self, features: NDArray[np.float64], normalization: Normalization, threads: Threads

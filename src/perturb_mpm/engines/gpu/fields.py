@@ -82,7 +82,7 @@ class FieldDrawer:
     def _bits(
         self, samples: torch.Tensor, cells: torch.Tensor, count: int, stream: int
     ) -> torch.Tensor:
-        """Return 32 random bits each, (b, count, cells), as ``noise.bits`` does."""
+        """Return 32 random bits each, (b, count, cells), as ``noise.gumbel.bits`` does."""
         low, high = (int(word) for word in key_words(self.perturbation.seed))
         blocks = torch.arange(-(-count // 4), device=cells.device)[:, None]
         counter = torch.broadcast_tensors(
