@@ -1,1 +1,4 @@
-"""The paper's experiments, done again."""
+"""The laboratory, which is not installed: the paper's experiments, comparators, benchmarks.
+
+``python -m lab --help`` lists the experiments.
+"""

@@ -23,6 +23,8 @@ from lab.benchmarks.measure import (
     measure,
 )
 
+Columns = dict[str, Callable[[BenchmarkRow], str]]
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -116,9 +118,6 @@ def main() -> None:
         machine.write_results(path, {**about, **measured})
     report(console, rows, plan)
     console.print(f"{time.perf_counter() - began:.0f} s; figures in {path}")
-
-
-Columns = dict[str, Callable[[BenchmarkRow], str]]
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -22,6 +22,11 @@ HEADER = (
     "tumour's border |"
 )
 
+GPU_HEADER = (
+    "| problem | filter | seconds | of these building | peak GB | voxels whose modal label differs "
+    "from `exact`'s, %: brain, tumour | largest bias of a label's volume, % |"
+)
+
 
 def cpu_rendered(results: dict[str, Any]) -> str:
     """Return the Markdown of the figures."""
@@ -80,12 +85,6 @@ def with_figures(readme: str, figures: str, begin: str = BEGIN, end: str = END) 
     before, rest = readme.split(begin, 1)
     after = rest.split(end, 1)[1]
     return f"{before}{begin}\n{figures}\n{end}{after}"
-
-
-GPU_HEADER = (
-    "| problem | filter | seconds | of these building | peak GB | voxels whose modal label differs "
-    "from `exact`'s, %: brain, tumour | largest bias of a label's volume, % |"
-)
 
 
 def gpu_rendered(results: dict[str, Any]) -> str:

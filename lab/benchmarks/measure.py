@@ -32,6 +32,20 @@ case gave an rms of 0.006 and 0.012.
 SEED = 1658
 """Not the seed of the rows that our engine is calibrated on: those would flatter it."""
 
+STEPS = 3
+"""Iterations in a turn; the fastest of them counts."""
+
+COMPARED_ITERATIONS = 5
+"""After so many iterations our marginals are compared with the peer's."""
+
+SAMPLE_ITERATIONS = 10
+
+PEER_SAMPLES = 2
+"""So many of the peer's samples are timed before ours and as many after, the median counts."""
+
+BILATERAL = 1
+"""The bilateral kernel's place among the CRF's kernels."""
+
 
 @dataclass(frozen=True)
 class SampledRows:
@@ -119,20 +133,6 @@ def softmax(energies: NDArray[np.floating]) -> NDArray[np.float32]:
     q: NDArray[np.float32] = np.exp(energies.min(axis=0) - energies).astype(np.float32)
     q /= q.sum(axis=0)
     return q
-
-
-STEPS = 3
-"""Iterations in a turn; the fastest of them counts."""
-
-COMPARED_ITERATIONS = 5
-"""After so many iterations our marginals are compared with the peer's."""
-
-SAMPLE_ITERATIONS = 10
-PEER_SAMPLES = 2
-"""So many of the peer's samples are timed before ours and as many after, the median counts."""
-
-BILATERAL = 1
-"""The bilateral kernel's place among the CRF's kernels."""
 
 
 @dataclass(frozen=True)

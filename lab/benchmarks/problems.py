@@ -23,6 +23,43 @@ from lab.benchmarks.worker import ROOT
 if TYPE_CHECKING:
     from perturb_mpm import DenseCRF
 
+BRAIN = "brain"
+
+FULL_SHAPE = (160, 192, 144)
+"""At 1 mm; the brain in it has 1.49 million voxels."""
+
+MASK_RADIUS = 0.8635
+"""Of the box's half width: the share of the box's volume that makes 1.49 million voxels."""
+
+NOISE = 0.03
+"""Standard deviation of the channels' noise, class means being between 0 and 1."""
+
+SYNTHETIC_TUMOUR = 4
+
+# One row a class: ventricle, white matter, grey matter, outer fluid, tumour.
+CLASS_MEANS = np.array(
+    [
+        [0.05, 0.10, 1.00, 0.05],
+        [0.90, 0.85, 0.25, 0.35],
+        [0.55, 0.50, 0.50, 0.75],
+        [0.10, 0.05, 0.95, 0.10],
+        [0.35, 1.00, 0.75, 1.00],
+    ],
+    dtype=np.float32,
+)  # (L, C)
+
+CASE = "BraTS2021_01658"
+SEQUENCES = ("t1", "t1ce", "t2", "flair")
+REAL_LABELS = 5
+REAL_TUMOUR = (1, 2, 3)
+
+BRAIN_VOXELS = (100_000, 400_000, 1_490_000)
+
+SAMPLED = ("brain-1.5", "real-20")
+"""Where a whole sampling run is measured too."""
+
+QUICK = ("64", "96", "brain-0.1")
+
 
 @dataclass(frozen=True)
 class BenchmarkSetting:
@@ -123,32 +160,6 @@ def crf_of(problem: BenchmarkProblem, *, bilateral_only: bool = False) -> DenseC
     )
 
 
-BRAIN = "brain"
-
-FULL_SHAPE = (160, 192, 144)
-"""At 1 mm; the brain in it has 1.49 million voxels."""
-
-MASK_RADIUS = 0.8635
-"""Of the box's half width: the share of the box's volume that makes 1.49 million voxels."""
-
-NOISE = 0.03
-"""Standard deviation of the channels' noise, class means being between 0 and 1."""
-
-SYNTHETIC_TUMOUR = 4
-
-# One row a class: ventricle, white matter, grey matter, outer fluid, tumour.
-CLASS_MEANS = np.array(
-    [
-        [0.05, 0.10, 1.00, 0.05],
-        [0.90, 0.85, 0.25, 0.35],
-        [0.55, 0.50, 0.50, 0.75],
-        [0.10, 0.05, 0.95, 0.10],
-        [0.35, 1.00, 0.75, 1.00],
-    ],
-    dtype=np.float32,
-)  # (L, C)
-
-
 def brain(voxels: int, seed: int = 0) -> BenchmarkProblem:
     """Return a brain of about that many 1 mm voxels, in an ellipsoid mask."""
     scale = (voxels / 1.49e6) ** (1 / 3)
@@ -229,11 +240,6 @@ def noisy_energies(rng: np.random.Generator, classes: NDArray[np.uint8]) -> NDAr
     return np.negative(logits, out=logits)
 
 
-CASE = "BraTS2021_01658"
-SEQUENCES = ("t1", "t1ce", "t2", "flair")
-REAL_LABELS = 5
-REAL_TUMOUR = (1, 2, 3)
-
 REAL_SETTINGS = (
     BenchmarkSetting(sigma_space=20.0, sigma_intensity=0.5),
     BenchmarkSetting(sigma_space=10.0, sigma_intensity=0.5),
@@ -305,8 +311,6 @@ def blurred_energies(classes: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 Catalogue = dict[str, Callable[[], BenchmarkProblem]]
 
-BRAIN_VOXELS = (100_000, 400_000, 1_490_000)
-
 
 def synthetic_problems() -> Catalogue:
     boxes = {
@@ -324,9 +328,3 @@ def real_problems() -> Catalogue:
     return {
         f"real-{setting.sigma_space:g}": partial(real_case, setting) for setting in REAL_SETTINGS
     }
-
-
-SAMPLED = ("brain-1.5", "real-20")
-"""Where a whole sampling run is measured too."""
-
-QUICK = ("64", "96", "brain-0.1")

@@ -33,18 +33,19 @@ from perturb_mpm.segmenter import (
 
 QUICK_PATIENTS = 3
 
+SEQUENCES = ("t1", "t1c", "t2", "flair")
+
+# The paper's kind of forest, for its experiments.
+QUICK = EnsembleSettings(folds=3, draw=DrawSettings(700, 2100), trees=RandomForest(6, 10))
+
+FULL = EnsembleSettings(draw=DrawSettings(700, 2100), trees=RandomForest(12, 10))
+
 
 def sampled(patient: Patient, settings: RunSettings, estimator: Estimator = "votes") -> Posterior:
     """Sample a patient's segmentations; the mean field comes along."""
     settings = settings.changed(estimator=estimator, noise_scale=None, until=None)
     sampler = build_sampler(build_crf(patient.case, settings), settings)
     return sampler.draw()
-
-
-SEQUENCES = ("t1", "t1c", "t2", "flair")
-# The paper's kind of forest, for its experiments.
-QUICK = EnsembleSettings(folds=3, draw=DrawSettings(700, 2100), trees=RandomForest(6, 10))
-FULL = EnsembleSettings(draw=DrawSettings(700, 2100), trees=RandomForest(12, 10))
 
 
 def phantom_scene(phantom: Phantom) -> Prepared:

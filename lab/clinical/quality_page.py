@@ -28,6 +28,8 @@ WORDS = {
     "ece_region": "calibration error",
 }
 
+Key = tuple[str, str, str, str]
+
 
 def page(
     quality: Quality, comparisons: Sequence[Comparison], regions: Iterable[str], about: str
@@ -124,9 +126,6 @@ def _mean_curve(quality: Quality, estimator: str, region: str, domain: str) -> n
         return None
     defined = curves[~np.isnan(curves).any(axis=1)]
     return defined.mean(axis=0) if len(defined) else None
-
-
-Key = tuple[str, str, str, str]
 
 
 def _thresholds(summaries: dict[Key, MetricSummary], regions: Sequence[str]) -> list[str]:

@@ -21,6 +21,14 @@ from perturb_mpm.version import version
 
 Neighbours = Literal["faces", "all"]
 
+Samples = int | range
+
+# Of the methods that do not use the noise of Perturb-and-MPM.
+_STREAMS = {"exact": 0, "full_perturbation": 1, "contours": 2, "gibbs": 3}
+
+# How many numbers of noise are drawn at once.
+_NOISE_AT_ONCE = 2**22
+
 
 class Edges(NamedTuple):
     """Pairs of neighbours, each once, by their place among the N voxels of the mask."""
@@ -193,12 +201,6 @@ def _symmetric(term: PairwiseTerm) -> NDArray[np.float64]:
     return kernel
 
 
-Samples = int | range
-
-# Of the methods that do not use the noise of Perturb-and-MPM.
-_STREAMS = {"exact": 0, "full_perturbation": 1, "contours": 2, "gibbs": 3}
-
-
 def batches(samples: range, each: int, most: int) -> Iterator[range]:
     """Cut a range into parts whose samples, of size ``each``, hold at most ``most`` together."""
     step = max(1, most // each)
@@ -234,10 +236,6 @@ class Collector:
 def generator(method: str, seed: int, number: int = 0) -> np.random.Generator:
     """Return random numbers that belong to a method, a seed and the number of a sample or chain."""
     return np.random.default_rng([seed & 0xFFFFFFFF, seed >> 32, _STREAMS[method], number])
-
-
-# How many numbers of noise are drawn at once.
-_NOISE_AT_ONCE = 2**22
 
 
 def independent(

@@ -14,6 +14,9 @@ from perturb_mpm.engines import require, resolve_budget
 from perturb_mpm.model import Grid, digest
 from perturb_mpm.posterior import Posterior
 
+_PADDING = 3.0  # lengths √2·ℓ: fields wrap around with a correlation of e⁻⁹
+_WORKING_COPIES = 5  # padded arrays of 8 bytes a voxel, held at once
+
 
 def euclidean(region: NDArray[np.bool_], grid: Grid) -> NDArray[np.float64]:
     """Return the distance (*spatial) to the box of the nearest voxel on the other side.
@@ -66,10 +69,6 @@ def _to_nearest(region: NDArray[np.bool_], grid: Grid) -> NDArray[np.float64]:
         away = np.abs(nearest[axis] - np.indices(grid.shape, sparse=True)[axis]) * size
         squares += np.maximum(away - size / 2, 0.0) ** 2
     return np.sqrt(squares)
-
-
-_PADDING = 3.0  # lengths √2·ℓ: fields wrap around with a correlation of e⁻⁹
-_WORKING_COPIES = 5  # padded arrays of 8 bytes a voxel, held at once
 
 
 def contours(

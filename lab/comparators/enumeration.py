@@ -26,6 +26,11 @@ LARGEST_STATES = 20_000_000
 # How many energies are worked on at once, 8 bytes each.
 _ENERGIES_AT_ONCE = 2**20
 
+# What a run visits at most, labellings × samples: some minutes for either perturbation.
+LARGEST_WORK = 10**11
+
+LARGEST_DRAWS = 10**10
+
 
 class StateTable:
     """E(x) of every labelling, as a table: first half of the voxels × the other half.
@@ -201,11 +206,6 @@ def exact(crf: Model, samples: Samples, seed: int) -> Posterior:
     run = Collector("exact", samples, seed)
     draws = [Enumeration(crf).draw(run.samples, run.seed)]
     return run.collect(crf.grid, crf.n_labels, draws, problem(crf))
-
-
-# What a run visits at most, labellings × samples: some minutes for either perturbation.
-LARGEST_WORK = 10**11
-LARGEST_DRAWS = 10**10
 
 
 def perturb_and_map(crf: Model, samples: Samples, seed: int) -> Posterior:

@@ -26,6 +26,15 @@ from perturb_mpm.posterior import Posterior
 
 FEWEST_DRAWS = 4
 
+LARGEST_VOXELS = 5000
+HIGHEST_R_HAT = 1.1
+FEWEST_JUDGED = 50
+
+_DECIMALS = 6  # of an energy in nats; the sums it comes from are good to about nine
+
+# How many sweeps are made in one call of the kernel.
+_SWEEPS = 256
+
 
 def split_r_hat(draws: NDArray[np.floating]) -> float:
     """Return R-hat of (chains, n) draws, each chain cut in two halves.
@@ -82,16 +91,6 @@ def _autocovariance(chains: NDArray[np.float64]) -> NDArray[np.float64]:
     sums = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n, axis=1)[:, :n]
     means: NDArray[np.float64] = sums / n
     return means
-
-
-LARGEST_VOXELS = 5000
-HIGHEST_R_HAT = 1.1
-FEWEST_JUDGED = 50
-
-_DECIMALS = 6  # of an energy in nats; the sums it comes from are good to about nine
-
-# How many sweeps are made in one call of the kernel.
-_SWEEPS = 256
 
 
 @dataclass(frozen=True, eq=False)

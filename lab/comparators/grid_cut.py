@@ -20,6 +20,11 @@ _NODE_BYTES = 48
 _EDGE_BYTES = 64
 _WORKING_BYTES = 64  # arrays of one number an edge, while the graph is being made
 
+# An energy has fallen when it falls by more than its sums are rounded.
+_ROUNDING = 1e-10
+
+LARGEST_VOXELS = 2_000_000
+
 
 def load_maxflow() -> ModuleType:
     """Import PyMaxflow, or say which extra brings it."""
@@ -66,10 +71,6 @@ def require_memory(voxels: int, edges: int) -> None:
         f"a graph of {voxels} voxels and {edges} edges",
         'use a smaller mask or neighbours="faces"',
     )
-
-
-# An energy has fallen when it falls by more than its sums are rounded.
-_ROUNDING = 1e-10
 
 
 def graph_cut(crf: GridCRF) -> NDArray[np.uint8]:
@@ -155,9 +156,6 @@ def _check(crf: object) -> None:
         )
     load_maxflow()
     require_memory(crf.grid.voxels, len(crf.edges.weight))
-
-
-LARGEST_VOXELS = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,6 +56,65 @@ _AFTER = {
 _FEWEST = 50  # voxels of a bin that is drawn
 _TICKS = (1, 3, 10, 30, 100, 300, 1000)  # ml
 
+OVERLAP_VOTES = "votes, tuned for overlap"
+VOTES, LIKELY_VOTES = "votes, tuned for both", "votes, tuned for likelihood"
+
+_PAGE = """# Segmentation with a learned CRF
+
+Written by `python -m lab segmentation{options}`.
+
+{origin}, one left out in each turn. {unaries}.
+
+The CRF is tuned for overlap (the mean over patients of the intersection over union), for
+likelihood, and for both, their sum. Tuned it makes {iterations} mean-field iterations;
+its phases are {phases}, its voxels those within {crop:g} mm of foreground, true or likely.
+The default CRF has a spatial kernel of 3 mm and weight 1, a bilateral kernel of 20 mm, 0.5 standard
+deviations and weight 3, and makes {default_iterations} iterations. A patient without a region does
+not count for it.
+
+## Overlap
+
+{overlap}
+
+{overlap_findings}
+
+IoU of each label, the mean over patients that have it, before and after tuning for both:
+
+{iou}
+
+## Calibration around the tumour
+
+The most probable label's probability against how often it is right, 15 bins, over the voxels within
+10 mm of tumour, true or by the forest: the same voxels for every map. ECE pooled over the voxels of
+all patients, and the mean over patients; log score: the mean of −ln p(truth), p no less than
+10⁻⁵, votes smoothed by ½. Raw is the forest before its temperature.
+
+{calibration}
+
+{calibration_findings}
+
+![Reliability before and after tuning](calibration.png)
+
+## Volumes
+
+{samples} samples of the CRF tuned for overlap, with random fields: one shared by all tumour labels
+and one of its own for each. For each patient the length and the amplitudes are those that predict
+the volumes of all others best, with a log score of their voxels no worse than without fields and
+intervals that hold the truth in 90 % of them in every region. Each row of that table of scores
+comes from a forest and a CRF that did not see its patient; they did see the patient that the row is
+used for, as one of many. CRPS: of log(volume + 1 ml), lower is better. Fixed width: a log-normal
+around the CRF's volume, its width that of the errors of all others; shifted: around it times their
+mean error, too.
+
+{volumes}
+
+{volume_findings}
+
+![Volume intervals](volumes.png)
+
+Chosen: {chosen}.
+"""
+
 
 def calibration_figure(turns: Sequence[TurnResult]) -> Figure:
     """Draw reliability curves before and after tuning, side by side."""
@@ -119,66 +178,6 @@ def volume_figure(turns: Sequence[TurnResult]) -> Figure:
 def _open(axes: Axes) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-OVERLAP_VOTES = "votes, tuned for overlap"
-VOTES, LIKELY_VOTES = "votes, tuned for both", "votes, tuned for likelihood"
-
-_PAGE = """# Segmentation with a learned CRF
-
-Written by `python -m lab segmentation{options}`.
-
-{origin}, one left out in each turn. {unaries}.
-
-The CRF is tuned for overlap (the mean over patients of the intersection over union), for
-likelihood, and for both, their sum. Tuned it makes {iterations} mean-field iterations;
-its phases are {phases}, its voxels those within {crop:g} mm of foreground, true or likely.
-The default CRF has a spatial kernel of 3 mm and weight 1, a bilateral kernel of 20 mm, 0.5 standard
-deviations and weight 3, and makes {default_iterations} iterations. A patient without a region does
-not count for it.
-
-## Overlap
-
-{overlap}
-
-{overlap_findings}
-
-IoU of each label, the mean over patients that have it, before and after tuning for both:
-
-{iou}
-
-## Calibration around the tumour
-
-The most probable label's probability against how often it is right, 15 bins, over the voxels within
-10 mm of tumour, true or by the forest: the same voxels for every map. ECE pooled over the voxels of
-all patients, and the mean over patients; log score: the mean of −ln p(truth), p no less than
-10⁻⁵, votes smoothed by ½. Raw is the forest before its temperature.
-
-{calibration}
-
-{calibration_findings}
-
-![Reliability before and after tuning](calibration.png)
-
-## Volumes
-
-{samples} samples of the CRF tuned for overlap, with random fields: one shared by all tumour labels
-and one of its own for each. For each patient the length and the amplitudes are those that predict
-the volumes of all others best, with a log score of their voxels no worse than without fields and
-intervals that hold the truth in 90 % of them in every region. Each row of that table of scores
-comes from a forest and a CRF that did not see its patient; they did see the patient that the row is
-used for, as one of many. CRPS: of log(volume + 1 ml), lower is better. Fixed width: a log-normal
-around the CRF's volume, its width that of the errors of all others; shifted: around it times their
-mean error, too.
-
-{volumes}
-
-{volume_findings}
-
-![Volume intervals](volumes.png)
-
-Chosen: {chosen}.
-"""
 
 
 def page(

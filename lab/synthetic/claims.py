@@ -28,6 +28,12 @@ _STARTS = {
 # How many times the error of votes is called far worse.
 _FAR_WORSE = 2.0
 
+# A curve has converged where its last step, ten times the samples, changes it by less than this.
+_CONVERGED = 0.05
+
+# The noise of a single voxel is right where its error is within this factor of sampling error.
+_SAMPLING_ERROR = 1.5
+
 
 def self_term_and_metric(found: Sequence[Reading]) -> list[str]:
     """Return paragraphs on where votes beat mean field, and why."""
@@ -109,13 +115,6 @@ def _sizes(
     """Return the sizes of all readings with this self term, in one order for both."""
     chosen = [r for r in found if r.self_term is self_term and metric in {None, r.metric}]
     return [size for reading in chosen for size in reading.sizes]
-
-
-# A curve has converged where its last step, ten times the samples, changes it by less than this.
-_CONVERGED = 0.05
-
-# The noise of a single voxel is right where its error is within this factor of sampling error.
-_SAMPLING_ERROR = 1.5
 
 
 @dataclass(frozen=True)

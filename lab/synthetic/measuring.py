@@ -33,6 +33,43 @@ from perturb_mpm.posterior import (
     total_variation,
 )
 
+SHAPES = {6: (2, 3), 9: (3, 3), 12: (3, 4)}
+ITERATIONS = 10
+
+# The noise and the sharpness of the conditional estimator that are matched: τ² + 1/β² = 1.
+NOISE_SCALE = 0.5
+
+SHARPNESS = 1 / math.sqrt(1 - NOISE_SCALE**2)
+
+# Samples at a time. With 2¹⁴ a threaded matrix product was six times slower on a busy machine: the
+# matrices are too small to share out.
+_BATCH = 2**10
+
+# Batches of noise that are kept: a million samples, 100 MB at most. The settings and estimators
+# that follow each other share their noise, and drawing it is half of the work.
+_KEPT = 2**10
+
+# As float64 holds no less in 1 − p, and a logarithm is taken of it.
+_LEAST = 1e-12
+
+# What the noise is multiplied by before it is taken off the energies. The last makes its variance
+# 1, which the paper says it is; that of −log(−log u) is π²/6.
+SCALES = {
+    "noise subtracted": 1.0,
+    "noise added, as printed": -1.0,
+    "noise of unit variance": math.sqrt(6) / math.pi,
+}
+
+Comparator = Callable[[DenseCRF, range, int], Posterior]
+
+OF_THE_MODEL: dict[str, Comparator] = {
+    "Gibbs": gibbs,
+    "order-1 Perturb-and-MAP": perturb_and_map,
+    "full perturbation": full_perturbation,
+    "exact samples": exact,
+    "unary only": unary_only,
+}
+
 
 class ErrorRow(NamedTuple):
     """The errors of one estimate of the marginals of one problem."""
@@ -101,25 +138,6 @@ class Measure:
             variation,
             logarithmic,
         )
-
-
-SHAPES = {6: (2, 3), 9: (3, 3), 12: (3, 4)}
-ITERATIONS = 10
-
-# The noise and the sharpness of the conditional estimator that are matched: τ² + 1/β² = 1.
-NOISE_SCALE = 0.5
-SHARPNESS = 1 / math.sqrt(1 - NOISE_SCALE**2)
-
-# Samples at a time. With 2¹⁴ a threaded matrix product was six times slower on a busy machine: the
-# matrices are too small to share out.
-_BATCH = 2**10
-
-# Batches of noise that are kept: a million samples, 100 MB at most. The settings and estimators
-# that follow each other share their noise, and drawing it is half of the work.
-_KEPT = 2**10
-
-# As float64 holds no less in 1 − p, and a logarithm is taken of it.
-_LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -243,15 +261,6 @@ def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + 0.5 * np.tanh(x / 2)
 
 
-# What the noise is multiplied by before it is taken off the energies. The last makes its variance
-# 1, which the paper says it is; that of −log(−log u) is π²/6.
-SCALES = {
-    "noise subtracted": 1.0,
-    "noise added, as printed": -1.0,
-    "noise of unit variance": math.sqrt(6) / math.pi,
-}
-
-
 def single_voxel(labels: int, draws: int, samples: int, seed: int) -> list[ErrorRow]:
     """Measure each noise on random unaries: probabilities uniform on the simplex."""
     rows = []
@@ -332,9 +341,6 @@ def map_point(
     return rows
 
 
-Sampler = Callable[[DenseCRF, range, int], Posterior]
-
-
 def _samples_of_q(crf: DenseCRF, samples: range, seed: int) -> Posterior:
     with warnings.catch_warnings():
         # Ten updates of mean field are what is measured, converged or not.
@@ -342,14 +348,7 @@ def _samples_of_q(crf: DenseCRF, samples: range, seed: int) -> Posterior:
         return independent(crf, samples, seed, iterations=ITERATIONS, engine="reference")
 
 
-FROM_Q: dict[str, Sampler] = {"samples of Q": _samples_of_q}
-OF_THE_MODEL: dict[str, Sampler] = {
-    "Gibbs": gibbs,
-    "order-1 Perturb-and-MAP": perturb_and_map,
-    "full perturbation": full_perturbation,
-    "exact samples": exact,
-    "unary only": unary_only,
-}
+FROM_Q: dict[str, Comparator] = {"samples of Q": _samples_of_q}
 
 
 def compared(
@@ -372,7 +371,9 @@ def compared(
     return rows
 
 
-def _counts(sampler: Sampler, crf: DenseCRF, sizes: Sequence[int], seed: int) -> NDArray[np.int64]:
+def _counts(
+    sampler: Comparator, crf: DenseCRF, sizes: Sequence[int], seed: int
+) -> NDArray[np.int64]:
     """Return how many of the first S samples give label 1, (C, N): ranges of samples add up."""
     parts = [
         sampler(crf, range(start, stop), seed).counts[1].ravel().astype(np.int64)

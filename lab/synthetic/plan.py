@@ -19,6 +19,12 @@ from lab.synthetic.measuring import (
 # Raised when the same plan and seed would give other numbers than before.
 FORMAT = 1
 
+# What a problem costs beside its samples, and what a sample of all comparators costs, in samples
+# of votes and conditional together. Only the bar of progress depends on it.
+_OVERHEAD = 2000
+
+_COMPARED = 35
+
 
 @dataclass(frozen=True)
 class SyntheticPlan:
@@ -74,12 +80,6 @@ QUICK = SyntheticPlan(
     single_voxel_labels=(2, 3, 4, 5),
     single_voxel_samples=10**4,
 )
-
-
-# What a problem costs beside its samples, and what a sample of all comparators costs, in samples
-# of votes and conditional together. Only the bar of progress depends on it.
-_OVERHEAD = 2000
-_COMPARED = 35
 
 
 @dataclass(frozen=True)

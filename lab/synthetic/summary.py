@@ -21,6 +21,18 @@ METRICS: tuple[Metric, Metric] = ("total_variation", "log_probability_error_nats
 
 SELF_TERM = {False: "excluded", True: "kept"}
 
+METRIC_NAMES: dict[Metric, str] = {
+    "log_probability_error_nats": "log-probability error",
+    "total_variation": "total variation",
+}
+
+SELF_TERM_WORDS = {False: "without self term", True: "with the self term"}
+
+_OF_A_METRIC = ("mean", "standard_error", "largest", "draws_below_mean_field")
+
+# The paper: lower than mean field "from |S| = 50 on".
+CLAIMED_FROM = 50
+
 
 class Condition(NamedTuple):
     """All that names a mean: a row without its draw and errors."""
@@ -111,14 +123,6 @@ def _spread(members: list[ErrorRow], of_mean_field: list[ErrorRow], metric: Metr
     )
 
 
-METRIC_NAMES: dict[Metric, str] = {
-    "log_probability_error_nats": "log-probability error",
-    "total_variation": "total variation",
-}
-
-SELF_TERM_WORDS = {False: "without self term", True: "with the self term"}
-
-_OF_A_METRIC = ("mean", "standard_error", "largest", "draws_below_mean_field")
 COLUMNS = (
     *Condition._fields,
     "draws",
@@ -230,10 +234,6 @@ def mean_errors(
             for sigma in plan.map_sigmas
         ]
     )
-
-
-# The paper: lower than mean field "from |S| = 50 on".
-CLAIMED_FROM = 50
 
 
 @dataclass(frozen=True)

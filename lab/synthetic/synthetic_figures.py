@@ -35,6 +35,25 @@ METRIC_LABELS: dict[Metric, str] = {
 
 Dash = tuple[int, tuple[float, ...]] | Literal["-"]
 
+LEVELS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16)
+
+COLUMNS = (
+    ("votes", False, "votes, no self term (j ≠ i)"),
+    ("votes", True, "votes, self term kept"),
+    ("conditional", False, "conditional, no self term"),
+)
+
+_CURVES: dict[str, Any] = {
+    "marker": "o",
+    "linestyle": "none",
+    "markersize": 7,
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+}
+
+# Just inside the outermost levels, so that what lies beyond is filled too.
+_LARGEST_EXPONENT = 3.999
+
 
 class Look(NamedTuple):
     """How a line is drawn: each has a marker and a dash of its own, for print without colour."""
@@ -162,25 +181,6 @@ def _legends(figure: Figure, plan: SyntheticPlan) -> None:
     }
     figure.legend(handles=first, title="(a) and (b)", loc="outside lower left", **style)
     figure.legend(handles=second, title="(c)", loc="outside lower right", **style)
-
-
-LEVELS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16)
-COLUMNS = (
-    ("votes", False, "votes, no self term (j ≠ i)"),
-    ("votes", True, "votes, self term kept"),
-    ("conditional", False, "conditional, no self term"),
-)
-
-_CURVES: dict[str, Any] = {
-    "marker": "o",
-    "linestyle": "none",
-    "markersize": 7,
-    "markerfacecolor": "white",
-    "markeredgecolor": "black",
-}
-
-# Just inside the outermost levels, so that what lies beyond is filled too.
-_LARGEST_EXPONENT = 3.999
 
 
 def draw_map(file: IO[bytes], summary: ErrorSummary, plan: SyntheticPlan) -> None:

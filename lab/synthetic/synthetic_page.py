@@ -31,6 +31,8 @@ _METHODS = (
     "exact samples",
 )
 
+_READING = ["metric", "self term", "w", "σ"]
+
 
 def page(
     summary: ErrorSummary,
@@ -112,9 +114,6 @@ def _curves(plan: SyntheticPlan, found: Sequence[Reading], figure: str) -> list[
         ),
         markdown_table([*_READING, *(f"N = {n}" for n in plan.voxels), "the claim"], rows),
     ]
-
-
-_READING = ["metric", "self term", "w", "σ"]
 
 
 def _reading_cells(reading: Reading) -> list[str]:

@@ -30,6 +30,16 @@ from perturb_mpm.progress import Progress
 
 OWN_SHARE = 0.7
 
+SEED = 0
+ITERATIONS = 10
+SAMPLES = 32
+QUICK_SAMPLES = 8
+QUICK_PATIENTS = 2
+LEVEL = 0.95
+
+CSV_NAME = "volumes.csv"
+PAGE_NAME = "volumes.md"
+
 
 @dataclass(frozen=True)
 class TumourFields:
@@ -82,17 +92,6 @@ def sampled_volumes_ml(
     volumes: NDArray[np.float64] = tally.sizes.astype(np.float64)
     volumes *= math.prod(crf.grid.spacing) / 1000.0
     return volumes
-
-
-SEED = 0
-ITERATIONS = 10
-SAMPLES = 32
-QUICK_SAMPLES = 8
-QUICK_PATIENTS = 2
-LEVEL = 0.95
-
-CSV_NAME = "volumes.csv"
-PAGE_NAME = "volumes.md"
 
 
 @dataclass(frozen=True)

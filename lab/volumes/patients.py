@@ -16,6 +16,15 @@ SEQUENCES = ("t1", "t1ce", "t2", "flair")
 SCHEME = SCHEMES["brats2021"]
 REGIONS = GLIOMA_REGIONS
 
+KINDS = ("blurred", "shifted", "eroded")
+BLUR_MM = 2.0
+SHIFT_MM = 4.0
+EROSION_MM = 2.0
+INDIFFERENCE = 0.02
+
+# From the largest region to the smallest: the label of what lies in it and in none further on.
+_OWN_LABEL = {"whole tumour": 2, "core": 1, "enhancing": 3}
+
 
 def patient_folders(data: str | Path) -> list[Path]:
     """Return the patients' folders in ``data``, or in its sub-folder of the data set's name."""
@@ -47,16 +56,6 @@ def read_patient(folder: Path) -> Patient:
 def region_ml(patient: Patient, region: str) -> float:
     """Return the volume of a region by the expert's labels, inside the brain."""
     return patient.volume_ml(patient.labels, REGIONS[region])
-
-
-KINDS = ("blurred", "shifted", "eroded")
-BLUR_MM = 2.0
-SHIFT_MM = 4.0
-EROSION_MM = 2.0
-INDIFFERENCE = 0.02
-
-# From the largest region to the smallest: the label of what lies in it and in none further on.
-_OWN_LABEL = {"whole tumour": 2, "core": 1, "enhancing": 3}
 
 
 def worsened(patient: Patient, kind: str) -> Patient:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior.posterior import Posterior
 from perturb_mpm.engines import fixed_point
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import Posterior
 
 L = 3
 SHAPE = (4, 5)

@@ -35,6 +35,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing, which takes most of the time of a run that is only written again."""
+    for name in ("draw_curves", "draw_map"):
+        monkeypatch.setattr(
+            f"lab.synthetic.synthetic_figures.{name}",
+            lambda stream, *_: stream.write(b"\x89PNG\r\n"),
+        )
+
+
 def test_the_command_writes_a_table_figures_and_a_page(folder: Path) -> None:
     assert set(os.listdir(folder)) >= RESULTS
     for name in RESULTS:
@@ -54,6 +64,7 @@ def test_the_page_shows_the_figures_and_every_claim(folder: Path) -> None:
     assert "nan" not in text
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_quiet_prints_nothing_and_a_finished_run_is_only_written_again(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +75,7 @@ def test_quiet_prints_nothing_and_a_finished_run_is_only_written_again(
     assert (folder / "reproduce-synthetic.csv").read_bytes() == before
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_json_tells_the_verdicts_and_the_main_numbers(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +90,7 @@ def test_json_tells_the_verdicts_and_the_main_numbers(
     assert all(set(claim) == {"statement", "verdict", "evidence"} for claim in found["claims"])
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_table_names_verdicts_and_files_and_there_is_no_bar_off_a_terminal(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +101,7 @@ def test_the_table_names_verdicts_and_files_and_there_is_no_bar_off_a_terminal(
     assert printed.err == "perturb-mpm: measuring\n"
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_terminal_sees_a_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
