@@ -24,7 +24,7 @@ from perturb_mpm.storage import read_arrays, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 3"
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
-_MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 10 MB
+_MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 4 MB
 _MOST_SEQUENCES = 32
 
 
