@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from lab.volumes.measuring import glioma_crf
-from lab.volumes.patients import DATASET, Case, read_case, worsened_unary
+from lab.patients import Patient, labelled_case
+from lab.volumes.patients import DATASET, SCHEME, read_patient, worsened
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = "BraTS2021_01658"
@@ -19,20 +19,23 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def patient() -> Patient:
     data = Path(os.environ.get("PERTURB_MPM_DATA") or ROOT.parent / "shared" / "data")
     folder = data / DATASET / PATIENT
     if not folder.is_dir():
         pytest.skip(f"the patients of {DATASET} are not in {data}: set PERTURB_MPM_DATA")
-    return read_case(folder)
+    return read_patient(folder)
 
 
-def tumour_crop(case: Case, shape: tuple[int, int, int]) -> pm.DenseCRF:
+def tumour_crop(patient: Patient, shape: tuple[int, int, int]) -> pm.DenseCRF:
     """Return the CRF of a box around the middle of the tumour."""
-    middle = np.argwhere(case.labels > 0).mean(axis=0).round().astype(int)
+    whole = patient.case
+    middle = np.argwhere(patient.truth > 0).mean(axis=0).round().astype(int)
     box = tuple(slice(m - n // 2, m - n // 2 + n) for m, n in zip(middle, shape))
-    crop = Case(case.name, case.images[:, *box], case.labels[box], case.mask[box], case.spacing)
-    return glioma_crf(crop, worsened_unary(crop, "shifted"))
+    images = {name: image[box] for name, image in whole.images.items()}
+    affine = whole.geometry.affine
+    crop = labelled_case(images, whole.mask[box], patient.truth[box], SCHEME, affine)
+    return worsened(Patient(patient.name, crop), "shifted").crf()
 
 
 def modal_difference(a: pm.Posterior, b: pm.Posterior) -> float:
@@ -41,8 +44,8 @@ def modal_difference(a: pm.Posterior, b: pm.Posterior) -> float:
     return float((a.labels != b.labels)[inside].mean())
 
 
-def test_exact_engines_give_the_same_labels(case: Case) -> None:
-    crf = tumour_crop(case, (10, 10, 10))
+def test_exact_engines_give_the_same_labels(patient: Patient) -> None:
+    crf = tumour_crop(patient, (10, 10, 10))
     assert crf.grid.voxels == 1000
     options = {"samples": 200, "iterations": 10}
     truth = pm.sample(crf, seed=1, engine="reference", batch=50, **options)
@@ -54,8 +57,8 @@ def test_exact_engines_give_the_same_labels(case: Case) -> None:
     assert modal_difference(other, truth) > 0.002
 
 
-def test_the_lattice_changes_no_more_labels_than_another_seed_does(case: Case) -> None:
-    crf = tumour_crop(case, (20, 20, 16))
+def test_the_lattice_changes_no_more_labels_than_another_seed_does(patient: Patient) -> None:
+    crf = tumour_crop(patient, (20, 20, 16))
     options = {"samples": 20, "iterations": 5, "engine": "cpu"}
     exact = pm.sample(crf, seed=1, accuracy="exact", **options)
     lattice = pm.sample(crf, seed=1, accuracy="calibrated", **options)

@@ -31,6 +31,7 @@ _OPTION = {
     "images": "image",
     "raters": "rater",
     "regions": "region",
+    "dicom_series": "dicom",
 }
 
 
