@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.console import json_ready
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.storage import atomic_open, read_arrays, write_arrays
+from perturb_mpm.storage import atomic_open, json_ready, read_arrays, write_arrays
 from perturb_mpm.version import version
 
 SETTINGS = "settings.json"

@@ -34,6 +34,7 @@ from perturb_mpm.learning import (
 )
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.sampling import Sampling
+from perturb_mpm.storage import json_ready
 
 # Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
 MARGIN_MM = 10.0
@@ -77,7 +78,7 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
         "volume_ml": {name: _volumes_ml(patient, x, regions) for name, x in labels.items()},
         "dice": {name: _dice(patient, x, regions) for name, x in labels.items()},
         "iou": {
-            name: _known(hard_iou([x], [patient.labels], default.n_labels).tolist())
+            name: json_ready(hard_iou([x], [patient.labels], default.n_labels).tolist())
             for name, x in labels.items()
         },
         "reliability": {
@@ -195,8 +196,8 @@ def _dice(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict
 
 def _bins(curve: Reliability) -> dict[str, list[float | None]]:
     return {
-        "confidence": _known(curve.confidence.tolist()),
-        "accuracy": _known(curve.accuracy.tolist()),
+        "confidence": json_ready(curve.confidence.tolist()),
+        "accuracy": json_ready(curve.accuracy.tolist()),
         "voxels": curve.voxels.tolist(),
     }
 
@@ -212,7 +213,3 @@ def _parameters(learned: Learned) -> dict[str, Any]:
         "compatibility_changes": [change.compatibility_change.tolist() for change in found.kernels],
         "trace": [step.objective for step in learned.trace],
     }
-
-
-def _known(values: list[float]) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values]

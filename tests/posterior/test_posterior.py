@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.posteriors import GRID, MASK, L, of_counts, run, sample
+from perturb_mpm.engines import FRACTION_BITS, fixed_point
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.posterior import clopper_pearson
 from perturb_mpm.posterior.posterior import Posterior
-from perturb_mpm.engines import FRACTION_BITS, fixed_point
 
 
 def test_votes_by_hand() -> None:

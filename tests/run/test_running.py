@@ -223,3 +223,10 @@ def test_bids_names_keep_subjects_apart(case: Case, folder: Path, tmp_path: Path
 def test_the_room_that_is_planned_is_not_less_than_what_is_taken(case: Case, folder: Path) -> None:
     taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     assert taken < planned_bytes(case, SETTINGS) < taken + 200e6
+
+
+def test_spreads_are_those_of_a_sample_from_a_law(folder: Path, posterior: pm.Posterior) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    spread_ml = (posterior.volumes / 1000).std(axis=0, ddof=1)  # (L,)
+    found = [row["sampled_sd_ml"] for row in summary["labels"]]
+    assert found == pytest.approx(spread_ml.tolist(), rel=1e-12)

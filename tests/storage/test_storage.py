@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -92,15 +94,20 @@ def test_json_keeps_order_and_takes_numpy(tmp_path: Path) -> None:
     assert text.endswith("}\n")
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(np.nan, ValueError), (np.array([np.inf]), ValueError), (object(), TypeError)],
-)
-def test_what_json_does_not_have_leaves_no_file(
-    tmp_path: Path, value: object, error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        write_json(tmp_path / "a.json", {"a": value})
+def test_numbers_that_json_does_not_have_become_null_and_text(tmp_path: Path) -> None:
+    @dataclass
+    class Row:
+        value: float
+
+    content = [Row(math.nan), {"a": np.array([np.inf, 1.0]), 2: (math.nan,)}]
+    write_json(tmp_path / "a.json", content)
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found == [{"value": None}, {"a": ["inf", 1.0], "2": [None]}]
+
+
+def test_what_json_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="content must be made of what JSON has, got object"):
+        write_json(tmp_path / "a.json", {"a": object()})
     assert os.listdir(tmp_path) == []
 
 

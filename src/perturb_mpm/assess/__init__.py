@@ -6,7 +6,6 @@ from perturb_mpm.assess.output import (
     biomarkers_as_json,
     check_biomarkers_folder,
     check_evaluation_folder,
-    summary_as_json,
     write_biomarkers,
     write_evaluation,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "Scan",
     "scan_of",
     "ScanPair",
-    "summary_as_json",
     "write_biomarkers",
     "write_evaluation",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from perturb_mpm.assess.scan_pairs import (
 )
 from perturb_mpm.assess.scans import Biomarkers
 from perturb_mpm.assess.sources import is_run
-from perturb_mpm.evaluation import MetricSummary, summarise
+from perturb_mpm.evaluation import summarise
 from perturb_mpm.files import write_table
 from perturb_mpm.run import OutputError
 from perturb_mpm.storage import atomic_open, write_json
@@ -58,24 +57,12 @@ def write_evaluation(
         )
     }
     page = render_evaluation(title, assessments).encode()
-    summary = summary_as_json(summarise(rows))
     lines = [(r.case, r.method, r.against, r.region, r.domain, r.metric, r.value) for r in rows]
     write_table(files["metrics"], EVALUATION_COLUMNS, lines)
-    write_json(files["summary"], summary)
+    write_json(files["summary"], summarise(rows))
     with atomic_open(files["page"]) as file:
         file.write(page)
     return files
-
-
-def summary_as_json(summaries: Sequence[MetricSummary]) -> list[dict[str, object]]:
-    """Return summaries as JSON holds them: None where a value is not defined."""
-    return [
-        {
-            name: _defined(value) if isinstance(value, float) else value
-            for name, value in asdict(each).items()
-        }
-        for each in summaries
-    ]
 
 
 def check_biomarkers_folder(folder: Path) -> None:
@@ -130,12 +117,12 @@ def _one_as_json(found: Biomarkers, calibration: ResectionCalibration | None) ->
     result: dict[str, object] = {
         "before_ml": found.before_ml,
         "rtv_ml": found.residual_ml,
-        "eor_frac": _defined(found.extent),
+        "eor_frac": found.extent,
         "resection_class": found.resection_class,
         "corrected": {
             "before_ml": found.corrected_before_ml,
             "rtv_ml": found.corrected_residual_ml,
-            "eor_frac": _defined(found.corrected_extent),
+            "eor_frac": found.corrected_extent,
         },
         "samples": list(found.samples),
         "perturbation": found.perturbation,
@@ -145,8 +132,8 @@ def _one_as_json(found: Biomarkers, calibration: ResectionCalibration | None) ->
     result["sampled"] = {
         "rtv_median_ml": sampled.residual_ml.median,
         "rtv_interval_ml": [sampled.residual_ml.lower, sampled.residual_ml.upper],
-        "eor_median_frac": _defined(sampled.extent.median),
-        "eor_interval_frac": [_defined(sampled.extent.lower), _defined(sampled.extent.upper)],
+        "eor_median_frac": sampled.extent.median,
+        "eor_interval_frac": [sampled.extent.lower, sampled.extent.upper],
         "eor_undefined_samples": sampled.extent.undefined,
     }
     if calibration is not None:
@@ -195,7 +182,3 @@ def _are_biomarkers(path: Path) -> bool:
     return isinstance(content, dict) and all(
         isinstance(each, dict) and "rtv_ml" in each for each in content.values()
     )
-
-
-def _defined(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json as json_format
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, plain_console, prepare_folder
+from perturb_mpm.cli.console import (
+    UsageError,
+    plain_console,
+    prepare_folder,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, ScanPair
@@ -97,7 +100,7 @@ def biomarkers(
     files = write_biomarkers(prepare_folder(output), found, known, learnt)
     if json:
         plain = biomarkers_as_json(found, known)
-        sys.stdout.write(json_format.dumps(plain, indent=2) + "\n")
+        print_json(plain)
     elif not quiet:
         _print(biomarker_lines(found, known), found, known, files.values())
 

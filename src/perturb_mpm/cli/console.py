@@ -92,6 +92,13 @@ def plain_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
+def print_json(content: object) -> None:
+    """Print one JSON object on stdout; NaN is null."""
+    from perturb_mpm.storage import json_text
+
+    sys.stdout.write(json_text(content))
+
+
 def print_plain(*parts: str | Table) -> None:
     """Print tables and lines on stdout, as they are; long lines are not folded."""
     console = plain_console()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ from perturb_mpm.cli.console import (
     Flag,
     UsageError,
     prepare_folder,
+    print_json,
     print_plain,
     shown_progress,
     whole_number,
@@ -148,7 +147,7 @@ def _print_json(rows: list[LabelComparison], run: Run) -> None:
         "truth": [asdict(row) for row in rows],
         **run.summary,
     }
-    sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    print_json(summary)
 
 
 def _print_table(rows: list[LabelComparison], run: Run) -> None:

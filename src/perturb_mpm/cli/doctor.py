@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json as json_format
 import platform
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
-from perturb_mpm.cli.console import Flag, print_plain
+from perturb_mpm.cli.console import (
+    Flag,
+    print_json,
+    print_plain,
+)
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def doctor(*, quiet: Flag = False, json: Flag = False) -> None:
     passed = all(check.passed for check in checks)
     if json:
         report = {**facts, "self_test": [asdict(check) for check in checks], "passed": passed}
-        sys.stdout.write(json_format.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        print_json(report)
     elif not quiet:
         _print(facts, checks)
     if not passed:

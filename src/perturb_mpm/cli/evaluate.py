@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder, print_plain
+from perturb_mpm.cli.console import (
+    UsageError,
+    prepare_folder,
+    print_json,
+    print_plain,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.assess import CaseAssessment, CaseFiles
@@ -76,7 +80,6 @@ def evaluate(
     from perturb_mpm.assess import (
         assess_case,
         check_evaluation_folder,
-        summary_as_json,
         write_evaluation,
     )
     from perturb_mpm.evaluation import summarise
@@ -92,7 +95,7 @@ def evaluate(
     if not quiet:
         _warn(assessments)
     if json:
-        sys.stdout.write(json_format.dumps(summary_as_json(summaries), indent=2) + "\n")
+        print_json(summaries)
     elif not quiet:
         _print(summaries, files.values())
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json as json_format
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from perturb_mpm.cli.console import Flag, UsageError, given, options_of, print_plain, shown_progress
+from perturb_mpm.cli.console import (
+    Flag,
+    UsageError,
+    given,
+    options_of,
+    print_json,
+    print_plain,
+    shown_progress,
+)
 from perturb_mpm.engines import Compute
 from perturb_mpm.sampling import MOST_SAMPLES, Sampling
 
@@ -343,7 +349,7 @@ def _change(
 def _print_json(finished: Run) -> None:
     """Print the summary, with the folder that its file names are in."""
     summary = {"output": str(finished.folder), **finished.summary}
-    sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    print_json(summary)
 
 
 def _print_table(finished: Run) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json as json_format
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, print_plain, shown_progress, whole_number
+from perturb_mpm.cli.console import (
+    UsageError,
+    print_json,
+    print_plain,
+    shown_progress,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.segmenter import EnsembleSettings, TrainingReport
@@ -103,7 +107,7 @@ def train(
     beside = output.with_suffix(".report.json")
     write_json(beside, asdict(report))
     if json:
-        sys.stdout.write(json_format.dumps(asdict(report), indent=2) + "\n")
+        print_json(report)
     elif not quiet:
         _print(report, [output, beside])
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import UsageError, prepare_folder, print_plain, shown_progress
+from perturb_mpm.cli.console import (
+    UsageError,
+    prepare_folder,
+    print_json,
+    print_plain,
+    shown_progress,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Case, LabelScheme
@@ -211,14 +215,14 @@ def _print_json(tuned: Tuned, files: list[Path]) -> None:
         "labels": [
             {
                 "label": gain.label,
-                "untuned_iou": _known(gain.untuned_iou),
-                "tuned_iou": _known(gain.tuned_iou),
+                "untuned_iou": gain.untuned_iou,
+                "tuned_iou": gain.tuned_iou,
             }
             for gain in tuned.gains
         ],
         "settings": tuned.settings.identity(),
     }
-    sys.stdout.write(json_format.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    print_json(summary)
 
 
 def _print_table(tuned: Tuned, files: list[Path]) -> None:
@@ -232,10 +236,6 @@ def _print_table(tuned: Tuned, files: list[Path]) -> None:
     for gain in tuned.gains:
         table.add_row(gain.label, _cell(gain.untuned_iou), _cell(gain.tuned_iou))
     print_plain(table, *(f"wrote {file}" for file in files))
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _cell(value: float) -> str:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.model import Grid
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import write_arrays
 
 if TYPE_CHECKING:
     from perturb_mpm.posterior.posterior import Posterior
@@ -42,11 +42,6 @@ VERSION = 1
 _ALWAYS = {"sample_index", "counts", "volumes"}
 _SOMETIMES = {"mask", "conditional", "mean_field", "label_changes"}
 _IN_HEADER = ("estimator", "problem", "parameters")
-
-# Any date but the present one, so that equal posteriors give equal bytes; the first that zip knows.
-_DATE = (1980, 1, 1, 0, 0, 0)
-_READABLE_BY_ALL = 0o644 << 16
-_COMPRESSION = 1  # votes shrink well at any level, marginals at none
 
 # What a zip file with any bytes changed makes its reader raise.
 _DAMAGE = (
@@ -66,17 +61,7 @@ def write(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     """Write the file, whole or not at all."""
     if not Path(path).name.endswith(".npz"):
         raise ValueError(f"path must end in .npz, got {Path(path).name!r}")
-    entries = _entries(posterior)
-    with atomic_open(path) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, array in entries.items():
-            info = zipfile.ZipInfo(f"{name}.npy", _DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.create_system = 3
-            info.external_attr = _READABLE_BY_ALL
-            content = io.BytesIO()
-            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            np.lib.format.write_array(content, little, allow_pickle=False)
-            archive.writestr(info, content.getbuffer(), compresslevel=_COMPRESSION)
+    write_arrays(path, _entries(posterior))
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

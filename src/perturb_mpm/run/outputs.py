@@ -148,6 +148,7 @@ def _labels(run: Run) -> list[dict[str, Any]]:
     """Return a row for each label; volumes are inside the mask."""
     volumes_ml = run.posterior.volumes / 1000  # (S, L)
     lower, upper = run.posterior.volume_interval(INTERVAL) / 1000  # each (L,)
+    spread_ml = volumes_ml.std(axis=0, ddof=min(1, len(volumes_ml) - 1))  # (L,), 0 of one sample
     rows = []
     for l, (value, name) in enumerate(zip(run.case.labels.values, run.case.labels.names)):
         here = (run.labels == l) & run.case.mask
@@ -158,7 +159,7 @@ def _labels(run: Run) -> list[dict[str, Any]]:
                 "name": name,
                 "volume_ml": int(here.sum()) * _voxel_ml(run),
                 "sampled_mean_ml": float(volumes_ml[:, l].mean()),
-                "sampled_sd_ml": float(volumes_ml[:, l].std()),
+                "sampled_sd_ml": float(spread_ml[l]),
                 "interval_level": INTERVAL,
                 "interval_lower_ml": float(lower[l]),
                 "interval_upper_ml": float(upper[l]),

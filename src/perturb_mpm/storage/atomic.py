@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import secrets
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,27 +56,45 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: str | os.PathLike[str], content: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Write ``content`` with its keys in the order given.
-
-    NumPy's numbers and arrays become plain ones. NaN and infinity, which JSON does not have, are
-    refused before a file is made: put None where there is no value.
-    """
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+def write_json(path: str | os.PathLike[str], content: object) -> None:
+    """Write ``content`` as ``json_text`` does."""
+    text = json_text(content)
     with atomic_open(path) as file:
-        file.write(text.encode() + b"\n")
+        file.write(text.encode())
 
 
-def _plain(value: object) -> object:
-    """Return what JSON has for a value that it does not know."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
+def json_text(content: object) -> str:
+    """Return ``content`` as JSON in lines, its keys in the order given."""
+    return json.dumps(json_ready(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def json_ready(value: object) -> Any:  # noqa: ANN401, PLR0911 - one line for each kind
+    """Return a value as JSON gives it back.
+
+    NaN becomes null and infinity "inf"; dataclasses become objects, tuples lists, paths text, and
+    NumPy's numbers and arrays plain ones.
+    """
+    match value:
+        case None | str() | bool() | int():
+            return value
+        case float():
+            known = None if math.isnan(value) else f"{value:g}"
+            return value if math.isfinite(value) else known
+        case np.generic() | np.ndarray():
+            return json_ready(value.tolist())
+        case Mapping():
+            return {str(key): json_ready(each) for key, each in value.items()}
+        case list() | tuple():
+            return [json_ready(each) for each in value]
+        case os.PathLike():
+            return os.fspath(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return json_ready(asdict(value))
     raise TypeError(f"content must be made of what JSON has, got {type(value).__name__}")
 
 
-_COMPRESSION = 1  # the state is written while the user waits
+_COMPRESSION = 1  # votes shrink well at any level, and the user waits
+_UNIX, _READABLE_BY_ALL = 3, 0o644 << 16  # the same on every system
 _DAMAGE = (  # what zipfile and NumPy raise over bytes that no archive of arrays has
     AttributeError,
     EOFError,
@@ -89,7 +109,7 @@ _DAMAGE = (  # what zipfile and NumPy raise over bytes that no archive of arrays
 )
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the arrays; NumPy alone reads them."""
     with (
         atomic_open(path) as file,
@@ -99,8 +119,11 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             # An entry named by ZipInfo has the first date that zip knows, not the present one.
             entry = zipfile.ZipInfo(f"{name}.npy")
             entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system, entry.external_attr = _UNIX, _READABLE_BY_ALL
+            given = np.asarray(array)
+            little = given.astype(given.dtype.newbyteorder("<"), copy=False)
             with archive.open(entry, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+                np.lib.format.write_array(stream, little, allow_pickle=False)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
