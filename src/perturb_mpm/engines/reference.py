@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +83,7 @@ class ReferenceSolver:
         self._energies = self._checked(energies, "energies")
         self._without_noise = crf.energies[np.newaxis]
         if perturbation.fields:
-            smooth = replace(perturbation, scale=0.0)
+            smooth = perturbation.without_noise()
             self._without_noise = smooth.energies(crf.energies, crf.grid, samples)
         self._q = softmax(-sharpness * self._energies)
         if marginals is not None:

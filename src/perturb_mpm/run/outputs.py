@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files import LabelScheme
-from perturb_mpm.noise import Field
+from perturb_mpm.noise import WHITE, Field, checked_lengths
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import KernelSettings, RunSettings
@@ -89,7 +89,7 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         label_values=case.labels.values,
         label_names=case.labels.names,
         volumes_mm3=run.posterior.volumes,
-        independent_noise=not settings.sampling.has_fields,
+        independent_noise=not settings.sampling.goes_together,
         perturbation=perturbation_in_words(settings, case.labels),
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
         sampled_labels=run.sampled_labels,
@@ -111,7 +111,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "seed": settings.sampling.seed,
         "estimator": settings.sampling.estimator,
         "perturbation": perturbation_in_words(settings, case.labels),
-        "volumes_reflect_voxel_noise_alone": not settings.sampling.has_fields,
+        "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "labels": _labels(run),
         "entropy": {
             "mean_bits": float(run.entropy[inside].mean(dtype=np.float64)),
@@ -201,11 +201,20 @@ def _versions(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
     """Return which perturbation the samples come from."""
+    lengths = checked_lengths(settings.sampling.noise_length)
+    if lengths != WHITE:
+        parts = [f"{_length(length)} ({100 * weight:.0f} %)" for length, weight in lengths]
+        words = " and ".join(parts) if len(parts) > 1 else _length(lengths[0][0])
+        return f"Gumbel noise that goes together over {words}"
     noise = "Gumbel noise, independent at every voxel"
     fields = [field for field in settings.sampling.fields if field.scale > 0]
     if not fields:
         return f"{noise}, without random fields"
     return f"{noise}, and {'; '.join(_field(field, labels) for field in fields)}"
+
+
+def _length(length_mm: float) -> str:
+    return "the whole image" if math.isinf(length_mm) else f"{length_mm:g} mm"
 
 
 def parameters_in_words(settings: RunSettings) -> dict[str, object]:

@@ -10,6 +10,7 @@ key that is not known is refused with the nearest that is.
     until = 0.1               # stop when frequencies are known to ±0.1; left out: draw all samples
     estimator = "votes"       # or "conditional"
     noise_scale = 1.0         # times the Gumbel noise; left out: what the estimator asks for
+    noise_length = 0.0        # mm over which noise goes together; inf; [[40.0, 0.7], [0.0, 0.3]]
     start = "cold"            # or "warm", which is another law
     antithetic = false        # samples 2t and 2t + 1 are opposites
 
@@ -69,7 +70,7 @@ from perturb_mpm.engines import Compute
 from perturb_mpm.model import Normalization
 from perturb_mpm.noise import Field
 from perturb_mpm.sampling import Sampling
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import atomic_open, json_ready
 
 
 class SettingsError(ExpectedError):
@@ -225,13 +226,11 @@ class RunSettings:
         """Return all that the results depend on, as values that JSON can hold."""
         tables = self.as_tables()
         compute = {k: v for k, v in tables["compute"].items() if k not in CHANGE_NO_RESULT}
-        return {
-            **tables["sampling"],
-            **tables["unary"],
-            **compute,
-            "kernels": tables["kernels"],
-            "fields": [each.describe() for each in self.sampling.fields],
-        }
+        tables["sampling"]["fields"] = [each.describe() for each in self.sampling.fields]
+        plain: dict[str, Any] = json_ready(
+            {**tables["sampling"], **tables["unary"], **compute, "kernels": tables["kernels"]}
+        )
+        return plain
 
 
 def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:

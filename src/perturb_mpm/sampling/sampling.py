@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines import Accuracy, Compute, Engine
 from perturb_mpm.model import DenseCRF, Grid
-from perturb_mpm.noise import Field
+from perturb_mpm.noise import Field, NoiseLength
 from perturb_mpm.optional import optional_package
 from perturb_mpm.posterior import Estimator, Posterior, Precision
 from perturb_mpm.progress import Progress
@@ -69,6 +69,7 @@ def sample(
     iterations: int = 10,
     estimator: Estimator = "votes",
     noise_scale: float | None = None,
+    noise_length: NoiseLength = 0.0,
     fields: Sequence[Field] = (),
     start: Start = "cold",
     antithetic: bool = False,
@@ -104,6 +105,11 @@ def sample(
     noise_scale
         Multiplies the Gumbel noise; None means 1 for votes and 0.5 for conditional. There the
         messages are computed from softmax(β·logits) with 1/β² = 1 − noise_scale².
+    noise_length
+        Over how many mm the noise of neighbouring voxels goes together: 0 is the paper's white
+        noise, ``math.inf`` one draw for the whole image, and ``[(40, 0.7), (0, 0.3)]`` a mixture
+        of lengths with weights. The law of the noise at each voxel is Gumbel's whatever it is, so
+        without coupling the votes follow softmax(−U); but volumes spread as whole regions err.
     fields
         Smooth random fields beside the voxel noise; without them sampled volumes are far too
         certain. None is the paper.
@@ -131,6 +137,7 @@ def sample(
         until=until,  # type: ignore[arg-type]  # a number becomes a Precision
         estimator=estimator,
         noise_scale=noise_scale,
+        noise_length=noise_length,
         fields=fields,  # type: ignore[arg-type]  # any sequence is taken, and kept as a tuple
         start=start,
         antithetic=antithetic,

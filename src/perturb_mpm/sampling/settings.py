@@ -12,7 +12,14 @@ from typing import Any, Literal, get_args
 
 from perturb_mpm import checks
 from perturb_mpm.engines import MOST_ITERATIONS
-from perturb_mpm.noise import Field, Perturbation, checked_seed
+from perturb_mpm.noise import (
+    Field,
+    NoiseLength,
+    Perturbation,
+    checked_lengths,
+    checked_seed,
+    simplest,
+)
 from perturb_mpm.posterior import Estimator, Precision
 
 Start = Literal["cold", "warm"]
@@ -53,6 +60,14 @@ class Sampling:
         metadata={"help": "How marginals are estimated: votes (the paper) or conditional."},
     )
     noise_scale: float | None = None
+    noise_length: NoiseLength = field(
+        default=0.0,
+        metadata={
+            "option": str,
+            "help": "Over how many mm the noise of neighbours goes together, as in 40, inf or "
+            "40:0.7,4:0.3 (lengths with weights). Default 0, the paper.",
+        },
+    )
     fields: tuple[Field, ...] = ()
     start: Start = "cold"
     antithetic: bool = False
@@ -72,6 +87,7 @@ class Sampling:
             checked["noise_scale"] = checks.number(self.noise_scale, "noise_scale", minimum=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "noise_length", simplest(checked_lengths(self.noise_length)))
         object.__setattr__(self, "fields", self.perturbation.fields)
         self._check_together()
 
@@ -88,12 +104,13 @@ class Sampling:
     @property
     def perturbation(self) -> Perturbation:
         """The noise of these samples."""
-        return Perturbation(self.seed, self.scale, self.fields, self.antithetic)
+        lengths = checked_lengths(self.noise_length)
+        return Perturbation(self.seed, self.scale, self.fields, self.antithetic, lengths)
 
     @property
-    def has_fields(self) -> bool:
-        """Whether anything but each voxel's own noise moves the samples."""
-        return any(each.scale > 0 for each in self.fields)
+    def goes_together(self) -> bool:
+        """Whether neighbouring voxels err together: only then volumes spread as they should."""
+        return self.perturbation.correlated or any(each.scale > 0 for each in self.fields)
 
     def describe(self) -> dict[str, object]:
         """Return what the law of the samples depends on, as values that JSON can hold."""

@@ -197,7 +197,7 @@ def _report_data(run: Run) -> ReportData:
         label_values=case.labels.values,
         label_names=case.labels.names,
         volumes_mm3=run.posterior.volumes,
-        independent_noise=not run.settings.sampling.has_fields,
+        independent_noise=not run.settings.sampling.goes_together,
         perturbation="",
         snapshots=(),
         sampled_labels=run.sampled_labels,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,10 +13,18 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
+from perturb_mpm.engines.cpu.row_kernels import exp_negative
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import FieldTables
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import Perturbation, key_words, node_lattices
+from perturb_mpm.noise import (
+    FARTHEST,
+    Perturbation,
+    key_words,
+    length_lattices,
+    node_lattices,
+    white_share,
+)
 
 ROUNDS = 10
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -25,6 +34,9 @@ WORD = np.uint64(32)
 EVEN = np.uint64(0xFFFFFFFFFFFFFFFE)
 
 LN2 = np.float32(0.6931471805599453)
+ROOT_HALF_FLOAT = np.float32(math.sqrt(0.5))
+FARTHEST_32 = np.float32(FARTHEST)
+UNIT = np.float32(2.0**-24)
 ONE = np.float32(1)
 ROOT_HALF = np.int32(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = np.int32(0x4B3504F3)  # the bits of √½·2^24
@@ -182,17 +194,151 @@ def perturb(
                 for k in range(used):
                     noise = log_exponential(uint32(words[w, k] ^ flip[k]))
                     all_energies[l, k] = fma(per_log, noise, all_energies[l, k])
+        _against_first(all_energies, lowest, zero, energies, block, used, ceiling)
+
+
+@kernel
+def _against_first(all_energies, lowest, zero, energies, block, used, ceiling):
+    """Set a tile to energies (L, lanes), cut at ``ceiling`` above the lowest, minus label 0's."""
+    count = all_energies.shape[0] - 1
+    for k in range(used):
+        lowest[k] = all_energies[0, k]
+    for l in range(count):
         for k in range(used):
-            lowest[k] = all_energies[0, k]
-        for l in range(count):
-            for k in range(used):
-                lowest[k] = min(lowest[k], all_energies[l + 1, k])
+            lowest[k] = min(lowest[k], all_energies[l + 1, k])
+    for k in range(used):
+        zero[k] = min(all_energies[0, k] - lowest[k], ceiling)
+    for l in range(count):
         for k in range(used):
-            zero[k] = min(all_energies[0, k] - lowest[k], ceiling)
-        for l in range(count):
+            away = min(all_energies[l + 1, k] - lowest[k], ceiling) - zero[k]
+            energies[block, l, k] = narrowed(away, energies[block, l, k])
+
+
+@kernel
+def normal_of_bits(word):
+    """Turn 32 random bits into Φ⁻¹(u), u = (⌊word / 2^9⌋ + ½)·2^-23, to 1e-6 of itself.
+
+    Φ⁻¹(u) / (2u − 1) is smooth in w = −log(4u(1 − u)), and far out in √w (the variables are those
+    of Giles, "Approximating the erfinv function", 2011; the polynomials are fitted for Φ⁻¹).
+    """
+    odd = int32(uint32(uint32(word >> uint32(8)) | uint32(1)))
+    u = np.float32(odd) * UNIT  # exact, and so is 1 − u
+    w = -LN2 * _log2(bits_of_float(np.float32(4) * u * (ONE - u)), ROOT_HALF)
+    near = w - np.float32(2.5)
+    p = fma(np.float32(4.46336e-07), near, np.float32(-4.5056399e-06))
+    p = fma(p, near, np.float32(-5.7898737e-06))
+    p = fma(p, near, np.float32(0.0003073604))
+    p = fma(p, near, np.float32(-0.0017743169))
+    p = fma(p, near, np.float32(-0.0059061232))
+    p = fma(p, near, np.float32(0.34880364))
+    p = fma(p, near, np.float32(2.1233132))
+    far = np.sqrt(w) - np.float32(3)
+    r = fma(np.float32(0.0015257753), far, np.float32(-0.0050542615))
+    r = fma(r, far, np.float32(0.0082851034))
+    r = fma(r, far, np.float32(-0.010817106))
+    r = fma(r, far, np.float32(0.013323988))
+    r = fma(r, far, np.float32(1.4165833))
+    r = fma(r, far, np.float32(4.0064349))
+    return (p if w < np.float32(5) else r) * (u + u - ONE)
+
+
+@kernel
+def minus_gumbel(g):
+    """Compute −γ = log(−log Φ(g)) to 4e-6; g is clipped where Φ is 1e-7 and 1 − 1e-7.
+
+    Below the median Φ(−|g|) = q = ½ erfc(x) = (t/2)·exp(−x² + p(t)) with t = 1/(1 + x/2), above it
+    −log(1 − q) = q·e^r(q); p and r are smooth, and fitted by polynomials.
+    """
+    below = g < np.float32(0)
+    size = -g if below else g
+    size = size if size < FARTHEST_32 else FARTHEST_32
+    x = size * ROOT_HALF_FLOAT
+    t = ONE / fma(np.float32(0.5), x, ONE)
+    p = fma(np.float32(-0.10541112), t, np.float32(0.36791304))
+    p = fma(p, t, np.float32(-0.25174257))
+    p = fma(p, t, np.float32(-0.4444395))
+    p = fma(p, t, np.float32(0.45321983))
+    p = fma(p, t, np.float32(0.21512704))
+    p = fma(p, t, np.float32(1.0336843))
+    p = fma(p, t, np.float32(-1.2683511))
+    log_q = fma(LN2, _log2(bits_of_float(np.float32(0.5) * t), ROOT_HALF), fma(-x, x, p))
+    q = exp_negative(log_q)
+    r = fma(np.float32(0.32688132), q, np.float32(-0.19167186))
+    r = fma(r, q, np.float32(0.19002874))
+    r = fma(r, q, np.float32(0.10513324))
+    r = fma(r, q, np.float32(0.21010576))
+    r = fma(r, q, np.float32(0.49994174))
+    r = fma(r, q, np.float32(3.0935507e-07))
+    above = log_q + r
+    return LN2 * _log2(bits_of_float(-log_q), ROOT_HALF) if below else above
+
+
+@kernel
+def perturb_together(
+    base,
+    order,
+    voxels,
+    energies,
+    samples,
+    key,
+    scale,
+    antithetic,
+    fields,
+    white,
+    ceiling,
+    start,
+    stop,
+):
+    """Do what ``perturb`` does with Gumbel noise made of normals that go together between voxels.
+
+    ``fields`` hold the normals of all L labels on nodes, and ``white`` times a normal of each voxel
+    by itself is added.
+    """
+    _, count, lanes = energies.shape
+    problems = samples.size
+    tile = lanes // problems
+    index, high = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    shaped_index, shaped_high = index.reshape(tile, problems), high.reshape(tile, problems)
+    sample, flip = np.empty(lanes, np.uint64), np.empty(lanes, np.uint32)
+    for k in range(lanes):
+        sample[k] = samples[k % problems] & (EVEN if antithetic else LOW)
+        flip[k] = LOW if antithetic and samples[k % problems] & uint64(1) else uint64(0)
+    words = np.empty((4, lanes), np.uint32)
+    normals = np.empty((count + 1, lanes), np.float32)
+    shaped_normals = normals.reshape(count + 1, tile, problems)
+    unaries = np.empty((count + 1, lanes), np.float32)
+    shaped_unaries = unaries.reshape(count + 1, tile, problems)
+    lowest, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    summed = np.zeros((tile, (count + 1) * problems), np.float32)
+    shaped_sums = summed.reshape(tile, count + 1, problems)
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, order.size - i0)
+        used = size * problems
+        _sum_fields(i0, size, order, voxels, fields, summed)
+        for t in range(size):
+            i = order[i0 + t]
+            voxel = uint64(voxels[i])
+            for b in range(problems):
+                shaped_index[t, b] = voxel & LOW
+                shaped_high[t, b] = voxel >> WORD
+            for l in range(count + 1):
+                unary = base[l, i]
+                for b in range(problems):
+                    shaped_normals[l, t, b] = shaped_sums[t, l, b]
+                    shaped_unaries[l, t, b] = unary
+        if white > np.float32(0):
+            for first in range(0, count + 1, 4):
+                philox(index, sample, high, uint64(first // 4), key, words, used)
+                for w in range(min(4, count + 1 - first)):
+                    l = first + w
+                    for k in range(used):
+                        own = normal_of_bits(uint32(words[w, k] ^ flip[k]))
+                        normals[l, k] = fma(white, own, normals[l, k])
+        for l in range(count + 1):
             for k in range(used):
-                away = min(all_energies[l + 1, k] - lowest[k], ceiling) - zero[k]
-                energies[block, l, k] = narrowed(away, energies[block, l, k])
+                unaries[l, k] = fma(scale, minus_gumbel(normals[l, k]), unaries[l, k])
+        _against_first(unaries, lowest, zero, energies, block, used, ceiling)
 
 
 class Perturber:
@@ -217,22 +363,32 @@ class Perturber:
         self._voxels = grid.index
         self._order = checks.read_only(order.view())
         self._threads = threads
-        self._lattices = node_lattices(perturbation.fields, grid, len(unaries))
+        self._lattices = (
+            length_lattices(perturbation.lengths, grid, len(unaries))
+            if perturbation.correlated
+            else node_lattices(perturbation.fields, grid, len(unaries))
+        )
         self._tables = FieldTables.of(self._lattices, grid)
 
     def nbytes(self, problems: int) -> int:
         """Return how much memory the fields of so many samples take."""
-        return self._tables.nodes * (len(self._unaries) - 1) * problems * 4
+        return self._tables.nodes * self._channels * problems * 4
+
+    @property
+    def _channels(self) -> int:
+        """How many numbers a node has for each sample: all labels', or against label 0's."""
+        return len(self._unaries) - (0 if self.perturbation.correlated else 1)
 
     def fill(self, energies: NDArray[Any], samples: NDArray[np.int64], ceiling: np.float32) -> None:
         """Set the tiles ``energies`` (tiles, L − 1, T·B) to the perturbed unaries of B samples.
 
         The result is that of ``load_problem`` for each of them.
         """
-        tables = self._tables
+        tables, correlated = self._tables, self.perturbation.correlated
+        white = (np.float32(white_share(self.perturbation.lengths)),) if correlated else ()
         with announced():
             self._threads.run(
-                perturb,
+                perturb_together if correlated else perturb,
                 len(energies),
                 self._unaries,
                 self._order,
@@ -249,20 +405,22 @@ class Perturber:
                     tables.weights,
                     tables.steps,
                 ),
+                *white,
                 ceiling,
             )
 
     def _nodes(self, samples: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Draw the fields on their nodes, each against label 0's, (R, (L − 1)·B)."""
-        labels, problems = len(self._unaries) - 1, len(samples)
+        """Draw the fields on their nodes, (R, channels·B); additive ones each against label 0's."""
+        labels, problems = self._channels, len(samples)
         nodes = np.empty((self._tables.nodes, labels, problems), dtype=np.float32)
 
         def draw(b: int) -> None:
             seed, antithetic = self.perturbation.seed, self.perturbation.antithetic
             for lattice, start in zip(self._lattices, self._tables.starts):
                 drawn = lattice.draw(seed, int(samples[b]), antithetic=antithetic)
-                against_first = (drawn[1:] - drawn[0]).reshape(labels, -1)
-                nodes[start : start + against_first.shape[1], :, b] = against_first.T
+                kept = drawn if self.perturbation.correlated else drawn[1:] - drawn[0]
+                rows = kept.reshape(labels, -1).T
+                nodes[start : start + len(rows), :, b] = rows
 
         if self._lattices:
             with ThreadPoolExecutor(self._threads.count) as pool:

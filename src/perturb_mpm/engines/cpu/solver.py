@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,7 +114,7 @@ class CpuSolver:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
         if self._perturber.perturbation != perturbation:
             self._perturber = self._perturber_of(perturbation)
-            self._without_noise = self._perturber_of(replace(perturbation, scale=0.0))
+            self._without_noise = self._perturber_of(perturbation.without_noise())
         self._make_room(len(samples), "samples")
         self._samples = samples
         self._perturber.fill(self._buffers.energies, samples, self._ceiling)

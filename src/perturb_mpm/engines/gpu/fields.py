@@ -15,7 +15,14 @@ from perturb_mpm.engines.gpu.memory import BatchLayout
 from perturb_mpm.engines.gpu.perturb_kernel import Fields, philox_twin
 from perturb_mpm.engines.lattice import FieldTables
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import NodeLattice, Perturbation, key_words, node_lattices
+from perturb_mpm.noise import (
+    NodeLattice,
+    Perturbation,
+    key_words,
+    length_lattices,
+    node_lattices,
+    white_share,
+)
 
 NUMBERS_AT_ONCE = 2**26
 
@@ -30,31 +37,39 @@ class FieldDrawer:
         self._n_labels = n_labels
         self._device = device
         self._axes = grid.ndim
-        self._lattices = node_lattices(perturbation.fields, grid, n_labels)
+        self._lattices = (
+            length_lattices(perturbation.lengths, grid, n_labels)
+            if perturbation.correlated
+            else node_lattices(perturbation.fields, grid, n_labels)
+        )
         self._tables = tables = FieldTables.of(self._lattices, grid)
         self._firsts = torch.from_numpy(tables.firsts).to(device)
         self._weights = torch.from_numpy(tables.weights).to(device)
         self._steps = torch.from_numpy(tables.steps).to(device)
 
     def draw(self, samples: NDArray[np.int64], layout: BatchLayout) -> Fields:
-        """Draw the fields of some samples on their nodes, each against label 0's."""
-        labels, padded = layout.n_labels - 1, layout.padded
+        """Draw the fields of some samples on their nodes; additive ones each against label 0's."""
+        together = self.perturbation.correlated
+        labels = layout.n_labels if together else layout.n_labels - 1
+        stride = len(samples) * labels if together else layout.stride
         nodes = torch.zeros(
-            (max(1, self._tables.nodes), layout.stride), dtype=torch.float32, device=self._device
+            (max(1, self._tables.nodes), stride), dtype=torch.float32, device=self._device
         )
-        shaped = nodes[:, : layout.width].unflatten(1, (-1, padded))  # (R, B, P)
+        width, padded = (stride, labels) if together else (layout.width, layout.padded)
+        shaped = nodes[:, :width].unflatten(1, (-1, padded))  # (R, B, P)
         numbers = torch.from_numpy(np.asarray(samples, dtype=np.int64)).to(self._device)
         for lattice, start in zip(self._lattices, self._tables.starts):
             cells = torch.from_numpy(lattice.cells).to(self._device)
             step = max(1, NUMBERS_AT_ONCE // (cells.numel() * (layout.n_labels + 4)))
             for first in range(0, len(samples), step):
                 drawn = self._drawn(lattice, cells, numbers[first : first + step])
-                against_first = (drawn[:, 1:] - drawn[:, :1]).flatten(2)  # (b, L − 1, nodes)
-                stop = int(start) + against_first.shape[2]
+                kept = (drawn if together else drawn[:, 1:] - drawn[:, :1]).flatten(2)
+                stop = int(start) + kept.shape[2]
                 block = shaped[int(start) : stop, first : first + step, :labels]
-                block.copy_(against_first.permute(2, 0, 1))
+                block.copy_(kept.permute(2, 0, 1))
         tables = (self._firsts, self._weights, self._steps)
-        return Fields(nodes, *tables, self._tables.shape, self._axes)
+        white = white_share(self.perturbation.lengths) if together else None
+        return Fields(nodes, *tables, self._tables.shape, self._axes, white)
 
     def _drawn(
         self, lattice: NodeLattice, cells: torch.Tensor, samples: torch.Tensor

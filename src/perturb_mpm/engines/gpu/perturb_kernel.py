@@ -1,6 +1,7 @@
 """Perturbed energies and their starting marginals, all samples in one pass.
 
-Energies are U − scale·γ − fields, each against label 0's. An energy more than ``ceiling`` above the
+Energies are U − scale·γ − fields, each against label 0's; where noise goes together, γ is made of
+the fields themselves. An energy more than ``ceiling`` above the
 voxel's lowest counts as that: a forbidden label must not use up the digits that tell the others
 apart. What a sample gets depends neither on its place in a batch nor on the batch's size.
 """
@@ -16,6 +17,7 @@ import triton.language as tl
 
 from perturb_mpm.engines.gpu.device import interpreted
 from perturb_mpm.engines.gpu.memory import BatchLayout
+from perturb_mpm.noise import FARTHEST
 
 ROUNDS = tl.constexpr(10)
 FIRST_FACTOR, SECOND_FACTOR = tl.constexpr(0xD2511F53), tl.constexpr(0xCD9E8D57)
@@ -23,6 +25,10 @@ FIRST_KEY_STEP, SECOND_KEY_STEP = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67A
 ROOT_HALF = tl.constexpr(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = tl.constexpr(0x4B3504F3)  # the bits of √½·2^24
 MANTISSA = tl.constexpr(0x7FFFFF)
+LN2 = tl.constexpr(math.log(2))
+ROOT_HALF_FLOAT = tl.constexpr(math.sqrt(0.5))
+FARTHEST_NORMAL = tl.constexpr(FARTHEST)
+UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if interpreted() else 32
 ELEMENTS = 2**14 if interpreted() else 2**11
 NO_LABEL = tl.constexpr(1e30)
@@ -67,6 +73,54 @@ def log_exponential(word):
     return _log2(exponential.to(tl.int32, bitcast=True), ROOT_HALF)
 
 
+@triton.jit
+def normal_of_bits(word):
+    """Turn 32 random bits into Φ⁻¹(u), as the CPU engine's function of this name does."""
+    odd = ((word >> 8) | 1).to(tl.int32).to(tl.float32)
+    u = odd * UNIT
+    w = -LN2 * _log2((4 * u * (1 - u)).to(tl.int32, bitcast=True), ROOT_HALF)
+    near = w - 2.5
+    p = tl.fma(near, 4.46336e-07, -4.5056399e-06)
+    p = tl.fma(p, near, -5.7898737e-06)
+    p = tl.fma(p, near, 0.0003073604)
+    p = tl.fma(p, near, -0.0017743169)
+    p = tl.fma(p, near, -0.0059061232)
+    p = tl.fma(p, near, 0.34880364)
+    p = tl.fma(p, near, 2.1233132)
+    far = tl.sqrt(w) - 3
+    r = tl.fma(far, 0.0015257753, -0.0050542615)
+    r = tl.fma(r, far, 0.0082851034)
+    r = tl.fma(r, far, -0.010817106)
+    r = tl.fma(r, far, 0.013323988)
+    r = tl.fma(r, far, 1.4165833)
+    r = tl.fma(r, far, 4.0064349)
+    return tl.where(w < 5, p, r) * (u + u - 1)
+
+
+@triton.jit
+def minus_gumbel(g):
+    """Compute −γ = log(−log Φ(g)), as the CPU engine's function of this name does."""
+    x = tl.minimum(tl.abs(g), FARTHEST_NORMAL) * ROOT_HALF_FLOAT
+    t = 1 / (1 + 0.5 * x)
+    p = tl.fma(t, -0.10541112, 0.36791304)
+    p = tl.fma(p, t, -0.25174257)
+    p = tl.fma(p, t, -0.4444395)
+    p = tl.fma(p, t, 0.45321983)
+    p = tl.fma(p, t, 0.21512704)
+    p = tl.fma(p, t, 1.0336843)
+    p = tl.fma(p, t, -1.2683511)
+    log_q = tl.fma(_log2((0.5 * t).to(tl.int32, bitcast=True), ROOT_HALF), LN2, p - x * x)
+    q = tl.exp(log_q)
+    r = tl.fma(q, 0.32688132, -0.19167186)
+    r = tl.fma(r, q, 0.19002874)
+    r = tl.fma(r, q, 0.10513324)
+    r = tl.fma(r, q, 0.21010576)
+    r = tl.fma(r, q, 0.49994174)
+    r = tl.fma(r, q, 3.0935507e-07)
+    below = LN2 * _log2((-log_q).to(tl.int32, bitcast=True), ROOT_HALF)
+    return tl.where(g < 0, below, log_q + r)
+
+
 def philox_twin(
     counter: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], key: tuple[int, int]
 ) -> tuple[torch.Tensor, ...]:
@@ -96,12 +150,14 @@ class Fields:
     ``weights[f, a, x]`` are those of three nodes, ``steps[f, a]`` the rows from a node to the next.
     """
 
-    nodes: torch.Tensor  # (R, stride) float32, against label 0's
+    nodes: torch.Tensor  # (R, channels) float32: against label 0's, or all labels of each problem
     firsts: torch.Tensor  # (F, 4, longest) int64
     weights: torch.Tensor  # (F, 4, longest, 3) float32
     steps: torch.Tensor  # (F, 4) int64
     shape: tuple[int, ...]  # four numbers
     axes: int
+    white: float | None = None
+    """None: additive. Else they are normals that become Gumbel noise, with so much white noise."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +185,8 @@ def _perturb(
     first_key,
     second_key,
     per_log,
+    scale,
+    white,
     ceiling,
     sharpness,
     voxels,
@@ -136,6 +194,7 @@ def _perturb(
     problems,
     n_labels,
     stride,
+    node_stride,
     n_fields,
     longest,
     shape_1,
@@ -144,6 +203,7 @@ def _perturb(
     padded,
     ANTITHETIC: tl.constexpr,
     NOISY: tl.constexpr,
+    TOGETHER: tl.constexpr,
     START: tl.constexpr,
     AXES: tl.constexpr,
     TAPS: tl.constexpr,
@@ -165,6 +225,11 @@ def _perturb(
     energy = tl.broadcast_to(energy, (VOXELS, PROBLEMS, LABELS))
     channel = (problem * padded)[None, :, None] + label[None, None, :] - 1
     real = (problem < problems)[None, :, None] & (label >= 1)[None, None, :] & known
+    node_channel, node_real = channel, real
+    if TOGETHER:
+        node_channel = (problem * n_labels)[None, :, None] + label[None, None, :]
+        node_real = (problem < problems)[None, :, None] & known
+    smooth = tl.zeros((VOXELS, PROBLEMS, LABELS), tl.float32)
     x3 = place % shape_3
     x2 = (place // shape_3) % shape_2
     x1 = (place // shape_3 // shape_2) % shape_1
@@ -190,8 +255,12 @@ def _perturb(
                 digit = tap // 27
                 node += tl.load(steps + f * 4) * digit
                 share *= tl.load(weights + (table + x0) * 3 + digit)
-            values = tl.load(nodes + (node * stride)[:, None, None] + channel, mask=real, other=0.0)
-            energy -= share[:, None, None] * values
+            at_node = nodes + (node * node_stride)[:, None, None] + node_channel
+            values = tl.load(at_node, mask=node_real, other=0.0)
+            if TOGETHER:
+                smooth += share[:, None, None] * values
+            else:
+                energy -= share[:, None, None] * values
     if NOISY:
         sample = tl.load(samples + problem, mask=problem < problems, other=0)
         flip = tl.zeros((PROBLEMS,), tl.uint32)
@@ -206,7 +275,12 @@ def _perturb(
         w0, w1, w2, w3 = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
         words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # (…, BLOCKS, 2, 2), rising
         words = tl.reshape(words, (VOXELS, PROBLEMS, LABELS)) ^ flip[None, :, None]
-        energy = tl.fma(log_exponential(words), per_log, energy)
+        if TOGETHER:
+            smooth = tl.fma(normal_of_bits(words), white, smooth)
+        else:
+            energy = tl.fma(log_exponential(words), per_log, energy)
+    if TOGETHER:
+        energy = tl.fma(minus_gumbel(smooth), scale, energy)
     energy = tl.where(known, energy, NO_LABEL)
     lowest = tl.min(energy, axis=2)
     away = tl.minimum(energy - lowest[:, :, None], ceiling)
@@ -258,6 +332,8 @@ def perturb(
         noise.key[0],
         noise.key[1],
         noise.scale * math.log(2),
+        noise.scale,
+        fields.white or 0.0,
         ceiling,
         sharpness,
         layout.voxels,
@@ -265,12 +341,14 @@ def perturb(
         layout.problems,
         layout.n_labels,
         energies.stride(0),
+        fields.nodes.stride(0),
         len(fields.firsts),
         fields.firsts.shape[2],
         *fields.shape[1:],
         layout.padded,
         ANTITHETIC=noise.antithetic,
-        NOISY=noise.scale > 0,
+        NOISY=noise.scale > 0 if fields.white is None else fields.white > 0,
+        TOGETHER=fields.white is not None,
         START=start is not None,
         AXES=fields.axes,
         TAPS=3**fields.axes,

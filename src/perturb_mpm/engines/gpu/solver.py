@@ -94,6 +94,7 @@ class GpuSolver:
         self.batch, self._pool = take_pool(layout, self._messages, planned, dtype, device)
         self._room = self._pool.room(layout)
         self._fields = FieldDrawer(Perturbation(), crf.grid, crf.n_labels, device)
+        self._without_noise = self._fields
         self._samples = np.empty(0, dtype=np.int64)
         self._fresh = False  # whether the rows are those of the present marginals
 
@@ -118,7 +119,10 @@ class GpuSolver:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
         crf = self._crf
         if self._fields.perturbation != perturbation:
-            self._fields = FieldDrawer(perturbation, crf.grid, crf.n_labels, self._device)
+            self._fields, self._without_noise = (
+                FieldDrawer(each, crf.grid, crf.n_labels, self._device)
+                for each in (perturbation, perturbation.without_noise())
+            )
         self._make_room(len(samples), "samples")
         self._samples = samples
         room = self._room
@@ -126,7 +130,7 @@ class GpuSolver:
             samples,
             room.layout,
             room.energies,
-            perturbation.scale,
+            self._fields,
             (room.marginals, room.labels) if marginals is None else None,
             sharpness,
         )
@@ -173,7 +177,9 @@ class GpuSolver:
             stop = min(first + self._problems_at_once, layout.problems)
             part = replace(layout, problems=stop - first)
             energies = torch.zeros((part.rows, part.stride), device=self._device)
-            self._perturbed(self._samples[first:stop], part, energies, 0.0, None, 1.0)
+            self._perturbed(
+                self._samples[first:stop], part, energies, self._without_noise, None, 1.0
+            )
             pairwise = self._pairwise(first, stop)  # (b, L, N)
             logits = -pairwise
             own = transfer.by_problem(energies[:, : part.width], part)
@@ -235,19 +241,19 @@ class GpuSolver:
         samples: NDArray[np.int64],
         layout: BatchLayout,
         energies: torch.Tensor,
-        scale: float,
+        drawer: FieldDrawer,
         start: tuple[torch.Tensor, torch.Tensor] | None,
         sharpness: float,
     ) -> None:
-        perturbation = self._fields.perturbation
+        perturbation = drawer.perturbation
         low, high = (int(word) for word in key_words(perturbation.seed))
         noise = Noise(
             torch.from_numpy(samples.astype(np.int64)).to(self._device),
             (low, high),
-            scale,
+            perturbation.scale,
             perturbation.antithetic,
         )
-        fields = self._fields.draw(samples, layout)
+        fields = drawer.draw(samples, layout)
         perturb(
             self._unaries,
             self._index,
