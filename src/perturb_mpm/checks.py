@@ -29,6 +29,7 @@ def number(
     *,
     positive: bool = False,
     minimum: float | None = None,
+    maximum: float | None = None,
     below: float | None = None,
 ) -> float:
     """Return ``value`` as a float after checking that it is finite and inside its limits."""
@@ -42,6 +43,8 @@ def number(
         rules.append((result > 0, "positive"))
     if minimum is not None:
         rules.append((result >= minimum, f"at least {minimum}"))
+    if maximum is not None:
+        rules.append((result <= maximum, f"at most {maximum}"))
     if below is not None:
         rules.append((result < below, f"below {below}"))
     if not all(holds for holds, _ in rules):

@@ -88,6 +88,10 @@ class ModelOptions:
         Above 1 makes the probabilities less sure of themselves. Default 1.
     clip
         The smallest probability taken at its word. Default 1e-6.
+    strength
+        Multiplies the weight of every kernel. Default 1.
+    centring
+        0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 0.
     spatial_sigma
         How far the spatial kernel reaches, mm. Default 3.
     spatial_weight
@@ -103,6 +107,8 @@ class ModelOptions:
     settings: Path | None = None
     temperature: float | None = None
     clip: float | None = None
+    strength: float | None = None
+    centring: float | None = None
     spatial_sigma: float | None = None
     spatial_weight: float | None = None
     bilateral_sigma_space: float | None = None
@@ -281,6 +287,8 @@ def _settings(
     changed: dict[str, Any] = {
         "temperature": model.temperature,
         "clip": model.clip,
+        "strength": model.strength,
+        "centring": model.centring,
         "colour_map": colour_map,
     }
     try:

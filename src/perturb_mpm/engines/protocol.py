@@ -71,6 +71,11 @@ class Solver(Protocol):
     accuracy: str
     batch: int
     """The most problems that ``load`` takes at once."""
+    centre: NDArray[np.floating] | None
+    """What the updates of a centred CRF take off the unaries: centring·pairwise(P), (L, N).
+
+    ``load`` and ``perturb`` start without it; None where the CRF is not centred.
+    """
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take (B, L, N) unary energies, B ≤ batch, and start at softmax(−energies).

@@ -55,6 +55,10 @@ class ReferenceSolver:
         self._energies = np.empty((0, *crf.energies.shape))  # (B, L, N)
         self._q = self._energies
         self._without_noise: NDArray[np.floating] = self._energies
+        self.centre: NDArray[np.floating] | None = None
+        if crf.centring > 0:
+            self.load(crf.prior[np.newaxis])
+            self.centre = crf.centring * self.pairwise()[0]
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -68,6 +72,8 @@ class ReferenceSolver:
                     f"marginals must have the shape of energies {self._energies.shape}, "
                     f"got {self._q.shape}"
                 )
+        if self.centre is not None:
+            self._energies = self._energies - self.centre
 
     def perturb(
         self,
@@ -88,6 +94,9 @@ class ReferenceSolver:
         self._q = softmax(-sharpness * self._energies)
         if marginals is not None:
             self._q = np.repeat(self._checked(marginals[np.newaxis], "marginals"), len(energies), 0)
+        if self.centre is not None:
+            self._energies = self._energies - self.centre
+            self._without_noise = self._without_noise - self.centre
 
     def step(
         self,

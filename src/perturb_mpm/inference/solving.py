@@ -172,11 +172,12 @@ def mean_field(
         warnings.warn(course.complaint(), ConvergenceWarning, stacklevel=2)
 
     marginals = solver.marginals()[0]  # (L, N)
+    energies = crf.energies if solver.centre is None else crf.energies - solver.centre
     certain = np.arange(crf.n_labels) == 0  # (L,), outside the mask
     return MeanField(
         marginals=crf.grid.scatter(marginals, certain),
         labels=crf.grid.scatter(solver.labels()[0], 0),
-        free_energy=_free_energy(crf.energies, marginals, solver.pairwise()[0]),
+        free_energy=_free_energy(energies, marginals, solver.pairwise()[0]),
         converged=course.converged,
         iterations=course.iterations,
         change=course.change,

@@ -83,6 +83,8 @@ def make_problem(
     With ``crop_mm`` only the voxels within so many mm of foreground are in play, be it true or the
     most probable by the unaries; of a volume without any the whole is.
     """
+    if crf.centring > 0:
+        raise ValueError(f"crf must have centring 0 to be learned, got {crf.centring}")
     x = true_labels(crf, truth)  # (N,)
     order = morton_order(crf.grid)
     if crop_mm is not None:

@@ -66,14 +66,23 @@ class DenseCRF:
     self_term
         Whether mean field lets a voxel be its own neighbour (j = i), as other libraries do. It
         makes marginals overconfident; the energy of a labelling never includes it.
+    centring
+        How much of the message that softmax(−unary) itself sends is taken out of the unaries, 0 to
+        1. 0 is the paper. At 1 softmax(−unary) is a fixed point of mean field whatever the kernels
+        are: they act on deviations from it alone, on noise and on what a person corrects, and
+        cannot eat up a small structure among what looks alike. (Deviations die out only where the
+        kernels are weak enough: with two labels at even odds, of a total weight below 2.)
     """
 
     grid: Grid
     kernels: tuple[Kernel, ...]
     terms: tuple[PairwiseTerm, ...]
     self_term: bool
+    centring: float
     energies: NDArray[Any]
     """The unary energies inside the mask, (L, N), C-contiguous and read-only."""
+    prior: NDArray[Any]
+    """The energies that ``centring`` refers to: those the CRF was made with, (L, N)."""
 
     def __init__(
         self,
@@ -84,12 +93,14 @@ class DenseCRF:
         mask: ArrayLike | None = None,
         *,
         self_term: bool = False,
+        centring: float = 0.0,
     ) -> None:
         full = checks.floats(unary, "unary")
         checks.labels_first(full, "unary")
         self.grid = Grid(full.shape[1:], spacing, mask)
-        self.energies = checks.read_only(self.grid.gather(full))
+        self.energies = self.prior = checks.read_only(self.grid.gather(full))
         self.self_term = checks.flag(self_term, "self_term")
+        self.centring = checks.number(centring, "centring", minimum=0, maximum=1)
         default = _compatibility_matrix(compatibility, "compatibility", self.n_labels)
         self.kernels = _checked_kernels(kernels, self.grid)
         self.terms = tuple(self._term(kernel, default) for kernel in self.kernels)
@@ -97,7 +108,8 @@ class DenseCRF:
     def __repr__(self) -> str:
         return (
             f"DenseCRF(labels={self.n_labels}, shape={self.shape}, spacing={self.grid.spacing}, "
-            f"voxels={self.grid.voxels}, kernels={list(self.kernels)}, self_term={self.self_term})"
+            f"voxels={self.grid.voxels}, kernels={list(self.kernels)}, self_term={self.self_term}, "
+            f"centring={self.centring})"
         )
 
     @property
@@ -131,7 +143,8 @@ class DenseCRF:
         one_hot = (x == np.arange(self.n_labels)[:, np.newaxis]).astype(np.float64)  # (L, N)
         solver = prepare(self._without_self_term(), engine=engine, accuracy=accuracy, batch=1)
         solver.load(self.energies[np.newaxis], one_hot[np.newaxis])
-        unary = np.take_along_axis(self.energies, x[np.newaxis], axis=0)
+        energies = self.energies if solver.centre is None else self.energies - solver.centre
+        unary = np.take_along_axis(energies, x[np.newaxis], axis=0)
         pairwise = np.take_along_axis(solver.pairwise()[0], x[np.newaxis], axis=0)
         return float(unary.sum(dtype=np.float64) + pairwise.sum(dtype=np.float64) / 2)
 
@@ -207,7 +220,7 @@ def digest(*parts: object) -> str:
 
 
 def fingerprint(crf: DenseCRF) -> str:
-    """Return the digest of the unaries, kernels, mask, spacing and self term of a CRF."""
+    """Return the digest of the unaries, kernels, mask, spacing, self term and centring of a CRF."""
     grid = crf.grid
     parts: list[object] = [crf.energies, grid.shape, grid.spacing, grid.mask, crf.self_term]
     for term in crf.terms:
@@ -215,4 +228,6 @@ def fingerprint(crf: DenseCRF) -> str:
         for field in dataclasses.fields(term.kernel):  # type: ignore[arg-type]
             parts += [field.name, getattr(term.kernel, field.name)]
         parts.append(term.compatibility)
+    if crf.centring > 0:
+        parts += ["centring", crf.centring, crf.prior]
     return digest(*parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,13 @@ def build_crf(case: Case, settings: RunSettings) -> DenseCRF:
     """Return the CRF of a case: unaries by temperature, clip and bias, kernels in mm."""
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
     energies = energies_of(grid.gather(case.probabilities), settings)  # (L, N)
-    kernels = [_kernel(each, case) for each in settings.kernels if each.weight > 0]
+    scaled = [replace(each, weight=settings.strength * each.weight) for each in settings.kernels]
     return DenseCRF(
-        grid.scatter(energies, 0), kernels, spacing=case.geometry.spacing, mask=case.mask
+        grid.scatter(energies, 0),
+        [_kernel(each, case) for each in scaled if each.weight > 0],
+        spacing=case.geometry.spacing,
+        mask=case.mask,
+        centring=settings.centring,
     )
 
 

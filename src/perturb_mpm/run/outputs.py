@@ -230,6 +230,10 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         rows["sampled until frequencies are within"] = f"±{settings.sampling.until.epsilon:g}"
     if settings.bias is not None:
         rows["bias (nats)"] = _listed(settings.bias)
+    if settings.strength != 1:
+        rows["strength of the kernels"] = settings.strength
+    if settings.centring > 0:
+        rows["centring of the kernels"] = settings.centring
     for kernel in settings.kernels:
         rows[f"{kernel.kind} kernel"] = _kernel(kernel)
     rows["engine"] = f"{settings.compute.engine}, {settings.compute.accuracy}"

@@ -19,6 +19,10 @@ key that is not known is refused with the nearest that is.
     clip = 1e-6               # the smallest probability taken at its word
     bias = [0.0, 0.3, -0.1]   # nats on each label's log-probability, U − bias; left out: 0
 
+    [coupling]
+    strength = 1.0            # times the weight of every kernel
+    centring = 0.0            # 1: kernels act on deviations from the probabilities alone
+
     [[kernels]]               # one table a kernel; kernels = [] at the top means none
     kind = "spatial"
     sigma_space = 3.0         # mm: one number, or one for each axis
@@ -116,10 +120,17 @@ KernelKind = Literal["spatial", "bilateral"]
 Numbers = float | tuple[float, ...]
 
 UNARY = ("temperature", "clip", "bias")
+COUPLING = ("strength", "centring")
 SAMPLING_FIELDS = tuple(each.name for each in fields(Sampling))
 SAMPLING = tuple(name for name in SAMPLING_FIELDS if name != "fields")  # in its own tables
 COMPUTE = tuple(each.name for each in fields(Compute))
-TABLES = {"sampling": SAMPLING, "unary": UNARY, "compute": COMPUTE, "report": ("colour_map",)}
+TABLES = {
+    "sampling": SAMPLING,
+    "unary": UNARY,
+    "coupling": COUPLING,
+    "compute": COMPUTE,
+    "report": ("colour_map",),
+}
 CHANGE_NO_RESULT = ("batch", "threads", "memory")
 
 # Beyond these, energies overflow float32 on their way to a sample.
@@ -176,6 +187,8 @@ class RunSettings:
     temperature: float = 1.0
     clip: float = 1e-6
     bias: tuple[float, ...] | None = None  # (L,) nats
+    strength: float = 1.0
+    centring: float = 0.0
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
     colour_map: ColourMap = "inferno"
 
@@ -185,6 +198,8 @@ class RunSettings:
         checked: dict[str, object] = {
             "temperature": _temperature(self.temperature),
             "clip": checks.number(self.clip, "clip", positive=True, below=1),
+            "strength": checks.number(self.strength, "strength", minimum=0, below=_LARGEST),
+            "centring": checks.number(self.centring, "centring", minimum=0, maximum=1),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
         }
         checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
@@ -216,6 +231,7 @@ class RunSettings:
                 "until": None if until is None else until.epsilon,
             },
             "unary": {name: getattr(self, name) for name in UNARY},
+            "coupling": {name: getattr(self, name) for name in COUPLING},
             "compute": asdict(self.compute),
             "report": {"colour_map": self.colour_map},
             "kernels": [asdict(each) for each in self.kernels],
@@ -228,7 +244,13 @@ class RunSettings:
         compute = {k: v for k, v in tables["compute"].items() if k not in CHANGE_NO_RESULT}
         tables["sampling"]["fields"] = [each.describe() for each in self.sampling.fields]
         plain: dict[str, Any] = json_ready(
-            {**tables["sampling"], **tables["unary"], **compute, "kernels": tables["kernels"]}
+            {
+                **tables["sampling"],
+                **tables["unary"],
+                **tables["coupling"],
+                **compute,
+                "kernels": tables["kernels"],
+            }
         )
         return plain
 
@@ -242,7 +264,7 @@ def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:
     sampling = dict(given["sampling"])
     if "fields" in tables:
         sampling["fields"] = _each(tables["fields"], "fields", Field)
-    values: dict[str, Any] = {**given["unary"], **given["report"]}
+    values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["report"]}
     if "kernels" in tables:
         values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
     return RunSettings(Sampling(**sampling), Compute(**given["compute"]), **values)
@@ -270,7 +292,7 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
     parts = ["".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())]
     if not tables["kernels"]:
         parts.append("kernels = []\n")  # stands before the first table: it belongs to none
-    parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary")]
+    parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary", "coupling")]
     for name in ("kernels", "fields"):
         parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
     parts += [table_text(f"[{name}]", tables[name]) for name in ("compute", "report")]

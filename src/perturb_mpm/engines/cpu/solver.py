@@ -77,7 +77,8 @@ class CpuSolver:
         rows = [f.rows for f in self._filters]
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         self._most_rows = max(rows, default=0)
-        self._ceiling = np.float32(energy_ceiling(self._strongest_message()))
+        strongest = self._strongest_message() * (1 + crf.centring)
+        self._ceiling = np.float32(energy_ceiling(strongest))
         self.batch = choose_batch(
             crf,
             batch,
@@ -90,6 +91,10 @@ class CpuSolver:
         self._samples = np.empty(0, dtype=np.int64)
         self._buffers = self._room_for(0)
         self._fresh = False  # whether the rows are those of the present marginals
+        self.centre: NDArray[np.floating] | None = None
+        if crf.centring > 0:
+            self.load(crf.prior[np.newaxis])
+            self.centre = np.float32(crf.centring) * self.pairwise()[0]
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -99,9 +104,9 @@ class CpuSolver:
                 self._load_energies(problem, b)
             if marginals is None:
                 self._begin(1.0)
-                return
-            for b, problem in enumerate(marginals):
+            for b, problem in enumerate(() if marginals is None else marginals):
                 self._load_marginals(problem, b)
+            self._shift(self._buffers.energies)
 
     def perturb(
         self,
@@ -121,9 +126,10 @@ class CpuSolver:
         with announced():
             if marginals is None:
                 self._begin(sharpness)
-                return
-            for b in range(len(samples)):
-                self._load_marginals(marginals, b)
+            else:
+                for b in range(len(samples)):
+                    self._load_marginals(marginals, b)
+            self._shift(self._buffers.energies)
 
     def step(
         self,
@@ -164,6 +170,7 @@ class CpuSolver:
         energies = np.zeros(self._buffers.energies.shape, dtype=np.float32)
         self._without_noise.fill(energies, self._samples, self._ceiling)
         with announced():
+            self._shift(energies)
             self._refresh()
             self._threads.run(
                 kernels.conditional,
@@ -288,6 +295,15 @@ class CpuSolver:
             self._rounding,
             np.float32(sharpness),
         )
+
+    def _shift(self, energies: NDArray[Any]) -> None:
+        """Take the centre of a centred CRF off energies in tiles."""
+        if self.centre is None:
+            return
+        against_first = np.ascontiguousarray(self.centre[1:] - self.centre[0])
+        problems = np.int64(self._buffers.problems)
+        arguments = (energies, against_first, self._order, problems)
+        self._threads.run(transfer.shift_energies, len(energies), *arguments)
 
     def _load_energies(self, problem: NDArray[np.floating], place: int) -> None:
         source = self._checked(problem, "energies")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perturb_mpm.engines.cpu.compile import kernel, narrowed
+from perturb_mpm.engines.cpu.compile import kernel, narrowed, widened
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
@@ -31,6 +31,20 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
         for l in range(energies.shape[1]):
             away = min(source[l + 1, order[i]] - lowest, ceiling) - base
             energies[i // tile, l, lane] = narrowed(away, energies[i // tile, l, lane])
+
+
+@kernel
+def shift_energies(energies, centre, order, problems, start, stop):
+    """Take ``centre`` (L − 1, N) off the energies of every problem in some tiles."""
+    tile = energies.shape[2] // problems
+    for block in range(start, stop):
+        i0 = block * tile
+        for l in range(energies.shape[1]):
+            for t in range(min(tile, order.size - i0)):
+                taken = centre[l, order[i0 + t]]
+                for k in range(t * problems, (t + 1) * problems):
+                    left = widened(energies[block, l, k]) - taken
+                    energies[block, l, k] = narrowed(left, energies[block, l, k])
 
 
 @kernel

@@ -81,7 +81,7 @@ class GpuSolver:
             float(np.ptp(term.compatibility)) * float(f.total.max())
             for term, f in zip(crf.terms, filters)
         )
-        self._ceiling = energy_ceiling(strongest)
+        self._ceiling = energy_ceiling(strongest * (1 + crf.centring))
         self._messages = (
             ExactMessages(exact, groups)
             if accuracy == "exact"
@@ -97,6 +97,13 @@ class GpuSolver:
         self._without_noise = self._fields
         self._samples = np.empty(0, dtype=np.int64)
         self._fresh = False  # whether the rows are those of the present marginals
+        self.centre: NDArray[np.floating] | None = None
+        self._centre: torch.Tensor | None = None  # (N, L − 1) in the engine's order
+        if crf.centring > 0:
+            self.load(crf.prior[np.newaxis])
+            self.centre = np.float32(crf.centring) * self.pairwise()[0]
+            taken = self._taken(self.centre, "centre")
+            self._centre = (taken[1:] - taken[:1]).T
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -107,6 +114,7 @@ class GpuSolver:
                 transfer.begin(self._room, b)
         for b, problem in enumerate(() if marginals is None else marginals):
             transfer.load_marginals(self._room, b, self._taken(problem, "marginals"))
+        self._shift(self._room.energies, self._room.layout)
 
     def perturb(
         self,
@@ -138,6 +146,7 @@ class GpuSolver:
             start = self._taken(marginals, "marginals")
             for b in range(len(samples)):
                 transfer.load_marginals(room, b, start)
+        self._shift(room.energies, room.layout)
 
     def step(
         self,
@@ -180,6 +189,7 @@ class GpuSolver:
             self._perturbed(
                 self._samples[first:stop], part, energies, self._without_noise, None, 1.0
             )
+            self._shift(energies, part)
             pairwise = self._pairwise(first, stop)  # (b, L, N)
             logits = -pairwise
             own = transfer.by_problem(energies[:, : part.width], part)
@@ -265,6 +275,12 @@ class GpuSolver:
             ceiling=self._ceiling,
             sharpness=sharpness,
         )
+
+    def _shift(self, energies: torch.Tensor, layout: BatchLayout) -> None:
+        """Take the centre of a centred CRF off the energies of every problem, (rows, stride)."""
+        if self._centre is not None:
+            shaped = energies[: layout.voxels, : layout.width].unflatten(1, (-1, layout.padded))
+            shaped[:, :, : layout.n_labels - 1] -= self._centre[:, None]
 
     def _make_room(self, problems: int, name: str) -> None:
         if problems > self.batch:
