@@ -23,6 +23,12 @@ app.command(
     help_epilogue="Example:  python -m lab synthetic --quick --output synthetic",
 )
 app.command(
+    "lab.network.command:network",
+    name="network",
+    help="Score a real network with and without the CRF, beside ensemble, dropout and flips.",
+    help_epilogue="Example:  python -m lab network --data hippocampus_network --quick",
+)
+app.command(
     "lab.volumes.command:volumes",
     name="volumes",
     help="Sample the volumes of real tumours with and without random fields; write a table.",

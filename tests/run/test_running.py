@@ -15,6 +15,7 @@ import pytest
 import perturb_mpm as pm
 from helpers.small_case import AFFINE, FILES, SHAPE, content, read, write_files
 from perturb_mpm.files import Case, LabelScheme
+from perturb_mpm.run import load_run
 from perturb_mpm.run.folder import BidsNames
 from perturb_mpm.run.model import build_crf, overconfidence
 from perturb_mpm.run.running import planned_bytes, run_case
@@ -230,3 +231,27 @@ def test_spreads_are_those_of_a_sample_from_a_law(folder: Path, posterior: pm.Po
     spread_ml = (posterior.volumes / 1000).std(axis=0, ddof=1)  # (L,)
     found = [row["sampled_sd_ml"] for row in summary["labels"]]
     assert found == pytest.approx(spread_ml.tolist(), rel=1e-12)
+
+
+def test_maps_can_be_the_mean_fields_and_volumes_the_samples(
+    case: Case, posterior: pm.Posterior, tmp_path: Path
+) -> None:
+    run = run_case(case, SETTINGS.changed(marginals="mean_field"), tmp_path / "out", title="mf")
+    assert run.posterior == posterior  # the samples are those of any other run
+    marginals = posterior.marginals_of("mean_field")
+    np.testing.assert_array_equal(run.marginals, marginals.astype(np.float32))
+    np.testing.assert_array_equal(run.labels, marginals.argmax(axis=0) * case.mask)
+    uncertain = (1 - marginals.max(axis=0) > 0.05) & case.mask
+    np.testing.assert_array_equal(run.uncertainty == 2, uncertain)
+    assert set(np.unique(run.uncertainty)) == {0, 2}
+    assert run.entropy_after == {}
+    assert run.summary["marginals"] == "mean_field"
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "the model's own doubt" in " ".join(page.split())
+    assert "How the map settles" not in page
+    np.testing.assert_array_equal(load_run(tmp_path / "out").labels, run.labels)
+
+
+def test_conditional_maps_need_their_estimator() -> None:
+    with pytest.raises(ValueError, match='marginals "conditional" needs estimator "conditional"'):
+        SETTINGS.changed(marginals="conditional")

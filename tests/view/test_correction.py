@@ -16,7 +16,7 @@ from perturb_mpm.engines import Compute
 from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.progress import Silent
-from perturb_mpm.sampling import Sampling
+from perturb_mpm.sampling import Sampler, Sampling
 from perturb_mpm.view import correction as module
 from perturb_mpm.view.correction import (
     FREE,
@@ -24,7 +24,6 @@ from perturb_mpm.view.correction import (
     Corrector,
     draw,
     reach_mm,
-    voxel_marginals,
     with_held,
     within_reach,
 )
@@ -90,7 +89,9 @@ def whole(crf: pm.DenseCRF, edits: dict[int, int]) -> pm.Posterior:
 
 def make_corrector(crf: pm.DenseCRF, posterior: pm.Posterior, **changes: int) -> Corrector:
     plan = replace(PLAN, **changes)  # type: ignore[arg-type]
-    return Corrector(crf, plan, Compute(), voxel_marginals(posterior), posterior.samples)
+    return Corrector(
+        crf, plan, Compute(), posterior.voxel_marginals(posterior.estimator), posterior.samples
+    )
 
 
 def near_edits(crf: pm.DenseCRF, edits: dict[int, int]) -> NDArray[np.bool_]:
@@ -140,7 +141,7 @@ def test_fewer_samples_move_the_marginals_by_their_difference(
 def test_voxels_that_are_held_at_what_they_are_move_nothing_else(
     crf: pm.DenseCRF, posterior: pm.Posterior
 ) -> None:
-    sure = crf.grid.scatter(voxel_marginals(posterior)[0], 0) == 1
+    sure = crf.grid.scatter(posterior.voxel_marginals(posterior.estimator)[0], 0) == 1
     voxel = int(np.flatnonzero(sure & (crf.grid.mask == 1))[0])
     corrected = make_corrector(crf, posterior).correct({voxel: 0})
     assert np.array_equal(corrected.labels(posterior.labels), posterior.labels)
@@ -181,7 +182,7 @@ def test_drawing_again_gives_the_runs_own_marginals(
 ) -> None:
     posterior = pm.sample(crf, 6, SEED, iterations=6, estimator=estimator)
     drawn = draw(crf, replace(PLAN, samples=6, estimator=estimator), Compute(), Silent())
-    assert np.array_equal(drawn, voxel_marginals(posterior))
+    assert np.array_equal(drawn, posterior.voxel_marginals(posterior.estimator))
     assert drawn == pytest.approx(crf.grid.gather(posterior.marginals), abs=1e-8)
 
 
@@ -257,3 +258,20 @@ def test_a_list_that_is_not_of_this_run_is_refused(
     edits_file.path.write_text(text)
     with pytest.raises(EditsError, match=words):
         edits_file.read()
+
+
+def test_maps_of_the_mean_field_are_solved_once_and_not_sampled(
+    crf: pm.DenseCRF, posterior: pm.Posterior
+) -> None:
+    own = posterior.voxel_marginals("mean_field")
+    corrector = Corrector(crf, PLAN, Compute(), own, posterior.samples, by_samples=False)
+    voxel = int(crf.grid.index[crf.grid.voxels // 2])
+    label = int(own[:, crf.grid.voxels // 2].argmin())
+    found = corrector.correct({voxel: label})
+    held = np.full(crf.grid.voxels, -1, dtype=np.int16)
+    held[crf.grid.voxels // 2] = label
+    again = Sampler(with_held(crf, held), PLAN, Compute()).mean_field()
+    places = np.searchsorted(crf.grid.index, found.index)
+    free = found.index != voxel
+    np.testing.assert_array_equal(found.marginals[:, free], again[:, places[free]])
+    assert found.marginals[label, ~free] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,9 @@ def is_run(folder: Path) -> bool:
 def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
         run = load_run(source.path)
-        prediction = from_posterior(run.posterior, estimator)
+        prediction = from_posterior(run.posterior, estimator or run.settings.map_marginals)
+        if estimator is None:  # the run's volumes are its samples', whatever its maps are
+            prediction = replace(prediction, volumes_mm3=run.posterior.volumes)
     except ValueError as error:
         raise source.error(str(error)) from error
     return Segmentation(

@@ -92,6 +92,9 @@ class ModelOptions:
         Multiplies the weight of every kernel. Default 1.
     centring
         0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 0.
+    marginals
+        What labels and maps are made of: votes, conditional, or mean_field, which ranks errors
+        best. Default: the estimator.
     spatial_sigma
         How far the spatial kernel reaches, mm. Default 3.
     spatial_weight
@@ -109,6 +112,7 @@ class ModelOptions:
     clip: float | None = None
     strength: float | None = None
     centring: float | None = None
+    marginals: Literal["votes", "conditional", "mean_field"] | None = None
     spatial_sigma: float | None = None
     spatial_weight: float | None = None
     bilateral_sigma_space: float | None = None
@@ -289,6 +293,7 @@ def _settings(
         "clip": model.clip,
         "strength": model.strength,
         "centring": model.centring,
+        "marginals": model.marginals,
         "colour_map": colour_map,
     }
     try:

@@ -165,7 +165,11 @@ class Posterior:
     @property
     def labels(self) -> NDArray[np.uint8]:
         """The most probable label of each voxel by the ``estimator``, the lowest of equals."""
-        scores = self._scores(self.estimator)
+        return self.labels_of(self.estimator)
+
+    def labels_of(self, estimator: MarginalKind) -> NDArray[np.uint8]:
+        """Return the most probable labels by votes, conditional or mean_field, (*spatial)."""
+        scores = self._scores(estimator)
         return self.grid.scatter(np.argmax(scores, axis=0).astype(np.uint8), 0)
 
     @property

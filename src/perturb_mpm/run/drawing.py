@@ -26,7 +26,8 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress) -> Run:
     saved_at = time.monotonic()
     seconds_each = 0.0  # of a sample, in the last piece
     while (held := run.votes.samples if run.votes else 0) < goal:
-        stop = _next_stop(held, goal, sampler.batch, seconds_each)
+        cuts = SHOWN_AFTER if run.by_samples else ()
+        stop = _next_stop(held, goal, sampler.batch, seconds_each, cuts)
         started = time.monotonic()
         first = _FirstSamples(run.first_samples)
         posterior = sampler.draw(
@@ -38,8 +39,8 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress) -> Run:
         seconds_each = (time.monotonic() - started) / (stop - held)
         ended = posterior.samples < stop  # ``until`` is reached
         snapshots = dict(run.snapshots)
-        shown = posterior.samples in SHOWN_AFTER or ended or stop == goal
-        if shown:
+        shown = posterior.samples in cuts or ended or stop == goal
+        if shown and run.by_samples:
             bits = posterior.grid.gather(posterior.entropy)
             snapshots[posterior.samples] = bits.astype(np.float32)
         run = replace(run, votes=posterior, first_samples=first.labels, snapshots=snapshots)
@@ -66,11 +67,11 @@ class _FirstSamples:
         self.labels = new if self.labels is None else np.concatenate([self.labels, new])
 
 
-def _next_stop(held: int, goal: int, batch: int, seconds_each: float) -> int:
+def _next_stop(held: int, goal: int, batch: int, seconds_each: float, cuts: tuple[int, ...]) -> int:
     """Return after how many samples to look at the clock: where a map is kept, or full batches."""
     affordable = int(_SECONDS_AT_RISK / seconds_each) if seconds_each else batch
     full = max(affordable // batch, 1) * batch
-    return min(goal, held + full, *(cut for cut in SHOWN_AFTER if cut > held))
+    return min(goal, held + full, *(cut for cut in cuts if cut > held))
 
 
 def _continued(run: Run, problem: str) -> Run:

@@ -90,6 +90,7 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         label_names=case.labels.names,
         volumes_mm3=run.posterior.volumes,
         independent_noise=not settings.sampling.goes_together,
+        by_samples=run.by_samples,
         perturbation=perturbation_in_words(settings, case.labels),
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
         sampled_labels=run.sampled_labels,
@@ -110,12 +111,17 @@ def summary_of(run: Run) -> dict[str, Any]:
         "samples": posterior.samples,
         "seed": settings.sampling.seed,
         "estimator": settings.sampling.estimator,
+        "marginals": settings.map_marginals,
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "labels": _labels(run),
         "entropy": {
             "mean_bits": float(run.entropy[inside].mean(dtype=np.float64)),
-            "mean_bits_corrected": posterior.mean_entropy(),
+            "mean_bits_corrected": (
+                posterior.mean_entropy()
+                if run.by_samples
+                else float(run.entropy[inside].mean(dtype=np.float64))
+            ),
             "largest_bits": float(run.entropy.max()),
             "largest_possible_bits": math.log2(posterior.n_labels),
         },
@@ -223,6 +229,7 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         "seed": settings.sampling.seed,
         "mean-field iterations": settings.sampling.iterations,
         "estimator": settings.sampling.estimator,
+        "labels and maps from": settings.map_marginals.replace("_", " "),
         "temperature": settings.temperature,
         "smallest probability": settings.clip,
     }

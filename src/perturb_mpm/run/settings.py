@@ -41,6 +41,10 @@ key that is not known is refused with the nearest that is.
     scale = 1.0               # nats
     labels = [1, 2, 3]        # 0 … L − 1, share one field; left out: a field for each label
 
+    [maps]
+    marginals = "votes"       # what labels and maps are made of: "votes", "conditional" or
+                              # "mean_field", which ranks errors best; left out: the estimator's
+
     [compute]
     engine = "auto"
     accuracy = "calibrated"
@@ -73,6 +77,7 @@ from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
 from perturb_mpm.model import Normalization
 from perturb_mpm.noise import Field
+from perturb_mpm.posterior import MarginalKind
 from perturb_mpm.sampling import Sampling
 from perturb_mpm.storage import atomic_open, json_ready
 
@@ -128,6 +133,7 @@ TABLES = {
     "sampling": SAMPLING,
     "unary": UNARY,
     "coupling": COUPLING,
+    "maps": ("marginals",),
     "compute": COMPUTE,
     "report": ("colour_map",),
 }
@@ -190,6 +196,7 @@ class RunSettings:
     strength: float = 1.0
     centring: float = 0.0
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
+    marginals: MarginalKind | None = None  # the estimator's where None
     colour_map: ColourMap = "inferno"
 
     def __post_init__(self) -> None:
@@ -203,6 +210,10 @@ class RunSettings:
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
         }
         checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
+        if self.marginals is not None:
+            checks.choice(self.marginals, "marginals", get_args(MarginalKind))
+            if self.marginals == "conditional" and self.sampling.estimator != "conditional":
+                raise ValueError('marginals "conditional" needs estimator "conditional"')
         if self.bias is not None:
             given: object = self.bias
             if not isinstance(given, Sequence) or isinstance(given, str):
@@ -210,6 +221,11 @@ class RunSettings:
             checked["bias"] = tuple(checks.number(each, "bias") for each in self.bias)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def map_marginals(self) -> MarginalKind:
+        """Which marginals labels and maps are made of."""
+        return self.sampling.estimator if self.marginals is None else self.marginals
 
     def changed(self, **values: Any) -> RunSettings:  # noqa: ANN401 - each is checked
         """Return these settings with other values, wherever they belong: ``changed(samples=9)``."""
@@ -232,6 +248,7 @@ class RunSettings:
             },
             "unary": {name: getattr(self, name) for name in UNARY},
             "coupling": {name: getattr(self, name) for name in COUPLING},
+            "maps": {"marginals": self.marginals},
             "compute": asdict(self.compute),
             "report": {"colour_map": self.colour_map},
             "kernels": [asdict(each) for each in self.kernels],
@@ -248,6 +265,7 @@ class RunSettings:
                 **tables["sampling"],
                 **tables["unary"],
                 **tables["coupling"],
+                **tables["maps"],
                 **compute,
                 "kernels": tables["kernels"],
             }
@@ -264,7 +282,8 @@ def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:
     sampling = dict(given["sampling"])
     if "fields" in tables:
         sampling["fields"] = _each(tables["fields"], "fields", Field)
-    values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["report"]}
+    values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["maps"]}
+    values |= given["report"]
     if "kernels" in tables:
         values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
     return RunSettings(Sampling(**sampling), Compute(**given["compute"]), **values)
@@ -295,7 +314,7 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
     parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary", "coupling")]
     for name in ("kernels", "fields"):
         parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
-    parts += [table_text(f"[{name}]", tables[name]) for name in ("compute", "report")]
+    parts += [table_text(f"[{name}]", tables[name]) for name in ("maps", "compute", "report")]
     return "\n".join(part for part in parts if part)
 
 

@@ -106,6 +106,10 @@ class Sampler:
     def _solver(self) -> Solver:
         return prepare_with(self._crf, self._compute, compact=True)
 
+    def mean_field(self) -> NDArray[np.floating]:
+        """Return the mean field of the CRF itself after as many iterations, (L, N)."""
+        return self._unperturbed
+
     @cached_property
     def _unperturbed(self) -> NDArray[np.floating]:
         """The mean field of the problem itself, (L, N)."""

@@ -198,6 +198,7 @@ def _report_data(run: Run) -> ReportData:
         label_names=case.labels.names,
         volumes_mm3=run.posterior.volumes,
         independent_noise=not run.settings.sampling.goes_together,
+        by_samples=run.by_samples,
         perturbation="",
         snapshots=(),
         sampled_labels=run.sampled_labels,

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import FRACTION_BITS, Compute
+from perturb_mpm.engines import Compute
 from perturb_mpm.model import BilateralKernel, DenseCRF, Grid, Kernel, SpatialKernel
-from perturb_mpm.posterior import Posterior, entropy_of_marginals
+from perturb_mpm.posterior import entropy_of_marginals
 from perturb_mpm.progress import Progress, Silent
 from perturb_mpm.sampling import Sampler, Sampling
 
@@ -76,17 +76,17 @@ def draw(
     crf: DenseCRF, sampling: Sampling, compute: Compute, progress: Progress
 ) -> NDArray[np.float64]:
     """Sample a CRF as the run did; return its marginals inside the mask, (L, N)."""
-    return voxel_marginals(Sampler(crf, sampling, compute).draw(progress=progress))
+    posterior = Sampler(crf, sampling, compute).draw(progress=progress)
+    return posterior.voxel_marginals(posterior.estimator)
 
 
-def voxel_marginals(posterior: Posterior) -> NDArray[np.float64]:
-    """Return the marginals by the posterior's estimator inside the mask, (L, N)."""
-    if posterior.estimator == "conditional" and posterior.voxel_conditional is not None:
-        units = posterior.voxel_conditional / float(1 << FRACTION_BITS)
-        marginals: NDArray[np.float64] = units / units.sum(axis=0)
-        return marginals
-    votes: NDArray[np.float64] = posterior.voxel_counts / posterior.samples
-    return votes
+def solve(
+    crf: DenseCRF, sampling: Sampling, compute: Compute, progress: Progress
+) -> NDArray[np.float64]:
+    """Return the mean field of a CRF as the run solved it, inside the mask, (L, N)."""
+    marginals: NDArray[np.float64] = Sampler(crf, sampling, compute).mean_field().astype(np.float64)
+    progress(sampling.samples, sampling.samples)
+    return marginals
 
 
 Edits = Mapping[int, int]
@@ -125,7 +125,8 @@ class Corrector:
     """Solves the CRF of a run again with edits.
 
     ``marginals`` are the run's own, (L, N) in the order of the mask, from ``run_samples`` samples;
-    ``sampling`` may take fewer of them.
+    ``sampling`` may take fewer of them. Where ``by_samples`` is False they are its mean field, and
+    one problem is solved in place of all samples.
     """
 
     def __init__(
@@ -135,11 +136,15 @@ class Corrector:
         compute: Compute,
         marginals: NDArray[np.floating],
         run_samples: int,
+        *,
+        by_samples: bool = True,
     ) -> None:
         self._crf, self._sampling, self._compute = crf, sampling, compute
         self._marginals = marginals.astype(np.float64)
         # What the drawn samples give without edits; with all samples that is the run itself.
-        self._free = self._marginals if sampling.samples == run_samples else None
+        whole = sampling.samples == run_samples or not by_samples
+        self._free = self._marginals if whole else None
+        self._solved = draw if by_samples else solve
 
     def correct(self, edits: Edits, progress: Progress | None = None) -> Correction:
         """Return what the edits set and move."""
@@ -171,9 +176,9 @@ class Corrector:
             progress(before + done, both)
 
         if self._free is None:
-            self._free = draw(self._crf, self._sampling, self._compute, show_free)
+            self._free = self._solved(self._crf, self._sampling, self._compute, show_free)
         again = with_held(self._crf, held)
-        after = draw(again, self._sampling, self._compute, show_held)
+        after = self._solved(again, self._sampling, self._compute, show_held)
         if self._free is self._marginals:
             return after
         marginals: NDArray[np.float64] = np.maximum(self._marginals + after - self._free, 0.0)

@@ -18,7 +18,6 @@ from perturb_mpm.view.correction import (
     Correction,
     Corrector,
     no_correction,
-    voxel_marginals,
 )
 from perturb_mpm.view.edits import EditsFile
 
@@ -187,8 +186,14 @@ class Session:
         settings, posterior = self.run.settings, self.run.posterior
         sampling = replace(settings.sampling, samples=self._samples, until=None)
         crf = build_crf(self.run.case, settings)
-        marginals = voxel_marginals(posterior)
-        return Corrector(crf, sampling, settings.compute, marginals, posterior.samples)
+        return Corrector(
+            crf,
+            sampling,
+            settings.compute,
+            posterior.voxel_marginals(settings.map_marginals),
+            posterior.samples,
+            by_samples=self.run.by_samples,
+        )
 
 
 def _in_words(error: Exception) -> str:

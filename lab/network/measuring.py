@@ -1,0 +1,305 @@
+"""Each way to get labels, maps and volumes out of a network, scored on cases with known labels.
+
+Labels, calibration, likelihood and detection are measured within 5 mm of the network's or the true
+foreground, the same voxels for every method; volumes are those of the whole image.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.store import PartStore
+from perturb_mpm.biomarkers import crps
+from perturb_mpm.evaluation import auroc, dice, domain_mask, top_label
+from perturb_mpm.files import (
+    Case,
+    InputError,
+    LabelScheme,
+    Source,
+    label_indices,
+    read_case,
+    read_volume,
+)
+from perturb_mpm.inference import ConvergenceWarning
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import entropy_of_marginals
+from perturb_mpm.progress import Progress
+from perturb_mpm.run import RunSettings, build_crf, build_sampler
+
+SCHEME = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
+REGIONS = {"anterior": (1,), "posterior": (2,), "both": (1, 2)}
+MARGIN_MM = 5.0
+LEAST = 1e-7  # of a probability, before its logarithm
+TEMPERATURES = tuple(round(1 + 0.1 * step, 1) for step in range(21))
+FOLDS = 5
+
+PAPER = RunSettings().changed(strength=1.0, centring=0.0, noise_length=0.0)
+CENTRED = RunSettings().changed(strength=0.35, centring=0.5)
+
+
+@dataclass(frozen=True)
+class CaseScore:
+    """One method on one case; volumes are in ml, None where a method draws no samples."""
+
+    case: str
+    method: str
+    dice: dict[str, float]
+    calibration_error: float
+    log_score_nats: float
+    auroc: float
+    volume_error_log: dict[str, float]
+    inside: dict[str, bool] | None = None
+    crps_log: dict[str, float] | None = None
+    own_volume_inside: dict[str, bool] | None = None
+
+
+@dataclass(frozen=True)
+class NetworkCase:
+    """A case with its truth, and what other methods make of it."""
+
+    name: str
+    case: Case
+    others: Mapping[str, NDArray[Any]]
+
+    @property
+    def truth(self) -> NDArray[np.uint8]:
+        """The true labels, (X, Y, Z)."""
+        if self.case.truth is None:
+            raise ValueError(f"the truth of {self.name} must be known")
+        return self.case.truth
+
+    @property
+    def near(self) -> NDArray[np.bool_]:
+        """The voxels that are scored, (X, Y, Z)."""
+        predicted = self.case.probabilities.argmax(axis=0) > 0
+        spacing = self.case.geometry.spacing
+        return domain_mask("dilated", predicted, self.truth > 0, self.case.mask, spacing, MARGIN_MM)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a method says of a case."""
+
+    marginals: NDArray[np.floating]  # (L, X, Y, Z)
+    volumes_ml: NDArray[np.float64] | None = None  # (S, L)
+
+
+def read_network_case(data: Path, name: str) -> NetworkCase:
+    """Read a case's image, the network's probabilities, the truth and the other methods."""
+    image = data / "images" / f"{name}.nii.gz"
+    probabilities = data / "probabilities" / f"{name}.npz"
+    case = read_case(image, probabilities, reference=image, labels=SCHEME, named_by="data")
+    drawn = read_volume(Source("data", data / "labels" / f"{name}.nii.gz"))
+    truth = label_indices(drawn.voxels, SCHEME, drawn.source)
+    with np.load(data / "others" / f"{name}.npz", allow_pickle=False) as file:
+        others = {key: file[key] for key in file.files}
+    labelled = Case(**{**vars(case), "truth": truth.astype(np.uint8)})
+    return NetworkCase(name, labelled, others)
+
+
+def case_names(data: Path) -> list[str]:
+    """Return the names of the cases in the folder's table."""
+    table = data / "cases.csv"
+    try:
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+        names = sorted(Path(next(iter(row.values()))).name.removesuffix(".nii.gz") for row in rows)
+    except (OSError, StopIteration, TypeError) as error:
+        raise InputError(f"`data` must be the folder of the network's cases: {error}") from error
+    return names
+
+
+def assumed_length_mm(case: Case) -> float:
+    """Return the radius of a ball of the volume that the probabilities expect as foreground."""
+    expected_mm3 = float(case.probabilities[1:].sum()) * math.prod(case.geometry.spacing)
+    return math.cbrt(3 * expected_mm3 / (4 * math.pi))
+
+
+def tempered(probabilities: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
+    """Return softmax(log p / T), (L, …)."""
+    powers = np.maximum(probabilities.astype(np.float64), LEAST) ** (1 / temperature)
+    softened: NDArray[np.float64] = powers / powers.sum(axis=0)
+    return softened
+
+
+def log_loss(marginals: NDArray[np.floating], truth: NDArray[np.int64]) -> float:
+    """Return the mean of −log p of the true label in nats; marginals are (L, N)."""
+    true = np.take_along_axis(marginals, truth[np.newaxis], axis=0)
+    return float(-np.log(np.maximum(true, LEAST)).mean())
+
+
+def sampled(case: NetworkCase, settings: RunSettings, kind: str) -> Answer:
+    """Sample a case; ``kind`` says which marginals make its labels and maps."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        posterior = build_sampler(build_crf(case.case, settings), settings).draw()
+    return Answer(posterior.marginals_of(kind), posterior.volumes / 1000)  # type: ignore[arg-type]
+
+
+def voted(case: NetworkCase, key: str) -> Answer:
+    """Return the share of label maps (S, X, Y, Z) and the volumes of each."""
+    maps = case.others[key]
+    grid = Grid(case.case.geometry.shape, case.case.geometry.spacing)
+    voxel_ml = math.prod(grid.spacing) / 1000
+    shares = np.stack([(maps == label).mean(axis=0) for label in range(len(SCHEME))])
+    counts = [(maps == label).reshape(len(maps), -1).sum(axis=1) for label in range(len(SCHEME))]
+    return Answer(shares, np.stack(counts, axis=1) * voxel_ml)
+
+
+def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float], Answer]]:
+    """Return each method as a function of a case and the temperature learned without it."""
+    paper = PAPER.changed(samples=samples, seed=seed)
+    centred = CENTRED.changed(samples=samples, seed=seed)
+
+    def ours(case: NetworkCase, temperature: float, centring: float = 0.5) -> Answer:
+        length = assumed_length_mm(case.case)
+        chosen = centred.changed(noise_length=length, temperature=temperature, centring=centring)
+        return sampled(case, chosen, "mean_field")
+
+    return {
+        "network alone": lambda case, _: Answer(case.case.probabilities),
+        "with temperature": lambda case, t: Answer(tempered(case.case.probabilities, t)),
+        "ensemble of 5": lambda case, _: Answer(
+            case.others["mean_ensemble"], voted(case, "labels_ensemble").volumes_ml
+        ),
+        "20 dropout samples": lambda case, _: voted(case, "labels_mc"),
+        "8 flips": lambda case, _: voted(case, "labels_tta"),
+        "CRF and noise of the paper": lambda case, _: sampled(case, paper, "votes"),
+        "half centred CRF, correlated noise": lambda case, _: ours(case, 1.0),
+        "fully centred CRF, correlated noise": lambda case, _: ours(case, 1.0, 1.0),
+        "half centred, with temperature": ours,
+        "fully centred, with temperature": lambda case, t: ours(case, t, 1.0),
+    }
+
+
+def measure_network(
+    data: Path,
+    folder: Path,
+    *,
+    samples: int = 100,
+    most_cases: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[CaseScore]:
+    """Score every method on every case, going on where an earlier run stopped."""
+    names = case_names(data)[:most_cases]
+    store = PartStore(folder / "parts", {"samples": samples, "seed": seed, "cases": names})
+    losses = [_kept(store, f"losses-{name}", partial(_losses, data, name)) for name in names]
+    scores = []
+    for place, name in enumerate(names):
+        temperature = _learned_temperature(losses, place)
+        measure = partial(_scored, data, name, temperature, samples, seed)
+        found = _kept(store, name, measure)
+        scores += [CaseScore(**each) for each in found["scores"]]
+        if progress is not None:
+            progress(place + 1, len(names))
+    return scores
+
+
+def _kept(store: PartStore, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    found = store.load(key)
+    if found is None:
+        found = measure()
+        store.save(key, found)
+    return found
+
+
+def _losses(data: Path, name: str) -> dict[str, Any]:
+    """Return the summed loss of a case at each temperature, and how many voxels it has."""
+    case = read_network_case(data, name)
+    near = case.near
+    truth = case.truth[near].astype(np.int64)
+    losses = [
+        log_loss(tempered(case.case.probabilities[:, near], t), truth) * truth.size
+        for t in TEMPERATURES
+    ]
+    return {"losses": losses, "voxels": int(truth.size)}
+
+
+def _learned_temperature(losses: Sequence[Mapping[str, Any]], place: int) -> float:
+    """Return the temperature of the least loss on the cases of the other folds."""
+    others = [each["losses"] for i, each in enumerate(losses) if i % FOLDS != place % FOLDS]
+    best = int(np.sum(others or [each["losses"] for each in losses], axis=0).argmin())
+    return TEMPERATURES[best]
+
+
+def _scored(data: Path, name: str, temperature: float, samples: int, seed: int) -> dict[str, Any]:
+    case = read_network_case(data, name)
+    found = [
+        score(case, method, answer(case, temperature))
+        for method, answer in methods(samples, seed).items()
+    ]
+    return {"temperature": temperature, "scores": [asdict(each) for each in found]}
+
+
+def score(case: NetworkCase, method: str, answer: Answer) -> CaseScore:
+    """Score one answer; a region's Dice and volume are those of the union of its labels."""
+    near, truth = case.near, case.truth
+    marginals = np.maximum(answer.marginals[:, near].astype(np.float64), LEAST)
+    marginals /= marginals.sum(axis=0)
+    labels = answer.marginals.argmax(axis=0)
+    errors = labels[near] != truth[near]
+    voxel_ml = math.prod(case.case.geometry.spacing) / 1000
+    found, true = (
+        {name: np.isin(of, members) for name, members in REGIONS.items()} for of in (labels, truth)
+    )
+    true_ml = {name: float(mask.sum()) * voxel_ml for name, mask in true.items()}
+    found_ml = {name: float(mask.sum()) * voxel_ml for name, mask in found.items()}
+    known = truth[near].astype(np.int64)
+    return CaseScore(
+        case=case.name,
+        method=method,
+        dice={name: dice(found[name], true[name]) for name in REGIONS},
+        calibration_error=top_label(marginals, known).expected_error,
+        log_score_nats=log_loss(marginals, known),
+        auroc=auroc(entropy_of_marginals(marginals), errors),
+        volume_error_log={n: math.log(found_ml[n] / true_ml[n]) for n in REGIONS},
+        **_volume_scores(answer.volumes_ml, true_ml, found_ml),
+    )
+
+
+def _volume_scores(
+    volumes_ml: NDArray[np.float64] | None,
+    true_ml: Mapping[str, float],
+    found_ml: Mapping[str, float],
+) -> dict[str, Any]:
+    if volumes_ml is None:
+        return {}
+    inside, scores, own = {}, {}, {}
+    for name, members in REGIONS.items():
+        drawn = volumes_ml[:, list(members)].sum(axis=1)
+        lower, upper = np.quantile(drawn, [0.025, 0.975])
+        inside[name] = bool(lower <= true_ml[name] <= upper)
+        own[name] = bool(lower <= found_ml[name] <= upper)
+        scores[name] = crps(np.log(np.maximum(drawn, 1e-3)), math.log(true_ml[name]))
+    return {"inside": inside, "crps_log": scores, "own_volume_inside": own}
+
+
+def summarised(scores: Iterable[CaseScore]) -> dict[str, dict[str, float]]:
+    """Return the means over cases of each method, in the order of the methods."""
+    by_method: dict[str, list[CaseScore]] = {}
+    for each in scores:
+        by_method.setdefault(each.method, []).append(each)
+    return {method: _means(found) for method, found in by_method.items()}
+
+
+def _means(scores: Sequence[CaseScore]) -> dict[str, float]:
+    means: dict[str, float] = {}
+    for name in ("calibration_error", "log_score_nats", "auroc"):
+        means[name] = float(np.nanmean([getattr(each, name) for each in scores]))
+    for name in ("dice", "volume_error_log", "inside", "crps_log", "own_volume_inside"):
+        for region in REGIONS:
+            values = [getattr(each, name) for each in scores]
+            known = [value[region] for value in values if value is not None]
+            means[f"{name} {region}"] = float(np.mean(known)) if known else math.nan
+    return means
