@@ -57,8 +57,8 @@ class Patient:
         return replace(self, case=replace(self.case, probabilities=full))
 
     def crf(self) -> DenseCRF:
-        """Return the CRF of the patient's probabilities under the defaults of ``run``."""
-        return build_crf(self.case, RunSettings())
+        """Return the CRF of the patient's probabilities under the kernels of the paper."""
+        return build_crf(self.case, RunSettings.of_paper())
 
 
 def labelled_case(

@@ -205,7 +205,7 @@ def _settings(path: Path | None, *, samples: int, seed: int, quick: bool) -> Run
     from perturb_mpm.run import RunSettings, read_settings
 
     try:
-        found = RunSettings() if path is None else read_settings(path)
+        found = RunSettings.of_paper() if path is None else read_settings(path)
         return found.changed(samples=16 if quick else samples, seed=seed)
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error

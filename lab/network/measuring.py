@@ -34,7 +34,7 @@ from perturb_mpm.inference import ConvergenceWarning
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import entropy_of_marginals
 from perturb_mpm.progress import Progress
-from perturb_mpm.run import RunSettings, build_crf, build_sampler
+from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
 
 SCHEME = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
 REGIONS = {"anterior": (1,), "posterior": (2,), "both": (1, 2)}
@@ -43,8 +43,8 @@ LEAST = 1e-7  # of a probability, before its logarithm
 TEMPERATURES = tuple(round(1 + 0.1 * step, 1) for step in range(21))
 FOLDS = 5
 
-PAPER = RunSettings().changed(strength=1.0, centring=0.0, noise_length=0.0)
-CENTRED = RunSettings().changed(strength=0.35, centring=0.5)
+PAPER = RunSettings.of_paper()
+CENTRED = RunSettings()
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,6 @@ def case_names(data: Path) -> list[str]:
     except (OSError, StopIteration, TypeError) as error:
         raise InputError(f"`data` must be the folder of the network's cases: {error}") from error
     return names
-
-
-def assumed_length_mm(case: Case) -> float:
-    """Return the radius of a ball of the volume that the probabilities expect as foreground."""
-    expected_mm3 = float(case.probabilities[1:].sum()) * math.prod(case.geometry.spacing)
-    return math.cbrt(3 * expected_mm3 / (4 * math.pi))
 
 
 def tempered(probabilities: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def test_a_run_is_evaluated_in_its_own_label_values(runs: Path, tmp_path: Path) 
         rows = list(csv.DictReader(file))
     found = next(r for r in rows if (r["metric"], r["region"]) == ("dice", "core"))
     state = load_run(runs / "before")
-    expected = dice(state.posterior.labels == 2, truth() == 2)
+    expected = dice(state.labels == 2, truth() == 2)
     assert float(found["value"]) == pytest.approx(expected)
 
 

@@ -75,7 +75,7 @@ def test_the_table_and_the_lines_of_a_log(
     named = ["--labels", "0:none", "2:oedema", "4:core"]
     assert call("run", *options(patient), "--output", str(out), *named, *QUICK[:-1]) == 0
     printed = capfd.readouterr()
-    for text in ("2 oedema", "4 core", "ml", "bits", "report.html", "far too narrow", "derived"):
+    for text in ("2 oedema", "4 core", "ml", "bits", "report.html", "are assumed", "derived"):
         assert text in printed.out
     lines = printed.err.splitlines()
     assert all(line.startswith("perturb-mpm: ") for line in lines)

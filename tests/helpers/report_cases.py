@@ -59,7 +59,7 @@ def report_case(
         "label_values": (0, 1, 2, 4),
         "label_names": NAMES,
         "volumes_mm3": sizes * voxel * spread,
-        "independent_noise": True,
+        "intervals": "none",
         "perturbation": "Gumbel noise at every voxel.",
         "snapshots": (
             Snapshot(10, entropy * 0.8),

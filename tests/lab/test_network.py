@@ -14,7 +14,6 @@ from lab.__main__ import main
 from lab.network import measure_network, summarised
 from lab.network.measuring import (
     Answer,
-    assumed_length_mm,
     log_loss,
     methods,
     read_network_case,
@@ -23,6 +22,7 @@ from lab.network.measuring import (
 )
 from lab.network.network_page import PAGE_NAME, findings, page
 from lab.store import OtherSettingsError
+from perturb_mpm.run import assumed_length_mm
 
 SHAPE = (12, 14, 10)
 NAMES = ("one", "two", "three")
@@ -74,7 +74,8 @@ def test_a_perfect_answer_scores_perfectly(data: Path) -> None:
 def test_the_length_is_the_radius_of_a_ball_of_the_expected_volume(data: Path) -> None:
     case = read_network_case(data, "one").case
     radius = assumed_length_mm(case)
-    assert 4 / 3 * math.pi * radius**3 == pytest.approx(float(case.probabilities[1:].sum()))
+    expected_mm3 = float(case.probabilities[1:, case.mask].sum())
+    assert radius == pytest.approx(math.cbrt(3 * expected_mm3 / (4 * math.pi)), abs=0.05)
 
 
 def test_temperature_and_loss_by_hand() -> None:

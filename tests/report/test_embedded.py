@@ -47,7 +47,7 @@ def make_data(**changes: object) -> ReportData:
         label_values=(0, 1, 2),
         label_names=NAMES,
         volumes_mm3=np.ones((4, 3)),
-        independent_noise=True,
+        intervals="none",
         perturbation="",
         snapshots=(),
         sampled_labels=samples,

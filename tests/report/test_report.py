@@ -47,17 +47,16 @@ def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
     volumes[:, 2] = np.linspace(1000.0, 2000.0, 40)
     classes = np.zeros((10, 10, 10), dtype=np.uint8)
     classes[0, :5], classes[1, 0] = 2, 1  # 50 and 10 voxels
-    text = text_of(
-        page(report_case((10, 10, 10), labels=labels, volumes_mm3=volumes, uncertainty=classes))
-    )
-    assert "oedema 1.20 ml 1.02 – 1.98 ml in 95 % of samples" in text
+    changed = {"volumes_mm3": volumes, "uncertainty": classes, "intervals": "assumed"}
+    text = text_of(page(report_case((10, 10, 10), labels=labels, **changed)))
+    assert "oedema 1.20 ml 1.02 – 1.98 ml in 95 % of samples, assumed" in text
     assert "uncertain voxels 0.60 ml 0.12 ml undecided" in text
     assert "samples 40 seed 11" in text
 
 
 def test_only_independent_noise_is_called_too_narrow() -> None:
     assert text_of(page(report_case())).count(NARROW) == 1
-    with_fields = report_case(independent_noise=False, perturbation="Fields of 20 mm.")
+    with_fields = report_case(intervals="learned", perturbation="Fields of 20 mm.")
     text = text_of(page(with_fields))
     assert NARROW not in text
     assert "too narrow" not in text

@@ -21,7 +21,9 @@ from perturb_mpm.run.model import build_crf, overconfidence
 from perturb_mpm.run.running import planned_bytes, run_case
 from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError
 
-SETTINGS = RunSettings().changed(samples=40, seed=5, iterations=4, temperature=1.3, clip=1e-4)
+SETTINGS = RunSettings.of_paper().changed(
+    samples=40, seed=5, iterations=4, temperature=1.3, clip=1e-4
+)
 
 
 @pytest.fixture(scope="module")
@@ -255,3 +257,28 @@ def test_maps_can_be_the_mean_fields_and_volumes_the_samples(
 def test_conditional_maps_need_their_estimator() -> None:
     with pytest.raises(ValueError, match='marginals "conditional" needs estimator "conditional"'):
         SETTINGS.changed(marginals="conditional")
+
+
+def test_without_a_word_noise_goes_together_over_the_radius_of_what_is_found(
+    case: Case, tmp_path: Path
+) -> None:
+    run = run_case(case, RunSettings().changed(samples=8), tmp_path / "a", title="defaults")
+    voxel_mm3 = float(np.prod(case.geometry.spacing))
+    expected_mm3 = float(case.probabilities[1:, case.mask].sum()) * voxel_mm3
+    radius = np.cbrt(3 * expected_mm3 / (4 * np.pi))
+    assert run.settings.sampling.noise_length == pytest.approx(radius, abs=0.051)
+    assert run.summary["intervals"] == {"rest_on": "assumed", "learned_cases": 0}
+    page = " ".join((tmp_path / "a" / "report.html").read_text().split())
+    assert "Volume intervals are assumed" in page
+    learned = RunSettings().changed(samples=8, noise_length=5.0, learned_cases=11)
+    again = run_case(case, learned, tmp_path / "b", title="learned")
+    assert again.summary["intervals"] == {"rest_on": "learned", "learned_cases": 11}
+    page = " ".join((tmp_path / "b" / "report.html").read_text().split())
+    assert "learned from 11 labelled cases" in page
+
+
+def test_the_papers_noise_shows_no_interval_on_the_front_page(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    head = page[: page.index('<section id="slices"')] if '<section id="slices"' in page else page
+    assert "in 95 % of samples" not in head
+    assert "No volume interval is shown" in " ".join(head.split())

@@ -29,7 +29,7 @@ from perturb_mpm.run.settings import OutputError, RunSettings
 from perturb_mpm.run.state import StateError, load_run
 from perturb_mpm.storage import atomic
 
-SETTINGS = RunSettings().changed(samples=60, seed=1, iterations=3)
+SETTINGS = RunSettings.of_paper().changed(samples=60, seed=1, iterations=3)
 
 
 class StopError(Exception):

@@ -23,7 +23,7 @@ from perturb_mpm.tune import tuning
 from perturb_mpm.tune.cases import cases_of_model
 from perturb_mpm.tune.tuning import WORDS, deal, tuned_settings, write_convergence
 
-START = RunSettings().changed(
+START = RunSettings.of_paper().changed(
     temperature=1.5,
     bias=(0.0, 0.4, -0.2),
     kernels=(

@@ -207,7 +207,7 @@ def is_run(folder: Path) -> bool:
 def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
         run = load_run(source.path)
-        prediction = from_posterior(run.posterior, estimator or run.settings.map_marginals)
+        prediction = from_posterior(run.posterior, estimator or run.settings.marginals)
         if estimator is None:  # the run's volumes are its samples', whatever its maps are
             prediction = replace(prediction, volumes_mm3=run.posterior.volumes)
     except ValueError as error:

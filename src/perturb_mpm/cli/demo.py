@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 PATIENT, TRUTH = "patient", "truth.nii.gz"  # the folder of what a user would bring
 SEQUENCES = ("T1c", "T1", "T2", "FLAIR")  # the report shows the first one first
 
-# Independent noise alone would make volumes far too certain; `tune` learns such fields from data.
-FIELD_MM = 20.0
-SHARED_FIELD, OWN_FIELD = 1.0, 0.7  # nats, for all tumour labels together and for each
 
 _LARGEST_SEED = 2**64 - 1
 
@@ -110,16 +107,12 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
 
 
 def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: StagedProgress) -> Run:
-    """Sample and write everything; but for the fields the settings are those of ``run``."""
-    from perturb_mpm import Field
+    """Sample and write everything as ``run`` does."""
     from perturb_mpm.run import RunSettings, run_case
 
-    ill = tuple(range(1, len(case.labels)))
-    own = (Field(FIELD_MM, OWN_FIELD, labels=(label,)) for label in ill)
-    fields = (Field(FIELD_MM, SHARED_FIELD, labels=ill), *own)
     return run_case(
         case,
-        RunSettings().changed(samples=samples, fields=fields),
+        RunSettings().changed(samples=samples),
         folder,
         title=f"Phantom glioblastoma, seed {patient.seed}",
         overwrite=True,

@@ -84,17 +84,19 @@ class ModelOptions:
     ----------
     settings
         A TOML file with all of these, as tune writes it; options given here come before it.
+    paper
+        The paper's algorithm: white noise, votes, kernels at full strength and not centred.
     temperature
         Above 1 makes the probabilities less sure of themselves. Default 1.
     clip
         The smallest probability taken at its word. Default 1e-6.
     strength
-        Multiplies the weight of every kernel. Default 1.
+        Multiplies the weight of every kernel. Default 0.35.
     centring
-        0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 0.
+        0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 0.5.
     marginals
-        What labels and maps are made of: votes, conditional, or mean_field, which ranks errors
-        best. Default: the estimator.
+        What labels and maps are made of: votes (the paper), conditional, or mean_field, which
+        ranks errors best. Default mean_field.
     spatial_sigma
         How far the spatial kernel reaches, mm. Default 3.
     spatial_weight
@@ -108,6 +110,7 @@ class ModelOptions:
     """
 
     settings: Path | None = None
+    paper: Flag = False
     temperature: float | None = None
     clip: float | None = None
     strength: float | None = None
@@ -297,7 +300,11 @@ def _settings(
         "colour_map": colour_map,
     }
     try:
-        settings = RunSettings() if model.settings is None else read_settings(model.settings)
+        if model.paper and model.settings is not None:
+            raise UsageError("--paper and --settings must not be given together: choose one")
+        settings = RunSettings.of_paper() if model.paper else RunSettings()
+        if model.settings is not None:
+            settings = read_settings(model.settings)
         return settings.changed(
             **given(sampling),
             **given(compute),
@@ -384,11 +391,15 @@ def _print_table(finished: Run) -> None:
             f"{100 * row['uncertain_frac']:.1f}" if found else "",
         )
     print_plain(table)
-    if summary["volumes_reflect_voxel_noise_alone"]:
-        print_plain(
-            "The noise is independent at every voxel: the sampled volumes reflect that noise "
-            "alone, and their intervals are far too narrow."
-        )
+    words = {
+        "none": "The noise is independent at every voxel: the sampled volumes reflect that noise "
+        "alone, and their intervals are far too narrow.",
+        "assumed": "Volume intervals are assumed: no labelled case says how far errors go "
+        "together here.",
+        "learned": f"Volume intervals were learned from {summary['intervals']['learned_cases']} "
+        "labelled cases.",
+    }
+    print_plain(words[summary["intervals"]["rest_on"]])
     print_plain(
         f"mask {summary['mask']['origin']}",
         f"wrote {len(finished.files)} files to {finished.folder}",

@@ -147,7 +147,8 @@ def _start(path: Path | None) -> RunSettings:
     from perturb_mpm.run import RunSettings, read_settings
 
     try:
-        return RunSettings() if path is None else read_settings(path)
+        start = RunSettings.of_paper()
+        return start if path is None else read_settings(path, start)
     except ValueError as error:
         raise UsageError(f"--settings {error}") from error
 

@@ -36,13 +36,14 @@ class ReportData:
     label_values: tuple[int, ...]
     label_names: tuple[str, ...]
     volumes_mm3: NDArray[np.float64]  # (S, L), one row a sample
-    independent_noise: bool  # True: the paper's noise alone; False: neighbours err together
+    intervals: str  # of volumes rest on: "none", "assumed" (a length of the noise) or "learned"
     perturbation: str  # in words, for the page
     snapshots: tuple[Snapshot, ...]  # in rising number of samples; the last is all of them
     sampled_labels: NDArray[np.uint8]  # (K, X, Y, Z) a few sampled segmentations, indices
     truth: NDArray[np.uint8] | None = None  # (X, Y, Z) indices, where one is known
     parameters: Mapping[str, object] = field(default_factory=dict)  # shown as a table
     warnings: tuple[str, ...] = ()
+    learned_cases: int = 0  # from how many labelled cases
     by_samples: bool = True  # whether the maps are counted from samples, or are the mean field's
     colour_map: str = "inferno"  # or "viridis", "jet", "hot"
 

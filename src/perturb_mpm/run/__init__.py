@@ -5,7 +5,7 @@ back: case, settings, posterior and maps.
 """
 
 from perturb_mpm.run.folder import BidsNames
-from perturb_mpm.run.model import build_crf, build_sampler
+from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import (
     DEFAULT_BILATERAL,
@@ -21,6 +21,7 @@ from perturb_mpm.run.settings import (
 from perturb_mpm.run.state import STATE, Run, StateError, load_run
 
 __all__ = [
+    "assumed_length_mm",
     "Run",
     "run_case",
     "load_run",

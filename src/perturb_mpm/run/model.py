@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,23 @@ def build_crf(case: Case, settings: RunSettings) -> DenseCRF:
         mask=case.mask,
         centring=settings.centring,
     )
+
+
+def assumed_length_mm(case: Case) -> float:
+    """Return how far noise goes together where nobody says: about as far as the structure reaches.
+
+    It is the radius of a ball of the volume that the probabilities expect as foreground.
+    """
+    inside = case.probabilities[1:, case.mask]
+    expected_mm3 = float(inside.sum(dtype=np.float64)) * math.prod(case.geometry.spacing)
+    return round(math.cbrt(3 * expected_mm3 / (4 * math.pi)), 1)
+
+
+def with_assumed_length(settings: RunSettings, case: Case) -> RunSettings:
+    """Return the settings with a length of the noise, unless they say one or have fields."""
+    if settings.sampling.noise_length is not None or settings.sampling.fields:
+        return settings
+    return settings.changed(noise_length=assumed_length_mm(case))
 
 
 def build_sampler(crf: DenseCRF, settings: RunSettings) -> Sampler:

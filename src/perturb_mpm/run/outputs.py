@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files import LabelScheme
-from perturb_mpm.noise import WHITE, Field, checked_lengths
+from perturb_mpm.noise import WHITE, Field
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import KernelSettings, RunSettings
@@ -89,7 +89,8 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         label_values=case.labels.values,
         label_names=case.labels.names,
         volumes_mm3=run.posterior.volumes,
-        independent_noise=not settings.sampling.goes_together,
+        intervals=settings.intervals,
+        learned_cases=settings.learned_cases,
         by_samples=run.by_samples,
         perturbation=perturbation_in_words(settings, case.labels),
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
@@ -111,9 +112,10 @@ def summary_of(run: Run) -> dict[str, Any]:
         "samples": posterior.samples,
         "seed": settings.sampling.seed,
         "estimator": settings.sampling.estimator,
-        "marginals": settings.map_marginals,
+        "marginals": settings.marginals,
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
+        "intervals": {"rest_on": settings.intervals, "learned_cases": settings.learned_cases},
         "labels": _labels(run),
         "entropy": {
             "mean_bits": float(run.entropy[inside].mean(dtype=np.float64)),
@@ -207,7 +209,7 @@ def _versions(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
     """Return which perturbation the samples come from."""
-    lengths = checked_lengths(settings.sampling.noise_length)
+    lengths = settings.sampling.lengths
     if lengths != WHITE:
         parts = [f"{_length(length)} ({100 * weight:.0f} %)" for length, weight in lengths]
         words = " and ".join(parts) if len(parts) > 1 else _length(lengths[0][0])
@@ -229,7 +231,7 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         "seed": settings.sampling.seed,
         "mean-field iterations": settings.sampling.iterations,
         "estimator": settings.sampling.estimator,
-        "labels and maps from": settings.map_marginals.replace("_", " "),
+        "labels and maps from": settings.marginals.replace("_", " "),
         "temperature": settings.temperature,
         "smallest probability": settings.clip,
     }

@@ -23,7 +23,12 @@ from perturb_mpm.run.folder import (
     remove_partial,
     room_expected,
 )
-from perturb_mpm.run.model import build_crf, build_sampler, overconfidence
+from perturb_mpm.run.model import (
+    build_crf,
+    build_sampler,
+    overconfidence,
+    with_assumed_length,
+)
 from perturb_mpm.run.outputs import (
     summary_of,
     write_dicom_files,
@@ -87,6 +92,7 @@ def run_case(
             "`resume=True` and `overwrite=True` must not be given together: choose one"
         )
     show = progress or Silent()
+    settings = with_assumed_length(settings, case)
     show.stage("building the model")
     layout = layout_of(Path(output), bids)
     check_place(layout, planned_bytes(case, settings))

@@ -10,7 +10,9 @@ key that is not known is refused with the nearest that is.
     until = 0.1               # stop when frequencies are known to ±0.1; left out: draw all samples
     estimator = "votes"       # or "conditional"
     noise_scale = 1.0         # times the Gumbel noise; left out: what the estimator asks for
-    noise_length = 0.0        # mm over which noise goes together; inf; [[40.0, 0.7], [0.0, 0.3]]
+    noise_length = 0.0        # mm over which noise goes together; 0.0 is the paper, inf one draw,
+                              # [[40.0, 0.7], [0.0, 0.3]] a mixture; left out: the radius of a ball
+                              # of the foreground that the probabilities expect
     start = "cold"            # or "warm", which is another law
     antithetic = false        # samples 2t and 2t + 1 are opposites
 
@@ -20,8 +22,8 @@ key that is not known is refused with the nearest that is.
     bias = [0.0, 0.3, -0.1]   # nats on each label's log-probability, U − bias; left out: 0
 
     [coupling]
-    strength = 1.0            # times the weight of every kernel
-    centring = 0.0            # 1: kernels act on deviations from the probabilities alone
+    strength = 0.35           # times the weight of every kernel; 1.0 is the paper
+    centring = 0.5            # 1: kernels act on deviations from the probabilities alone; 0: paper
 
     [[kernels]]               # one table a kernel; kernels = [] at the top means none
     kind = "spatial"
@@ -42,8 +44,11 @@ key that is not known is refused with the nearest that is.
     labels = [1, 2, 3]        # 0 … L − 1, share one field; left out: a field for each label
 
     [maps]
-    marginals = "votes"       # what labels and maps are made of: "votes", "conditional" or
-                              # "mean_field", which ranks errors best; left out: the estimator's
+    marginals = "mean_field"  # what labels and maps are made of; "votes" is the paper, and
+                              # "conditional" needs the estimator of that name
+
+    [basis]
+    learned_cases = 0         # from how many labelled cases noise or fields were learned
 
     [compute]
     engine = "auto"
@@ -122,6 +127,7 @@ def value_text(value: object) -> str:
 
 ColourMap = Literal["inferno", "viridis", "jet", "hot"]
 KernelKind = Literal["spatial", "bilateral"]
+Intervals = Literal["none", "assumed", "learned"]
 Numbers = float | tuple[float, ...]
 
 UNARY = ("temperature", "clip", "bias")
@@ -134,6 +140,7 @@ TABLES = {
     "unary": UNARY,
     "coupling": COUPLING,
     "maps": ("marginals",),
+    "basis": ("learned_cases",),
     "compute": COMPUTE,
     "report": ("colour_map",),
 }
@@ -193,10 +200,11 @@ class RunSettings:
     temperature: float = 1.0
     clip: float = 1e-6
     bias: tuple[float, ...] | None = None  # (L,) nats
-    strength: float = 1.0
-    centring: float = 0.0
+    strength: float = 0.35
+    centring: float = 0.5
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
-    marginals: MarginalKind | None = None  # the estimator's where None
+    marginals: MarginalKind = "mean_field"
+    learned_cases: int = 0
     colour_map: ColourMap = "inferno"
 
     def __post_init__(self) -> None:
@@ -205,15 +213,15 @@ class RunSettings:
         checked: dict[str, object] = {
             "temperature": _temperature(self.temperature),
             "clip": checks.number(self.clip, "clip", positive=True, below=1),
+            "learned_cases": checks.integer(self.learned_cases, "learned_cases", minimum=0),
             "strength": checks.number(self.strength, "strength", minimum=0, below=_LARGEST),
             "centring": checks.number(self.centring, "centring", minimum=0, maximum=1),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
         }
         checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
-        if self.marginals is not None:
-            checks.choice(self.marginals, "marginals", get_args(MarginalKind))
-            if self.marginals == "conditional" and self.sampling.estimator != "conditional":
-                raise ValueError('marginals "conditional" needs estimator "conditional"')
+        checks.choice(self.marginals, "marginals", get_args(MarginalKind))
+        if self.marginals == "conditional" and self.sampling.estimator != "conditional":
+            raise ValueError('marginals "conditional" needs estimator "conditional"')
         if self.bias is not None:
             given: object = self.bias
             if not isinstance(given, Sequence) or isinstance(given, str):
@@ -222,10 +230,17 @@ class RunSettings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def of_paper(cls) -> RunSettings:
+        """Return the paper's algorithm: white noise, votes, and kernels at full strength."""
+        return cls(Sampling(noise_length=0.0), strength=1.0, centring=0.0, marginals="votes")
+
     @property
-    def map_marginals(self) -> MarginalKind:
-        """Which marginals labels and maps are made of."""
-        return self.sampling.estimator if self.marginals is None else self.marginals
+    def intervals(self) -> Intervals:
+        """What volume intervals rest on: nothing, an assumed length, or labelled cases."""
+        if not self.sampling.goes_together:
+            return "none"
+        return "learned" if self.learned_cases else "assumed"
 
     def changed(self, **values: Any) -> RunSettings:  # noqa: ANN401 - each is checked
         """Return these settings with other values, wherever they belong: ``changed(samples=9)``."""
@@ -249,6 +264,7 @@ class RunSettings:
             "unary": {name: getattr(self, name) for name in UNARY},
             "coupling": {name: getattr(self, name) for name in COUPLING},
             "maps": {"marginals": self.marginals},
+            "basis": {"learned_cases": self.learned_cases},
             "compute": asdict(self.compute),
             "report": {"colour_map": self.colour_map},
             "kernels": [asdict(each) for each in self.kernels],
@@ -273,8 +289,8 @@ class RunSettings:
         return plain
 
 
-def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:
-    """Return the settings of TOML's tables; what they leave out has its default."""
+def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = None) -> RunSettings:
+    """Return the settings of TOML's tables; what they leave out is that of ``base``."""
     check_keys(tables, [*TABLES, "kernels", "fields"], "at the top")
     given = {table: _table(tables.get(table, {}), table) for table in TABLES}
     for table, keys in TABLES.items():
@@ -283,17 +299,20 @@ def settings_from_tables(tables: Mapping[str, Any]) -> RunSettings:
     if "fields" in tables:
         sampling["fields"] = _each(tables["fields"], "fields", Field)
     values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["maps"]}
-    values |= given["report"]
+    values |= given["basis"] | given["report"]
     if "kernels" in tables:
         values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
-    return RunSettings(Sampling(**sampling), Compute(**given["compute"]), **values)
+    return (base or RunSettings()).changed(**sampling, **given["compute"], **values)
 
 
-def read_settings(path: str | os.PathLike[str]) -> RunSettings:
-    """Read a settings file; what is wrong with it is a ValueError that names the file."""
+def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None) -> RunSettings:
+    """Read a settings file; what it leaves out is that of ``base``, the defaults unless given.
+
+    What is wrong with it is a ValueError that names the file.
+    """
     try:
         with Path(path).open("rb") as file:
-            return settings_from_tables(tomllib.load(file))
+            return settings_from_tables(tomllib.load(file), base)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (TypeError, ValueError) as error:
@@ -314,7 +333,9 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
     parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary", "coupling")]
     for name in ("kernels", "fields"):
         parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
-    parts += [table_text(f"[{name}]", tables[name]) for name in ("maps", "compute", "report")]
+    parts += [
+        table_text(f"[{name}]", tables[name]) for name in ("maps", "basis", "compute", "report")
+    ]
     return "\n".join(part for part in parts if part)
 
 

@@ -87,31 +87,31 @@ class Run:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """The most probable labels, indices (X, Y, Z)."""
-        return self.posterior.labels_of(self.settings.map_marginals)
+        return self.posterior.labels_of(self.settings.marginals)
 
     @cached_property
     def marginals(self) -> NDArray[np.float32]:
         """The probability of each label, (L, X, Y, Z)."""
-        return self.posterior.marginals_of(self.settings.map_marginals).astype(np.float32)
+        return self.posterior.marginals_of(self.settings.marginals).astype(np.float32)
 
     @cached_property
     def entropy(self) -> NDArray[np.float32]:
         """The entropy of the marginals in bits, (X, Y, Z)."""
-        return self.posterior.entropy_of(self.settings.map_marginals).astype(np.float32)
+        return self.posterior.entropy_of(self.settings.marginals).astype(np.float32)
 
     @cached_property
     def uncertainty(self) -> NDArray[np.uint8]:
         """0 certain, 1 undecided, 2 uncertain, (X, Y, Z)."""
         if self.by_samples:
             return self.posterior.uncertainty_map()
-        minority = 1 - self.posterior.voxel_marginals(self.settings.map_marginals).max(axis=0)
+        minority = 1 - self.posterior.voxel_marginals(self.settings.marginals).max(axis=0)
         classes = np.where(minority > UNCERTAIN_SHARE, UNCERTAIN, CERTAIN).astype(np.uint8)
         return self.posterior.grid.scatter(classes, CERTAIN)
 
     @property
     def by_samples(self) -> bool:
         """Whether the maps are counted from samples; else they do not depend on their number."""
-        return self.settings.map_marginals == self.settings.sampling.estimator
+        return self.settings.marginals == self.settings.sampling.estimator
 
     @cached_property
     def sampled_labels(self) -> NDArray[np.uint8]:

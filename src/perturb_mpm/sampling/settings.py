@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 from perturb_mpm import checks
 from perturb_mpm.engines import MOST_ITERATIONS
 from perturb_mpm.noise import (
+    WHITE,
     Field,
+    Lengths,
     NoiseLength,
     Perturbation,
     checked_lengths,
@@ -60,12 +62,13 @@ class Sampling:
         metadata={"help": "How marginals are estimated: votes (the paper) or conditional."},
     )
     noise_scale: float | None = None
-    noise_length: NoiseLength = field(
-        default=0.0,
+    noise_length: NoiseLength | None = field(
+        default=None,
         metadata={
             "option": str,
             "help": "Over how many mm the noise of neighbours goes together, as in 40, inf or "
-            "40:0.7,4:0.3 (lengths with weights). Default 0, the paper.",
+            "40:0.7,4:0.3 (lengths with weights); 0 is the paper. Default: the radius of what "
+            "the probabilities show.",
         },
     )
     fields: tuple[Field, ...] = ()
@@ -87,7 +90,8 @@ class Sampling:
             checked["noise_scale"] = checks.number(self.noise_scale, "noise_scale", minimum=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "noise_length", simplest(checked_lengths(self.noise_length)))
+        if self.noise_length is not None:
+            object.__setattr__(self, "noise_length", simplest(checked_lengths(self.noise_length)))
         object.__setattr__(self, "fields", self.perturbation.fields)
         self._check_together()
 
@@ -104,8 +108,12 @@ class Sampling:
     @property
     def perturbation(self) -> Perturbation:
         """The noise of these samples."""
-        lengths = checked_lengths(self.noise_length)
-        return Perturbation(self.seed, self.scale, self.fields, self.antithetic, lengths)
+        return Perturbation(self.seed, self.scale, self.fields, self.antithetic, self.lengths)
+
+    @property
+    def lengths(self) -> Lengths:
+        """Over which lengths noise goes together; 0, the paper's, where none is said."""
+        return WHITE if self.noise_length is None else checked_lengths(self.noise_length)
 
     @property
     def goes_together(self) -> bool:

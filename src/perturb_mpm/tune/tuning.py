@@ -146,7 +146,7 @@ def tune(
             compute=compute,
             progress=progress,
         )
-        settings = settings.changed(fields=found_fields.fields)
+        settings = settings.changed(fields=found_fields.fields, learned_cases=len(cases))
     return Tuned(
         settings=settings,
         learned=learned,

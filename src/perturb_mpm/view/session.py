@@ -190,7 +190,7 @@ class Session:
             crf,
             sampling,
             settings.compute,
-            posterior.voxel_marginals(settings.map_marginals),
+            posterior.voxel_marginals(settings.marginals),
             posterior.samples,
             by_samples=self.run.by_samples,
         )
