@@ -10,7 +10,7 @@ from lab.words import markdown_table, paragraph
 
 PAGE_NAME = "reproduce-network.md"
 OURS, PAPER, ALONE = (
-    "half centred CRF, correlated noise",
+    "fully centred CRF, correlated noise",
     "CRF and noise of the paper",
     "network alone",
 )
@@ -61,7 +61,7 @@ def findings(means: Mapping[str, Mapping[str, float]]) -> str:
     )
     change = ours["dice both"] - alone["dice both"]
     return (
-        f"{harm} Weak kernels that are half centred on the probabilities change the Dice by "
+        f"{harm} Weak kernels that are centred on the probabilities change the Dice by "
         f"{change:+.4f}, the area under the ROC curve by {ours['auroc'] - alone['auroc']:+.4f} and "
         f"the calibration error by {ours['calibration_error'] - alone['calibration_error']:+.4f}; "
         f"volumes are off by {100 * (math.exp(ours['volume_error_log both']) - 1):+.1f} % on the "

@@ -93,7 +93,7 @@ class ModelOptions:
     strength
         Multiplies the weight of every kernel. Default 0.35.
     centring
-        0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 0.5.
+        0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 1.
     marginals
         What labels and maps are made of: votes (the paper), conditional, or mean_field, which
         ranks errors best. Default mean_field.

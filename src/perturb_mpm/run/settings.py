@@ -23,7 +23,7 @@ key that is not known is refused with the nearest that is.
 
     [coupling]
     strength = 0.35           # times the weight of every kernel; 1.0 is the paper
-    centring = 0.5            # 1: kernels act on deviations from the probabilities alone; 0: paper
+    centring = 1.0            # kernels act on deviations from the probabilities alone; 0.0: paper
 
     [[kernels]]               # one table a kernel; kernels = [] at the top means none
     kind = "spatial"
@@ -201,7 +201,7 @@ class RunSettings:
     clip: float = 1e-6
     bias: tuple[float, ...] | None = None  # (L,) nats
     strength: float = 0.35
-    centring: float = 0.5
+    centring: float = 1.0
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
     marginals: MarginalKind = "mean_field"
     learned_cases: int = 0
