@@ -212,11 +212,10 @@ def test_no_class_name_means_two_things() -> None:
 
 
 def test_only_the_command_line_speaks_of_options() -> None:
-    # In the metadata of a value object stands the help of its own option.
     texts = {
         path.relative_to(PACKAGE).as_posix(): options_named(path)
         for path in sources(PACKAGE)
-        if room_of(path) != "cli" and path.name != "settings.py"
+        if room_of(path) != "cli"
     }
     assert {path: found for path, found in texts.items() if found} == {}
 

@@ -40,7 +40,7 @@ class Sampling:
 
     samples: int = field(
         default=200,
-        metadata={"help": "How many segmentations to sample; with --until the most. Default 200."},
+        metadata={"help": "How many segmentations to sample, or the most. Default 200."},
     )
     seed: int = field(
         default=0,
