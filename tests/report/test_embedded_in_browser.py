@@ -15,6 +15,7 @@ from helpers.browser import OpenPage, open_page
 from helpers.viewer_run import NAMES, copy_run
 from perturb_mpm.run import Run, load_run
 
+MOST_PICTURES = 20
 PLAIN_GREY = 40  # of 255: the most that red, green and blue of a grey pixel differ
 
 
@@ -58,11 +59,17 @@ def told(opened: OpenPage) -> dict[str, Any]:
 
 
 def pixels(opened: OpenPage) -> np.ndarray:
-    """Return what the viewer's canvas shows once it has been drawn, (rows, columns, 3)."""
+    """Return what the viewer's canvas shows once it stands still, (rows, columns, 3)."""
     from matplotlib.image import imread
 
-    opened.page.wait_for_timeout(250)
-    shot = part(opened, "canvas").screenshot()
+    frame = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    shot = b""
+    for _ in range(MOST_PICTURES):
+        opened.page.evaluate(frame)  # a busy machine draws late
+        opened.page.wait_for_timeout(250)
+        before, shot = shot, part(opened, "canvas").screenshot()
+        if shot == before:
+            break
     return np.round(255 * imread(io.BytesIO(shot))[..., :3]).astype(int)
 
 

@@ -75,7 +75,7 @@ def _sidecars(labels: LabelScheme, entropy_max_bits: float) -> dict[str, dict[st
     place = {"SpatialReference": "orig", "Manual": False}
     volume = {"Units": "mm^3", "Description": "Volume of the label in this sample."}
     return {
-        "labels": {**place, "Description": "Most frequent label of the samples."},
+        "labels": {**place, "Description": "Most probable label."},
         "marginals": {
             **place,
             "Description": "Probability of every label, one volume each.",
@@ -83,13 +83,13 @@ def _sidecars(labels: LabelScheme, entropy_max_bits: float) -> dict[str, dict[st
         },
         "entropy": {
             **place,
-            "Description": "Entropy of the marginals; 0 where all samples agree.",
+            "Description": "Entropy of the marginals; 0 where one label is certain.",
             "Units": "bits",
             "Maximum": entropy_max_bits,
         },
         "uncertainty": {
             **place,
-            "Description": "Whether the samples settle a voxel's label.",
+            "Description": "Whether a voxel's label is certain.",
             "Levels": {"0": "certain", "1": "undecided", "2": "uncertain"},
         },
         "volumes": {

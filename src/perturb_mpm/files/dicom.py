@@ -232,7 +232,7 @@ def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> 
         segmentation_type="BINARY",
         segment_descriptions=segments,
         content_label="SEGMENTATION",
-        content_description="Most frequent label of the samples",
+        content_description="Most probable label",
         series_description="perturb-mpm labels",
         **_equipment(series, identity, 1),
     )

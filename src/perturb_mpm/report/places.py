@@ -66,7 +66,7 @@ def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
     """Return which voxels count as uncertain, and the rule in words.
 
     Where no voxel is certainly uncertain, as with few samples, those that are undecided count, and
-    where there are none of these either, every voxel with a dissenting sample.
+    where there are none of these either, every voxel whose entropy is not 0.
     """
     uncertain = data.uncertainty == UNCERTAIN
     if uncertain.any():
@@ -75,7 +75,8 @@ def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
     undecided = (data.uncertainty == UNDECIDED) & disagreeing
     if undecided.any():
         return undecided, "undecided at this number of samples"
-    return disagreeing, "disagreed on by at least one sample"
+    rule = "disagreed on by at least one sample" if data.by_samples else "less than wholly certain"
+    return disagreeing, rule
 
 
 def _divided(voxels: Voxels, data: ReportData, widest_mm: float) -> list[Voxels]:
