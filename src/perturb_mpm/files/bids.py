@@ -20,7 +20,7 @@ BIDS_VERSION = "1.10.0"
 IGNORED = (
     *("*_map.nii.gz", "*_map.json", "*_volumes.*", "*_summary.json", "*_report.html"),
     "*.dcm",
-    *("**/state/", "**/.*"),  # what a run needs to go on, and files not finished yet
+    *("**/state", "**/.*"),  # what a run needs to go on, and files not finished yet
 )
 _LABEL = re.compile(r"[0-9a-zA-Z]+")
 _ENDINGS = {

@@ -39,12 +39,16 @@ class ScoreMaps:
     values: NDArray[np.float32]  # (C, X, Y, Z), may be written to
     geometry: Geometry
     label_map: NDArray[np.float32] | None = None  # (X, Y, Z), nnU-Net's own, beside its .npz
+    note: str | None = None  # what was assumed about where the voxels are
 
 
 def read_score_maps(
-    paths: Sequence[Path], reference: AnyPath | None, digests: Digests
+    paths: Sequence[Path], reference: AnyPath | None, digests: Digests, image: Volume
 ) -> ScoreMaps:
-    """Read a 4-D NIfTI (labels last), several 3-D ones, or nnU-Net's .npz."""
+    """Read a 4-D NIfTI (labels last), several 3-D ones, or nnU-Net's .npz.
+
+    ``image`` says where the voxels of an .npz are that nothing else places.
+    """
     sources = [Source("probabilities", path) for path in paths]
     if not sources:
         raise InputError("`probabilities` must name a file, got none")
@@ -53,7 +57,7 @@ def read_score_maps(
             raise InputError(
                 f"`probabilities` must name one .npz and nothing else, got {len(sources)}"
             )
-        return _from_npz(sources[0], reference, digests)
+        return _from_npz(sources[0], reference, digests, image)
     if len(sources) == 1:
         return _from_one(read_volume(sources[0], digests))
     return _from_several(sources, digests)
@@ -75,6 +79,9 @@ def distribution_from_maps(
         if kind == "logits":
             sigmoid(values, maps.source)
         check_regions(values, maps.source)
+        wrong = dataset.regions.contradiction(values)
+        if wrong is not None:
+            raise maps.source.error(wrong)
         return dataset.regions.exclusive(values), nowhere
     if not FEWEST_LABELS <= len(values) <= MOST_LABELS:
         raise maps.source.error(
@@ -204,27 +211,31 @@ def _from_several(sources: list[Source], digests: Digests) -> ScoreMaps:
     return ScoreMaps(first.source, values, first.geometry)
 
 
-def _from_npz(source: Source, reference: AnyPath | None, digests: Digests) -> ScoreMaps:
-    beside = label_map_beside(source.path)
-    if reference is not None:
-        place = Source("reference", Path(reference))
-    elif beside is not None:
-        place = Source("probabilities", beside)
-    else:
-        raise source.error(
-            "does not say where its voxels are; put nnU-Net's label map "
-            f"{source.path.stem}.nii.gz beside it, or name a NIfTI of the same grid by `reference`"
-        )
+def _from_npz(
+    source: Source, reference: AnyPath | None, digests: Digests, image: Volume
+) -> ScoreMaps:
     values, digest = read_npz(source)
     digests.add(source.path, digest)
-    grid = read_volume(place, digests)
+    beside = label_map_beside(source.path)
+    note = own = None
+    if reference is not None:
+        grid = read_volume(Source("reference", Path(reference)), digests)
+    elif beside is not None:
+        grid = read_volume(Source("probabilities", beside), digests)
+        own = grid.voxels if grid.voxels.ndim == 3 else None
+    else:
+        grid = image
+        note = (
+            f"{source.path.name} does not say where its voxels are, and no label map lies beside "
+            f"it: they are taken to be where those of {image.source.path.name} are"
+        )
     if was_reoriented(source, digests):
         values = undo_reorientation(values, grid.geometry)
     if values.shape[1:] != grid.geometry.shape:
         z, y, x = values.shape[:0:-1]
         raise source.error(
-            f"must have the shape of {place}, got Z, Y, X = {z}, {y}, {x} against "
+            f"must have the shape of {grid.source}, got Z, Y, X = {z}, {y}, {x} against "
             f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
+            + ("; name a file of its own grid by `reference`" if note else "")
         )
-    own = None if reference or grid.voxels.ndim != 3 else grid.voxels
-    return ScoreMaps(source, values, grid.geometry, own)
+    return ScoreMaps(source, values, grid.geometry, own, note)

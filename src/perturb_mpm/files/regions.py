@@ -21,6 +21,10 @@ from numpy.typing import NDArray
 
 from perturb_mpm.files.labels import LabelScheme
 
+_DECIDED = 0.5  # a region is where its probability is above this
+_MANY = 0.2  # of an inner region's voxels, and at least so many
+_MANY_VOXELS = 50
+
 
 @dataclass(frozen=True)
 class Region:
@@ -32,7 +36,11 @@ class Region:
 
 
 class NestedRegions:
-    """Regions in the order of their maps and of painting: a later one is painted over."""
+    """Regions in the order of their maps, which may be any: which lies in which is in their labels.
+
+    nnU-Net paints in this order, so that an outer region that comes after an inner one hides it in
+    nnU-Net's own label map (``painted``), but never in the distribution.
+    """
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)
@@ -46,6 +54,14 @@ class NestedRegions:
         """Return the exclusive labels: 0 for background, then every painted value."""
         values = sorted({region.painted for region in self.regions})
         return LabelScheme((0, *values), ("background", *map(self._name, values)))
+
+    def members(self) -> dict[str, tuple[int, ...]]:
+        """Return the exclusive labels, indices of ``scheme``, that each region is made of."""
+        values = self.scheme().values
+        return {
+            region.name: tuple(i for i, value in enumerate(values) if value in region.labels)
+            for region in self.regions
+        }
 
     def exclusive(self, regions: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the distribution (L, X, Y, Z) over the labels from region maps (R, X, Y, Z)."""
@@ -61,10 +77,32 @@ class NestedRegions:
         result /= result.sum(axis=0)
         return result
 
+    def painted(self, regions: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the labels (X, Y, Z) as nnU-Net decides on them: above ½, in the order of maps."""
+        labels = np.zeros(regions.shape[1:], dtype=np.int64)
+        for region, probability in zip(self.regions, regions):
+            labels[probability > _DECIDED] = region.painted
+        return labels
+
+    def contradiction(self, regions: NDArray[np.float32]) -> str | None:
+        """Say which region often lies outside the one around it, as swapped maps do, or None."""
+        for place, around in enumerate(self._around):
+            if around is None:
+                continue
+            inner = regions[place] > _DECIDED  # (X, Y, Z)
+            outside = int((inner & (regions[around] <= _DECIDED)).sum())
+            if outside >= _MANY_VOXELS and outside > _MANY * int(inner.sum()):
+                return (
+                    f"the region {self.regions[place].name!r} (map {place}) must lie inside "
+                    f"{self.regions[around].name!r} (map {around}), got {outside} of its "
+                    f"{int(inner.sum())} voxels outside: are the maps in the order of the regions?"
+                )
+        return None
+
     def _directly_around(self, place: int) -> int | None:
-        """Return the smallest region around one, which is the last painted before it."""
+        """Return the smallest region around one; those around it lie in each other."""
         own = self.regions[place].labels
-        around = [i for i in range(place) if self.regions[i].labels > own]
+        around = [i for i, region in enumerate(self.regions) if region.labels > own]
         return min(around, key=lambda i: len(self.regions[i].labels), default=None)
 
     def _directly_inside(self, place: int) -> list[int]:
@@ -96,12 +134,8 @@ def _check(regions: tuple[Region, ...]) -> None:
 def _check_pair(earlier: Region, later: Region) -> None:
     if earlier.labels == later.labels:
         raise ValueError(f"the regions {earlier.name!r} and {later.name!r} have the same labels")
-    if earlier.labels < later.labels:
-        raise ValueError(
-            f"the region {later.name!r} must come before {earlier.name!r}, which lies inside it "
-            "and would be painted over"
-        )
-    if not later.labels < earlier.labels and later.labels & earlier.labels:
+    nested = later.labels < earlier.labels or earlier.labels < later.labels
+    if not nested and later.labels & earlier.labels:
         raise ValueError(
             "regions must be nested or apart, but "
             f"{earlier.name!r} ({_listed(earlier.labels)}) and {later.name!r} "
