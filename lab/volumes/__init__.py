@@ -1,8 +1,8 @@
 """How far sampled volumes spread on real patients."""
 
-from lab.volumes.measuring import VolumeRow, reproduce_volumes
+from lab.volumes.measuring import MeasuredVolume, reproduce_volumes
 
 __all__ = [
-    "VolumeRow",
+    "MeasuredVolume",
     "reproduce_volumes",
 ]

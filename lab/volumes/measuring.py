@@ -95,7 +95,7 @@ def sampled_volumes_ml(
 
 
 @dataclass(frozen=True)
-class VolumeRow:
+class MeasuredVolume:
     """One region of one patient under one kind of unaries and one perturbation.
 
     Ratios are shares, not per cent. The length is empty in the file where there is no field, and
@@ -125,7 +125,7 @@ def reproduce_volumes(
     *,
     quick: bool = False,
     progress: Progress | None = None,
-) -> list[VolumeRow]:
+) -> list[MeasuredVolume]:
     """Sample segmentations of every patient; write volumes.csv and volumes.md, return the rows.
 
     Parameters
@@ -146,7 +146,7 @@ def reproduce_volumes(
     if quick:
         folders, samples = folders[:QUICK_PATIENTS], QUICK_SAMPLES
     runs = len(folders) * len(KINDS) * len(SETTINGS)
-    rows: list[VolumeRow] = []
+    rows: list[MeasuredVolume] = []
     done = 0
     for folder in folders:
         for found in _of_one_patient(read_patient(folder), samples):
@@ -159,10 +159,10 @@ def reproduce_volumes(
     return rows
 
 
-def volumes_csv(rows: list[VolumeRow]) -> str:
+def volumes_csv(rows: list[MeasuredVolume]) -> str:
     """Return the rows as CSV, numbers with six digits; what is not a number is empty."""
     text = io.StringIO()
-    names = [field.name for field in fields(VolumeRow)]
+    names = [field.name for field in fields(MeasuredVolume)]
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     for row in rows:
@@ -170,7 +170,7 @@ def volumes_csv(rows: list[VolumeRow]) -> str:
     return text.getvalue()
 
 
-def _of_one_patient(patient: Patient, samples: int) -> Iterator[list[VolumeRow]]:
+def _of_one_patient(patient: Patient, samples: int) -> Iterator[list[MeasuredVolume]]:
     """Yield the rows of each kind of unaries and each perturbation."""
     from perturb_mpm.engines import prepare
 
@@ -186,7 +186,7 @@ def _of_one_patient(patient: Patient, samples: int) -> Iterator[list[VolumeRow]]
 
 def _rows(
     patient: Patient, kind: str, setting: TumourFields, volumes: NDArray[np.float64]
-) -> Iterator[VolumeRow]:
+) -> Iterator[MeasuredVolume]:
     """Yield a row for every region that the patient has; ``volumes`` is (S, L) in ml."""
     for region, labels in REGIONS.items():
         truth = region_ml(patient, region)
@@ -202,11 +202,11 @@ def _row(
     setting: TumourFields,
     truth: float,
     sampled: NDArray[np.float64],
-) -> VolumeRow:
+) -> MeasuredVolume:
     mean, sd = float(sampled.mean()), float(sampled.std(ddof=1))
     tail = (1.0 - LEVEL) / 2.0
     lower, upper = (float(end) for end in np.quantile(sampled, [tail, 1.0 - tail]))
-    return VolumeRow(
+    return MeasuredVolume(
         patient=patient,
         unaries=kind,
         region=region,

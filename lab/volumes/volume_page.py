@@ -12,10 +12,10 @@ from lab.volumes.measuring import PAPER, SETTINGS, TumourFields
 from lab.volumes.patients import INDIFFERENCE, KINDS, REGIONS, SCHEME
 
 if TYPE_CHECKING:
-    from lab.volumes.measuring import VolumeRow
+    from lab.volumes.measuring import MeasuredVolume
 
 
-Rows = Sequence["VolumeRow"]
+Rows = Sequence["MeasuredVolume"]
 
 _HEAD = """\
 # How far sampled volumes spread
@@ -130,7 +130,7 @@ def _line(rows: Rows, setting: TumourFields) -> str:
     return f"| {setting.scale:g} | {length} | {cells} |"
 
 
-def _of(rows: Rows, setting: TumourFields) -> list[VolumeRow]:
+def _of(rows: Rows, setting: TumourFields) -> list[MeasuredVolume]:
     return [
         row
         for row in rows

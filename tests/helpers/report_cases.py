@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.report.data import ReportData, Snapshot
+from perturb_mpm.report.data import ReportData, Snapshot, VolumeRow
 
 NAMES = ("healthy", "necrosis", "oedema", "enhancing")
 
@@ -20,6 +20,31 @@ Affine = NDArray[np.float64]
 def entropy_bits(marginals: NDArray[Any]) -> NDArray[np.float32]:
     safe = np.where(marginals > 0, marginals, 1.0)
     return (-(marginals * np.log2(safe)).sum(axis=0)).astype(np.float32)
+
+
+def volume_rows(
+    values: tuple[int, ...],
+    names: tuple[str, ...],
+    volumes_ml: NDArray[np.float64],  # (L,)
+    samples_mm3: NDArray[np.float64],  # (S, L)
+) -> tuple[VolumeRow, ...]:
+    """Each label, and all but the background together."""
+
+    def row(name: str, kind: Any, members: list[int]) -> VolumeRow:
+        samples_ml = samples_mm3[:, members].sum(axis=1) / 1000
+        ends = np.quantile(samples_ml, [0.025, 0.975]) if len(samples_ml) else (np.nan, np.nan)
+        return VolumeRow(
+            name,
+            kind,
+            tuple(values[label] for label in members),
+            float(volumes_ml[members].sum()),
+            samples_ml,
+            (float(ends[0]), float(ends[1])),
+        )
+
+    rows = [row(name, "label" if l else "background", [l]) for l, name in enumerate(names)]
+    together = [row("together", "together", list(range(1, len(names))))] if len(names) > 2 else []
+    return (*rows, *together)
 
 
 def report_case(
@@ -58,7 +83,8 @@ def report_case(
         "spacing": tuple(float(e) for e in np.linalg.norm(affine[:3, :3], axis=0)),
         "label_values": (0, 1, 2, 4),
         "label_names": NAMES,
-        "volumes_mm3": sizes * voxel * spread,
+        "samples": 40,
+        "volumes": volume_rows((0, 1, 2, 4), NAMES, sizes * voxel / 1000, sizes * voxel * spread),
         "intervals": "none",
         "perturbation": "Gumbel noise at every voxel.",
         "snapshots": (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.browser import open_page
-from helpers.report_cases import report_case
+from helpers.report_cases import NAMES, report_case, volume_rows
 from perturb_mpm.report.data import ReportData, Snapshot
 from perturb_mpm.report.places import uncertain_regions
 from perturb_mpm.report.report import render_report, write_report
@@ -47,7 +47,8 @@ def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
     volumes[:, 2] = np.linspace(1000.0, 2000.0, 40)
     classes = np.zeros((10, 10, 10), dtype=np.uint8)
     classes[0, :5], classes[1, 0] = 2, 1  # 50 and 10 voxels
-    changed = {"volumes_mm3": volumes, "uncertainty": classes, "intervals": "assumed"}
+    rows = volume_rows((0, 1, 2, 4), NAMES, np.array([10.8, 0.0, 1.2, 0.0]), volumes)
+    changed = {"volumes": rows, "uncertainty": classes, "intervals": "assumed"}
     text = text_of(page(report_case((10, 10, 10), labels=labels, **changed)))
     assert "oedema 1.20 ml 1.02 – 1.98 ml in 95 % of samples, assumed" in text
     assert "uncertain voxels 0.60 ml 0.12 ml undecided" in text
@@ -119,7 +120,8 @@ def test_a_page_without_anything_uncertain_says_so() -> None:
         entropy=blank,
         uncertainty=blank.astype(np.uint8),
         snapshots=(Snapshot(40, blank),),
-        volumes_mm3=np.zeros((0, 4)),
+        samples=0,
+        volumes=volume_rows((0, 1, 2, 4), NAMES, np.zeros(4), np.zeros((0, 4))),
         sampled_labels=np.zeros((0, 20, 24, 16), dtype=np.uint8),
         images={},
         parameters={},
@@ -145,7 +147,7 @@ def test_a_single_label_is_not_added_up() -> None:
         marginals=np.stack([two.marginals[0], two.marginals[1:].sum(axis=0)]),
         label_names=("background", "lesion"),
         label_values=(0, 1),
-        volumes_mm3=two.volumes_mm3[:, :2],
+        volumes=two.volumes[:2],
     )
     text = text_of(page(two))
     assert "all labels" not in text

@@ -9,12 +9,10 @@ import pytest
 
 from helpers.report_cases import report_case
 from perturb_mpm.report import words
-from perturb_mpm.report.data import Snapshot
+from perturb_mpm.report.data import Snapshot, VolumeRow
 from perturb_mpm.report.truth import compare_with_truth
 from perturb_mpm.report.volumes import (
-    LabelVolume,
     changes_bits,
-    label_volumes,
     round_ticks,
     settling_curve,
     shown_snapshots,
@@ -24,25 +22,24 @@ from perturb_mpm.report.volumes import (
 SHAPE = (4, 5, 6)
 
 
-def test_volumes_of_the_map_the_samples_and_the_truth() -> None:
-    labels = np.zeros(SHAPE, dtype=np.uint8)
-    labels[0], labels[1, 0] = 1, 2  # 30 and 6 voxels of 12 mm³
-    truth = np.zeros(SHAPE, dtype=np.uint8)
-    truth[0, 0] = 1
-    samples = np.array([[0.0, 1000.0, 10.0, 0.0], [0.0, 3000.0, 30.0, 0.0]])
-    rows = label_volumes(report_case(SHAPE, labels=labels, truth=truth, volumes_mm3=samples))
-    assert [row.value for row in rows] == [1, 2, 4, None]
-    assert [row.mpm_ml for row in rows] == pytest.approx([0.36, 0.072, 0.0, 0.432])
-    assert [row.truth_ml for row in rows] == pytest.approx([0.072, 0.0, 0.0, 0.072])
-    assert [row.median_ml for row in rows] == pytest.approx([2.0, 0.02, 0.0, 2.02])
-    assert rows[0].interval_ml == pytest.approx((1.05, 2.95))
-    assert rows[0].coefficient_of_variation == pytest.approx(math.sqrt(2.0) / 2.0)
-    assert math.isnan(rows[2].coefficient_of_variation)
+def row(volume_ml: float, samples: np.ndarray) -> VolumeRow:
+    ends = np.quantile(samples, [0.025, 0.975]) if len(samples) else (math.nan, math.nan)
+    return VolumeRow("x", "label", (1,), volume_ml, samples, (float(ends[0]), float(ends[1])))
+
+
+def test_what_a_row_says_of_its_samples() -> None:
+    two = row(0.36, np.array([1.0, 3.0]))
+    assert (two.mean_ml, two.median_ml) == (2.0, 2.0)
+    assert two.sd_ml == pytest.approx(math.sqrt(2.0))
+    assert two.coefficient_of_variation == pytest.approx(math.sqrt(2.0) / 2.0)
+    assert row(0.0, np.array([3.0])).sd_ml == 0.0
+    assert math.isnan(row(0.0, np.zeros(2)).coefficient_of_variation)
+    assert math.isnan(row(0.0, np.zeros(0)).mean_ml)
 
 
 def test_a_histogram_counts_every_sample_and_reaches_the_label_map() -> None:
     samples = np.array([10.0, 10.0, 10.0, 12.0])
-    chart = volume_histogram(LabelVolume("x", 1, 14.0, samples))
+    chart = volume_histogram(row(14.0, samples))
     assert chart is not None
     assert [bar.height for bar in chart.bars] == pytest.approx([100.0, 100.0 / 3.0])
     assert 0.0 < chart.low <= chart.median < chart.high < chart.marked < 100.0
@@ -53,7 +50,7 @@ def test_a_histogram_counts_every_sample_and_reaches_the_label_map() -> None:
 
 def test_equal_volumes_that_rounding_sets_apart() -> None:
     almost = np.nextafter(0.3, 1.0)
-    chart = volume_histogram(LabelVolume("x", 1, 0.3, np.full(8, almost)))
+    chart = volume_histogram(row(0.3, np.full(8, almost)))
     assert chart is not None
     (bar,) = chart.bars
     assert bar.height == 100
@@ -61,7 +58,7 @@ def test_equal_volumes_that_rounding_sets_apart() -> None:
 
 @pytest.mark.parametrize("samples", [[], [0.0], [5.0, 5.0]])
 def test_a_histogram_of_few_or_equal_samples(samples: list[float]) -> None:
-    chart = volume_histogram(LabelVolume("x", 1, 5.0, np.array(samples)))
+    chart = volume_histogram(row(5.0, np.array(samples)))
     assert (chart is None) == (not samples)
 
 

@@ -28,8 +28,6 @@ from perturb_mpm.assess.scans import (
 from perturb_mpm.assess.sources import (
     CaseFiles,
     read_cohort,
-    region_values_from_text,
-    regions_from_text,
 )
 
 __all__ = [
@@ -48,8 +46,6 @@ __all__ = [
     "read_cohort",
     "read_pairs",
     "read_scan",
-    "region_values_from_text",
-    "regions_from_text",
     "resection",
     "ResectionCalibration",
     "Scan",

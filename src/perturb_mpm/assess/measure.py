@@ -13,13 +13,13 @@ from perturb_mpm.assess.sources import (
     Segmentation,
     read_labels,
     read_segmentation,
-    regions_from_text,
 )
 from perturb_mpm.evaluation import (
     ALL,
     DOMAINS,
     Domain,
     Measurement,
+    Prediction,
     Regions,
     Reliability,
     best_dice,
@@ -35,7 +35,8 @@ from perturb_mpm.evaluation import (
     top_label,
     truth_in_mask,
 )
-from perturb_mpm.files import InputError, LabelScheme, Source
+from perturb_mpm.files import InputError, LabelScheme, Source, regions_from_text
+from perturb_mpm.posterior import decided_labels
 
 SPECIFICITIES = np.linspace(0, 1, 101)
 
@@ -68,9 +69,11 @@ def assess_case(
     """Measure one case against its truth, and against each rater."""
     source = Source("prediction", files.prediction)
     segmentation = read_segmentation(source, scheme, files.mask)
-    regions: Regions = regions_from_text(region_words, segmentation.scheme) or default_regions(
-        segmentation.scheme.names
-    )
+    asked = regions_from_text(region_words, segmentation.scheme)
+    if asked and segmentation.posterior is None:
+        segmentation = replace(segmentation, prediction=_decided(segmentation.prediction, asked))
+    of_labels = default_regions(segmentation.scheme.names)
+    regions: Regions = asked or {**segmentation.regions, **of_labels}
     truths: dict[str, NDArray[np.uint8]] = {}
     if files.truth is not None:
         truths["truth"] = read_labels(Source("truth", files.truth), segmentation)
@@ -86,6 +89,21 @@ def assess_case(
         rows = _rater_rows(files.case, segmentation, np.stack(raters), regions)
         assessments[0].rows.extend(rows)
     return assessments
+
+
+def _decided(prediction: Prediction, regions: Regions) -> Prediction:
+    """Return a prediction from elsewhere with labels decided as ``run`` decides them.
+
+    Regions that overlap decide nothing: then labels stay the most probable ones.
+    """
+    scores = prediction.marginals
+    if prediction.samples is not None:  # whole votes, so that one half is one half
+        scores = np.rint(scores * prediction.samples)
+    try:
+        labels = decided_labels(scores, regions)
+    except ValueError:
+        return prediction
+    return replace(prediction, labels=labels.astype(np.int64))
 
 
 def assess(

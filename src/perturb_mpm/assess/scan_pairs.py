@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -22,7 +21,9 @@ from perturb_mpm.biomarkers import (
     coverage,
     crps,
 )
+from perturb_mpm.checks import in_short
 from perturb_mpm.files import InputError, Source, read_table
+from perturb_mpm.storage import DAMAGE, read_json, reason_of
 
 COLUMNS = (
     "case",
@@ -232,7 +233,7 @@ def read_calibration(path: Path) -> ResectionCalibration:
     """Read a calibration that ``write_biomarkers`` wrote."""
     source = Source("calibration", path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         missing = [name for name in _NEEDED if name not in content]
         if missing:
             raise source.error(f"is no calibration of perturb-mpm biomarkers: no {missing[0]}")
@@ -242,8 +243,9 @@ def read_calibration(path: Path) -> ResectionCalibration:
         raise
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})") from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise source.error(f"is no calibration of perturb-mpm biomarkers ({error})") from error
+    except DAMAGE as error:
+        words = in_short(reason_of(error), 300)
+        raise source.error(f"is no calibration of perturb-mpm biomarkers ({words})") from error
     return calibration
 
 

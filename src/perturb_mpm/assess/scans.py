@@ -70,14 +70,20 @@ def read_scan(
     return Scan(region_volume_ml(volume.voxels, tuple(region), voxel_mm3), None, None, None)
 
 
-def scan_of(posterior: Posterior, region: Sequence[int], perturbation: str | None = None) -> Scan:
+def scan_of(
+    posterior: Posterior,
+    region: Sequence[int],
+    perturbation: str | None = None,
+    labels: NDArray[np.integer] | None = None,
+) -> Scan:
     """Return the volumes of a region, label indices, of a posterior by votes.
 
-    ``perturbation`` says in other words what the samples come from.
+    ``perturbation`` says in other words what the samples come from; ``labels`` (N,) is the label
+    map inside the mask where that is not the one of most votes.
     """
     voxel_mm3 = math.prod(posterior.grid.spacing)
     votes = posterior.voxel_counts
-    labels = votes.argmax(axis=0)
+    labels = votes.argmax(axis=0) if labels is None else labels
     certain = votes.max(axis=0) == posterior.samples
     members = tuple(region)
     law = law_of(posterior)
@@ -110,7 +116,8 @@ def _from_run(source: Source, region: Sequence[int], spacing: Sequence[float] | 
             f"`regions` must be label values out of {', '.join(map(str, found.scheme.values))}, "
             f"got {', '.join(map(str, region))} for {source}"
         )
-    return scan_of(found.posterior, [found.scheme.values.index(value) for value in region])
+    members = [found.scheme.values.index(value) for value in region]
+    return scan_of(found.posterior, members, labels=found.prediction.labels)
 
 
 def _spacing(source: Source, geometry: Geometry) -> Sequence[float]:

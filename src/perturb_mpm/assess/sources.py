@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from perturb_mpm.files import (
     read_volume,
     require_same_grid,
 )
-from perturb_mpm.posterior import MarginalKind, Posterior
+from perturb_mpm.posterior import MarginalKind, Posterior, Regions
 from perturb_mpm.run import STATE, load_run
 
 
@@ -72,6 +72,7 @@ class Segmentation:
     geometry: Geometry
     sampled_labels: NDArray[np.uint8] | None = None  # (K, X, Y, Z) label indices
     posterior: Posterior | None = None
+    regions: Regions = field(default_factory=dict)  # those of a run
 
 
 def read_segmentation(
@@ -120,49 +121,6 @@ def read_labels(source: Source, like: Segmentation) -> NDArray[np.uint8]:
     return read_label_map(source, like.scheme, like.geometry, like.source)
 
 
-def regions_from_text(words: Sequence[str], scheme: LabelScheme) -> dict[str, tuple[int, ...]]:
-    """Return named sets of label indices from "core=1,4", in the user's label values.
-
-    A set without a name, as in "1,4", is called by its values.
-    """
-    regions = {}
-    for name, values in region_values_from_text(words).items():
-        unknown = [value for value in values if value not in scheme.values]
-        if unknown:
-            raise InputError(
-                f"`regions` must be label values out of {_listed(scheme.values)}, "
-                f"got {_listed(values)} for {name}"
-            )
-        members = tuple(scheme.values.index(value) for value in values)
-        if 0 in members:
-            raise InputError(
-                f"`regions` must be sets of foreground labels, got {name} with "
-                f"{scheme.names[0]} ({scheme.values[0]})"
-            )
-        regions[name] = members
-    return regions
-
-
-def region_values_from_text(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return named sets of label values from "core=1,4"; "1,4" is called by its values."""
-    regions: dict[str, tuple[int, ...]] = {}
-    for word in words:
-        before, equals, after = (part.strip() for part in word.partition("="))
-        name, text = (before, after) if equals else (before, before)
-        parts = [part.strip() for part in text.split(",")]
-        if not name or not all(part.isdecimal() and len(part) <= 5 for part in parts):
-            raise InputError(
-                f"`regions` must be a name and label values, as in core=1,4, got {word!r}"
-            )
-        values = tuple(int(part) for part in parts)
-        if len(set(values)) < len(values):
-            raise InputError(f"`regions` must be different labels, got {word!r}")
-        if name in regions:
-            raise InputError(f"`regions` must have different names, got {name!r} twice")
-        regions[name] = values
-    return regions
-
-
 def law_of(posterior: Posterior) -> dict[str, Any]:
     """Return the law of a posterior's samples, seed aside, as values that JSON can hold.
 
@@ -208,8 +166,9 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
         run = load_run(source.path)
         prediction = from_posterior(run.posterior, estimator or run.settings.marginals)
-        if estimator is None:  # the run's volumes are its samples', whatever its maps are
-            prediction = replace(prediction, volumes_mm3=run.posterior.volumes)
+        if estimator is None:  # the run's own labels; its volumes are its samples'
+            labels = run.posterior.grid.gather(run.labels).astype(np.int64)
+            prediction = replace(prediction, labels=labels, volumes_mm3=run.posterior.volumes)
     except ValueError as error:
         raise source.error(str(error)) from error
     return Segmentation(
@@ -219,6 +178,7 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
         run.case.geometry,
         run.sampled_labels,
         run.posterior,
+        run.regions,
     )
 
 

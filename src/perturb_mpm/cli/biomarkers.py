@@ -106,7 +106,7 @@ def biomarkers(
 
 
 def _region_values(words: list[str]) -> tuple[int, ...]:
-    from perturb_mpm.assess import region_values_from_text
+    from perturb_mpm.files import region_values_from_text
 
     regions = region_values_from_text(words)
     if len(regions) != 1:

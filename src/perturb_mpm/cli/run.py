@@ -53,6 +53,8 @@ class InputOptions:
     labels
         Your numbers of the labels, with names or without, background first: 0:background 1:core,
         0 1 2 4, or a scheme such as brats2021; else dataset.json's, else 0, 1, 2 …
+    background
+        The value written outside the mask; else that of the first label where 0 is a label, else 0.
     image_names
         Your name for each image; else from the names of their files.
     dataset_json
@@ -69,6 +71,7 @@ class InputOptions:
     confidence: float = 0.9
     model: Path | None = None
     labels: Words = None
+    background: int | None = None
     image_names: Words = None
     dataset_json: Path | None = None
     reference: Path | None = None
@@ -94,6 +97,10 @@ class ModelOptions:
         Multiplies the weight of every kernel. Default 0.35.
     centring
         0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 1.
+    region
+        A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4, nested or
+        apart: labels are decided region by region, and each region has a volume. Default: those
+        of nnU-Net's dataset.json, where it has some.
     marginals
         What labels and maps are made of: votes (the paper), conditional, or mean_field, which
         ranks errors best. Default mean_field.
@@ -115,6 +122,7 @@ class ModelOptions:
     clip: float | None = None
     strength: float | None = None
     centring: float | None = None
+    region: Words = None
     marginals: Literal["votes", "conditional", "mean_field"] | None = None
     spatial_sigma: float | None = None
     spatial_weight: float | None = None
@@ -231,6 +239,7 @@ def _case(inputs: InputOptions, out: OutputOptions, progress: StagedProgress) ->
         reference=inputs.reference,
         mask=inputs.mask,
         image_names=inputs.image_names,
+        background=inputs.background,
     )
 
 
@@ -255,16 +264,20 @@ def _case_of_model(inputs: InputOptions, model: Path, progress: StagedProgress) 
     images = read_images(inputs.image, mask=inputs.mask, image_names=inputs.image_names)
     progress.stage("classifying the voxels")
     probabilities, labels = probabilities_from_model(model, images)
-    case = Case.from_images(images, probabilities, _renamed(labels, inputs.labels))
+    case = Case.from_images(
+        images, probabilities, _renamed(labels, inputs.labels, inputs.background)
+    )
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     return replace(case, hashes={**case.hashes, model.name: digest})
 
 
-def _renamed(labels: LabelScheme, words: Sequence[str] | None) -> LabelScheme:
+def _renamed(
+    labels: LabelScheme, words: Sequence[str] | None, background: int | None
+) -> LabelScheme:
     """Return the model's labels with the values and names that the user gave."""
     from perturb_mpm.files import choose_scheme
 
-    return choose_scheme(len(labels), _labels(words), labels)
+    return choose_scheme(len(labels), _labels(words), labels, background)
 
 
 def _reading(inputs: InputOptions) -> dict[str, object]:
@@ -272,7 +285,8 @@ def _reading(inputs: InputOptions) -> dict[str, object]:
     if inputs.model is not None:
         return {"kind": "model"}
     confidence = {"confidence": inputs.confidence} if inputs.kind == "labels" else {}
-    return {"kind": inputs.kind, **confidence}
+    background = {} if inputs.background is None else {"background": inputs.background}
+    return {"kind": inputs.kind, **confidence, **background}
 
 
 def _bids(text: str | None) -> BidsNames | None:
@@ -289,6 +303,7 @@ def _settings(
     model: ModelOptions, sampling: SamplingOptions, compute: ComputeOptions, colour_map: str | None
 ) -> RunSettings:
     """Return the settings; what is wrong with them is a UsageError."""
+    from perturb_mpm.files import region_values_from_text
     from perturb_mpm.run import RunSettings, read_settings
 
     changed: dict[str, Any] = {
@@ -297,6 +312,7 @@ def _settings(
         "strength": model.strength,
         "centring": model.centring,
         "marginals": model.marginals,
+        "regions": None if model.region is None else region_values_from_text(model.region),
         "colour_map": colour_map,
     }
     try:
@@ -373,22 +389,24 @@ def _print_json(finished: Run) -> None:
 
 
 def _print_table(finished: Run) -> None:
-    """Print volume and uncertainty of every label, and where the report is."""
+    """Print volume and uncertainty of every region and label, and where the report is."""
     from rich.table import Table
 
     summary = finished.summary
     table = Table()
-    table.add_column("label")
+    table.add_column("region or label" if summary["regions"] else "label")
     for heading in ("volume\nml", "sampled 95 %\nml", "mean entropy\nbits", "uncertain\n%"):
         table.add_column(heading, justify="right")
-    for row in summary["labels"]:
+    regions = summary["regions"]
+    for place, row in enumerate([*regions, *summary["labels"]]):
         found = row["mean_entropy_bits"] is not None
         table.add_row(
-            f"{row['value']} {row['name']}",
+            f"{','.join(map(str, row.get('values', [row.get('value')])))} {row['name']}",
             f"{row['volume_ml']:.2f}",
             f"{row['interval_lower_ml']:.2f} to {row['interval_upper_ml']:.2f}",
             f"{row['mean_entropy_bits']:.3f}" if found else "",
             f"{100 * row['uncertain_frac']:.1f}" if found else "",
+            end_section=place == len(regions) - 1,
         )
     print_plain(table)
     words = {

@@ -6,7 +6,6 @@ from perturb_mpm.evaluation.case import (
     DOMAINS,
     OUTSIDE_MASK,
     Domain,
-    Regions,
     default_regions,
     domain_mask,
     evaluate_case,
@@ -52,6 +51,7 @@ from perturb_mpm.evaluation.structures import (
     risk_coverage,
     volume_variation,
 )
+from perturb_mpm.posterior import Regions
 
 __all__ = [
     "Prediction",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -24,9 +24,9 @@ from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_cu
 from perturb_mpm.evaluation.measurements import ALL, Measurement
 from perturb_mpm.evaluation.overlap import confusion, hausdorff95, mask_pair, surface_dice
 from perturb_mpm.evaluation.prediction import Prediction
+from perturb_mpm.posterior import Regions
 
 Domain = Literal["brain", "union", "prediction", "truth", "dilated"]
-Regions = Mapping[str, tuple[int, ...]]  # name -> label indices
 Named = Iterator[tuple[str, str, float]]  # domain, metric, value
 
 DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")

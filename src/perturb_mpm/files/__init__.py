@@ -6,6 +6,7 @@ with a file is an ``InputError`` of one line.
 
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
+from perturb_mpm.files.colours import label_colours
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
@@ -16,6 +17,13 @@ from perturb_mpm.files.labels import (
     label_indices,
     labels_from_text,
     read_label_map,
+)
+from perturb_mpm.files.named_regions import (
+    RegionValues,
+    checked_region_values,
+    region_members,
+    region_values_from_text,
+    regions_from_text,
 )
 from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid, save_like, save_nifti
 from perturb_mpm.files.nnunet import read_dataset
@@ -34,6 +42,12 @@ __all__ = [
     "choose_scheme",
     "label_indices",
     "read_label_map",
+    "label_colours",
+    "RegionValues",
+    "checked_region_values",
+    "region_members",
+    "region_values_from_text",
+    "regions_from_text",
     "Geometry",
     "geometry_from_affine",
     "read_dataset",

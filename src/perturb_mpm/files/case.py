@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -26,6 +26,7 @@ from perturb_mpm.files.labels import (
     label_map_values,
     probabilities_from_label_map,
 )
+from perturb_mpm.files.named_regions import RegionValues
 from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid
 from perturb_mpm.files.nnunet import (
     Dataset,
@@ -63,6 +64,8 @@ class Case:
     hashes: dict[str, str]  # file name -> SHA-256 of every file that was read
     warnings: tuple[str, ...] = ()
     truth: NDArray[np.uint8] | None = None  # (X, Y, Z), labels 0 … L − 1
+    regions: RegionValues = field(default_factory=dict)
+    """Those of the model that made the probabilities, in label values."""
 
     @classmethod
     def from_images(
@@ -97,6 +100,7 @@ def read_case(
     reference: AnyPath | None = None,
     mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
+    background: int | None = None,
     named_by: str | None = None,
 ) -> Case:
     """Read images and probabilities on one grid; raise ``InputError`` in one line where they fail.
@@ -118,11 +122,15 @@ def read_case(
         nnU-Net's, looked for beside an .npz where it is not given. It says which labels there
         are, and which nested regions the maps are where a model was trained on regions.
     reference
-        A NIfTI that says where the voxels of an .npz are; else the label map beside it does.
+        A NIfTI that says where the voxels of an .npz are; else the label map beside it does, else
+        the first image where its shape fits.
     mask
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
         Short names of the images; else from their files' names.
+    background
+        The value of voxels outside the mask in what is written: that of the first label where 0
+        is a label, else 0.
     named_by
         The argument that errors name where one has named images and mask, such as ``data``.
     """
@@ -145,12 +153,12 @@ def read_case(
     if kind == "labels":
         maps = _read_one_label_map(maps_paths, digests)
     else:
-        maps = read_score_maps(maps_paths, reference, digests)
+        maps = read_score_maps(maps_paths, reference, digests, first)
     require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
     if isinstance(maps, Volume):
-        found = _from_label_map(maps, confidence, labels, dataset)
+        found = _from_label_map(maps, confidence, labels, dataset, background)
     else:
-        found = _from_score_maps(maps, kind, labels, dataset)
+        found = _from_score_maps(maps, kind, labels, dataset, background)
 
     inside, origin = find_mask(volumes, mask, digests, named_by)
     warnings = [*found.warnings, *geometry_warnings(first.geometry)]
@@ -170,6 +178,7 @@ def read_case(
         geometry=first.geometry,
         hashes=digests.named(),
         warnings=(*warnings, *image_warnings),
+        regions=_regions(dataset, found.labels),
     )
 
 
@@ -188,14 +197,15 @@ def _from_score_maps(
     kind: Kind,
     labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
+    background: int | None,
 ) -> _Distribution:
     known = dataset.labels if dataset else None
     distribution, empty = distribution_from_maps(maps, kind, dataset)
-    scheme = choose_scheme(len(distribution), labels, known)
-    warning = None
+    scheme = choose_scheme(len(distribution), labels, known, background)
+    warning = maps.note
     if maps.label_map is not None:
-        own = known.values if known else tuple(range(len(distribution)))
-        warning = label_map_warning(distribution, own, maps.label_map)
+        decided = dataset.decided(maps.values) if dataset else distribution.argmax(axis=0)
+        warning = label_map_warning(decided, known.values[0] if known else 0, maps.label_map)
     return _Distribution(distribution, scheme, empty, (warning,) if warning else ())
 
 
@@ -204,18 +214,29 @@ def _from_label_map(
     confidence: float,
     labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
+    background: int | None,
 ) -> _Distribution:
     if labels is not None:
-        scheme = choose_scheme(len(labels), labels)
+        scheme = choose_scheme(len(labels), labels, None, background)
     elif dataset is not None:
-        scheme = choose_scheme(len(dataset.labels), dataset.labels)
+        scheme = choose_scheme(len(dataset.labels), dataset.labels, None, background)
     else:
         values = label_map_values(label_map.voxels, label_map.source)
-        scheme = choose_scheme(len(values), values)
+        scheme = choose_scheme(len(values), values, None, background)
     distribution = probabilities_from_label_map(
         label_map.voxels, scheme.values, confidence, label_map.source
     )
     return _Distribution(distribution, scheme, warnings=(confidence_warning(confidence),))
+
+
+def _regions(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues:
+    """Return the regions of a model that was trained on them, in the values of its labels."""
+    if dataset is None or dataset.regions is None or len(dataset.labels) != len(scheme):
+        return {}
+    return {
+        name: tuple(scheme.values[label] for label in members)
+        for name, members in dataset.regions.members().items()
+    }
 
 
 def _find_dataset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,10 +119,12 @@ def write_volumes(
     volumes: ArrayLike,
     scheme: LabelScheme,
     sample_index: Sequence[int] | None = None,
+    regions: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Write the volumes (S, L) in mm³ of every sample, a row a sample and label.
+    """Write the volumes (S, L) in mm³ of every sample, a row a sample and region or label.
 
-    ``sample_index`` (S,) gives the samples' own numbers, else they are 0 … S − 1.
+    ``sample_index`` (S,) gives the samples' own numbers, else they are 0 … S − 1. ``regions`` are
+    sets of label indices; they come first, and their label is all of their values, as in "1,4".
     """
     table = np.asarray(volumes, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != len(scheme):
@@ -130,10 +132,15 @@ def write_volumes(
     numbers = range(len(table)) if sample_index is None else sample_index
     if len(numbers) != len(table):
         raise ValueError(f"sample_index must have {len(table)} numbers, got {len(numbers)}")
+    sets = [
+        (",".join(str(scheme.values[label]) for label in members), name, list(members))
+        for name, members in (regions or {}).items()
+    ]
+    sets += [(str(scheme.values[l]), name, [l]) for l, name in enumerate(scheme.names)]
     rows = (
-        (int(sample), value, name, volume, volume / 1000)
+        (int(sample), values, name, float(volume), float(volume / 1000))
         for sample, line in zip(numbers, table)
-        for value, name, volume in zip(scheme.values, scheme.names, line.tolist())
+        for values, name, volume in ((v, n, line[members].sum()) for v, n, members in sets)
     )
     write_table(path, VOLUME_COLUMNS, rows)
 

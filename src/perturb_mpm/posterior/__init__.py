@@ -8,6 +8,7 @@ from perturb_mpm.posterior.bounds import (
     samples_needed,
     total_variation_bound,
 )
+from perturb_mpm.posterior.decision import Regions, check_nested, decided_labels
 from perturb_mpm.posterior.distances import (
     hamming_loss,
     log_probability_error,
@@ -28,6 +29,9 @@ __all__ = [
     "Posterior",
     "Estimator",
     "MarginalKind",
+    "Regions",
+    "check_nested",
+    "decided_labels",
     "Precision",
     "anytime_interval",
     "anytime_halfwidth",

@@ -17,6 +17,7 @@ from perturb_mpm.model import Grid
 from perturb_mpm.posterior import file, merging, uncertainty
 from perturb_mpm.posterior import votes as parts
 from perturb_mpm.posterior.bounds import plug_in_bias
+from perturb_mpm.posterior.decision import Regions, decided_labels
 
 Estimator = Literal["votes", "conditional"]
 MarginalKind = Literal["votes", "conditional", "mean_field"]
@@ -167,10 +168,14 @@ class Posterior:
         """The most probable label of each voxel by the ``estimator``, the lowest of equals."""
         return self.labels_of(self.estimator)
 
-    def labels_of(self, estimator: MarginalKind) -> NDArray[np.uint8]:
-        """Return the most probable labels by votes, conditional or mean_field, (*spatial)."""
-        scores = self._scores(estimator)
-        return self.grid.scatter(np.argmax(scores, axis=0).astype(np.uint8), 0)
+    def labels_of(
+        self, estimator: MarginalKind, regions: Regions | None = None
+    ) -> NDArray[np.uint8]:
+        """Return the labels by votes, conditional or mean_field, (*spatial).
+
+        They are the most probable ones, or decided region by region: ``decided_labels``.
+        """
+        return self.grid.scatter(decided_labels(self._scores(estimator), regions), 0)
 
     @property
     def entropy(self) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from perturb_mpm.report.charts import DASHES, ChartLine, LineChart, unit_chart
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
-from perturb_mpm.report.data import ReportData, Snapshot
+from perturb_mpm.report.data import ReportData, Snapshot, VolumeKind, VolumeRow
 from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
 from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.pictures import data_uri, grey_png
@@ -46,5 +46,7 @@ __all__ = [
     "uncertain_regions",
     "viewer_label_colours",
     "ViewerSettings",
+    "VolumeKind",
+    "VolumeRow",
     "write_report",
 ]

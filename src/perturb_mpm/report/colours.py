@@ -10,6 +10,7 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files import label_colours
 from perturb_mpm.report.charts import DASHES
 
 COLOUR_MAPS = ("inferno", "viridis", "jet", "hot")
@@ -19,11 +20,6 @@ SHOWN_FROM_BITS = -(0.05 * math.log2(0.05) + 0.95 * math.log2(0.95))
 
 _OPACITY = (0.45, 0.9)  # of the lowest and the highest entropy: dark colours hide less
 _LEVELS = 256
-
-# Okabe & Ito's colours, which colour-blind readers tell apart, lightened where black needs it. The
-# first four stand for the paper's red, green, yellow and blue.
-_RED, _GREEN, _YELLOW, _BLUE = "#ff7a33", "#1fd0a3", "#f6ea4c", "#5cc0ff"
-_OTHERS = ("#e59ac4", "#ffffff", "#e69f00", "#b8b8b8")
 
 
 @dataclass(frozen=True)
@@ -36,21 +32,9 @@ class LabelStyle:
 
 
 def label_styles(names: Sequence[str]) -> tuple[LabelStyle, ...]:
-    """Return a style for each label but the first, which is background.
-
-    Tumour parts are known by their names and take the paper's colours in a variant for
-    colour-blind readers; other labels take what is left.
-    """
-    chosen: list[str | None] = []
-    for name in names[1:]:
-        colour = _known_colour(name)
-        chosen.append(None if colour in chosen else colour)
-    palette = (_RED, _GREEN, _YELLOW, _BLUE, *_OTHERS)
-    left = cycle([colour for colour in palette if colour not in chosen])
-    return tuple(
-        LabelStyle(name, colour or next(left), dashes)
-        for name, colour, dashes in zip(names[1:], chosen, cycle(DASHES))
-    )
+    """Return a style for each label but the first, which is background."""
+    drawn = names[1:]
+    return tuple(map(LabelStyle, drawn, label_colours(drawn), cycle(DASHES)))
 
 
 def entropy_colours(colour_map: str, top_bits: float) -> NDArray[np.uint8]:
@@ -77,17 +61,3 @@ def entropy_levels(entropy: NDArray[np.floating], top_bits: float) -> NDArray[np
 def entropy_level(bits: float, top_bits: float) -> int:
     """Return the number of one entropy's colour."""
     return int(entropy_levels(np.array(bits), top_bits))
-
-
-def _known_colour(name: str) -> str | None:
-    """Return the colour of a tumour part by its usual names, None for anything else."""
-    words = name.lower().replace("_", " ").replace("-", " ")
-    if "necro" in words or words in {"ncr", "netc"}:
-        return _RED
-    if "non enhancing" in words or "nonenhancing" in words:
-        return _BLUE
-    if "edema" in words or words in {"ed", "snfh"}:
-        return _GREEN
-    if "enhancing" in words or words == "et":
-        return _YELLOW
-    return None

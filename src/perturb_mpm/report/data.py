@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.report.colours import COLOUR_MAPS
+
+VolumeKind = Literal["region", "label", "background", "together"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,42 @@ class Snapshot:
 
     samples: int
     entropy: NDArray[np.float32]  # (X, Y, Z) bits
+
+
+@dataclass(frozen=True, eq=False)
+class VolumeRow:
+    """The volume of a region, of a label, or of all but the background together, in ml."""
+
+    name: str
+    kind: VolumeKind
+    values: tuple[int, ...]  # the user's numbers of its labels
+    volume_ml: float  # of the label map
+    samples_ml: NDArray[np.float64]  # (S,)
+    interval_ml: tuple[float, float]  # 95 %; NaN where there are no samples
+    truth_ml: float = math.nan  # where it is known
+
+    @property
+    def mean_ml(self) -> float:
+        """The mean of the sampled volumes."""
+        return float(self.samples_ml.mean()) if len(self.samples_ml) else math.nan
+
+    @property
+    def sd_ml(self) -> float:
+        """The standard deviation of the sampled volumes, 0 of one sample."""
+        count = len(self.samples_ml)
+        return float(self.samples_ml.std(ddof=min(1, count - 1))) if count else math.nan
+
+    @property
+    def median_ml(self) -> float:
+        """The middle of the sampled volumes."""
+        return float(np.median(self.samples_ml)) if len(self.samples_ml) else math.nan
+
+    @property
+    def coefficient_of_variation(self) -> float:
+        """Standard deviation over mean of the sampled volumes; NaN where there is none."""
+        if len(self.samples_ml) < 2 or self.mean_ml == 0.0:
+            return math.nan
+        return self.sd_ml / self.mean_ml
 
 
 @dataclass(frozen=True)
@@ -35,7 +75,8 @@ class ReportData:
     spacing: tuple[float, float, float]  # mm
     label_values: tuple[int, ...]
     label_names: tuple[str, ...]
-    volumes_mm3: NDArray[np.float64]  # (S, L), one row a sample
+    samples: int
+    volumes: tuple[VolumeRow, ...]  # regions first; that of the background is not shown
     intervals: str  # of volumes rest on: "none", "assumed" (a length of the noise) or "learned"
     perturbation: str  # in words, for the page
     snapshots: tuple[Snapshot, ...]  # in rising number of samples; the last is all of them
@@ -45,6 +86,7 @@ class ReportData:
     warnings: tuple[str, ...] = ()
     learned_cases: int = 0  # from how many labelled cases
     by_samples: bool = True  # whether the maps are counted from samples, or are the mean field's
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # name -> labels
     colour_map: str = "inferno"  # or "viridis", "jet", "hot"
 
 
@@ -61,7 +103,6 @@ def checked(data: ReportData) -> ReportData:
     for name, found_labels in {
         "marginals": len(data.marginals),
         "label_values": len(data.label_values),
-        "volumes_mm3": data.volumes_mm3.shape[1],
     }.items():
         if found_labels != labels:
             raise ValueError(

@@ -28,7 +28,6 @@ from perturb_mpm.report.planes import tilt_degrees
 from perturb_mpm.report.truth import compare_with_truth
 from perturb_mpm.report.volumes import (
     changes_bits,
-    label_volumes,
     settling_curve,
     shown_snapshots,
     volume_histogram,
@@ -71,7 +70,9 @@ def render_report(data: ReportData, *, viewer: bool = True) -> str:
             regions=list(zip(regions, thumbnails(studio, regions))),
             widest_mm=WIDEST_MM,
             rule=uncertain_voxels(data)[1],
-            volumes=[(row, volume_histogram(row)) for row in label_volumes(data)],
+            volumes=[
+                (row, volume_histogram(row)) for row in data.volumes if row.kind != "background"
+            ],
             settling=_settling(studio, main),
             truth=_truth(studio, main),
             policy=POLICY,
@@ -86,7 +87,7 @@ def _summary(data: ReportData) -> dict[str, Any]:
     voxel_ml = math.prod(data.spacing) / 1000.0
     inside = data.uncertainty[data.mask]
     return {
-        "samples": len(data.volumes_mm3),
+        "samples": data.samples,
         "seed": words.find_parameter(data.parameters, "seed"),
         "uncertain_ml": float(np.count_nonzero(inside == UNCERTAIN) * voxel_ml),
         "undecided_ml": float(np.count_nonzero(inside == UNDECIDED) * voxel_ml),

@@ -51,7 +51,7 @@ def compare_labels(
 
 @dataclass(frozen=True)
 class Agreement:
-    """Overlap of each label, and what being called uncertain says about errors."""
+    """Overlap of each region and label, and what being called uncertain says about errors."""
 
     dice: tuple[tuple[str, float | None], ...]  # None: the label is in neither
     wrong: int  # voxels inside the mask whose label is not the truth's
@@ -72,9 +72,11 @@ def compare_with_truth(data: ReportData, truth: NDArray[np.uint8]) -> Agreement:
     voxel_ml = float(np.prod(data.spacing)) / 1000.0
     return Agreement(
         dice=tuple(
-            (name, _shown_dice(labels == label, known == label))
-            for label, name in enumerate(data.label_names)
-            if label > 0
+            (name, _shown_dice(np.isin(labels, members), np.isin(known, members)))
+            for name, members in [
+                *data.regions.items(),
+                *((name, (label,)) for label, name in enumerate(data.label_names) if label > 0),
+            ]
         ),
         wrong=int(wrong.sum()),
         wrong_ml=float(wrong.sum()) * voxel_ml,

@@ -19,12 +19,14 @@ from perturb_mpm.run.settings import (
     write_settings,
 )
 from perturb_mpm.run.state import STATE, Run, StateError, load_run
+from perturb_mpm.run.volumes import volume_rows
 
 __all__ = [
     "assumed_length_mm",
     "Run",
     "run_case",
     "load_run",
+    "volume_rows",
     "BidsNames",
     "RunSettings",
     "KernelSettings",

@@ -12,6 +12,7 @@ from perturb_mpm.progress import Progress
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
+from perturb_mpm.storage import DAMAGE, reason_of
 
 SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 """After how many samples the entropy map is kept, to show how it converges."""
@@ -79,8 +80,9 @@ def _continued(run: Run, problem: str) -> Run:
     try:
         run = run.with_checkpoint()
         run.check_votes(problem)
-    except (KeyError, ValueError) as error:
+    except DAMAGE as error:
+        words = reason_of(error)
         raise OutputError(
-            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error}"
+            f"`output` holds a damaged state, begin anew with `overwrite=True`: {words}"
         ) from error
     return run

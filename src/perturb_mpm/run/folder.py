@@ -16,6 +16,7 @@ from typing import BinaryIO
 from perturb_mpm.files import DICOM_FILES
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import STATE
+from perturb_mpm.storage import lock_file
 
 PLAIN_NAMES = {
     "labels": "labels.nii.gz",
@@ -176,8 +177,6 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def _open_lock(layout: Layout) -> BinaryIO:
     """Return the lock file, locked for as long as it is open."""
-    import fcntl
-
     path = layout.state / _LOCK
     while True:
         layout.state.mkdir(parents=True, exist_ok=True)
@@ -186,7 +185,7 @@ def _open_lock(layout: Layout) -> BinaryIO:
         except FileNotFoundError:
             continue  # whoever had the lock has removed the folder meanwhile
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
         except BlockingIOError:
             lock.close()
             raise OutputError(

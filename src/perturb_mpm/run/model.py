@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files import Case
+from perturb_mpm.files import Case, region_members
 from perturb_mpm.model import (
     BilateralKernel,
     DenseCRF,
@@ -18,7 +18,8 @@ from perturb_mpm.model import (
     SpatialKernel,
     unary_from_probabilities,
 )
-from perturb_mpm.run.settings import KernelSettings, RunSettings
+from perturb_mpm.posterior import check_nested
+from perturb_mpm.run.settings import KernelSettings, RunSettings, SettingsError
 from perturb_mpm.sampling import Sampler
 
 # Where more than this share of the voxels is surer than this, hardly a sample will dissent.
@@ -55,6 +56,16 @@ def with_assumed_length(settings: RunSettings, case: Case) -> RunSettings:
     if settings.sampling.noise_length is not None or settings.sampling.fields:
         return settings
     return settings.changed(noise_length=assumed_length_mm(case))
+
+
+def with_regions(settings: RunSettings, case: Case) -> RunSettings:
+    """Return the settings with the case's own regions, unless they say some."""
+    regions = settings.regions or case.regions
+    try:
+        check_nested(region_members(regions, case.labels))
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return replace(settings, regions=regions)
 
 
 def build_sampler(crf: DenseCRF, settings: RunSettings) -> Sampler:

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,12 @@ from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 from perturb_mpm.run.state import Run
+from perturb_mpm.run.volumes import INTERVAL, volume_rows
 from perturb_mpm.version import version
 
-INTERVAL = 0.95
+if TYPE_CHECKING:
+    from perturb_mpm.report import VolumeRow
+
 CLASSES = {"certain": CERTAIN, "undecided": UNDECIDED, "uncertain": UNCERTAIN}
 
 
@@ -29,10 +32,12 @@ def write_maps(run: Run) -> None:
     from perturb_mpm.files import save_like
 
     files, geometry, labels = run.files, run.case.geometry, run.case.labels
-    save_like(files["labels"], labels.values_of(run.labels), geometry, "label values")
+    save_like(
+        files["labels"], labels.values_of(run.labels, run.case.mask), geometry, "label values"
+    )
     save_like(
         files["marginals"],
-        np.moveaxis(run.marginals, 0, -1),  # (X, Y, Z, L)
+        np.moveaxis(_known_marginals(run), 0, -1),  # (X, Y, Z, L)
         geometry,
         "probability of each label",
     )
@@ -43,13 +48,21 @@ def write_maps(run: Run) -> None:
     )
 
 
+def _known_marginals(run: Run) -> NDArray[np.floating]:
+    """Return the marginals (L, X, Y, Z); 0 outside the mask where no label is background."""
+    if run.case.labels.has_background:
+        return run.marginals
+    return np.where(run.case.mask, run.marginals, 0)
+
+
 def write_sampled_volumes(run: Run) -> None:
     """Write the volumes of every sample."""
     from perturb_mpm.files import write_volumes
 
     posterior = run.posterior
     numbers = posterior.sample_index.tolist()
-    write_volumes(run.files["volumes"], posterior.volumes, run.case.labels, numbers)
+    regions = run.regions
+    write_volumes(run.files["volumes"], posterior.volumes, run.case.labels, numbers, regions)
 
 
 def write_sidecars(run: Run, layout: Layout) -> None:
@@ -68,7 +81,9 @@ def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
     from perturb_mpm.files import write_dicom
 
     case = run.case
-    return write_dicom(run.folder, series, run.labels, run.entropy, case.geometry, case.labels)
+    return write_dicom(
+        run.folder, series, run.labels, run.entropy, case.geometry, case.labels, case.mask
+    )
 
 
 def write_page(run: Run, warnings: Sequence[str]) -> None:
@@ -88,7 +103,9 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         spacing=case.geometry.spacing,
         label_values=case.labels.values,
         label_names=case.labels.names,
-        volumes_mm3=run.posterior.volumes,
+        samples=run.posterior.samples,
+        volumes=volume_rows(run),
+        regions=run.regions,
         intervals=settings.intervals,
         learned_cases=settings.learned_cases,
         by_samples=run.by_samples,
@@ -106,7 +123,7 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
 def summary_of(run: Run) -> dict[str, Any]:
     """Return all but the files, the warnings and the timings, as values that JSON can hold."""
     case, settings, posterior = run.case, run.settings, run.posterior
-    inside = case.mask
+    inside, rows = case.mask, volume_rows(run)
     return {
         "title": run.title,
         "samples": posterior.samples,
@@ -116,7 +133,8 @@ def summary_of(run: Run) -> dict[str, Any]:
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "intervals": {"rest_on": settings.intervals, "learned_cases": settings.learned_cases},
-        "labels": _labels(run),
+        "regions": [_volumes(run, row) for row in rows if row.kind == "region"],
+        "labels": [_volumes(run, row) for row in rows if row.kind in ("label", "background")],
         "entropy": {
             "mean_bits": float(run.entropy[inside].mean(dtype=np.float64)),
             "mean_bits_corrected": (
@@ -152,35 +170,27 @@ def summary_of(run: Run) -> dict[str, Any]:
     }
 
 
-def _labels(run: Run) -> list[dict[str, Any]]:
-    """Return a row for each label; volumes are inside the mask."""
-    volumes_ml = run.posterior.volumes / 1000  # (S, L)
-    lower, upper = run.posterior.volume_interval(INTERVAL) / 1000  # each (L,)
-    spread_ml = volumes_ml.std(axis=0, ddof=min(1, len(volumes_ml) - 1))  # (L,), 0 of one sample
-    rows = []
-    for l, (value, name) in enumerate(zip(run.case.labels.values, run.case.labels.names)):
-        here = (run.labels == l) & run.case.mask
-        found = bool(here.any())
-        rows.append(
-            {
-                "value": value,
-                "name": name,
-                "volume_ml": int(here.sum()) * _voxel_ml(run),
-                "sampled_mean_ml": float(volumes_ml[:, l].mean()),
-                "sampled_sd_ml": float(spread_ml[l]),
-                "interval_level": INTERVAL,
-                "interval_lower_ml": float(lower[l]),
-                "interval_upper_ml": float(upper[l]),
-                "mean_entropy_bits": (
-                    float(run.entropy[here].mean(dtype=np.float64)) if found else None
-                ),
-                **{
-                    f"{word}_frac": _share(run, here, each) if found else None
-                    for word, each in CLASSES.items()
-                },
-            }
-        )
-    return rows
+def _volumes(run: Run, row: VolumeRow) -> dict[str, Any]:
+    """Return one row, with the uncertainty of its voxels; volumes are inside the mask."""
+    values = run.case.labels.values
+    members = [values.index(value) for value in row.values]
+    here = np.isin(run.labels, members) & run.case.mask
+    found = bool(here.any())
+    return {
+        **({"values": row.values} if row.kind == "region" else {"value": row.values[0]}),
+        "name": row.name,
+        "volume_ml": row.volume_ml,
+        "sampled_mean_ml": row.mean_ml,
+        "sampled_sd_ml": row.sd_ml,
+        "interval_level": INTERVAL,
+        "interval_lower_ml": row.interval_ml[0],
+        "interval_upper_ml": row.interval_ml[1],
+        "mean_entropy_bits": float(run.entropy[here].mean(dtype=np.float64)) if found else None,
+        **{
+            f"{word}_frac": _share(run, here, each) if found else None
+            for word, each in CLASSES.items()
+        },
+    }
 
 
 def _share(run: Run, where: NDArray[np.bool_], value: int) -> float:

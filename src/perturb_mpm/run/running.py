@@ -28,6 +28,7 @@ from perturb_mpm.run.model import (
     build_sampler,
     overconfidence,
     with_assumed_length,
+    with_regions,
 )
 from perturb_mpm.run.outputs import (
     summary_of,
@@ -40,7 +41,7 @@ from perturb_mpm.run.outputs import (
 from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run, StateError, difference, read_run_json
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.storage import write_json
+from perturb_mpm.storage import DAMAGE, reason_of, write_json
 
 _PAGE_BYTES = 100 * 10**6  # room for the report, whatever its volumes shrink to
 
@@ -92,7 +93,7 @@ def run_case(
             "`resume=True` and `overwrite=True` must not be given together: choose one"
         )
     show = progress or Silent()
-    settings = with_assumed_length(settings, case)
+    settings = with_assumed_length(with_regions(settings, case), case)
     show.stage("building the model")
     layout = layout_of(Path(output), bids)
     check_place(layout, planned_bytes(case, settings))
@@ -199,9 +200,9 @@ def _begun(layout: Layout) -> dict[str, Any] | None:
         before = read_run_json(layout.state)
         if before is not None and before["parameters"]["engine"] not in get_args(Engine):
             raise StateError(f"{layout.state / 'run.json'} names no engine")
-    except (KeyError, TypeError, StateError) as error:
+    except DAMAGE as error:
         raise OutputError(
-            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error}"
+            f"`output` holds a damaged state, begin anew with `overwrite=True`: {reason_of(error)}"
         ) from error
     return before
 

@@ -43,6 +43,9 @@ key that is not known is refused with the nearest that is.
     scale = 1.0               # nats
     labels = [1, 2, 3]        # 0 … L − 1, share one field; left out: a field for each label
 
+    [regions]                 # named sets of label values, nested or apart: labels are decided
+    core = [1, 4]             # region by region, and each has a volume; left out: the case's own
+
     [maps]
     marginals = "mean_field"  # what labels and maps are made of; "votes" is the paper, and
                               # "conditional" needs the estimator of that name
@@ -71,20 +74,20 @@ import difflib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from perturb_mpm import checks
-from perturb_mpm.checks import ExpectedError
+from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.engines import Compute
+from perturb_mpm.files import RegionValues, checked_region_values
 from perturb_mpm.model import Normalization
 from perturb_mpm.noise import Field
 from perturb_mpm.posterior import MarginalKind
 from perturb_mpm.sampling import Sampling
-from perturb_mpm.storage import atomic_open, json_ready
+from perturb_mpm.storage import DamagedError, atomic_open, json_ready, read_toml, toml_of
 
 
 class SettingsError(ExpectedError):
@@ -204,6 +207,7 @@ class RunSettings:
     centring: float = 1.0
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
     marginals: MarginalKind = "mean_field"
+    regions: RegionValues = field(default_factory=dict, hash=False)  # name -> label values
     learned_cases: int = 0
     colour_map: ColourMap = "inferno"
 
@@ -217,6 +221,7 @@ class RunSettings:
             "strength": checks.number(self.strength, "strength", minimum=0, below=_LARGEST),
             "centring": checks.number(self.centring, "centring", minimum=0, maximum=1),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
+            "regions": checked_region_values(self.regions),
         }
         checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
         checks.choice(self.marginals, "marginals", get_args(MarginalKind))
@@ -264,6 +269,7 @@ class RunSettings:
             "unary": {name: getattr(self, name) for name in UNARY},
             "coupling": {name: getattr(self, name) for name in COUPLING},
             "maps": {"marginals": self.marginals},
+            "regions": dict(self.regions),
             "basis": {"learned_cases": self.learned_cases},
             "compute": asdict(self.compute),
             "report": {"colour_map": self.colour_map},
@@ -284,6 +290,7 @@ class RunSettings:
                 **tables["maps"],
                 **compute,
                 "kernels": tables["kernels"],
+                "regions": tables["regions"],
             }
         )
         return plain
@@ -291,7 +298,7 @@ class RunSettings:
 
 def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = None) -> RunSettings:
     """Return the settings of TOML's tables; what they leave out is that of ``base``."""
-    check_keys(tables, [*TABLES, "kernels", "fields"], "at the top")
+    check_keys(tables, [*TABLES, "regions", "kernels", "fields"], "at the top")
     given = {table: _table(tables.get(table, {}), table) for table in TABLES}
     for table, keys in TABLES.items():
         check_keys(given[table], keys, f"in [{table}]")
@@ -300,6 +307,8 @@ def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = N
         sampling["fields"] = _each(tables["fields"], "fields", Field)
     values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["maps"]}
     values |= given["basis"] | given["report"]
+    if "regions" in tables:
+        values["regions"] = _table(tables["regions"], "regions")
     if "kernels" in tables:
         values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
     return (base or RunSettings()).changed(**sampling, **given["compute"], **values)
@@ -311,17 +320,18 @@ def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None)
     What is wrong with it is a ValueError that names the file.
     """
     try:
-        with Path(path).open("rb") as file:
-            return settings_from_tables(tomllib.load(file), base)
+        return settings_from_tables(read_toml(Path(path)), base)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    except DamagedError:
+        raise
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {in_short(str(error))}") from error
 
 
 def settings_from_text(text: str) -> RunSettings:
     """Return the settings that ``settings_text`` wrote."""
-    return settings_from_tables(tomllib.loads(text))
+    return settings_from_tables(toml_of(text, "settings"))
 
 
 def settings_text(settings: RunSettings, comment: str = "") -> str:
@@ -333,6 +343,9 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
     parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary", "coupling")]
     for name in ("kernels", "fields"):
         parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
+    if settings.regions:
+        named = {value_text(name): values for name, values in settings.regions.items()}
+        parts.append(table_text("[regions]", named))
     parts += [
         table_text(f"[{name}]", tables[name]) for name in ("maps", "basis", "compute", "report")
     ]

@@ -25,24 +25,42 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.files import DICOM_FILES, Case, Geometry, LabelScheme
+from perturb_mpm.files import DICOM_FILES, Case, Geometry, LabelScheme, region_members
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, plain
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
-from perturb_mpm.storage import read_arrays, write_arrays, write_json
+from perturb_mpm.storage import (
+    DAMAGE,
+    DamagedError,
+    json_of,
+    largest_state,
+    read_arrays,
+    read_json,
+    reason_of,
+    write_arrays,
+    write_json,
+)
 from perturb_mpm.version import version
 
 STATE = "state"
 MOST_SAMPLE_MAPS = 16
 UNCERTAIN_SHARE = 0.05  # of the other labels together
 
+_CASE_ARRAYS = {  # type and number of axes of what case.npz must hold
+    "images": (np.float32, 4),
+    "probabilities": (np.float32, 2),
+    "mask": (np.bool_, 3),
+    "affine": (np.float64, 2),
+    "nifti_header": (np.uint8, 1),
+}
 _FORMAT = "perturb-mpm run"
 _FORMAT_VERSION = 1
 
@@ -86,8 +104,13 @@ class Run:
 
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
-        """The most probable labels, indices (X, Y, Z)."""
-        return self.posterior.labels_of(self.settings.marginals)
+        """The most probable labels, region by region where there are any, indices (X, Y, Z)."""
+        return self.posterior.labels_of(self.settings.marginals, self.regions)
+
+    @cached_property
+    def regions(self) -> dict[str, tuple[int, ...]]:
+        """Named sets of label indices."""
+        return region_members(self.settings.regions, self.case.labels)
 
     @cached_property
     def marginals(self) -> NDArray[np.float32]:
@@ -129,7 +152,7 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json, which a finished run has."""
-        found: dict[str, Any] = json.loads(self.files["summary"].read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(self.files["summary"])
         return found
 
     def identity(self, problem: str) -> dict[str, Any]:
@@ -176,12 +199,23 @@ class Run:
         if not (self.state / "posterior.npz").is_file():
             return self
         posterior = Posterior.load(self.state / "posterior.npz")
-        rows = read_arrays(self.state / "samples.npz").get("labels", np.zeros(0))  # (K, N)
-        shown = read_arrays(self.state / "snapshots.npz")
+        most = largest_state()
+        rows = read_arrays(self.state / "samples.npz", ["labels"], most).get("labels", np.zeros(0))
+        shown = read_arrays(self.state / "snapshots.npz", ["samples", "entropy"], most)
         inside = (posterior.grid.voxels,)
-        if rows.ndim != 2 or rows.shape[1:] != inside or rows.dtype != np.uint8:
+        if (
+            rows.ndim != 2
+            or rows.shape[1:] != inside
+            or rows.dtype != np.uint8
+            or rows.max(initial=0) >= posterior.n_labels
+        ):
             raise ValueError(f"{self.state / 'samples.npz'} does not fit the votes beside it")
-        if shown["entropy"].shape[1:] != inside:
+        if (
+            shown["entropy"].shape[1:] != inside
+            or shown["entropy"].dtype != np.float32
+            or shown["samples"].dtype != np.int64
+            or not np.isfinite(shown["entropy"]).all()
+        ):
             raise ValueError(f"{self.state / 'snapshots.npz'} does not fit the votes beside it")
         maps = zip(shown["samples"].tolist(), shown["entropy"], strict=True)
         snapshots = {samples: bits for samples, bits in maps if samples <= posterior.samples}
@@ -216,18 +250,20 @@ def load_run(folder: str | Path) -> Run:
         raise StateError(f"{folder} holds no run of perturb-mpm: it has no {STATE}/run.json")
     try:
         about = found["about"]
-        files = {name: folder / file for name, file in about["files"].items()}
+        files = {name: _inside(folder, file) for name, file in about["files"].items()}
         dicom = {name: folder / file for name, file in DICOM_FILES.items()}
         run = Run(
             folder=folder,
-            title=about["title"],
+            title=str(about["title"]),
             files=files | {name: file for name, file in dicom.items() if file.is_file()},
             case=_read_case(folder / STATE / "case.npz"),
             settings=settings_from_text(about["settings"]),
-            reading=found["reading"],
+            reading=dict(found["reading"]),
         ).with_checkpoint()
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{folder} holds a damaged run: {error}") from error
+        if run.votes is not None:
+            _require_fit(run.case, run.votes)
+    except DAMAGE as error:
+        raise StateError(f"{folder} holds a damaged run: {reason_of(error)}") from error
     if run.posterior.problem != found.get("problem"):
         raise StateError(f"{run.state / 'posterior.npz'} holds the votes of another run")
     return run
@@ -236,11 +272,11 @@ def load_run(folder: str | Path) -> Run:
 def read_run_json(state: Path) -> dict[str, Any] | None:
     """Return what run.json says, None where there is none."""
     try:
-        found = json.loads((state / "run.json").read_text(encoding="utf-8"))
+        found = read_json(state / "run.json")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise StateError(f"{state / 'run.json'} cannot be read: {error}") from error
+    except DamagedError as error:
+        raise StateError(str(error)) from error
     if not isinstance(found, dict):
         raise StateError(f"{state / 'run.json'} does not say what the run is")
     return found
@@ -288,6 +324,8 @@ def _write_case(path: Path, case: Case) -> None:
         "hashes": case.hashes,
         "warnings": case.warnings,
     }
+    if case.labels.background is not None:
+        words["label_background"] = case.labels.background
     images = list(case.images.values())
     arrays: dict[str, NDArray[Any]] = {
         "header": np.array(json.dumps(words)),
@@ -302,9 +340,16 @@ def _write_case(path: Path, case: Case) -> None:
 
 def _read_case(path: Path) -> Case:
     """Read what ``_write_case`` wrote; outside the mask label 0 has the probability 1."""
-    arrays = read_arrays(path)
-    words = json.loads(arrays["header"].item())
+    arrays = read_arrays(path, limit=largest_state())
+    words = json_of(str(arrays["header"].item()), path)
     mask = arrays["mask"]
+    for name, (dtype, axes) in _CASE_ARRAYS.items():
+        if arrays[name].dtype != dtype or arrays[name].ndim != axes:
+            raise ValueError(f"{name} must be {dtype} with {axes} axes")
+    if arrays["images"].shape[1:] != mask.shape:
+        raise ValueError("images must have the shape of the mask")
+    for name in ("images", "probabilities", "affine"):
+        checks.finite(arrays[name], name)
     geometry = Geometry(
         shape=mask.shape,
         affine=arrays["affine"],
@@ -318,11 +363,30 @@ def _read_case(path: Path) -> Case:
         probabilities=_grid(geometry, mask).scatter(probabilities, outside),
         mask=mask,
         mask_origin=words["mask_origin"],
-        labels=LabelScheme(tuple(words["label_values"]), tuple(words["label_names"])),
+        labels=LabelScheme(
+            tuple(words["label_values"]),
+            tuple(words["label_names"]),
+            words.get("label_background"),
+        ),
         geometry=geometry,
         hashes=words["hashes"],
         warnings=tuple(words["warnings"]),
     )
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return a file of a run's folder, by a name that does not lead out of it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name:
+        raise ValueError("its files must lie in its folder")
+    return folder / path
+
+
+def _require_fit(case: Case, votes: Posterior) -> None:
+    if votes.grid.shape != case.mask.shape or votes.n_labels != len(case.labels):
+        raise ValueError("posterior.npz does not fit case.npz beside it")
+    if len(case.probabilities) != len(case.labels):
+        raise ValueError("case.npz must have as many probabilities as labels")
 
 
 def _grid(geometry: Geometry, mask: NDArray[np.bool_]) -> Grid:

@@ -27,7 +27,7 @@ from perturb_mpm.report import (
     uncertain_regions,
     viewer_label_colours,
 )
-from perturb_mpm.run import Run
+from perturb_mpm.run import Run, volume_rows
 from perturb_mpm.view.session import Session
 
 _MARGIN_VOXELS = 10
@@ -196,7 +196,9 @@ def _report_data(run: Run) -> ReportData:
         spacing=case.geometry.spacing,
         label_values=case.labels.values,
         label_names=case.labels.names,
-        volumes_mm3=run.posterior.volumes,
+        samples=run.posterior.samples,
+        volumes=volume_rows(run),
+        regions=run.regions,
         intervals=run.settings.intervals,
         learned_cases=run.settings.learned_cases,
         by_samples=run.by_samples,
