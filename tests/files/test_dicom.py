@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,8 @@ from helpers.dicom_series import (
     scanner_affine,
     write_series,
 )
-from perturb_mpm.files import Geometry, InputError, geometry_from_affine
-from perturb_mpm.files.dicom import check_dicom_series, codes_of, read_series, write_dicom
+from perturb_mpm.files import Geometry, InputError, LabelScheme, geometry_from_affine
+from perturb_mpm.files.dicom import check_dicom_series, cielab, codes_of, read_series, write_dicom
 
 hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
@@ -77,6 +80,94 @@ def test_labels_and_entropy_come_back_voxel_by_voxel(tmp_path: Path, order: str)
     assert at_places(found.array, affine_of(found)) == at_places(entropy, geometry.affine)
 
 
+def dcmqi(program: str) -> str:
+    """Return the path of one of dcmqi's converters."""
+    found = shutil.which(program) or shutil.which(program, path=str(Path(sys.executable).parent))
+    if found is None:
+        pytest.skip(f"dcmqi's {program} is not installed")
+    return found
+
+
+def wrong_distance(one: Any, _: int) -> None:
+    one.SpacingBetweenSlices = 7.5
+
+
+@pytest.mark.parametrize("spoil", [lambda *_: None, wrong_distance], ids=["as it is", "wrong tag"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_dcmqi_reads_the_same_voxels(
+    tmp_path: Path, order: str, spoil: Callable[[Any, int], None]
+) -> None:
+    to_labels, to_map = dcmqi("segimage2itkimage"), dcmqi("paramap2itkimage")
+    labels, entropy, geometry = in_order(order)
+    series = write_series(tmp_path / "series", spoil)
+    files = write_dicom(tmp_path, series, labels, entropy, geometry, SCHEME)
+    out = tmp_path / "out"
+    out.mkdir()
+    for program, file in ((to_labels, "dicom_labels"), (to_map, "dicom_entropy")):
+        command = [program, "--inputDICOM", str(files[file]), "--outputDirectory", str(out)]
+        subprocess.run([*command, "-t", "nifti"], check=True, capture_output=True, timeout=120)
+    for number in (1, 2):
+        found = nib.load(out / f"{number}.nii.gz")
+        expected = (labels == number).astype(np.uint8)
+        got = at_places(np.asarray(found.dataobj) > 0, found.affine)
+        assert got == at_places(expected, geometry.affine)
+    found = nib.load(out / "pmap.nii.gz")
+    assert at_places(np.asarray(found.dataobj), found.affine) == at_places(entropy, geometry.affine)
+
+
+@pytest.mark.parametrize("kind", ["dicom_labels", "dicom_entropy"])
+def test_the_distance_between_slices_is_that_of_their_positions(tmp_path: Path, kind: str) -> None:
+    labels, entropy, geometry = in_order("as DICOM")
+    series = write_series(tmp_path / "series", wrong_distance)
+    written = pydicom.dcmread(
+        write_dicom(tmp_path, series, labels, entropy, geometry, SCHEME)[kind]
+    )
+    (shared,) = written.SharedFunctionalGroupsSequence
+    distance = shared.PixelMeasuresSequence[0].SpacingBetweenSlices
+    assert float(distance) == pytest.approx(STEP, abs=1e-5)
+
+
+def test_frames_of_the_map_ascend_along_the_normal_and_say_what_they_show(tmp_path: Path) -> None:
+    labels, entropy, geometry = in_order("everything turned")
+    series = write_series(
+        tmp_path / "series", lambda one, _: setattr(one, "BodyPartExamined", "BRAIN")
+    )
+    files = write_dicom(tmp_path, series, labels, entropy, geometry, SCHEME)
+    written = pydicom.dcmread(files["dicom_entropy"])
+    places = [
+        np.dot(frame.PlanePositionSequence[0].ImagePositionPatient, TURN[:, 2])
+        for frame in written.PerFrameFunctionalGroupsSequence
+    ]
+    assert places == sorted(places)
+    (anatomy,) = written.SharedFunctionalGroupsSequence[0].FrameAnatomySequence
+    assert anatomy.AnatomicRegionSequence[0].CodeMeaning == "Brain"
+
+
+def test_tissues_without_background_are_all_segments(tmp_path: Path) -> None:
+    labels, entropy, geometry = in_order("as DICOM")
+    scheme = LabelScheme((1, 2, 3), ("CSF", "grey matter", "white matter"))
+    mask = entropy > 0.5
+    series = write_series(tmp_path / "series")
+    files = write_dicom(tmp_path, series, labels, entropy, geometry, scheme, mask)
+    found = hd.seg.segread(files["dicom_labels"])
+    assert [segment.SegmentLabel for segment in found.SegmentSequence] == list(scheme.names)
+    volume = found.get_volume(combine_segments=True)
+    expected = np.where(mask, labels + 1, 0)
+    assert at_places(volume.array, affine_of(volume)) == at_places(expected, geometry.affine)
+
+
+@pytest.mark.parametrize(
+    ("colour", "expected"),
+    [  # L* of 0 to 100, a* and b* of -128 to 127, all to 65535; red by hand from its primaries
+        ((255, 255, 255), (65535, 32896, 32896)),
+        ((0, 0, 0), (0, 32896, 32896)),
+        ((255, 0, 0), (35584, 53662, 50857)),
+    ],
+)
+def test_colours_are_cielab(colour: tuple[int, int, int], expected: tuple[int, ...]) -> None:
+    np.testing.assert_allclose(cielab(*colour), expected, atol=60)
+
+
 def test_segments_carry_names_codes_and_the_users_values(tmp_path: Path) -> None:
     labels, entropy, geometry = in_order("rows turned round")
     series = write_series(tmp_path / "series")
@@ -86,6 +177,7 @@ def test_segments_carry_names_codes_and_the_users_values(tmp_path: Path) -> None
     assert (first.SegmentNumber, first.SegmentLabel) == (1, "necrosis")
     assert first.SegmentedPropertyTypeCodeSequence[0].CodeMeaning == "Necrosis"
     assert second.SegmentLabel == "enhancing tumour"
+    assert first.RecommendedDisplayCIELabValue == list(cielab(0xFF, 0x7A, 0x33))
     assert second.SegmentDescription == "value 4 in the label map"
     assert segmentation.PatientID == "P01"
     assert segmentation.FrameOfReferenceUID == "1.2.826.0.1.3680043.8.498.3"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files.colours import label_colours, rgb
 from perturb_mpm.files.geometry import (
     Geometry,
     affine_text,
@@ -56,17 +57,19 @@ def write_dicom(
     entropy: NDArray[np.float32],
     geometry: Geometry,
     scheme: LabelScheme,
+    mask: NDArray[np.bool_] | bool = True,
 ) -> dict[str, Path]:
     """Write the files of ``DICOM_FILES`` into a folder and return them.
 
-    ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but the first is a segment, numbered
-    by its index. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
+    ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but background is a segment, numbered
+    from 1; ``mask`` (X, Y, Z) is where there are labels. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
     grid ``geometry`` must be.
     """
     series = read_series(series_folder)
     axes = orientation_on_series(series, geometry)
+    numbers = labels if scheme.has_background else np.where(mask, labels + 1, 0)
     objects = {
-        "dicom_labels": _segmentation(series, to_series_frames(labels, axes), scheme),
+        "dicom_labels": _segmentation(series, to_series_frames(numbers, axes), scheme),
         "dicom_entropy": _parametric_map(series, to_series_frames(entropy, axes), len(scheme)),
     }
     written = {}
@@ -158,8 +161,13 @@ def _check_stack(source: Source, slices: list[Any]) -> None:
 
 
 def _fill_missing_tags(slices: list[Any], thickness_mm: float) -> None:
-    """Put in what the standard wants and a series may lack, without inventing anything."""
+    """Put in what the standard wants and a series may lack, without inventing anything.
+
+    The distance between slices is what their positions say: the tag is often wrong, and what is
+    written would take it over.
+    """
     for one in slices:
+        one.SpacingBetweenSlices = f"{thickness_mm:.8g}"
         for name in _MAY_BE_EMPTY:
             if name not in one:
                 setattr(one, name, "")
@@ -204,14 +212,15 @@ def to_series_frames(volume: NDArray[Any], axes: NDArray[np.float64]) -> NDArray
     return np.ascontiguousarray(turned.transpose(2, 1, 0))
 
 
-def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> Any:  # noqa: ANN401
-    """Return the segments of labels (slices, rows, columns)."""
+def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) -> Any:  # noqa: ANN401
+    """Return the segments whose numbers, or 0, stand in (slices, rows, columns)."""
     hd = optional_package("highdicom", _PURPOSE)
-    frames = labels.astype(np.uint8)
+    frames = numbers.astype(np.uint8)
     segments = []
-    for index, (value, name) in enumerate(zip(scheme.values, scheme.names)):
-        if index == 0:
-            continue
+    drawn = slice(1, None) if scheme.has_background else slice(None)
+    names = scheme.names[drawn]
+    colours = label_colours(names)
+    for index, (value, name) in enumerate(zip(scheme.values[drawn], names), start=1):
         category, kind = codes_of(name)
         segment = hd.seg.SegmentDescription(
             segment_number=index,
@@ -224,6 +233,7 @@ def _segmentation(series: Series, labels: NDArray[Any], scheme: LabelScheme) -> 
             ),
         )
         segment.SegmentDescription = f"value {value} in the label map"
+        segment.RecommendedDisplayCIELabValue = list(cielab(*rgb(colours[index - 1])))
         segments.append(segment)
     identity = _content_digest(series, frames, [*scheme.values, *scheme.names])
     dataset = hd.seg.Segmentation(
@@ -266,7 +276,51 @@ def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any: 
         series_description="perturb-mpm entropy",
         **_equipment(series, identity, 2),
     )
+    _order_frames(dataset, series)
+    _add_anatomy(dataset, series)
     return _made_reproducible(dataset, series, identity)
+
+
+def _order_frames(dataset: Any, series: Series) -> None:  # noqa: ANN401
+    """Let the frames of a map ascend along the normal, as readers that ignore positions take it."""
+    first = series.slices[0]
+    normal = np.cross(_direction(first, 0), _direction(first, 1))
+    groups = list(dataset.PerFrameFunctionalGroupsSequence)
+    places = [float(np.dot(_position(each.PlanePositionSequence[0]), normal)) for each in groups]
+    order = np.argsort(places)
+    for number, frame in enumerate(order, start=1):
+        groups[frame].FrameContentSequence[0].DimensionIndexValues = [number]
+    dataset.PerFrameFunctionalGroupsSequence = [groups[frame] for frame in order]
+    pixels = np.frombuffer(dataset.FloatPixelData, dtype="<f4").reshape(len(groups), -1)
+    dataset.FloatPixelData = pixels[order].tobytes()
+
+
+def _add_anatomy(dataset: Any, series: Series) -> None:  # noqa: ANN401
+    """Say which part of the body the frames show, as the standard wants of parametric maps."""
+    pydicom = optional_package("pydicom", _PURPOSE)
+    part = str(series.slices[0].get("BodyPartExamined") or "").upper()
+    anatomy = pydicom.Dataset()
+    anatomy.AnatomicRegionSequence = [_coded_concept(_BODY_PARTS.get(part, _BODY))]
+    anatomy.FrameLaterality = "U"
+    dataset.SharedFunctionalGroupsSequence[0].FrameAnatomySequence = [anatomy]
+
+
+def cielab(red: int, green: int, blue: int) -> tuple[int, int, int]:
+    """Return an sRGB colour, 0 to 255, as DICOM's CIELab (PCS, D50), 0 to 65535."""
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (red / 255, green / 255, blue / 255)
+    ]
+    x, y, z = _XYZ_OF_SRGB @ np.array(linear) / _D50
+
+    def root(t: float) -> float:
+        return float(np.cbrt(t)) if t > (6 / 29) ** 3 else t / (3 * (6 / 29) ** 2) + 4 / 29
+
+    lightness = 116 * root(y) - 16
+    a, b = 500 * (root(x) - root(y)), 200 * (root(y) - root(z))
+    scaled = (lightness / 100, (a + 128) / 255, (b + 128) / 255)
+    l_star, a_star, b_star = (round(65535 * min(max(v, 0.0), 1.0)) for v in scaled)
+    return l_star, a_star, b_star
 
 
 class Code(NamedTuple):
@@ -280,6 +334,19 @@ ABNORMAL = Code("49755003", "Morphologically Abnormal Structure")
 TISSUE = Code("85756007", "Tissue")
 SUBSTANCE = Code("91720002", "Body Substance")
 LESION = Code("52988006", "Lesion")
+
+_BODY = Code("38266002", "Entire body")
+_BODY_PARTS = {"BRAIN": Code("12738006", "Brain"), "HEAD": Code("69536005", "Head")}
+
+# Of sRGB's primaries, adapted to the white of the profile connection space (Bradford).
+_XYZ_OF_SRGB = np.array(
+    [
+        [0.4360747, 0.3850649, 0.1430804],
+        [0.2225045, 0.7168786, 0.0606169],
+        [0.0139322, 0.0971045, 0.7141733],
+    ]
+)
+_D50 = np.array([0.96422, 1.0, 0.82521])
 
 # The first that fits counts: a necrotic tumour core is a necrosis.
 _BY_WORD = (
