@@ -16,7 +16,22 @@ class ExpectedError(ValueError):
 
     The message is one line that says which, what it must be, what it got and how to mend it.
     Arguments stand in backticks, as in `overwrite=True`; the command line shows them as options.
+    A message that quotes more than one can read is cut in its middle.
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(in_short(message))
+
+
+LONGEST_MESSAGE = 800  # characters
+
+
+def in_short(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """Return a text of at most ``most`` characters, with "…" for what is left out in its middle."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end - 3]} … {text[-end:]}"
 
 
 FEWEST_LABELS = 2

@@ -403,10 +403,9 @@ BAD = [
         lambda f: {**labels_of(f, 1), "confidence": 1.0},
     ),
     Bad(
-        "an npz without its label map",
-        r"P01.npz: does not say where its voxels are; put nnU-Net's label map P01.nii.gz beside "
-        r"it, or name a NIfTI of the same grid by `reference`",
-        lambda f: npz(f, probabilities=ZYX),
+        "an npz without its label map, on no image's grid",
+        r"P01.npz: must have the shape of `images` .*; name a file of its own grid by `reference`",
+        lambda f: npz(f, probabilities=ZYX[:, :-1]),
     ),
     Bad(
         "an npz of version 1",
@@ -436,7 +435,7 @@ BAD = [
     ),
     Bad(
         "an npz of objects",
-        r"P01.npz: is damaged.*Object arrays cannot be loaded",
+        r"P01.npz: is damaged.*must hold numbers or text, got object",
         lambda f: {
             **npz(f, probabilities=np.array([{"a": 1}], dtype=object)),
             "reference": f / "P01_t1ce.nii.gz",

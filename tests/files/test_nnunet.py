@@ -134,6 +134,66 @@ def test_regions_may_be_logits_or_a_nifti(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.probabilities, expected.probabilities)
 
 
+def ball_regions() -> np.ndarray:
+    """Return core, whole and enhancing (X, Y, Z, R): three boxes, one in the other."""
+    maps = np.full((12, 12, 12, 3), 0.02, np.float32)
+    for channel, edge in enumerate((3, 1, 5)):
+        maps[edge:-edge, edge:-edge, edge:-edge, channel] = 0.95
+    return maps
+
+
+CORE_FIRST = {
+    "labels": {"background": 0, "core": [1, 3], "whole": [1, 2, 3], "enhancing": [3]},
+    "regions_class_order": [1, 2, 3],
+}
+
+
+def test_channels_may_come_core_first(tmp_path: Path) -> None:
+    maps = ball_regions()
+    image = write(tmp_path / "t1.nii", maps[..., 1] + 1)
+    core, whole, enhancing = np.moveaxis(maps, -1, 0)
+    npz = predict(tmp_path, maps, CORE_FIRST)
+    painted = np.zeros(core.shape, np.uint8)  # as nnU-Net paints: the whole over the core
+    for value, one in zip((1, 2, 3), (core, whole, enhancing)):
+        painted[one > 0.5] = value
+    write(tmp_path / "P01.nii.gz", painted)
+    case = read_case([image], [npz])
+    assert case.labels.values == (0, 1, 2, 3)
+    assert case.labels.names == ("background", "core (rest)", "whole (rest)", "enhancing")
+    labels = np.zeros(core.shape, np.uint8)  # as they are meant
+    for value, one in zip((2, 1, 3), (whole, core, enhancing)):
+        labels[one > 0.5] = value
+    np.testing.assert_array_equal(case.probabilities.argmax(axis=0), labels)
+    assert case.warnings == ()  # our labels are not nnU-Net's, but its own rule gives them
+    elsewhere = np.zeros_like(painted)
+    elsewhere[:5, :5, :5] = 2
+    write(tmp_path / "P01.nii.gz", elsewhere)
+    (warning,) = read_case([image], [npz]).warnings
+    assert "are both of one patient, and in one voxel order?" in warning
+
+
+def test_maps_under_the_wrong_regions_are_refused(tmp_path: Path) -> None:
+    maps = ball_regions()
+    image = write(tmp_path / "t1.nii", maps[..., 1] + 1)
+    npz = predict(tmp_path, maps[..., [1, 0, 2]], CORE_FIRST)
+    with pytest.raises(InputError, match=r"'core' .map 0. must lie inside 'whole' .map 1., got"):
+        read_case([image], [npz])
+
+
+def test_an_npz_alone_lies_where_the_first_image_does(tmp_path: Path) -> None:
+    images = two_images(tmp_path)
+    path = predict(tmp_path, probabilities())
+    beside = read_case(images, [path])
+    (tmp_path / "P01.nii.gz").unlink()
+    alone = read_case(images, [path])
+    np.testing.assert_array_equal(alone.probabilities, beside.probabilities)
+    (warning,) = alone.warnings
+    assert "are taken to be where those of P01_t1ce.nii.gz are" in warning
+    np.savez(path, probabilities=np.zeros((3, 4, 6, 6), np.float32))
+    with pytest.raises(InputError, match=r"must have the shape of `images` .*by `reference`"):
+        read_case(images, [path])
+
+
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
@@ -218,7 +278,7 @@ def test_a_pickle_in_the_folder_is_never_opened(tmp_path: Path, watched_files: l
 def test_a_pickle_inside_the_npz_is_refused(tmp_path: Path) -> None:
     path = predict(tmp_path, probabilities())
     np.savez(path, probabilities=np.array([Trap()], dtype=object))
-    with pytest.raises(InputError, match="Object arrays cannot be loaded"):
+    with pytest.raises(InputError, match="must hold numbers or text, got object"):
         read_case(two_images(tmp_path), [path])
 
 

@@ -220,7 +220,7 @@ def test_a_header_that_lacks_an_entry_is_refused(saved: Path) -> None:
 
 def test_pickles_are_never_opened(saved: Path) -> None:
     repacked(saved, header=np.array([{"format": "x"}], dtype=object))
-    with pytest.raises(ValueError, match=r"header cannot be read .*allow_pickle"):
+    with pytest.raises(ValueError, match=r"header cannot be read .*must hold numbers or text, got object"):
         Posterior.load(saved)
 
 
@@ -264,7 +264,7 @@ def test_compressions_it_never_writes_are_refused(saved: Path, kind: int) -> Non
     with zipfile.ZipFile(saved, "w", kind) as archive:
         for name, content in entries.items():
             archive.writestr(name, content)
-    with pytest.raises(ValueError, match=r"damaged: header cannot be read \(compression type"):
+    with pytest.raises(ValueError, match=r"damaged.*: header cannot be read \(compression type"):
         Posterior.load(saved)
 
 

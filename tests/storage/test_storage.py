@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.storage import atomic_open, read_arrays, write_arrays, write_json
+from perturb_mpm.storage import atomic_open, lock_file, read_arrays, write_arrays, write_json
 
 
 def test_a_finished_file_has_its_name_and_its_bytes(tmp_path: Path) -> None:
@@ -128,3 +128,13 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(content[:-30])
     with pytest.raises(ValueError, match=r"a.npz cannot be read"):
         read_arrays(tmp_path / "a.npz")
+
+
+def test_a_lock_keeps_everybody_else_out_until_its_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("ab") as first:
+        lock_file(first)
+        with path.open("ab") as second, pytest.raises(BlockingIOError):
+            lock_file(second)
+    with path.open("ab") as third:
+        lock_file(third)

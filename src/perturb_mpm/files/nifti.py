@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import zlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
@@ -16,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.files.geometry import Geometry, geometry_from_header, grid_difference
 from perturb_mpm.files.source import Digests, Source, open_source, sha256
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import DAMAGE, DEFLATE, atomic_open, largest_file, require_size
 
 if TYPE_CHECKING:
     from nibabel.filebasedimages import SerializableImage
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
 
 _GZIP = b"\x1f\x8b"
 _NIFTI_2 = 540  # the size of its header, which stands in its first four bytes
-_DAMAGE = (EOFError, OSError, ValueError, zlib.error)
 _CHUNK = 1 << 20
-_DEFLATE = 1032  # the most bytes that one compressed byte can stand for
+_LONGEST_HEADER = 64 << 20  # bytes before the voxels, with all extensions
+_LONGEST_END = 64 << 20  # bytes after the voxels, which no writer leaves
 # NIfTI has no booleans and no half floats.
 _STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.bool_): np.dtype(np.uint8),
@@ -64,7 +66,7 @@ def read_volume(source: Source, digests: Digests | None = None) -> Volume:
         digest = sha256(file)
         image, stream = _image(source, file)
         shape = (*image.shape[:3], *(n for n in image.shape[3:] if n != 1))
-        if len(shape) not in (3, 4) or 0 in shape:
+        if len(shape) not in (3, 4) or min(shape) < 1:
             raise source.error(f"must have 3 or 4 axes, got shape {image.shape}")
         _check_size(source, image, file)
         geometry = _geometry(source, image.header, shape)
@@ -106,15 +108,35 @@ def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedI
         stream.seek(0)
         size = int.from_bytes(start, "little"), int.from_bytes(start, "big")
         kind = nib.Nifti2Image if _NIFTI_2 in size else nib.Nifti1Image
-        image = kind.from_stream(stream)
+        # What nibabel tells beforehand, our one line says again; extensions are of no use here.
+        with _silent_nibabel(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            block = stream.read(kind.header_class.template_dtype.itemsize)
+            offset = float(kind.header_class(block)["vox_offset"])
+            if not 0 <= offset <= _LONGEST_HEADER:
+                raise ValueError(f"its header says that its voxels begin at byte {offset:g}")
+            stream.seek(0)
+            image = kind.from_stream(stream)
         dtype = image.get_data_dtype()
     except (ImageFileError, HeaderDataError, WrapStructError) as error:
         raise source.error(f"is not a NIfTI file ({error})") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise source.damaged(error) from error
     if dtype.kind not in "biuf":
         raise source.error(f"must hold one number a voxel, got data of type {dtype}")
     return image, stream
+
+
+@contextmanager
+def _silent_nibabel() -> Iterator[None]:
+    """Keep nibabel from logging; without its handlers Python would print its lines itself."""
+    from nibabel.imageglobals import logger
+
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> Geometry:
@@ -123,6 +145,8 @@ def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> G
         geometry = geometry_from_header(header, cast("tuple[int, int, int]", shape[:3]))
     except KeyError as error:
         raise source.error("has a unit of length that NIfTI does not know") from error
+    except DAMAGE as error:
+        raise source.damaged(error) from error
     if not np.isfinite(geometry.affine).all() or np.linalg.det(geometry.affine[:3, :3]) == 0.0:
         raise source.error(
             f"must have an affine that can be inverted, got {geometry.affine[:3].tolist()}"
@@ -132,20 +156,28 @@ def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> G
 
 def _check_size(source: Source, image: Nifti1Image, file: BufferedIOBase) -> None:
     """Refuse a header that asks for more than its file can hold, before memory is taken for it."""
-    held = os.fstat(file.fileno()).st_size * _DEFLATE
-    asked = math.prod(image.shape) * image.get_data_dtype().itemsize
-    if asked > held:
+    held = os.fstat(file.fileno()).st_size * DEFLATE
+    values, size = math.prod(image.shape), image.get_data_dtype().itemsize
+    if values * size > held:
         raise source.damaged(f"its header says that its shape is {image.shape}")
+    try:
+        require_size(values * max(size, 4), largest_file())
+    except DAMAGE as error:
+        raise source.error(f"is too large: {error}") from error
 
 
 def _voxels(source: Source, image: Nifti1Image, stream: BufferedIOBase) -> NDArray[np.float32]:
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and found later
+        with np.errstate(all="ignore"):  # what float32 cannot hold is infinite, and found later
             voxels = np.asanyarray(image.dataobj, dtype=np.float32)
-        while stream.read(_CHUNK):  # only at its end does a gzip stream compare its checksum
-            pass
-    except _DAMAGE as error:
+        after = 0
+        # Only at its end does a gzip stream compare its checksum.
+        while after <= _LONGEST_END and (part := stream.read(_CHUNK)):
+            after += len(part)
+    except DAMAGE as error:
         raise source.damaged(error) from error
+    if after > _LONGEST_END:
+        raise source.damaged(f"more than {_LONGEST_END >> 20} MiB follow its voxels")
     return voxels
 
 

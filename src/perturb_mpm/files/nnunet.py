@@ -6,22 +6,22 @@ are, stands in the label map ``CASE.nii.gz`` that is written with ``CASE.npz``.
 
 from __future__ import annotations
 
-import json
-import zipfile
-import zlib
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.checks import in_short
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.regions import NestedRegions, Region
 from perturb_mpm.files.source import Digests, Source, open_source, sha256
+from perturb_mpm.storage import DAMAGE, DamagedError, array_names, arrays_in, reason_of
 
-_DAMAGE = (EOFError, NotImplementedError, OSError, RuntimeError, ValueError, zlib.error)
+_ARRAY = "probabilities"
 _REORIENTING_READER = "NibabelIOWithReorient"
 _LEAST_AGREEMENT = 0.5
 
@@ -41,15 +41,18 @@ class Dataset:
         """The number of maps that the model gives."""
         return len(self.labels) if self.regions is None else len(self.regions)
 
+    def decided(self, maps: NDArray[np.float32]) -> NDArray[np.integer]:
+        """Return the label values (X, Y, Z) that nnU-Net decides on from its maps (C, X, Y, Z)."""
+        if self.regions is not None:
+            return self.regions.painted(maps)
+        return np.asarray(self.labels.values)[maps.argmax(axis=0)]
+
 
 def read_dataset(source: Source) -> Dataset:
     """Read a dataset.json of nnU-Net, version 1 or 2."""
     with open_source(source) as file:
         digest = sha256(file)
-        try:
-            content = json.load(file)
-        except ValueError as error:
-            raise source.error(f"is not JSON ({error})") from error
+        content = source.json(file)
     if not isinstance(content, dict) or not isinstance(content.get("labels"), dict):
         raise source.error("must be nnU-Net's dataset.json with an entry labels, got none")
     try:
@@ -58,7 +61,7 @@ def read_dataset(source: Source) -> Dataset:
         scheme = regions.scheme() if regions else _scheme(labels)
         channels = content.get("channel_names") or content.get("modality") or {}
         names = {int(place): str(name) for place, name in dict(channels).items()}
-    except (TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise source.error(str(error)) from error
     return Dataset(source, scheme, regions, names, digest)
 
@@ -67,11 +70,7 @@ def read_npz(source: Source) -> tuple[NDArray[np.float32], str]:
     """Return the maps (C, X, Y, Z) of nnU-Net's .npz, stored as (C, Z, Y, X), and its SHA-256."""
     with open_source(source) as file:
         digest = sha256(file)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                stored = _probability_array(source, archive)
-        except zipfile.BadZipFile as error:
-            raise source.error(f"is no .npz file, or damaged ({error})") from error
+        stored = _probability_array(source, file)
     if stored.ndim != 4 or 0 in stored.shape or stored.dtype.kind not in "biuf":
         raise source.error(
             "must hold numbers with the axes C, Z, Y, X, "
@@ -101,10 +100,7 @@ def was_reoriented(npz: Source, digests: Digests) -> bool:
         return False
     with open_source(plans) as file:
         digests.add(plans.path, sha256(file))
-        try:
-            content = json.load(file)
-        except ValueError as error:
-            raise plans.error(f"is not JSON ({error})") from error
+        content = plans.json(file)
     return isinstance(content, dict) and content.get("image_reader_writer") == _REORIENTING_READER
 
 
@@ -122,19 +118,17 @@ def undo_reorientation(maps: NDArray[np.float32], geometry: Geometry) -> NDArray
 
 
 def label_map_warning(
-    probabilities: NDArray[np.float32], values: tuple[int, ...], label_map: NDArray[np.float32]
+    decided: NDArray[np.integer], background: int, label_map: NDArray[np.float32]
 ) -> str | None:
-    """Say that probabilities (L, X, Y, Z) and nnU-Net's label map (X, Y, Z) are far apart, or None.
+    """Say that labels (X, Y, Z) decided as nnU-Net does are far from its label map, or None.
 
-    They never agree everywhere: regions are painted by another rule, and nnU-Net may take small
-    pieces out of its label map. ``values`` are the label map's own for the L labels.
+    They need not agree everywhere: nnU-Net may take small pieces out of its label map.
     """
-    expected = label_map != values[0]
+    expected = label_map != background
     if not expected.any():
         return None
-    found = np.asarray(values)[probabilities.argmax(axis=0)]  # (X, Y, Z)
-    foreground = expected | (found != values[0])
-    share = float((found == label_map)[foreground].mean())
+    foreground = expected | (decided != background)
+    share = float((decided == label_map)[foreground].mean())
     if share >= _LEAST_AGREEMENT:
         return None
     return (
@@ -173,20 +167,23 @@ def _regions(labels: dict[str, frozenset[int]], order: object) -> NestedRegions 
     return NestedRegions([Region(name, v, int(c)) for (name, v), c in zip(found, order)])
 
 
-def _probability_array(source: Source, archive: zipfile.ZipFile) -> np.ndarray:
-    names = [name.removesuffix(".npy") for name in archive.namelist()]
-    if "probabilities" not in names:
+def _probability_array(source: Source, file: BufferedReader) -> NDArray[Any]:
+    try:
+        names = array_names(file)
+    except DAMAGE as error:
+        raise source.error(f"is no .npz file, or damaged ({reason_of(error)})") from error
+    if _ARRAY not in names:
         hint = "predict with nnU-Net's option save_probabilities"
         if "softmax" in names:
             hint = (
                 "softmax is nnU-Net version 1's, which covers only the cropped box and does not "
                 "say where that is; " + hint
             )
-        raise source.error(f"must hold the array probabilities, got {', '.join(names)}; {hint}")
+        listed = in_short(", ".join(names), 100)
+        raise source.error(f"must hold the array {_ARRAY}, got {listed}; {hint}")
     try:
-        with archive.open("probabilities.npy") as entry:
-            array = np.lib.format.read_array(entry, allow_pickle=False)
-            entry.read(1)  # only at its end does an entry compare its checksum
-    except _DAMAGE as error:
+        return arrays_in(file, [_ARRAY])[_ARRAY]
+    except DamagedError as error:
+        raise source.error(f"is too large: {error}") from error
+    except DAMAGE as error:
         raise source.damaged(error) from error
-    return array

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
+from typing import Any
 
 from perturb_mpm.checks import ExpectedError
+from perturb_mpm.storage import DamagedError, json_of, reason_of, require_file
 
 AnyPath = str | os.PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
@@ -36,14 +38,26 @@ class Source:
 
     def damaged(self, reason: BaseException | str) -> InputError:
         """Return the error about a file that ends too early or holds what it should not."""
-        return self.error(f"is damaged, perhaps cut short ({reason})")
+        words = reason if isinstance(reason, str) else reason_of(reason)
+        return self.error(f"is damaged, perhaps cut short ({words})")
+
+    def json(self, file: BufferedIOBase) -> Any:  # noqa: ANN401 - whatever the file says
+        """Return what an open JSON file says."""
+        try:
+            return json_of(file.read(), "it")
+        except DamagedError as error:
+            words = str(error).removeprefix("it cannot be read: ")
+            raise self.error(f"is not JSON ({words})") from error
 
 
 @contextmanager
 def open_source(source: Source) -> Iterator[BufferedReader]:
     """Open a file for reading, or say in one line why that cannot be."""
     try:
+        require_file(source.path)
         file = source.path.open("rb")
+    except DamagedError:
+        raise source.error("must be a file, got a pipe or a device") from None
     except FileNotFoundError:
         raise source.error("there is no such file") from None
     except OSError as error:

@@ -17,20 +17,24 @@ Format "perturb-mpm posterior", version 1, N voxels inside the mask in C order, 
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import struct
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.checks import in_short
 from perturb_mpm.model import Grid
-from perturb_mpm.storage import write_arrays
+from perturb_mpm.storage import (
+    DAMAGE,
+    DamagedError,
+    json_of,
+    largest_state,
+    read_arrays,
+    write_arrays,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.posterior.posterior import Posterior
@@ -43,19 +47,6 @@ _ALWAYS = {"sample_index", "counts", "volumes"}
 _SOMETIMES = {"mask", "conditional", "mean_field", "label_changes"}
 _IN_HEADER = ("estimator", "problem", "parameters")
 
-# What a zip file with any bytes changed makes its reader raise.
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    LookupError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-)
-
 
 def write(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     """Write the file, whole or not at all."""
@@ -66,23 +57,25 @@ def write(posterior: Posterior, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the arguments of the posterior in a file, or refuse the file, naming it and why."""
-    with Path(path).open("rb") as file:
+    place = Path(path)
+    with place.open("rb") as file:
         if file.read(2) != b"PK":
             raise ValueError(f"{path} is not a posterior of perturb-mpm: it is no .npz file")
-        try:
-            archive = zipfile.ZipFile(file)
-        except _DAMAGE as error:
-            raise ValueError(f"{path} is damaged, perhaps cut short: {error}") from error
-        with archive:
-            header = _header(archive, path)
-            arrays = {name: _array(archive, name, path) for name in header["arrays"]}
+    text = _arrays(place, ["header"]).get("header")
+    if text is None:
+        raise ValueError(f"{path} is not a posterior of perturb-mpm: it has no header")
+    header = _header(text, path)
+    arrays = _arrays(place, header["arrays"])
+    lacking = sorted(set(header["arrays"]) - set(arrays))
+    if lacking:
+        raise ValueError(f"{path} is damaged: {lacking[0]} cannot be read (it is not there)")
     try:
         grid = Grid(header["shape"], header["spacing"], arrays.pop("mask", None))
         return {"grid": grid, **arrays, **{name: header[name] for name in _IN_HEADER}}
     except KeyError as missing:
         raise ValueError(f"{path} is damaged: its header has no {missing}") from missing
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    except DAMAGE as error:
+        raise ValueError(f"{path} is damaged: {in_short(str(error), 300)}") from error
 
 
 def _entries(posterior: Posterior) -> dict[str, NDArray[Any]]:
@@ -107,18 +100,24 @@ def _entries(posterior: Posterior) -> dict[str, NDArray[Any]]:
     return {"header": np.array(json.dumps(header, sort_keys=True, allow_nan=False)), **held}
 
 
-def _header(archive: zipfile.ZipFile, path: str | os.PathLike[str]) -> dict[str, Any]:
-    foreign = f"{path} is not a posterior of perturb-mpm"
-    if "header.npy" not in archive.namelist():
-        raise ValueError(f"{foreign}: it has no header")
-    text = _array(archive, "header", path)
+def _arrays(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
     try:
-        header = json.loads(text.item())
+        return read_arrays(path, names, largest_state())
+    except DamagedError as error:
+        reason = str(error).removeprefix(f"{path} cannot be read: ")
+        raise ValueError(f"{path} is damaged, perhaps cut short: {reason}") from error
+
+
+def _header(text: NDArray[Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    foreign = f"{path} is not a posterior of perturb-mpm"
+    try:
+        header = json_of(str(text.item()), "header")
         form, version = header["format"], header["version"]
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         raise ValueError(f"{foreign}: its header names no format and version") from None
     if form != FORMAT or type(version) is not int:
-        raise ValueError(f"{foreign}: its format is {form!r}, version {version!r}")
+        found = in_short(f"{form!r}, version {version!r}", 100)
+        raise ValueError(f"{foreign}: its format is {found}")
     if version != VERSION:
         raise ValueError(
             f"{path} is of version {version} of its format, but this perturb-mpm reads version "
@@ -126,18 +125,6 @@ def _header(archive: zipfile.ZipFile, path: str | os.PathLike[str]) -> dict[str,
         )
     names = header.get("arrays")
     if not isinstance(names, list) or not _ALWAYS <= set(map(str, names)) <= _ALWAYS | _SOMETIMES:
-        raise ValueError(f"{path} is damaged: its header names the arrays {names}")
+        found = in_short(str(names), 100)
+        raise ValueError(f"{path} is damaged: its header names the arrays {found}")
     return dict(header)
-
-
-def _array(archive: zipfile.ZipFile, name: str, path: str | os.PathLike[str]) -> NDArray[Any]:
-    try:
-        info = archive.getinfo(f"{name}.npy")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"compression type {info.compress_type}")
-        # Read to its end before it is looked at: only then is its checksum compared.
-        content = archive.read(info)
-        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except _DAMAGE as error:
-        raise ValueError(f"{path} is damaged: {name} cannot be read ({error})") from error
-    return array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS, ExpectedError
+from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS, in_short
 from perturb_mpm.files import ImageSet, InputError, LabelScheme, Source, open_source
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
@@ -20,7 +19,7 @@ from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
 from perturb_mpm.segmenter.feature_store import feature_table
 from perturb_mpm.segmenter.features import feature_names
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images, select_sequences
-from perturb_mpm.storage import read_arrays, write_arrays
+from perturb_mpm.storage import DAMAGE, arrays_in, json_of, reason_of, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 3"
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
@@ -84,42 +83,36 @@ class SegmenterModel:
         arrays = _read_arrays(source)
         try:
             return _model(arrays, source)
-        except ExpectedError:
+        except InputError:
             raise
         except KeyError as error:
             raise source.error(f"must be a whole model, got one that lacks {error}") from error
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise source.error(f"is no model, or a damaged one: {error}") from error
+        except DAMAGE as error:
+            words = in_short(reason_of(error), 200)
+            raise source.error(f"is no model, or a damaged one: {words}") from error
 
 
 def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
     """Return the arrays of a model file, unless they would take too much memory."""
     with open_source(source) as file:
         try:
-            with zipfile.ZipFile(file) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-        except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
-            raise _damaged(source, error) from error
-    if size > _MOST_BYTES:
-        raise source.error(f"must be smaller than {_MOST_BYTES} bytes unpacked, got {size}")
-    try:
-        return read_arrays(source.path)
-    except ValueError as error:
-        raise _damaged(source, error) from error
-
-
-def _damaged(source: Source, error: BaseException) -> InputError:
-    return source.error(f"must be a model of perturb-mpm train; it is not, or damaged ({error})")
+            return arrays_in(file, limit=_MOST_BYTES)
+        except DAMAGE as error:
+            raise source.error(
+                "must be a model of perturb-mpm train; it is not, or damaged "
+                f"({in_short(reason_of(error), 200)})"
+            ) from error
 
 
 def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
     packed = arrays[_METADATA]
     if packed.dtype != np.uint8 or packed.ndim != 1:
         raise TypeError(f"{_METADATA} must be bytes, got {packed.dtype}")
-    metadata = json.loads(packed.tobytes().decode())
+    metadata = json_of(packed.tobytes(), _METADATA)
     found = metadata.get("format") if isinstance(metadata, dict) else None
     if found != _FORMAT:
-        raise source.error(f"must be a {_FORMAT}, got {found or 'a file of another kind'}")
+        kind = in_short(str(found or "a file of another kind"), 60)
+        raise source.error(f"must be a {_FORMAT}, got {kind}")
     sequences = tuple(_texts(metadata["sequences"], "sequences"))
     if not 1 <= len(sequences) <= _MOST_SEQUENCES:
         raise ValueError(f"sequences must be 1 to {_MOST_SEQUENCES}, got {len(sequences)}")

@@ -1,17 +1,17 @@
 """Files that appear whole under their name or not at all: bytes, JSON, named arrays.
 
-The same content gives the same bytes every time, and nothing is ever unpickled.
+The same content gives the same bytes every time.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
 import os
 import secrets
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -20,6 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+# What file systems without fsync answer, some of them on a network.
+_NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
 
 
 @contextmanager
@@ -37,7 +40,7 @@ def atomic_open(path: str | os.PathLike[str]) -> Iterator[io.BufferedRandom]:
         with file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            _sync(file.fileno())
         partial.replace(final)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -51,9 +54,18 @@ def _sync_folder(folder: Path) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    """Wait until the bytes are on disk, where the file system can say so."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FSYNC:
+            raise
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:
@@ -95,18 +107,6 @@ def json_ready(value: object) -> Any:  # noqa: ANN401, PLR0911 - one line for ea
 
 _COMPRESSION = 1  # votes shrink well at any level, and the user waits
 _UNIX, _READABLE_BY_ALL = 3, 0o644 << 16  # the same on every system
-_DAMAGE = (  # what zipfile and NumPy raise over bytes that no archive of arrays has
-    AttributeError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -124,12 +124,3 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]
             little = given.astype(given.dtype.newbyteorder("<"), copy=False)
             with archive.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, little, allow_pickle=False)
-
-
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of a file; one that is damaged is a ValueError."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except _DAMAGE as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.checks import ExpectedError
+from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.files import Geometry, LabelScheme
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import DAMAGE, DamagedError, atomic_open, read_json, reason_of
 from perturb_mpm.view.correction import Edits
 
 FORMAT = 1
@@ -50,15 +50,16 @@ class EditsFile:
     def read(self) -> dict[int, int]:
         """Return the edits in their order, none where there is no file."""
         try:
-            page = json.loads(self.path.read_text(encoding="utf-8"))
+            page = read_json(self.path)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            raise EditsError(f"{self.path} cannot be read: {error}") from error
+        except DamagedError as error:
+            raise EditsError(str(error)) from error
         try:
             return self._checked(page)
-        except (KeyError, TypeError, ValueError) as error:
-            raise EditsError(f"{self.path} is not a list of edits of this run: {error}") from error
+        except DAMAGE as error:
+            words = in_short(reason_of(error), 300)
+            raise EditsError(f"{self.path} is not a list of edits of this run: {words}") from error
 
     def _entry(
         self, order: int, voxel: int, label: int, old_labels: NDArray[np.uint8]

@@ -7,13 +7,22 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm import checks
 from perturb_mpm.files import save_like
 from perturb_mpm.run import STATE, Run, build_crf, load_run
-from perturb_mpm.storage import read_arrays, write_arrays
+from perturb_mpm.storage import (
+    DAMAGE,
+    DamagedError,
+    largest_state,
+    read_arrays,
+    reason_of,
+    write_arrays,
+)
 from perturb_mpm.view.correction import (
     Correction,
     Corrector,
@@ -29,7 +38,7 @@ _MARGINALS = f"{STATE}/correction.npz"
 def save_correction(run: Run, edits: Mapping[int, int], correction: Correction) -> None:
     """Write the corrected maps beside the run's own, each whole or not at all."""
     case, folder = run.case, run.folder
-    values = case.labels.values_of(correction.labels(run.labels))
+    values = case.labels.values_of(correction.labels(run.labels), case.mask)
     save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
     top = f"{math.log2(len(case.labels)):.4g}"
     bits = correction.entropy(run.entropy)
@@ -48,11 +57,25 @@ def load_correction(run: Run, edits: Mapping[int, int]) -> Correction:
     nothing = no_correction(run.posterior.n_labels)
     if not edits or not (run.folder / _MARGINALS).is_file():
         return nothing
-    arrays = read_arrays(run.folder / _MARGINALS)
-    pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
-    if dict(pairs) != dict(edits):
-        return nothing
+    arrays = read_arrays(run.folder / _MARGINALS, limit=largest_state())
+    try:
+        pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
+        if dict(pairs) != dict(edits):
+            return nothing
+        _check_correction(arrays["index"], arrays["marginals"], run)
+    except DAMAGE as error:
+        raise DamagedError(f"{run.folder / _MARGINALS} is damaged: {reason_of(error)}") from error
     return Correction(arrays["index"], arrays["marginals"])
+
+
+def _check_correction(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
+    """Refuse what does not fit the run: it would be written anywhere in its maps."""
+    if index.dtype != np.int64 or index.ndim != 1 or marginals.dtype != np.float64:
+        raise ValueError("its arrays are of other types")
+    if marginals.shape != (run.posterior.n_labels, len(index)):
+        raise ValueError("its marginals do not fit its voxels")
+    checks.in_range(index, "index", run.case.mask.size)
+    checks.finite(marginals, "marginals")
 
 
 def remove_correction(run: Run) -> None:

@@ -1,0 +1,300 @@
+"""Where bytes become arrays, JSON and TOML: whatever the bytes, an answer or one short line.
+
+A size is checked before anything is unpacked, nothing is unpickled, and a file that is damaged
+or meant to do harm raises ``DamagedError`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import stat
+import struct
+import tokenize
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.checks import ExpectedError, in_short
+
+DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What Python, NumPy and nibabel raise over bytes that no writer has written."""
+
+LIMIT_VARIABLE = "PERTURB_MPM_LARGEST_FILE_GB"
+DEFLATE = 1032  # the most bytes that one compressed byte can stand for
+_USUAL_LIMIT = 2 << 30  # bytes
+_UNKNOWN_MACHINE = 4 << 30  # bytes of memory
+_MOST_TEXT = 64 << 20  # bytes of JSON or TOML
+_MOST_TOML = 1 << 20  # its reader takes a second for a megabyte
+_MOST_MEMBERS = 10_000
+_MOST_NPY_HEADER = 10_000  # bytes, as NumPy has it
+_CHUNK = 1 << 20
+
+
+class DamagedError(ExpectedError):
+    """A file is cut short, changed, too large, or of another kind."""
+
+
+def largest_file() -> int:
+    """Return how many bytes one file of a user may become in memory.
+
+    That is 2 GiB, or what the environment variable ``PERTURB_MPM_LARGEST_FILE_GB`` says.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    try:
+        size = float(text) * 1e9
+    except ValueError:
+        return _USUAL_LIMIT
+    return int(size) if 0 < size < math.inf else _USUAL_LIMIT
+
+
+def largest_state() -> int:
+    """Return how many bytes a file that a run wrote may become: half of the memory there is.
+
+    Such a file holds all that the run was given in several files, so it may be larger than one.
+    """
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        memory = _UNKNOWN_MACHINE
+    return max(memory // 2, largest_file())
+
+
+def require_size(asked: int, limit: int) -> None:
+    """Refuse what would take more memory than the limit, before it is taken."""
+    if asked > limit:
+        remedy = f"; if it is right, set {LIMIT_VARIABLE}" if limit == largest_file() else ""
+        raise DamagedError(
+            f"it would take {asked / 1e9:.3g} GB unpacked, more than the {limit / 1e9:.3g} GB that "
+            f"it may take{remedy}"
+        )
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is there but no file: reading a pipe or a device may never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise DamagedError(f"{path} must be a file, got a pipe or a device")
+
+
+@contextmanager
+def damage_of(name: object) -> Iterator[None]:
+    """Turn whatever damaged bytes raise inside the block into one short line about ``name``."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise  # which is no damage: a file may well be absent
+    except DamagedError as error:
+        raise DamagedError(f"{name} cannot be read: {error}") from error
+    except DAMAGE as error:
+        raise DamagedError(f"{name} cannot be read: {in_short(reason_of(error))}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in one line what an error says, its kind where it says nothing."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for it"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = " ".join(words.split())
+    if isinstance(error, KeyError):
+        return f"it lacks {text}"
+    return text or type(error).__name__
+
+
+def read_arrays(
+    path: Path, names: Collection[str] | None = None, limit: int | None = None
+) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file, or those of the ``names`` that it has.
+
+    ``limit`` is how many bytes they may take together. A damaged file is a ``DamagedError``.
+    """
+    try:
+        with damage_of(path):
+            require_file(path)
+            with path.open("rb") as file:
+                return arrays_in(file, names, limit)
+    except FileNotFoundError:
+        raise DamagedError(f"{path} cannot be read: there is no such file") from None
+
+
+def arrays_in(
+    file: IO[bytes], names: Collection[str] | None = None, limit: int | None = None
+) -> dict[str, NDArray[Any]]:
+    """Read arrays as ``read_arrays`` does from a file that is open; may raise any ``DAMAGE``."""
+    with zipfile.ZipFile(file) as archive:
+        members = {
+            name: member
+            for name, member in _members(archive).items()
+            if names is None or name in names
+        }
+        packed, asked = 0, 0
+        for name, member in members.items():
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{name} cannot be read (compression type {member.compress_type})")
+            packed += member.compress_size
+            asked += member.file_size
+        if asked > packed * DEFLATE or packed > os.fstat(file.fileno()).st_size:
+            raise ValueError(f"its list says that it has {asked} bytes in {packed}")
+        require_size(asked, largest_file() if limit is None else limit)
+        found = {}
+        for name, member in members.items():
+            try:
+                found[name] = _array(archive, member)
+            except DAMAGE as error:
+                raise ValueError(f"{name} cannot be read ({reason_of(error)})") from error
+        return found
+
+
+def array_names(file: IO[bytes]) -> list[str]:
+    """Return the names of the arrays in an open .npz file; may raise any ``DAMAGE``."""
+    with zipfile.ZipFile(file) as archive:
+        return list(_members(archive))
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    members = archive.infolist()
+    if len(members) > _MOST_MEMBERS:
+        raise ValueError(f"it has {len(members)} members")
+    found = {member.filename.removesuffix(".npy"): member for member in members}
+    if len(found) < len(members):
+        raise ValueError("it has two members of the same name")
+    return found
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Return one array after comparing what its header says with the bytes there are."""
+    with archive.open(member) as stream:
+        shape, columns_first, dtype, used = _npy_header(stream)
+        size = math.prod(shape) * dtype.itemsize
+        if used + size != member.file_size:
+            raise ValueError(
+                f"{member.filename} has {member.file_size - used} bytes, but its header says "
+                f"{in_short(str(shape), 60)} of type {dtype}"
+            )
+        content = np.empty(size, dtype=np.uint8)
+        _read_into(stream, content)
+        stream.read(1)  # only at its end does a member compare its checksum
+    array: NDArray[Any] = np.ndarray(
+        shape, dtype, buffer=content, order="F" if columns_first else "C"
+    )
+    if dtype.kind == "U":
+        _check_text(content)
+    return array
+
+
+def _read_into(stream: IO[bytes], content: NDArray[np.uint8]) -> None:
+    """Fill an array with the next bytes of a stream; EOFError where there are too few."""
+    filled = 0
+    while filled < len(content):
+        part = stream.read(min(_CHUNK, len(content) - filled))
+        if not part:
+            raise EOFError(f"it ends after {filled} of {len(content)} bytes")
+        content[filled : filled + len(part)] = np.frombuffer(part, dtype=np.uint8)
+        filled += len(part)
+
+
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, whether columns come first, type, and the length of the header."""
+    start = stream.read(8)
+    if start[:6] != b"\x93NUMPY" or start[6:7] not in (b"\1", b"\2", b"\3"):
+        raise ValueError("a member is no array")
+    width = 2 if start[6] == 1 else 4
+    length = int.from_bytes(stream.read(width), "little")
+    if length > _MOST_NPY_HEADER:
+        raise ValueError(f"the header of an array has {length} bytes")
+    text = stream.read(length)
+    header = ast.literal_eval(text.decode("utf-8" if start[6] == 3 else "latin1").strip())
+    shape, columns_first = header["shape"], header["fortran_order"]
+    if set(header) != {"descr", "fortran_order", "shape"} or type(columns_first) is not bool:
+        raise ValueError("the header of an array has other entries than NumPy's")
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"an array has the shape {in_short(repr(shape), 60)}")
+    if not isinstance(header["descr"], str):
+        raise TypeError("an array must hold one number each, got fields")
+    dtype = np.dtype(header["descr"])
+    if dtype.kind not in "biufUS":
+        raise ValueError(f"an array must hold numbers or text, got {dtype}")
+    return shape, columns_first, dtype, 8 + width + length
+
+
+def _check_text(content: NDArray[np.uint8]) -> None:
+    """Refuse numbers that stand for no character: NumPy looks at none of them."""
+    codes = content.view("<u4")
+    if codes.size and int(codes.max()) > 0x10FFFF:
+        raise ValueError("a text has numbers that are no characters")
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
+    """Read JSON in UTF-8; a damaged file is a ``DamagedError``, a missing one is not."""
+    return json_of(read_text_bytes(path), path)
+
+
+def json_of(content: bytes | str, name: object) -> Any:  # noqa: ANN401 - whatever it says
+    """Return what JSON says; NaN and infinity, which it does not have, are refused."""
+    with damage_of(name):
+        if len(content) > _MOST_TEXT:
+            raise ValueError(f"it is longer than {_MOST_TEXT >> 20} MiB")
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+
+
+def toml_of(content: bytes | str, name: object) -> dict[str, Any]:
+    """Return the tables of a TOML text."""
+    with damage_of(name):
+        if len(content) > _MOST_TOML:
+            raise ValueError(f"it is longer than {_MOST_TOML >> 20} MiB")
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        return tomllib.loads(text)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; a damaged file is a ``DamagedError``, a missing one is not."""
+    return toml_of(read_text_bytes(path), path)
+
+
+def read_text_bytes(path: Path) -> bytes:
+    """Return the bytes of a file of text that is not too long for one."""
+    with damage_of(path):
+        require_file(path)
+        with path.open("rb") as file:
+            content = file.read(_MOST_TEXT + 1)
+        if len(content) > _MOST_TEXT:
+            raise ValueError(f"it is longer than {_MOST_TEXT >> 20} MiB")
+        return content
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{in_short(text, 60)} is too large a number")
+    return value
