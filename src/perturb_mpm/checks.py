@@ -34,6 +34,12 @@ def in_short(text: str, most: int = LONGEST_MESSAGE) -> str:
     return f"{text[: most - end - 3]} … {text[-end:]}"
 
 
+# Beyond these, sums of float32 overflow on their way to a sample.
+LARGEST_ENERGY = 1e30  # nats, of a unary
+LARGEST_WEIGHT = 1e12  # nats, of a kernel or of noise
+SMALLEST_TEMPERATURE = 1e-6
+SMALLEST_LENGTH, LARGEST_LENGTH = 1e-9, 1e9  # mm, of a voxel
+
 FEWEST_LABELS = 2
 MOST_LABELS = 255  # what a uint8 label map can hold, with one value to spare
 
@@ -66,6 +72,14 @@ def number(
         raise ValueError(
             f"{name} must be {' and '.join(words for _, words in rules)}, got {result}"
         )
+    return result
+
+
+def nats(value: object, name: str) -> float:
+    """Return a weight or scale in nats as a float: at least 0, and small enough to add up."""
+    result = number(value, name, minimum=0)
+    if result > LARGEST_WEIGHT:
+        raise ValueError(f"{name} must be at most {LARGEST_WEIGHT:g}, got {result:g}")
     return result
 
 
@@ -143,6 +157,13 @@ def floats(value: ArrayLike, name: str) -> NDArray[Any]:
         copy = np.array(array, dtype=dtype, order="C", copy=True)
     finite(copy, name)
     return copy
+
+
+def at_most(array: NDArray[Any], name: str, largest: float) -> None:
+    """Check that no value is larger than ``largest``, whatever its sign."""
+    found = max(abs(float(array.max(initial=0))), abs(float(array.min(initial=0))))
+    if found > largest:
+        raise ValueError(f"{name} must lie between -{largest:g} and {largest:g}, got {found:g}")
 
 
 def finite(array: NDArray[Any], name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,7 @@ from perturb_mpm.assess.sources import is_run
 from perturb_mpm.evaluation import summarise
 from perturb_mpm.files import write_table
 from perturb_mpm.run import OutputError
-from perturb_mpm.storage import atomic_open, write_json
+from perturb_mpm.storage import atomic_open, read_json, write_json
 
 EVALUATION_COLUMNS = ("case", "method", "against", "region", "domain", "metric", "value")
 
@@ -171,14 +170,14 @@ def _heading(path: Path) -> list[str]:
 
 
 def _is_evaluation_summary(path: Path) -> bool:
-    content = json.loads(path.read_text("utf-8"))
+    content = read_json(path)
     return isinstance(content, list) and all(
         isinstance(each, dict) and "metric" in each for each in content
     )
 
 
 def _are_biomarkers(path: Path) -> bool:
-    content = json.loads(path.read_text("utf-8"))
+    content = read_json(path)
     return isinstance(content, dict) and all(
         isinstance(each, dict) and "rtv_ml" in each for each in content.values()
     )

@@ -33,6 +33,7 @@ _MOST_NEWTON_STEPS = 100
 _NEWTON_ACCURACY = 1e-10  # before the last step, which squares it
 _ACCURACY = 1e-14
 _ROUNDING = 1e-9
+_STRONG = 100.0  # a coupling from which on c q is divided by c
 
 
 def check_convergent(crf: DenseCRF) -> None:
@@ -89,19 +90,24 @@ def solve_potts(logits: NDArray[np.float64], weight: NDArray[np.float64]) -> NDA
     M q = c (1 − q) for Potts, and the constant cancels. With λ the normaliser, log q + c q = a − λ
     gives c q = ω(a − λ + log c), ω being the Wright omega function. The sum of q over the labels is
     convex and falls with λ, and it is at least 1 at λ = max a − c, where the largest q is 1: from
-    there Newton's method climbs to the solution without ever passing it.
+    there Newton's method climbs to the solution without ever passing it. Only differences of a
+    count: it begins with 0 for the largest, so that large numbers do not swallow small ones.
     """
     from scipy.special import wrightomega
 
     with np.errstate(divide="ignore"):
         log_weight = np.log(weight)  # −∞ where there is no coupling, and ω(−∞) = 0
+    strong = weight > _STRONG
+    divisor = np.where(strong, weight, 1.0)
+    relative = logits - logits.max(axis=-2, keepdims=True)  # (…, L, N)
 
     def solution(normaliser: NDArray[np.float64]) -> NDArray[np.float64]:
-        shifted = logits - normaliser
+        shifted = relative - normaliser
         coupled: NDArray[np.float64] = wrightomega(shifted + log_weight)  # c q
-        return np.exp(shifted - coupled)
+        # The difference of two large numbers has no digits left, their quotient has all.
+        return np.where(strong, coupled / divisor, np.exp(np.where(strong, 0, shifted - coupled)))
 
-    normaliser = logits.max(axis=-2, keepdims=True) - weight  # (…, 1, N)
+    normaliser = np.broadcast_to(-weight, relative.max(axis=-2, keepdims=True).shape).copy()
     for _ in range(_MOST_NEWTON_STEPS):
         q = solution(normaliser)
         excess = q.sum(axis=-2, keepdims=True) - 1

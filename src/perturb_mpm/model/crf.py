@@ -97,6 +97,7 @@ class DenseCRF:
     ) -> None:
         full = checks.floats(unary, "unary")
         checks.labels_first(full, "unary")
+        checks.at_most(full, "unary", checks.LARGEST_ENERGY)
         self.grid = Grid(full.shape[1:], spacing, mask)
         self.energies = self.prior = checks.read_only(self.grid.gather(full))
         self.self_term = checks.flag(self_term, "self_term")
@@ -159,6 +160,8 @@ class DenseCRF:
             name = f"compatibility of {type(kernel).__name__}"
             matrix = _compatibility_matrix(kernel.compatibility, name, self.n_labels)
         weighted = checks.read_only(kernel.weight * matrix)
+        name = f"weight times compatibility of {type(kernel).__name__}"
+        checks.at_most(weighted, name, checks.LARGEST_WEIGHT)
         return PairwiseTerm(
             kernel, self.grid, kernel.normalization, weighted, _potts_weight(weighted)
         )
@@ -188,6 +191,7 @@ def _compatibility_matrix(value: ArrayLike, name: str, n_labels: int) -> NDArray
             raise ValueError(f'{wanted}, got "{value}"')
         return 1.0 - np.eye(n_labels)
     matrix = checks.floats(value, name).astype(np.float64)
+    checks.at_most(matrix, name, checks.LARGEST_WEIGHT)
     if matrix.shape != (n_labels, n_labels):
         raise ValueError(f"{wanted}, got shape {matrix.shape}")
     uneven = np.abs(matrix - matrix.T) > _ROUNDING * np.abs(matrix).max()

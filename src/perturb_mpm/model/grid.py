@@ -36,6 +36,9 @@ class Grid:
         if not 1 <= len(sizes) <= 4:
             raise ValueError(f"shape must have 1 to 4 axes, got {sizes}")
         given = checks.positive_numbers(1.0 if spacing is None else spacing, "spacing")
+        for size in given if isinstance(given, tuple) else (given,):
+            low, high = checks.SMALLEST_LENGTH, checks.LARGEST_LENGTH
+            checks.number(size, "spacing", minimum=low, maximum=high)
         each = checks.one_each(given, "spacing", len(sizes), "axis")
         object.__setattr__(self, "shape", sizes)
         object.__setattr__(self, "spacing", tuple(float(size) for size in each))

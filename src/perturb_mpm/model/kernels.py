@@ -48,7 +48,7 @@ class Kernel(ABC):
     def _check_shared(self) -> None:
         kind = type(self).__name__
         checks.choice(self.normalization, f"normalization of {kind}", get_args(Normalization))
-        self._set(weight=checks.number(self.weight, f"weight of {kind}", minimum=0))
+        self._set(weight=checks.nats(self.weight, f"weight of {kind}"))
         if self.compatibility is not None and not isinstance(self.compatibility, str):
             matrix = checks.floats(self.compatibility, f"compatibility of {kind}")
             self._set(compatibility=checks.read_only(matrix))

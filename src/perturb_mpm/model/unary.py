@@ -105,9 +105,14 @@ def _energies(
 
 def _checked_parameters(temperature: float, clip: float) -> tuple[float, float]:
     return (
-        checks.number(temperature, "temperature", positive=True),
+        _checked_temperature(temperature),
         checks.number(clip, "clip", positive=True, below=1),
     )
+
+
+def _checked_temperature(temperature: float) -> float:
+    checks.number(temperature, "temperature", positive=True)
+    return checks.number(temperature, "temperature", minimum=checks.SMALLEST_TEMPERATURE)
 
 
 def _where(bad: NDArray[np.bool_]) -> tuple[int, ...]:

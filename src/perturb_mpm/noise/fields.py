@@ -175,7 +175,7 @@ class Field:
         if length != math.inf:
             length = checks.number(length, "length_mm of Field", positive=True)
         object.__setattr__(self, "length_mm", float(length))
-        scale = checks.number(self.scale, "scale of Field", minimum=0)
+        scale = checks.nats(self.scale, "scale of Field")
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "labels", _checked_labels(self.labels))
 

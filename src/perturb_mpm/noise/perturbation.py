@@ -39,9 +39,7 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", checked_seed(self.seed))
-        object.__setattr__(
-            self, "scale", checks.number(self.scale, "scale of Perturbation", minimum=0)
-        )
+        object.__setattr__(self, "scale", checks.nats(self.scale, "scale of Perturbation"))
         object.__setattr__(self, "fields", _checked_fields(self.fields))
         object.__setattr__(self, "antithetic", checks.flag(self.antithetic, "antithetic"))
         object.__setattr__(self, "lengths", checked_lengths(self.lengths))

@@ -115,7 +115,7 @@ def plain(value: T, name: str) -> T:
     """Return a copy of what JSON can hold, as it comes back from a file."""
     try:
         copy: T = json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must hold only text, finite numbers, booleans, None, lists and dicts of them, "
             f"got one that JSON cannot store ({error}): write infinity as text"

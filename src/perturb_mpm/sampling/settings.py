@@ -87,7 +87,7 @@ class Sampling:
         checks.choice(self.estimator, "estimator", get_args(Estimator))
         checks.choice(self.start, "start", get_args(Start))
         if self.noise_scale is not None:
-            checked["noise_scale"] = checks.number(self.noise_scale, "noise_scale", minimum=0)
+            checked["noise_scale"] = checks.nats(self.noise_scale, "noise_scale")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.noise_length is not None:
