@@ -5,6 +5,7 @@ PYTHON ?= python3
 UV ?= $(shell command -v uv 2>/dev/null)
 VENV := .venv
 PEER := .venv-peer
+LOWEST := .venv-lowest
 RUN := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.6.0
@@ -13,7 +14,7 @@ WORKERS ?= auto
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one environment would race
-.PHONY: help demo test coverage lint reproduce bench bench-gpu peer gpu clean
+.PHONY: help demo test test-lowest coverage lint reproduce bench bench-gpu peer gpu clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -23,6 +24,9 @@ demo: $(VENV)/.base  ## segment a made-up patient; open demo/report.html
 
 test: $(VENV)/.test  ## run the tests, one worker a core
 	$(RUN) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-lowest: $(LOWEST)/.test  ## run the tests with the oldest packages that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 coverage: $(VENV)/.test  ## the same, and show what no test reaches
 	$(RUN) -m pytest -n $(WORKERS) --cov --cov-report=term $(PYTEST_ARGS)
@@ -46,7 +50,7 @@ peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C
 gpu: $(VENV)/.gpu  ## install PyTorch and Triton, which the GPU engine and some tests need
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(PEER) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(LOWEST) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment without pip can be made even where ensurepip is missing (Debian keeps it apart);
@@ -79,6 +83,15 @@ $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 # By pip alone: the exact version decides which build of PyTorch is taken.
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.test
 	$(PIP) --python $(VENV)/bin/python install --quiet --disable-pip-version-check $(TORCH) $(TRITON) torchmetrics
+	@touch $@
+
+$(LOWEST)/bin/python:
+	$(call make_venv,$(LOWEST))
+
+# The lower bounds of what we need ourselves; pyparsing is Matplotlib's, whose oldest uses old names.
+$(LOWEST)/.test: pyproject.toml | $(LOWEST)/bin/python
+	$(PYTHON) -c 'import re, tomllib; print(*(re.sub(">=([0-9.]+).*", r"==\1", line) for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]), "pyparsing<3.3", sep="\n")' >$(LOWEST)/lowest.txt
+	$(call install,$(LOWEST),--editable '.[test]' --constraint $(LOWEST)/lowest.txt)
 	@touch $@
 
 $(PEER)/.base: | $(PEER)/bin/python

@@ -89,7 +89,8 @@ def bland_altman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> BlandA
     tails = ((1 - confidence) / 2, (1 + confidence) / 2)
     z = float(norm.ppf(0.975))
     error = spread / math.sqrt(n)
-    quantiles = [float(nct.ppf(tail, n - 1, z * math.sqrt(n))) * error for tail in tails]
+    with np.errstate(divide="ignore"):  # SciPy 1.13 divides by zero on its way to the right number
+        quantiles = [float(nct.ppf(tail, n - 1, z * math.sqrt(n))) * error for tail in tails]
     half = float(t_law.ppf(tails[1], n - 1)) * error
     means = table.mean(axis=1)
     centred = means - means.mean()

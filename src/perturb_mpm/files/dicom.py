@@ -57,17 +57,19 @@ def write_dicom(
     entropy: NDArray[np.float32],
     geometry: Geometry,
     scheme: LabelScheme,
-    mask: NDArray[np.bool_] | bool = True,
+    mask: NDArray[np.bool_] | None = None,
 ) -> dict[str, Path]:
     """Write the files of ``DICOM_FILES`` into a folder and return them.
 
     ``labels`` (X, Y, Z) are indices 0 … L − 1; every label but background is a segment, numbered
-    from 1; ``mask`` (X, Y, Z) is where there are labels. ``entropy`` (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose
-    grid ``geometry`` must be.
+    from 1. Where none is background, ``mask`` (X, Y, Z) says where there are labels. ``entropy``
+    (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose grid ``geometry`` must be.
     """
     series = read_series(series_folder)
     axes = orientation_on_series(series, geometry)
-    numbers = labels if scheme.has_background else np.where(mask, labels + 1, 0)
+    numbers = labels
+    if not scheme.has_background:
+        numbers = labels + 1 if mask is None else np.where(mask, labels + 1, 0)
     objects = {
         "dicom_labels": _segmentation(series, to_series_frames(numbers, axes), scheme),
         "dicom_entropy": _parametric_map(series, to_series_frames(entropy, axes), len(scheme)),
