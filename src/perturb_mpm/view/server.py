@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from email.message import Message
 from functools import cached_property
@@ -17,6 +23,8 @@ from perturb_mpm.view.session import BusyError, Session
 MOST_BODY_BYTES = 8 * 2**20
 MOST_EDITED_VOXELS = 200_000
 TOKEN_HEADER = "X-Perturb-Mpm-Token"  # noqa: S105
+_MOST_QUERY_FIELDS = 16
+_MOST_DIGITS = 12  # of a length, more than any body may have
 
 
 class RefusedError(Exception):
@@ -48,10 +56,14 @@ class Gate:
         host = headers.get("Host", "")
         if host not in self.names:
             raise RefusedError(403, f"this server does not answer for the host {host!r}")
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+            query = parse_qs(parts.query, max_num_fields=_MOST_QUERY_FIELDS)
+        except ValueError:
+            raise RefusedError(400, "this is no address") from None
         given = headers.get(TOKEN_HEADER, "")
         if parts.path == "/":
-            given = parse_qs(parts.query).get("token", [""])[0]
+            given = query.get("token", [""])[0]
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             raise RefusedError(
                 403, "this address needs its token: open the one that perturb-mpm view printed"
@@ -64,10 +76,11 @@ class Gate:
             raise RefusedError(403, "changes are taken from the viewer's own page alone")
         if headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
             raise RefusedError(415, "the body must be JSON")
-        length = headers.get("Content-Length", "")
-        if not length.isdecimal():
+        lengths = headers.get_all("Content-Length", [])
+        if len(lengths) != 1 or not lengths[0].isdecimal() or "Transfer-Encoding" in headers:
             raise RefusedError(411, "the body must come with its length")
-        if int(length) > MOST_BODY_BYTES:
+        length = lengths[0].lstrip("0") or "0"
+        if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
             raise RefusedError(
                 413, f"the body must not be larger than {MOST_BODY_BYTES // 2**20} MiB"
             )
@@ -97,19 +110,50 @@ def read_runs(body: bytes, n_labels: int, voxels: int) -> list[tuple[int, int, i
 
 
 LOOPBACK = "127.0.0.1"
-_SECONDS_TO_SEND = 60
+MOST_CONNECTIONS = 32  # a browser opens six
+_SECONDS_TO_ASK = 10.0  # from the first byte of a request to its last, or until the next one
+_SECONDS_TO_SEND = 60.0
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class ViewServer(ThreadingHTTPServer):
     """Serves one session. ``port`` 0 takes a free one."""
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, session: Session, port: int = 0) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self.session = session
         self.volumes = Volumes(session)
         self.gate = Gate(self.server_address[1], secrets.token_urlsafe(24))
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection in a thread of its own, unless there are too many."""
+        if not self._places.acquire(blocking=False):
+            with suppress(OSError):
+                request.settimeout(0)
+                request.send(_TOO_MANY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection to its end, then make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Say nothing about a client that hung up; what was not foreseen is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
@@ -127,11 +171,41 @@ class ViewServer(ThreadingHTTPServer):
         return render_page(self.session.run, self.gate.token, self.nonce).encode()
 
 
+class _Dripping(io.RawIOBase):
+    """Bytes of a connection until a deadline, after which it is a TimeoutError."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.deadline = time.monotonic() + _SECONDS_TO_ASK
+        self._connection = connection
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - anything that holds bytes
+        """Read what has come, waiting no longer than until the deadline."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: ViewServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "perturb-mpm", ""
-    timeout = _SECONDS_TO_SEND
+
+    def setup(self) -> None:
+        """Read what is asked under one deadline, however slowly it drips in."""
+        super().setup()
+        self._asked = _Dripping(self.connection)
+        self.rfile = io.BufferedReader(self._asked)
+
+    def handle_one_request(self) -> None:
+        """Answer one request; the time to ask begins anew with each."""
+        self._asked.deadline = time.monotonic() + _SECONDS_TO_ASK
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Give out the page, a volume, the edits or the status."""
@@ -145,7 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             path = self.server.gate.check(self.path, self.headers)
             length = self.server.gate.check_post(self.headers)
-            self._post(path, self.rfile.read(length))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                raise RefusedError(400, "the body is shorter than its length says")
+            self._post(path, body)
         except RefusedError as refused:
             self._refuse(refused)
         except BusyError as busy:
@@ -192,6 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps(value).encode())
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.connection.settimeout(_SECONDS_TO_SEND)
         self.send_response(status)
         for name, value in {
             "Content-Type": kind,
