@@ -95,6 +95,9 @@ class ModelOptions:
         The smallest probability taken at its word. Default 1e-6.
     strength
         Multiplies the weight of every kernel. Default 0.35.
+    keep_strength
+        Keep the strength where the kernels move volumes far from what the probabilities say: warn
+        in place of weakening them.
     centring
         0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 1.
     region
@@ -121,6 +124,7 @@ class ModelOptions:
     temperature: float | None = None
     clip: float | None = None
     strength: float | None = None
+    keep_strength: Flag = False
     centring: float | None = None
     region: Words = None
     marginals: Literal["votes", "conditional", "mean_field"] | None = None
@@ -310,6 +314,7 @@ def _settings(
         "temperature": model.temperature,
         "clip": model.clip,
         "strength": model.strength,
+        "keep_strength": model.keep_strength or None,
         "centring": model.centring,
         "marginals": model.marginals,
         "regions": None if model.region is None else region_values_from_text(model.region),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.progress import Progress
+from perturb_mpm.run.coupling import Pilot
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
@@ -20,8 +21,13 @@ SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 _SECONDS_AT_RISK = 10.0  # about what an interruption may cost
 
 
-def draw_samples(run: Run, sampler: Sampler, progress: Progress) -> Run:
-    """Draw what the run's folder does not hold yet, and keep it there; return the run with all."""
+def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | None = None) -> Run:
+    """Draw what the run's folder does not hold yet, and keep it there; return the run with all.
+
+    ``pilot`` is the first samples where they are drawn already.
+    """
+    if pilot is not None and pilot.posterior.samples < run.settings.sampling.samples:
+        run = replace(run, votes=pilot.posterior, first_samples=pilot.labels[:MOST_SAMPLE_MAPS])
     run = _continued(run, sampler.problem)
     goal = run.settings.sampling.samples
     saved_at = time.monotonic()

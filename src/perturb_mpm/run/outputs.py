@@ -113,7 +113,7 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
         sampled_labels=run.sampled_labels,
         truth=case.truth,
-        parameters={"mask": case.mask_origin, **parameters_in_words(settings)},
+        parameters={"mask": case.mask_origin, **parameters_in_words(settings), **_weakened(run)},
         warnings=tuple(warnings),
         colour_map=settings.colour_map,
     )
@@ -133,6 +133,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "intervals": {"rest_on": settings.intervals, "learned_cases": settings.learned_cases},
+        "coupling": None if run.coupling is None else run.coupling.as_json(),
         "regions": [_volumes(run, row) for row in rows if row.kind == "region"],
         "labels": [_volumes(run, row) for row in rows if row.kind in ("label", "background")],
         "entropy": {
@@ -233,6 +234,14 @@ def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
 
 def _length(length_mm: float) -> str:
     return "the whole image" if math.isinf(length_mm) else f"{length_mm:g} mm"
+
+
+def _weakened(run: Run) -> dict[str, object]:
+    check = run.coupling
+    if check is None or check.used_strength == check.asked_strength:
+        return {}
+    asked = f"{check.used_strength:g}, lowered from the {check.asked_strength:g} asked for"
+    return {"strength of the kernels": asked}
 
 
 def parameters_in_words(settings: RunSettings) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from perturb_mpm.engines import Engine, give_back
 from perturb_mpm.files import Case
 from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.run.coupling import check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, draw_samples
 from perturb_mpm.run.folder import (
     BidsNames,
@@ -39,7 +40,14 @@ from perturb_mpm.run.outputs import (
     write_sidecars,
 )
 from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError
-from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run, StateError, difference, read_run_json
+from perturb_mpm.run.state import (
+    MOST_SAMPLE_MAPS,
+    Run,
+    StateError,
+    coupling_of,
+    difference,
+    read_run_json,
+)
 from perturb_mpm.sampling import Sampler
 from perturb_mpm.storage import DAMAGE, reason_of, write_json
 
@@ -105,15 +113,18 @@ def run_case(
         check_content(layout, resume=resume, overwrite=overwrite)
         before = _begun(layout) if resume else None
         run = Run(layout.folder, title, layout.files, case, settings, reading or {})
-        if before is not None and settings.compute.engine == "auto":
-            run = _with_engine(run, before["parameters"]["engine"])
+        run = run if before is None else _decided_before(run, before)
         sampler = _sampler(run)
         if before is not None:
             _check_same(run, before, sampler.problem)
-        warnings = _warnings(run, show)
         if before is None or not layout.files["summary"].exists():
             show.stage("preparing the engine")
             run = _with_engine(run, _prepare(sampler))
+        pilot = None
+        if before is None:
+            show.stage("checking what the kernels do to volumes")
+            run, sampler, pilot = check_coupling(run, sampler, _sampler)
+        warnings = _warnings(run, show)
         if overwrite:
             clear(layout)
         remove_partial(layout)
@@ -121,7 +132,7 @@ def run_case(
 
         show.stage("sampling")
         sampling_started = time.monotonic()
-        run = draw_samples(run, sampler, show)
+        run = draw_samples(run, sampler, show, pilot)
         seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
         del sampler
         give_back()
@@ -161,6 +172,17 @@ def _with_engine(run: Run, engine: Engine) -> Run:
     return replace(run, settings=run.settings.changed(engine=engine))
 
 
+def _decided_before(run: Run, before: Mapping[str, Any]) -> Run:
+    """Return the run with the engine and the strength of the kernels that it began with."""
+    if run.settings.compute.engine == "auto":
+        run = _with_engine(run, before["parameters"]["engine"])
+    coupling = coupling_of(before)
+    if coupling is None or coupling.asked_strength != run.settings.strength:
+        return run
+    settings = run.settings.changed(strength=coupling.used_strength)
+    return replace(run, settings=settings, coupling=coupling)
+
+
 def _sampler(run: Run) -> Sampler:
     try:
         return build_sampler(build_crf(run.case, run.settings), run.settings)
@@ -188,7 +210,8 @@ def _prepare(sampler: Sampler) -> Engine:
 
 def _warnings(run: Run, show: StagedProgress) -> list[str]:
     hint = overconfidence(run.case, run.settings)
-    warnings = [*run.case.warnings, *([hint] if hint else [])]
+    moved = run.coupling.warning() if run.coupling else None
+    warnings = [*run.case.warnings, *(words for words in (hint, moved) if words)]
     for warning in warnings:
         show.warn(warning)
     return warnings
@@ -200,6 +223,7 @@ def _begun(layout: Layout) -> dict[str, Any] | None:
         before = read_run_json(layout.state)
         if before is not None and before["parameters"]["engine"] not in get_args(Engine):
             raise StateError(f"{layout.state / 'run.json'} names no engine")
+        coupling_of(before or {})
     except DAMAGE as error:
         raise OutputError(
             f"`output` holds a damaged state, begin anew with `overwrite=True`: {reason_of(error)}"

@@ -23,6 +23,7 @@ key that is not known is refused with the nearest that is.
 
     [coupling]
     strength = 0.35           # times the weight of every kernel; 1.0 is the paper
+    keep_strength = false     # where kernels move volumes far: true warns, false weakens them
     centring = 1.0            # kernels act on deviations from the probabilities alone; 0.0: paper
 
     [[kernels]]               # one table a kernel; kernels = [] at the top means none
@@ -134,7 +135,7 @@ Intervals = Literal["none", "assumed", "learned"]
 Numbers = float | tuple[float, ...]
 
 UNARY = ("temperature", "clip", "bias")
-COUPLING = ("strength", "centring")
+COUPLING = ("strength", "centring", "keep_strength")
 SAMPLING_FIELDS = tuple(each.name for each in fields(Sampling))
 SAMPLING = tuple(name for name in SAMPLING_FIELDS if name != "fields")  # in its own tables
 COMPUTE = tuple(each.name for each in fields(Compute))
@@ -205,6 +206,7 @@ class RunSettings:
     bias: tuple[float, ...] | None = None  # (L,) nats
     strength: float = 0.35
     centring: float = 1.0
+    keep_strength: bool = False
     kernels: tuple[KernelSettings, ...] = (DEFAULT_SPATIAL, DEFAULT_BILATERAL)
     marginals: MarginalKind = "mean_field"
     regions: RegionValues = field(default_factory=dict, hash=False)  # name -> label values
@@ -220,6 +222,7 @@ class RunSettings:
             "learned_cases": checks.integer(self.learned_cases, "learned_cases", minimum=0),
             "strength": checks.number(self.strength, "strength", minimum=0, below=_LARGEST),
             "centring": checks.number(self.centring, "centring", minimum=0, maximum=1),
+            "keep_strength": checks.flag(self.keep_strength, "keep_strength"),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
             "regions": checked_region_values(self.regions),
         }
@@ -238,7 +241,13 @@ class RunSettings:
     @classmethod
     def of_paper(cls) -> RunSettings:
         """Return the paper's algorithm: white noise, votes, and kernels at full strength."""
-        return cls(Sampling(noise_length=0.0), strength=1.0, centring=0.0, marginals="votes")
+        return cls(
+            Sampling(noise_length=0.0),
+            strength=1.0,
+            centring=0.0,
+            keep_strength=True,
+            marginals="votes",
+        )
 
     @property
     def intervals(self) -> Intervals:

@@ -36,6 +36,7 @@ from perturb_mpm.checks import ExpectedError
 from perturb_mpm.files import DICOM_FILES, Case, Geometry, LabelScheme, region_members
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, plain
+from perturb_mpm.run.coupling import CouplingCheck
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
 from perturb_mpm.storage import (
     DAMAGE,
@@ -87,6 +88,8 @@ class Run:
     first_samples: NDArray[np.uint8] | None = None  # (K, N) label indices of samples 0 … K − 1
     snapshots: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
     """Entropy in bits inside the mask, (N,), after so many samples."""
+    coupling: CouplingCheck | None = None
+    """What the kernels do to volumes, and whether they were weakened; None where there are none."""
 
     @property
     def state(self) -> Path:
@@ -166,6 +169,7 @@ class Run:
             "mask": self.case.mask_origin,
             "labels": {"values": self.case.labels.values, "names": self.case.labels.names},
             "parameters": self.settings.identity(),
+            "coupling": None if self.coupling is None else self.coupling.as_json(),
             "problem": problem,
         }
         plain_values: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False))
@@ -259,6 +263,7 @@ def load_run(folder: str | Path) -> Run:
             case=_read_case(folder / STATE / "case.npz"),
             settings=settings_from_text(about["settings"]),
             reading=dict(found["reading"]),
+            coupling=coupling_of(found),
         ).with_checkpoint()
         if run.votes is not None:
             _require_fit(run.case, run.votes)
@@ -267,6 +272,12 @@ def load_run(folder: str | Path) -> Run:
     if run.posterior.problem != found.get("problem"):
         raise StateError(f"{run.state / 'posterior.npz'} holds the votes of another run")
     return run
+
+
+def coupling_of(found: Mapping[str, Any]) -> CouplingCheck | None:
+    """Return what run.json says of the kernels."""
+    coupling = found.get("coupling")
+    return None if coupling is None else CouplingCheck.from_json(coupling)
 
 
 def read_run_json(state: Path) -> dict[str, Any] | None:

@@ -42,6 +42,11 @@ class Sampler:
         self._perturbation = self._sampling.perturbation
         self._perturbation.check(crf.grid, crf.n_labels)
 
+    @property
+    def crf(self) -> DenseCRF:
+        """What is sampled."""
+        return self._crf
+
     @cached_property
     def problem(self) -> str:
         """The digest that names the CRF."""

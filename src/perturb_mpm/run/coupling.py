@@ -1,0 +1,185 @@
+"""A check that needs no truth: whether the kernels leave volumes where the probabilities put them.
+
+Kernels smooth, and what they smooth away is a small structure among what looks alike. Two numbers
+tell, for every region and label of some size, as a share of the volume that the probabilities
+(after temperature and bias) expect:
+
+- how far the mean field of the CRF moves the expected volume;
+- how far the kernels move the mean volume of the first samples: the same noise with and without
+  kernels, sample by sample, less what may be chance in a pilot of a few samples.
+
+Where either is above ``MOST_MOVED``, the strength of the kernels is halved, and after
+``MOST_HALVINGS`` set to 0. The pilot's samples are the first of the run, so that a run that passes
+loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.sampling import Sampler
+
+if TYPE_CHECKING:
+    from perturb_mpm.run.state import Run
+
+PILOT_SAMPLES = 8  # fewer than the first map that is kept of a run needs
+MOST_MOVED = 0.10
+MOST_HALVINGS = 3
+LEAST_SHARE = 0.05  # of the expected foreground: what is smaller is not looked at
+_STANDARD_ERRORS = 2.4  # 95 % of Student's t with 7 degrees of freedom
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far the kernels move the volume of one region or label, as a share of what is expected.
+
+    ``mean_field_frac`` is that of the mean field, ``sampled_frac`` the mean over the pilot's
+    samples and ``sampled_error_frac`` its standard error.
+    """
+
+    name: str
+    mean_field_frac: float
+    sampled_frac: float
+    sampled_error_frac: float
+
+    @property
+    def surely_frac(self) -> float:
+        """The larger of both, where the samples count as far as they are sure."""
+        sampled = abs(self.sampled_frac) - _STANDARD_ERRORS * self.sampled_error_frac
+        return max(abs(self.mean_field_frac), sampled)
+
+
+@dataclass(frozen=True)
+class CouplingCheck:
+    """The strength of the kernels that was asked for and is used, and what moved most at the first.
+
+    ``moved`` is None where nothing is large enough to be looked at.
+    """
+
+    asked_strength: float
+    used_strength: float
+    moved: Moved | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the kernels asked for leave the volumes where they are."""
+        return self.moved is None or self.moved.surely_frac <= MOST_MOVED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> CouplingCheck:
+        """Return what ``as_json`` wrote; TypeError or KeyError where it is something else."""
+        moved = found["moved"]
+        if moved is not None:
+            numbers = {name: float(value) for name, value in moved.items() if name != "name"}
+            moved = Moved(str(moved["name"]), **numbers)
+        return cls(float(found["asked_strength"]), float(found["used_strength"]), moved)
+
+    def warning(self) -> str | None:
+        """Say what the kernels do, None where they do no harm."""
+        if self.passed or self.moved is None:
+            return None
+        by_field = abs(self.moved.mean_field_frac) == self.moved.surely_frac
+        share = self.moved.mean_field_frac if by_field else self.moved.sampled_frac
+        words = (
+            f"the kernels move the volume of {self.moved.name} by {100 * share:+.0f} % from what "
+            f"the probabilities expect, more than {100 * MOST_MOVED:.0f} %"
+        )
+        if self.used_strength == self.asked_strength:
+            return f"{words}: labelled cases tell whether that is right"
+        return (
+            f"{words}: their strength was lowered from {self.asked_strength:g} to "
+            f"{self.used_strength:g}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Pilot:
+    """The first samples of a run."""
+
+    posterior: Posterior
+    labels: NDArray[np.uint8]  # (S, N)
+
+
+def check_coupling(
+    run: Run, sampler: Sampler, build: Callable[[Run], Sampler]
+) -> tuple[Run, Sampler, Pilot | None]:
+    """Return the run with its check, its sampler and the pilot; weaken the kernels where need be.
+
+    ``sampler`` is that of the run as it was asked for, ``build`` makes one of a run with another
+    strength. Where the settings say so, or were learned on labelled cases, nothing is weakened.
+    """
+    asked = run.settings.strength
+    if not sampler.crf.kernels:
+        return run, sampler, None
+
+    def of_strength(strength: float) -> Run:
+        return replace(run, settings=run.settings.changed(strength=strength))
+
+    free = build(of_strength(0.0))
+    weaken = not (run.settings.keep_strength or run.settings.learned_cases)
+    first: Moved | None = None
+    pilot: Pilot | None
+    for halving in range(MOST_HALVINGS + 1):
+        pilot = _pilot(sampler, min(PILOT_SAMPLES, run.settings.sampling.samples))
+        moves = list(_moves(run, sampler, pilot.posterior, free))
+        moved = max(moves, key=lambda each: each.surely_frac, default=None)
+        first = moved if halving == 0 else first
+        if moved is None or moved.surely_frac <= MOST_MOVED or not weaken:
+            break
+        strength = run.settings.strength / 2 if halving < MOST_HALVINGS else 0.0
+        run, pilot = of_strength(strength), None
+        sampler = free if strength == 0 else build(run)
+    check = CouplingCheck(asked, run.settings.strength, first)
+    return replace(run, coupling=check), sampler, pilot
+
+
+def _pilot(sampler: Sampler, samples: int) -> Pilot:
+    parts: list[NDArray[np.uint8]] = []
+    posterior = sampler.draw(samples, keep=lambda _, labels: parts.append(labels.copy()))
+    return Pilot(posterior, np.concatenate(parts))
+
+
+def _moves(run: Run, sampler: Sampler, pilot: Posterior, free: Sampler) -> Iterator[Moved]:
+    """Yield what the kernels do to every region and label of some size."""
+    expected = _expected(sampler.crf)  # (L,) voxels
+    solved = sampler.mean_field().sum(axis=1, dtype=np.float64)  # (L,)
+    voxel_mm3 = math.prod(pilot.grid.spacing)
+    moved = (pilot.volumes - free.draw(pilot.samples).volumes) / voxel_mm3  # (S, L) voxels
+    labels = run.case.labels
+    foreground = [label for label in range(len(labels)) if label or not labels.has_background]
+    least = LEAST_SHARE * expected[foreground].sum()
+    sets = {**{labels.names[label]: (label,) for label in foreground}, **run.regions}
+    for name, members in sets.items():
+        place = list(members)
+        size = expected[place].sum()
+        if size <= least:
+            continue
+        differences = moved[:, place].sum(axis=1) / size  # (S,)
+        several = len(differences) > 1  # one says nothing of how sure it is
+        yield Moved(
+            name,
+            float(solved[place].sum() / size - 1),
+            float(differences.mean()) if several else 0.0,
+            float(differences.std(ddof=1)) / math.sqrt(len(differences)) if several else 0.0,
+        )
+
+
+def _expected(crf: DenseCRF) -> NDArray[np.float64]:
+    """Return the expected number of voxels of each label by softmax(−U) alone, (L,)."""
+    logits = -crf.prior.astype(np.float64)  # (L, N)
+    logits -= logits.max(axis=0)
+    np.exp(logits, out=logits)
+    expected: NDArray[np.float64] = (logits / logits.sum(axis=0)).sum(axis=1)
+    return expected
