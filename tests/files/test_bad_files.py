@@ -225,9 +225,14 @@ BAD = [
         lambda f: maps_of(f, probabilities()[..., 0]),
     ),
     Bad(
-        "several 4-D files",
+        "a 3-D and a 4-D file",
         r"must be 3-D where there is one file for each label",
-        lambda f: {"probabilities": [write(f / f"{i}.nii", probabilities()) for i in range(2)]},
+        lambda f: {
+            "probabilities": [
+                write(f / "0.nii", probabilities()[..., 0]),
+                write(f / "1.nii", probabilities()),
+            ]
+        },
     ),
     Bad(
         "maps on two grids",
@@ -442,8 +447,8 @@ BAD = [
         },
     ),
     Bad(
-        "an npz and more",
-        r"`probabilities` must name one .npz and nothing else, got 2",
+        "a member twice",
+        r"`probabilities` must name every file once, got one twice",
         lambda f: {"probabilities": npz(f, probabilities=ZYX)["probabilities"] * 2},
     ),
 ]

@@ -107,7 +107,8 @@ def test_a_table_that_is_not_there(tmp_path: Path) -> None:
 def test_bids_names() -> None:
     names = bids_names("07", "pre")
     assert set(names) == {
-        *("labels", "marginals", "entropy", "uncertainty", "volumes", "summary", "report")
+        *("labels", "marginals", "entropy", "uncertainty", "volumes", "summary", "report"),
+        "mutual_information",
     }
     start = "sub-07/ses-pre/anat/sub-07_ses-pre_space-orig_seg-pmpm"
     assert names["labels"] == f"{start}_dseg.nii.gz"

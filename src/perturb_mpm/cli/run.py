@@ -43,7 +43,7 @@ class InputOptions:
         The sequences, NIfTI, one or more; what is written lies on the grid of the first.
     probabilities
         One 4-D NIfTI with the labels last, one 3-D NIfTI a label, or nnU-Net's .npz; background
-        first.
+        first. Several 4-D NIfTI or .npz are the members of an ensemble: folds, dropout samples.
     kind
         What these files hold: probabilities, a network's raw logits, or a hard label map.
     confidence
@@ -100,6 +100,8 @@ class ModelOptions:
         in place of weakening them.
     centring
         0 to 1; 1 lets the kernels act on deviations from the probabilities alone. Default 1.
+    members
+        Of an ensemble: sample its mean, or cycle through its members. Default mean.
     region
         A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4, nested or
         apart: labels are decided region by region, and each region has a volume. Default: those
@@ -126,6 +128,7 @@ class ModelOptions:
     strength: float | None = None
     keep_strength: Flag = False
     centring: float | None = None
+    members: Literal["mean", "cycle"] | None = None
     region: Words = None
     marginals: Literal["votes", "conditional", "mean_field"] | None = None
     spatial_sigma: float | None = None
@@ -198,7 +201,7 @@ def run(
     bids = _bids(out.bids)
     try:
         with shown_progress(quiet=out.quiet) as progress:
-            case = _case(inputs, out, progress)
+            case = _case(inputs, out, progress, keep_members=settings.members == "cycle")
             finished = run_case(
                 case,
                 _enough_samples(settings, model, sampling, len(case.labels)),
@@ -221,7 +224,9 @@ def run(
         _print_table(finished)
 
 
-def _case(inputs: InputOptions, out: OutputOptions, progress: StagedProgress) -> Case:
+def _case(
+    inputs: InputOptions, out: OutputOptions, progress: StagedProgress, *, keep_members: bool
+) -> Case:
     """Read the files; a model's probabilities are computed first."""
     from perturb_mpm.files import read_case
 
@@ -244,6 +249,7 @@ def _case(inputs: InputOptions, out: OutputOptions, progress: StagedProgress) ->
         mask=inputs.mask,
         image_names=inputs.image_names,
         background=inputs.background,
+        keep_members=keep_members,
     )
 
 
@@ -316,6 +322,7 @@ def _settings(
         "strength": model.strength,
         "keep_strength": model.keep_strength or None,
         "centring": model.centring,
+        "members": model.members,
         "marginals": model.marginals,
         "regions": None if model.region is None else region_values_from_text(model.region),
         "colour_map": colour_map,

@@ -8,6 +8,7 @@ from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.colours import label_colours
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
+from perturb_mpm.files.ensemble import EnsembleMaps
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
@@ -33,6 +34,7 @@ from perturb_mpm.files.tables import TableRow, read_table, write_table, write_vo
 __all__ = [
     # One patient, and what it is made of.
     "Case",
+    "EnsembleMaps",
     "read_case",
     "ImageSet",
     "read_images",

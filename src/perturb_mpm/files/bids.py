@@ -28,6 +28,7 @@ _ENDINGS = {
     "marginals": "space-orig_seg-pmpm_probseg.nii.gz",
     "entropy": "space-orig_seg-pmpm_desc-entropy_map.nii.gz",
     "uncertainty": "space-orig_seg-pmpm_desc-uncertainty_map.nii.gz",
+    "mutual_information": "space-orig_seg-pmpm_desc-mutualinformation_map.nii.gz",
     "volumes": "space-orig_seg-pmpm_volumes.csv",
     "summary": "space-orig_seg-pmpm_summary.json",
     "report": "space-orig_seg-pmpm_report.html",
@@ -64,6 +65,8 @@ def write_bids_sidecars(
     write_table(table, ("index", "name"), zip(labels.values, labels.names), delimiter="\t")
     written = [table]
     for name, content in _sidecars(labels, entropy_max_bits).items():
+        if name not in files:
+            continue
         sidecar = _beside(files[name], ".json")
         write_json(sidecar, content)
         written.append(sidecar)
@@ -92,10 +95,17 @@ def _sidecars(labels: LabelScheme, entropy_max_bits: float) -> dict[str, dict[st
             "Description": "Whether a voxel's label is certain.",
             "Levels": {"0": "certain", "1": "undecided", "2": "uncertain"},
         },
+        "mutual_information": {
+            **place,
+            "Description": "Mutual information of the label and the ensemble's member.",
+            "Units": "bits",
+        },
         "volumes": {
             "sample": {"Description": "Number of the sampled segmentation."},
-            "label": {"Description": "Value of the label in the label map."},
-            "name": {"Description": "Name of the label."},
+            "label": {
+                "Description": "Value in the label map; of a region all of its values."
+            },
+            "name": {"Description": "Name of the label or region."},
             "volume_mm3": volume,
             "volume_ml": {**volume, "Units": "ml"},
         },

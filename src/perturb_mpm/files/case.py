@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files.ensemble import EnsembleMaps, combined
 from perturb_mpm.files.geometry import Geometry, geometry_warnings
 from perturb_mpm.files.images import (
     ImageSet,
@@ -38,7 +39,7 @@ from perturb_mpm.files.probabilities import (
     Kind,
     ScoreMaps,
     distribution_from_maps,
-    read_score_maps,
+    read_members,
 )
 from perturb_mpm.files.source import (
     AnyPath,
@@ -66,6 +67,8 @@ class Case:
     truth: NDArray[np.uint8] | None = None  # (X, Y, Z), labels 0 … L − 1
     regions: RegionValues = field(default_factory=dict)
     """Those of the model that made the probabilities, in label values."""
+    ensemble: EnsembleMaps | None = None
+    """Of several members, whose mean the probabilities are."""
 
     @classmethod
     def from_images(
@@ -101,6 +104,7 @@ def read_case(
     mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
     background: int | None = None,
+    keep_members: bool = False,
     named_by: str | None = None,
 ) -> Case:
     """Read images and probabilities on one grid; raise ``InputError`` in one line where they fail.
@@ -111,7 +115,8 @@ def read_case(
         A NIfTI file for each sequence. Everything that is written lies on the grid of the first.
     probabilities
         One 4-D NIfTI with the labels last, one 3-D NIfTI for each label, or nnU-Net's .npz.
-        Background comes first.
+        Background comes first. Several 4-D NIfTI or .npz are the members of an ensemble: the case
+        has their mean, and where they disagree.
     kind
         What these files hold: ``probabilities``, ``logits`` (a network's raw scores) or
         ``labels``, a hard label map that is trusted to ``confidence`` at every voxel.
@@ -131,6 +136,8 @@ def read_case(
     background
         The value of voxels outside the mask in what is written: that of the first label where 0
         is a label, else 0.
+    keep_members
+        Keep every member of an ensemble too, which takes memory.
     named_by
         The argument that errors name where one has named images and mask, such as ``data``.
     """
@@ -149,21 +156,22 @@ def read_case(
         images, digests, image_names=image_names, channels=channels, named_by=named_by
     )
     first = next(iter(volumes.values()))
-    maps: Volume | ScoreMaps
+    ensemble = None
     if kind == "labels":
         maps = _read_one_label_map(maps_paths, digests)
-    else:
-        maps = read_score_maps(maps_paths, reference, digests, first)
-    require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
-    if isinstance(maps, Volume):
+        require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
         found = _from_label_map(maps, confidence, labels, dataset, background)
     else:
-        found = _from_score_maps(maps, kind, labels, dataset, background)
+        members = (
+            _from_score_maps(maps, first, kind, labels, dataset, background)
+            for maps in read_members(maps_paths, reference, digests, first)
+        )
+        found, ensemble = _together(members, keep=keep_members)
 
     inside, origin = find_mask(volumes, mask, digests, named_by)
     warnings = [*found.warnings, *geometry_warnings(first.geometry)]
     if found.empty is not None and found.empty.any():
-        inside, origin = _without_empty(inside, origin, found.empty, maps.source)
+        inside, origin = _without_empty(inside, origin, found.empty, found.source)
         warnings.append(
             f"{voxel_count(found.empty)} have no probability at all; they are outside the mask and "
             "count as background"
@@ -179,6 +187,7 @@ def read_case(
         hashes=digests.named(),
         warnings=(*warnings, *image_warnings),
         regions=_regions(dataset, found.labels),
+        ensemble=ensemble,
     )
 
 
@@ -186,6 +195,7 @@ def read_case(
 class _Distribution:
     """What the probability files come to."""
 
+    source: Source
     probabilities: NDArray[np.float32]  # (L, X, Y, Z)
     labels: LabelScheme
     empty: NDArray[np.bool_] | None = None  # (X, Y, Z), voxels without any probability
@@ -194,11 +204,13 @@ class _Distribution:
 
 def _from_score_maps(
     maps: ScoreMaps,
+    image: Volume,
     kind: Kind,
     labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
     background: int | None,
 ) -> _Distribution:
+    require_same_grid(maps.source, maps.geometry, image.source, image.geometry)
     known = dataset.labels if dataset else None
     distribution, empty = distribution_from_maps(maps, kind, dataset)
     scheme = choose_scheme(len(distribution), labels, known, background)
@@ -206,7 +218,35 @@ def _from_score_maps(
     if maps.label_map is not None:
         decided = dataset.decided(maps.values) if dataset else distribution.argmax(axis=0)
         warning = label_map_warning(decided, known.values[0] if known else 0, maps.label_map)
-    return _Distribution(distribution, scheme, empty, (warning,) if warning else ())
+    warnings = (warning,) if warning else ()
+    return _Distribution(maps.source, distribution, scheme, empty, warnings)
+
+
+def _together(
+    found: Iterable[_Distribution], *, keep: bool
+) -> tuple[_Distribution, EnsembleMaps | None]:
+    """Return the mean of an ensemble's members, or the only one as it is."""
+    seen: list[_Distribution] = []  # without their maps
+
+    def distributions() -> Iterator[NDArray[np.float32]]:
+        for member in found:
+            if seen and len(member.labels) != len(seen[0].labels):
+                raise member.source.error(
+                    f"must have the {len(seen[0].labels)} labels of {seen[0].source.path}, as a "
+                    f"member of the same ensemble, got {len(member.labels)}"
+                )
+            seen.append(replace(member, probabilities=np.zeros(0, np.float32)))
+            yield member.probabilities
+
+    mean, ensemble = combined(distributions(), keep=keep)
+    empty = [member.empty for member in seen if member.empty is not None]
+    together = replace(
+        seen[0],
+        probabilities=mean,
+        empty=np.logical_or.reduce(empty) if empty else None,
+        warnings=tuple(dict.fromkeys(words for member in seen for words in member.warnings)),
+    )
+    return together, ensemble
 
 
 def _from_label_map(
@@ -226,7 +266,8 @@ def _from_label_map(
     distribution = probabilities_from_label_map(
         label_map.voxels, scheme.values, confidence, label_map.source
     )
-    return _Distribution(distribution, scheme, warnings=(confidence_warning(confidence),))
+    warnings = (confidence_warning(confidence),)
+    return _Distribution(label_map.source, distribution, scheme, warnings=warnings)
 
 
 def _regions(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues:
@@ -243,8 +284,9 @@ def _find_dataset(
     probabilities: Sequence[Path], given: AnyPath | None, digests: Digests
 ) -> Dataset | None:
     path, argument = Path(given) if given else None, "dataset_json"
-    if path is None and len(probabilities) == 1 and probabilities[0].suffix == ".npz":
-        path, argument = dataset_json_beside(probabilities[0]), "probabilities"
+    archives = [each for each in probabilities if each.suffix == ".npz"]
+    if path is None and archives:
+        path, argument = dataset_json_beside(archives[0]), "probabilities"
     if path is None:
         return None
     dataset = read_dataset(Source(argument, path))

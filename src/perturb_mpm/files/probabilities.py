@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,25 +42,30 @@ class ScoreMaps:
     note: str | None = None  # what was assumed about where the voxels are
 
 
-def read_score_maps(
+def read_members(
     paths: Sequence[Path], reference: AnyPath | None, digests: Digests, image: Volume
-) -> ScoreMaps:
-    """Read a 4-D NIfTI (labels last), several 3-D ones, or nnU-Net's .npz.
+) -> Iterator[ScoreMaps]:
+    """Read one prediction, or one after the other the members of an ensemble.
 
+    A prediction is a 4-D NIfTI (labels last), nnU-Net's .npz, or several 3-D NIfTI, one a label.
     ``image`` says where the voxels of an .npz are that nothing else places.
     """
     sources = [Source("probabilities", path) for path in paths]
     if not sources:
         raise InputError("`probabilities` must name a file, got none")
-    if any(source.path.suffix == ".npz" for source in sources):
-        if len(sources) > 1:
-            raise InputError(
-                f"`probabilities` must name one .npz and nothing else, got {len(sources)}"
-            )
-        return _from_npz(sources[0], reference, digests, image)
-    if len(sources) == 1:
-        return _from_one(read_volume(sources[0], digests))
-    return _from_several(sources, digests)
+    if len(set(paths)) < len(paths):
+        raise InputError("`probabilities` must name every file once, got one twice")
+    archives = [source.path.suffix == ".npz" for source in sources]
+    first = None if archives[0] else read_volume(sources[0], digests)
+    if len(sources) > 1 and not any(archives) and first is not None and first.voxels.ndim == 3:
+        yield _from_several(first, sources, digests)
+        return
+    for place, (source, archive) in enumerate(zip(sources, archives)):
+        if archive:
+            yield _from_npz(source, reference, digests, image)
+        else:
+            volume = read_volume(source, digests) if place or first is None else first
+            yield _from_one(volume)
 
 
 def distribution_from_maps(
@@ -197,8 +202,7 @@ def _from_one(volume: Volume) -> ScoreMaps:
     return ScoreMaps(volume.source, values, volume.geometry)
 
 
-def _from_several(sources: list[Source], digests: Digests) -> ScoreMaps:
-    first = read_volume(sources[0], digests)
+def _from_several(first: Volume, sources: list[Source], digests: Digests) -> ScoreMaps:
     values = np.empty((len(sources), *first.geometry.shape), dtype=np.float32)
     for row, source in enumerate(sources):
         volume = first if row == 0 else read_volume(source, digests)

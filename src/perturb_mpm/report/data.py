@@ -87,6 +87,8 @@ class ReportData:
     learned_cases: int = 0  # from how many labelled cases
     by_samples: bool = True  # whether the maps are counted from samples, or are the mean field's
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # name -> labels
+    members: int = 0  # of an ensemble
+    disagreement: NDArray[np.float32] | None = None  # (X, Y, Z) bits, their mutual information
     colour_map: str = "inferno"  # or "viridis", "jet", "hot"
 
 
@@ -120,8 +122,9 @@ def _spatial_shapes(data: ReportData) -> dict[str, tuple[int, ...]]:
     shapes |= {f"snapshot {each.samples}": each.entropy.shape for each in data.snapshots}
     shapes["marginals"] = data.marginals.shape[1:]
     shapes["sampled_labels"] = data.sampled_labels.shape[1:]
-    if data.truth is not None:
-        shapes["truth"] = data.truth.shape
+    for name in ("truth", "disagreement"):
+        if (given := getattr(data, name)) is not None:
+            shapes[name] = given.shape
     return shapes
 
 
@@ -137,5 +140,6 @@ def _with_third_axis(data: ReportData) -> ReportData:
         marginals=data.marginals[..., np.newaxis],
         sampled_labels=data.sampled_labels[..., np.newaxis],
         truth=None if data.truth is None else data.truth[..., np.newaxis],
+        disagreement=None if data.disagreement is None else data.disagreement[..., np.newaxis],
         snapshots=tuple(Snapshot(s.samples, s.entropy[..., np.newaxis]) for s in data.snapshots),
     )

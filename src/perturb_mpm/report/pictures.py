@@ -159,6 +159,22 @@ class Studio:
             description=f"{plane.name} slice with entropy up to {bits.max():.2f} bits",
         )
 
+    def disagreement_picture(
+        self, plane: Plane, voxel: Voxel, disagreement: NDArray[np.float32], top_bits: float
+    ) -> Picture:
+        """Return the slice through a voxel with what members of an ensemble disagree about."""
+        bits = plane.cut(disagreement, voxel[plane.across], self.box)
+        levels = entropy_levels(bits * (self.top_bits / top_bits), self.top_bits)
+        return self._picture(
+            plane,
+            voxel,
+            self.box,
+            overlay=data_uri(palette_png(levels, self.colours)),
+            labels=self.data.labels,
+            sequences=None,
+            description=f"{plane.name} slice with disagreement up to {bits.max():.2f} bits",
+        )
+
     def error_picture(self, plane: Plane, voxel: Voxel, truth: NDArray[np.uint8]) -> Picture:
         """Return the slice through a voxel with wrong voxels coloured and the truth's outlines."""
         wrong = (truth != self.data.labels) & self.data.mask

@@ -74,6 +74,7 @@ def render_report(data: ReportData, *, viewer: bool = True) -> str:
                 (row, volume_histogram(row)) for row in data.volumes if row.kind != "background"
             ],
             settling=_settling(studio, main),
+            ensemble=_ensemble(studio),
             truth=_truth(studio, main),
             policy=POLICY,
             viewer=viewer_fragment(data) if viewer else None,
@@ -134,6 +135,24 @@ def _settling(studio: Studio, voxel: tuple[int, int, int]) -> dict[str, Any] | N
         ],
         "changes": changes,
         "curve": settling_curve(changes),
+    }
+
+
+def _ensemble(studio: Studio) -> dict[str, Any] | None:
+    """Return slices through where the members of an ensemble disagree most, where there are any."""
+    data = studio.data
+    if data.disagreement is None:
+        return None
+    bits = np.where(data.mask, data.disagreement, 0)  # (X, Y, Z)
+    i, j, k = (int(each) for each in np.unravel_index(int(bits.argmax()), bits.shape))
+    top = float(bits.max()) or 1.0
+    return {
+        "most_bits": float(bits.max()),
+        "mean_bits": float(bits[data.mask].mean(dtype=np.float64)) if data.mask.any() else 0.0,
+        "pictures": [
+            studio.disagreement_picture(plane, (i, j, k), bits.astype(np.float32), top)
+            for plane in studio.planes
+        ],
     }
 
 

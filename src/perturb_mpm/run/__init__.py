@@ -19,7 +19,7 @@ from perturb_mpm.run.settings import (
     write_settings,
 )
 from perturb_mpm.run.state import STATE, Run, StateError, load_run
-from perturb_mpm.run.volumes import volume_rows
+from perturb_mpm.run.volumes import volume_rows, volume_sets
 
 __all__ = [
     "assumed_length_mm",
@@ -27,6 +27,7 @@ __all__ = [
     "run_case",
     "load_run",
     "volume_rows",
+    "volume_sets",
     "BidsNames",
     "RunSettings",
     "KernelSettings",

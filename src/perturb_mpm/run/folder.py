@@ -23,6 +23,7 @@ PLAIN_NAMES = {
     "marginals": "marginals.nii.gz",
     "entropy": "entropy.nii.gz",
     "uncertainty": "uncertainty.nii.gz",
+    "mutual_information": "mutual_information.nii.gz",  # of an ensemble
     "volumes": "volumes.csv",
     "summary": "summary.json",
     "report": "report.html",

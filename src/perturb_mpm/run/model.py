@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,12 +69,27 @@ def with_regions(settings: RunSettings, case: Case) -> RunSettings:
     return replace(settings, regions=regions)
 
 
-def build_sampler(crf: DenseCRF, settings: RunSettings) -> Sampler:
-    """Return the sampler of a CRF; wrong settings are refused, and nothing is computed yet."""
+def member_energies(case: Case, settings: RunSettings) -> list[NDArray[Any]]:
+    """Return the unary energies (L, N) of each member that samples cycle through."""
+    if settings.members == "mean":
+        return []
+    if case.ensemble is None or case.ensemble.members is None:
+        raise ValueError('`members="cycle"` needs several whole `probabilities`, got one')
+    grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
+    return [energies_of(grid.gather(each), settings) for each in case.ensemble.members]
+
+
+def build_sampler(
+    crf: DenseCRF, settings: RunSettings, members: Sequence[NDArray[Any]] = ()
+) -> Sampler:
+    """Return the sampler of a CRF; wrong settings are refused, and nothing is computed yet.
+
+    Samples cycle through ``members``, unaries (L, N), where there are any.
+    """
     sampling = settings.sampling
     if sampling.until is not None:
         sampling.until.check_reachable(sampling.samples, crf.n_labels, crf.grid.voxels)
-    return Sampler(crf, sampling, settings.compute)
+    return Sampler(crf, sampling, settings.compute, members)
 
 
 def energies_of(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:

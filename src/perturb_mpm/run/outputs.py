@@ -47,6 +47,11 @@ def write_maps(run: Run) -> None:
         files["uncertainty"], run.uncertainty, geometry, "0 certain, 1 undecided, 2 uncertain"
     )
 
+    if run.case.ensemble is not None:
+        bits = run.case.ensemble.mutual_information * run.case.mask
+        words = f"mutual information of {run.case.ensemble.count} members, bits"
+        save_like(files["mutual_information"], bits, geometry, words)
+
 
 def _known_marginals(run: Run) -> NDArray[np.floating]:
     """Return the marginals (L, X, Y, Z); 0 outside the mask where no label is background."""
@@ -71,7 +76,7 @@ def write_sidecars(run: Run, layout: Layout) -> None:
         return
     from perturb_mpm.files import write_bids_sidecars
 
-    names = {name: str(file.relative_to(layout.root)) for name, file in layout.files.items()}
+    names = {name: str(file.relative_to(layout.root)) for name, file in run.files.items()}
     most = math.log2(len(run.case.labels))
     write_bids_sidecars(layout.root, names, run.case.labels, most, version())
 
@@ -106,6 +111,8 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         samples=run.posterior.samples,
         volumes=volume_rows(run),
         regions=run.regions,
+        members=0 if case.ensemble is None else case.ensemble.count,
+        disagreement=None if case.ensemble is None else case.ensemble.mutual_information,
         intervals=settings.intervals,
         learned_cases=settings.learned_cases,
         by_samples=run.by_samples,
@@ -133,6 +140,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "intervals": {"rest_on": settings.intervals, "learned_cases": settings.learned_cases},
+        "ensemble": _ensemble(run),
         "coupling": None if run.coupling is None else run.coupling.as_json(),
         "regions": [_volumes(run, row) for row in rows if row.kind == "region"],
         "labels": [_volumes(run, row) for row in rows if row.kind in ("label", "background")],
@@ -191,6 +199,19 @@ def _volumes(run: Run, row: VolumeRow) -> dict[str, Any]:
             f"{word}_frac": _share(run, here, each) if found else None
             for word, each in CLASSES.items()
         },
+    }
+
+
+def _ensemble(run: Run) -> dict[str, Any] | None:
+    found = run.case.ensemble
+    if found is None:
+        return None
+    inside = found.mutual_information[run.case.mask]
+    return {
+        "members": found.count,
+        "samples_from": run.settings.members,
+        "mean_mutual_information_bits": float(inside.mean(dtype=np.float64)),
+        "largest_mutual_information_bits": float(inside.max()),
     }
 
 

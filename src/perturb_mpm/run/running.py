@@ -27,6 +27,7 @@ from perturb_mpm.run.folder import (
 from perturb_mpm.run.model import (
     build_crf,
     build_sampler,
+    member_energies,
     overconfidence,
     with_assumed_length,
     with_regions,
@@ -112,7 +113,9 @@ def run_case(
     with room_expected(), locked(layout):
         check_content(layout, resume=resume, overwrite=overwrite)
         before = _begun(layout) if resume else None
-        run = Run(layout.folder, title, layout.files, case, settings, reading or {})
+        left_out = () if case.ensemble else ("mutual_information",)
+        files = {name: file for name, file in layout.files.items() if name not in left_out}
+        run = Run(layout.folder, title, files, case, settings, reading or {})
         run = run if before is None else _decided_before(run, before)
         sampler = _sampler(run)
         if before is not None:
@@ -185,7 +188,8 @@ def _decided_before(run: Run, before: Mapping[str, Any]) -> Run:
 
 def _sampler(run: Run) -> Sampler:
     try:
-        return build_sampler(build_crf(run.case, run.settings), run.settings)
+        members = member_energies(run.case, run.settings)
+        return build_sampler(build_crf(run.case, run.settings), run.settings, members)
     except (TypeError, ValueError) as error:
         raise SettingsError(str(error)) from error
 

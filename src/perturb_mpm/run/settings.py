@@ -20,6 +20,7 @@ key that is not known is refused with the nearest that is.
     temperature = 1.0         # above 1: probabilities less sure of themselves
     clip = 1e-6               # the smallest probability taken at its word
     bias = [0.0, 0.3, -0.1]   # nats on each label's log-probability, U − bias; left out: 0
+    members = "mean"          # of an ensemble: sample its mean, or "cycle" through its members
 
     [coupling]
     strength = 0.35           # times the weight of every kernel; 1.0 is the paper
@@ -52,7 +53,11 @@ key that is not known is refused with the nearest that is.
                               # "conditional" needs the estimator of that name
 
     [basis]
-    learned_cases = 0         # from how many labelled cases noise or fields were learned
+    learned_cases = 0         # from how many labelled cases these settings were learned
+    note = "…"                # what that showed, for the reader of a report
+
+    [widening]                # by name of a region or label: how far both ends of its volume's
+    core = 0.05               # interval move, in nats of log(V + 0.1 ml); left out: not at all
 
     [compute]
     engine = "auto"
@@ -132,9 +137,10 @@ def value_text(value: object) -> str:
 ColourMap = Literal["inferno", "viridis", "jet", "hot"]
 KernelKind = Literal["spatial", "bilateral"]
 Intervals = Literal["none", "assumed", "learned"]
+Members = Literal["mean", "cycle"]
 Numbers = float | tuple[float, ...]
 
-UNARY = ("temperature", "clip", "bias")
+UNARY = ("temperature", "clip", "bias", "members")
 COUPLING = ("strength", "centring", "keep_strength")
 SAMPLING_FIELDS = tuple(each.name for each in fields(Sampling))
 SAMPLING = tuple(name for name in SAMPLING_FIELDS if name != "fields")  # in its own tables
@@ -144,7 +150,7 @@ TABLES = {
     "unary": UNARY,
     "coupling": COUPLING,
     "maps": ("marginals",),
-    "basis": ("learned_cases",),
+    "basis": ("learned_cases", "note"),
     "compute": COMPUTE,
     "report": ("colour_map",),
 }
@@ -204,6 +210,7 @@ class RunSettings:
     temperature: float = 1.0
     clip: float = 1e-6
     bias: tuple[float, ...] | None = None  # (L,) nats
+    members: Members = "mean"
     strength: float = 0.35
     centring: float = 1.0
     keep_strength: bool = False
@@ -211,6 +218,8 @@ class RunSettings:
     marginals: MarginalKind = "mean_field"
     regions: RegionValues = field(default_factory=dict, hash=False)  # name -> label values
     learned_cases: int = 0
+    note: str = ""
+    widening: Mapping[str, float] = field(default_factory=dict, hash=False)  # name -> nats
     colour_map: ColourMap = "inferno"
 
     def __post_init__(self) -> None:
@@ -225,9 +234,12 @@ class RunSettings:
             "keep_strength": checks.flag(self.keep_strength, "keep_strength"),
             "kernels": _all_of(self.kernels, "kernels", KernelSettings),
             "regions": checked_region_values(self.regions),
+            "widening": _checked_widening(self.widening),
         }
+        checks.instance(self.note, "note", str)
         checks.choice(self.colour_map, "colour_map", get_args(ColourMap))
         checks.choice(self.marginals, "marginals", get_args(MarginalKind))
+        checks.choice(self.members, "members", get_args(Members))
         if self.marginals == "conditional" and self.sampling.estimator != "conditional":
             raise ValueError('marginals "conditional" needs estimator "conditional"')
         if self.bias is not None:
@@ -279,7 +291,8 @@ class RunSettings:
             "coupling": {name: getattr(self, name) for name in COUPLING},
             "maps": {"marginals": self.marginals},
             "regions": dict(self.regions),
-            "basis": {"learned_cases": self.learned_cases},
+            "basis": {"learned_cases": self.learned_cases, "note": self.note or None},
+            "widening": dict(self.widening),
             "compute": asdict(self.compute),
             "report": {"colour_map": self.colour_map},
             "kernels": [asdict(each) for each in self.kernels],
@@ -300,6 +313,7 @@ class RunSettings:
                 **compute,
                 "kernels": tables["kernels"],
                 "regions": tables["regions"],
+                "widening": tables["widening"],
             }
         )
         return plain
@@ -307,7 +321,8 @@ class RunSettings:
 
 def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = None) -> RunSettings:
     """Return the settings of TOML's tables; what they leave out is that of ``base``."""
-    check_keys(tables, [*TABLES, "regions", "kernels", "fields"], "at the top")
+    named = ("regions", "widening")
+    check_keys(tables, [*TABLES, *named, "kernels", "fields"], "at the top")
     given = {table: _table(tables.get(table, {}), table) for table in TABLES}
     for table, keys in TABLES.items():
         check_keys(given[table], keys, f"in [{table}]")
@@ -316,8 +331,7 @@ def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = N
         sampling["fields"] = _each(tables["fields"], "fields", Field)
     values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["maps"]}
     values |= given["basis"] | given["report"]
-    if "regions" in tables:
-        values["regions"] = _table(tables["regions"], "regions")
+    values |= {name: _table(tables[name], name) for name in named if name in tables}
     if "kernels" in tables:
         values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
     return (base or RunSettings()).changed(**sampling, **given["compute"], **values)
@@ -352,9 +366,10 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
     parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary", "coupling")]
     for name in ("kernels", "fields"):
         parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
-    if settings.regions:
-        named = {value_text(name): values for name, values in settings.regions.items()}
-        parts.append(table_text("[regions]", named))
+    for table, values in (("regions", settings.regions), ("widening", settings.widening)):
+        if values:
+            named = {value_text(name): value for name, value in values.items()}
+            parts.append(table_text(f"[{table}]", named))
     parts += [
         table_text(f"[{name}]", tables[name]) for name in ("maps", "basis", "compute", "report")
     ]
@@ -365,6 +380,12 @@ def write_settings(path: str | os.PathLike[str], settings: RunSettings, comment:
     """Write a settings file, whole or not at all; ``comment`` comes first, line by line."""
     with atomic_open(path) as file:
         file.write(settings_text(settings, comment).encode())
+
+
+def _checked_widening(value: object) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"widening must be a table of names and nats, got {value!r}")
+    return {name: checks.number(each, f"widening of {name}") for name, each in value.items()}
 
 
 def _temperature(value: float) -> float:

@@ -7,7 +7,8 @@ none is pickled. N counts the voxels inside the mask in C order, L the labels.
                    version, digest of the CRF), and under "about" its title, its settings as TOML
                    and the names of its output files relative to the run's folder
     case.npz       header (JSON text), images (C, X, Y, Z) float32, probabilities (L, N) float32,
-                   mask (X, Y, Z) bool, affine (4, 4), nifti_header (bytes)
+                   mask (X, Y, Z) bool, affine (4, 4), nifti_header (bytes), and of an ensemble
+                   mutual_information (N,) float32 bits
     samples.npz    labels (K, N) uint8: the first K ≤ 16 sampled segmentations, label indices
     snapshots.npz  samples (k,) int64, entropy (k, N) float32: the map in bits after so many samples
     posterior.npz  all votes so far: ``perturb_mpm.Posterior.load`` reads it
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.files import DICOM_FILES, Case, Geometry, LabelScheme, region_members
+from perturb_mpm.files import DICOM_FILES, Case, EnsembleMaps, Geometry, LabelScheme, region_members
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, plain
 from perturb_mpm.run.coupling import CouplingCheck
@@ -326,7 +327,7 @@ def _shown(value: object) -> str:
 
 def _write_case(path: Path, case: Case) -> None:
     """Write images, probabilities inside the mask, mask, labels and geometry."""
-    words = {
+    words: dict[str, Any] = {
         "image_names": list(case.images),
         "label_values": case.labels.values,
         "label_names": case.labels.names,
@@ -337,6 +338,8 @@ def _write_case(path: Path, case: Case) -> None:
     }
     if case.labels.background is not None:
         words["label_background"] = case.labels.background
+    if case.ensemble is not None:
+        words["members"] = case.ensemble.count
     images = list(case.images.values())
     arrays: dict[str, NDArray[Any]] = {
         "header": np.array(json.dumps(words)),
@@ -346,6 +349,9 @@ def _write_case(path: Path, case: Case) -> None:
         "affine": case.geometry.affine,
         "nifti_header": np.frombuffer(case.geometry.header.binaryblock, dtype=np.uint8),
     }
+    if case.ensemble is not None:
+        information = _grid(case.geometry, case.mask).gather(case.ensemble.mutual_information)
+        arrays["mutual_information"] = information  # (N,)
     write_arrays(path, arrays)
 
 
@@ -369,6 +375,13 @@ def _read_case(path: Path) -> Case:
     )
     probabilities = arrays["probabilities"]  # (L, N)
     outside = np.arange(len(probabilities)) == 0
+    ensemble = None
+    if "members" in words:
+        information = arrays["mutual_information"]  # (N,)
+        checks.finite(information, "mutual_information")
+        ensemble = EnsembleMaps(
+            int(words["members"]), _grid(geometry, mask).scatter(information, 0)
+        )
     return Case(
         images=dict(zip(words["image_names"], arrays["images"], strict=True)),
         probabilities=_grid(geometry, mask).scatter(probabilities, outside),
@@ -382,6 +395,7 @@ def _read_case(path: Path) -> Case:
         geometry=geometry,
         hashes=words["hashes"],
         warnings=tuple(words["warnings"]),
+        ensemble=ensemble,
     )
 
 
@@ -405,10 +419,17 @@ def _grid(geometry: Geometry, mask: NDArray[np.bool_]) -> Grid:
 
 
 def _nifti_header(block: NDArray[np.uint8]) -> Any:  # noqa: ANN401
+    from nibabel.imageglobals import LoggingOutputSuppressor
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
+    from nibabel.spatialimages import HeaderDataError
+    from nibabel.wrapstruct import WrapStructError
 
     first: Any = Nifti1Header
     second: Any = Nifti2Header
     kind = second if block.size == second.template_dtype.itemsize else first
-    return kind(block.tobytes())
+    try:
+        with LoggingOutputSuppressor():  # our one line says it
+            return kind(block.tobytes())
+    except (HeaderDataError, WrapStructError) as error:
+        raise ValueError(f"nifti_header is damaged ({error})") from error

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening
+from perturb_mpm.files import LabelScheme
+from perturb_mpm.posterior import Regions
 from perturb_mpm.run.state import Run
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
     truth = None if run.case.truth is None else _volumes_ml(run, run.case.truth)
     sampled = run.posterior.volumes / 1000  # (S, L)
     rows = []
-    for name, kind, members in _sets(run):
+    for name, kind, members in volume_sets(labels, run.regions):
         samples_ml = sampled[:, members].sum(axis=1)
         rows.append(
             VolumeRow(
@@ -41,22 +44,23 @@ def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
                 values=tuple(labels.values[label] for label in members),
                 volume_ml=float(mapped[members].sum()),
                 samples_ml=samples_ml,
-                interval_ml=_interval_ml(samples_ml),
+                interval_ml=_interval_ml(samples_ml, run.settings.widening.get(name, 0.0)),
                 truth_ml=math.nan if truth is None else float(truth[members].sum()),
             )
         )
     return tuple(rows)
 
 
-def _sets(run: Run) -> Iterator[tuple[str, VolumeKind, list[int]]]:
+def volume_sets(
+    labels: LabelScheme, regions: Regions
+) -> Iterator[tuple[str, VolumeKind, list[int]]]:
     """Yield name, kind and labels of every row."""
-    labels = run.case.labels
-    for name, members in run.regions.items():
+    for name, members in regions.items():
         yield name, "region", list(members)
     foreground = [label for label in range(len(labels)) if label or not labels.has_background]
     for label, name in enumerate(labels.names):
         yield name, "label" if label in foreground else "background", [label]
-    if len(foreground) > 1 and set(foreground) not in map(set, run.regions.values()):
+    if len(foreground) > 1 and set(foreground) not in map(set, regions.values()):
         yield TOGETHER, "together", foreground
 
 
@@ -66,7 +70,12 @@ def _volumes_ml(run: Run, labels: NDArray[np.uint8]) -> NDArray[np.float64]:
     return counts.astype(np.float64) * (math.prod(run.case.geometry.spacing) / 1000)
 
 
-def _interval_ml(samples_ml: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the central 95 % of sampled volumes (S,)."""
+def _interval_ml(samples_ml: NDArray[np.float64], widening: float) -> tuple[float, float]:
+    """Return the central 95 % of sampled volumes (S,), moved by what was learned, if it was."""
     low, high = np.quantile(samples_ml, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    return float(low), float(high)
+    if widening == 0:
+        return float(low), float(high)
+    learned = ConformalWidening(widening, OFFSET_ML, INTERVAL, cases=0)
+    lower, upper = learned.widen([low], [high])
+    middle = float(np.median(samples_ml))  # a narrower interval never turns itself inside out
+    return min(float(lower[0]), middle), max(float(upper[0]), middle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.engines import Compute, Engine, Solver, prepare_with
-from perturb_mpm.model import DenseCRF, fingerprint
+from perturb_mpm.model import DenseCRF, digest, fingerprint
 from perturb_mpm.noise import SAMPLES
 from perturb_mpm.posterior import Posterior, Tally, count_type, plain
 from perturb_mpm.progress import Progress
+from perturb_mpm.sampling.held import Holding, prepare_hold
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
 from perturb_mpm.version import version
 
@@ -28,11 +29,16 @@ CHECK_EVERY = 32
 class Sampler:
     """A CRF ready to be sampled range by range, on an engine that is prepared only once.
 
-    The arguments are checked at once; the first ``draw`` prepares the engine.
+    The arguments are checked at once; the first ``draw`` prepares the engine. ``members``, where
+    given, are unaries (L, N) in place of the CRF's own: sample s perturbs member s mod M.
     """
 
     def __init__(
-        self, crf: DenseCRF, sampling: Sampling | None = None, compute: Compute | None = None
+        self,
+        crf: DenseCRF,
+        sampling: Sampling | None = None,
+        compute: Compute | None = None,
+        members: Sequence[NDArray[np.floating]] = (),
     ) -> None:
         if not isinstance(crf, DenseCRF):
             raise TypeError(f"crf must be a DenseCRF, got {type(crf).__name__}")
@@ -41,6 +47,15 @@ class Sampler:
         self._compute = Compute() if compute is None else compute
         self._perturbation = self._sampling.perturbation
         self._perturbation.check(crf.grid, crf.n_labels)
+        self._members = tuple(checks.floats(each, "members") for each in members)
+        for each in self._members:
+            if each.shape != crf.energies.shape:
+                raise ValueError(
+                    f"members must have the shape {crf.energies.shape} of the CRF's energies, "
+                    f"got {each.shape}"
+                )
+        if self._members and self._sampling.estimator != "votes":
+            raise ValueError(f'members need estimator "votes", got "{self._sampling.estimator}"')
 
     @property
     def crf(self) -> DenseCRF:
@@ -49,8 +64,9 @@ class Sampler:
 
     @cached_property
     def problem(self) -> str:
-        """The digest that names the CRF."""
-        return fingerprint(self._crf)
+        """The digest that names the CRF, and the members where there are any."""
+        own = fingerprint(self._crf)
+        return digest(own, *self._members) if self._members else own
 
     def prepare(self) -> Engine:
         """Prepare the engine now and return its name; MemoryError where the CRF does not fit."""
@@ -83,7 +99,7 @@ class Sampler:
             return after
         crf = self._crf
         tally = Tally(crf.grid, crf.n_labels, conditional=self._sampling.estimator == "conditional")
-        mean_field = self._unperturbed
+        mean_field, _ = self._unperturbed, self._holding
         block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
         for part in _parts(numbers, held, self._solver.batch, block):
             self._draw_batch(part, tally)
@@ -128,19 +144,37 @@ class Sampler:
         return {
             "method": "perturb-and-mpm",
             **self._sampling.describe(),
+            **({"members": len(self._members)} if self._members else {}),
+            **({"hold": self._holding.describe()} if self._holding else {}),
             "engine": self._solver.engine,
             "accuracy": self._solver.accuracy,
             "version": version(),
         }
 
+    @cached_property
+    def _holding(self) -> Holding | None:
+        """What is held; None where every voxel is updated because nobody asked for less."""
+        if self._sampling.hold == 0:
+            return None
+        if self._members:
+            return Holding(self._sampling.hold, None, 1.0, 0.0, "there are several members")
+        holding = prepare_hold(self._crf, self._solver, self._sampling)
+        self._solver.hold(holding.hold)
+        return holding
+
     def _draw_batch(self, part: range, tally: Tally) -> None:
         solver, conditional = self._solver, self._sampling.estimator == "conditional"
-        solver.perturb(
-            self._perturbation,
-            np.array(part, dtype=np.int64),
-            self._unperturbed if self._sampling.start == "warm" else None,
-            sharpness=self._sampling.sharpness,
-        )
+        start = self._unperturbed if self._sampling.start == "warm" else None
+        if self._members:
+            unaries = [self._perturbed_member(sample) for sample in part]
+            solver.load(unaries, None if start is None else [start] * len(part))
+        else:
+            solver.perturb(
+                self._perturbation,
+                np.array(part, dtype=np.int64),
+                start,
+                sharpness=self._sampling.sharpness,
+            )
         switched = np.zeros(len(part))
         for left in range(self._sampling.iterations - 1, -1, -1):
             if left == 0 and conditional:
@@ -149,6 +183,14 @@ class Sampler:
         if self._sampling.iterations == 0 and conditional:
             tally.add_conditional(solver.conditional())
         tally.add_counted(solver.count_votes(tally.counts), switched)
+
+    def _perturbed_member(self, sample: int) -> NDArray[np.float32]:
+        """Return the perturbed unaries of a sample's member, (L, N)."""
+        member = self._members[sample % len(self._members)]
+        unaries: NDArray[np.float32] = self._perturbation.energies(
+            member, self._crf.grid, [sample]
+        )[0]
+        return unaries
 
     def _enough(self, counts: NDArray[Any], samples: int, after: Posterior | None = None) -> bool:
         """Return whether to stop: asked of every 32 samples' votes, (L, N), those before too."""
