@@ -7,6 +7,7 @@ is the same for all labels of a voxel and changes no marginal. ``klDivergence`` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
 from numbers import Number
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ class PyDenseCRF:
             raise ValueError(f"`nvar` and `nlabels` must be at least 1, got {nvar} and {nlabels}")
         self._nvar, self._nlabel, self._shape = nvar, nlabels, shape
         self._energies: NDArray[np.float32] | None = None
-        self._kernels: list[tuple[NDArray[np.float32], Compatibility, Normalization]] = []
+        self._kernels: list[model.FeatureKernel] = []
         self._solver: Solver | None = None
         self._at: NDArray[np.float32] | None = None  # the marginals that the solver stands at
 
@@ -214,7 +215,8 @@ class PyDenseCRF:
 
     @property
     def _all_potts(self) -> bool:
-        return all(isinstance(compat, float) and compat >= 0 for _, compat, _ in self._kernels)
+        """Whether all kernels are w·(K·1 − K Q), w ≥ 0: what is quickest."""
+        return all(kernel.compatibility is None for kernel in self._kernels)
 
     def _set_energies(self, energies: NDArray[np.float32]) -> None:
         wanted = (self._nlabel, self._nvar)
@@ -235,17 +237,26 @@ class PyDenseCRF:
         norm = _NORMALIZATIONS[NormalizationType(normalization)]
         checked = _compatibility(compat, self._nlabel)
         grid = features.reshape(len(features), *self._shape)
-        _feature_kernel(grid, checked, norm, self._nlabel)  # refuses what cannot be filtered
-        self._kernels.append((np.array(grid), checked, norm))
+        if isinstance(checked, float) and checked >= 0:
+            added = model.FeatureKernel(grid, weight=checked, normalization=norm)
+        else:
+            matrix = self._matrix(checked) if isinstance(checked, float) else checked
+            added = model.FeatureKernel(grid, normalization=norm, compatibility=matrix)
+        self._kernels.append(added)
         self._solver = self._at = None
 
+    def _matrix(self, weight: float) -> NDArray[np.floating]:
+        return -weight * np.eye(self._nlabel)
+
     def _crf(self, energies: NDArray[np.float32]) -> model.DenseCRF:
-        potts = self._all_potts
-        kernels = []
-        for features, compat, norm in self._kernels:
-            if isinstance(compat, float) and not potts:
-                compat = -compat * np.eye(self._nlabel)  # noqa: PLW2901
-            kernels.append(_feature_kernel(features, compat, norm, self._nlabel))
+        kernels = self._kernels
+        if not self._all_potts:
+            kernels = [
+                replace(each, weight=1.0, compatibility=self._matrix(each.weight))
+                if each.compatibility is None
+                else each
+                for each in kernels
+            ]
         unary = energies.reshape(self._nlabel, *self._shape)
         return model.DenseCRF(unary, kernels, self_term=True)
 
@@ -341,21 +352,12 @@ def _compatibility(compat: object, labels: int) -> Compatibility:
     return np.diag(array) if array.ndim == 1 else (array + array.T) / 2
 
 
-def _feature_kernel(
-    features: NDArray[np.float32], compat: Compatibility, norm: Normalization, labels: int
-) -> model.FeatureKernel:
-    if isinstance(compat, float) and compat >= 0:
-        return model.FeatureKernel(features, weight=compat, normalization=norm)
-    matrix = -compat * np.eye(labels) if isinstance(compat, float) else compat
-    return model.FeatureKernel(features, normalization=norm, compatibility=matrix)
-
-
 def _without_infinity(energies: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return energies (L, N) in which an infinite one is a ceiling above the voxel's lowest."""
-    if np.isnan(energies).any() or np.isneginf(energies).any():
-        raise ValueError("unary energies must not be NaN or −inf, got some that are")
-    infinite = np.isposinf(energies)
-    if not infinite.any():
+    if np.isfinite(energies).all():
         return np.array(energies, order="C")
+    infinite = np.isposinf(energies)
+    if not (infinite | np.isfinite(energies)).all():
+        raise ValueError("unary energies must not be NaN or −inf, got some that are")
     lowest = np.where(infinite.all(axis=0), 0, energies.min(axis=0))  # (N,)
     return np.where(infinite, lowest + _CEILING, energies).astype(np.float32)
