@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from helpers.patient_files import AFFINE, SHAPE, image, write
-from perturb_mpm.files import Geometry, geometry_from_affine, read_images, save_like, save_nifti
+from perturb_mpm.files import (
+    Geometry,
+    InputError,
+    geometry_from_affine,
+    read_images,
+    save_like,
+    save_nifti,
+)
 
 PLACE = (
     *("srow_x", "srow_y", "srow_z", "quatern_b", "quatern_c", "quatern_d"),
@@ -220,3 +227,16 @@ def test_bad_volumes_and_affines_are_refused_before_a_file_is_made(
     with pytest.raises(error, match=message):
         save_nifti(tmp_path / name, volume, affine, description)
     assert os.listdir(tmp_path) == []
+
+
+def test_nibabel_says_nothing_before_our_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "t1.nii", image(1))
+    with path.open("r+b") as file:
+        file.seek(70)
+        file.write(b"\xff\x7f")  # a data type that there is not
+    with pytest.raises(InputError, match="is not a NIfTI file"):
+        read_images([path])
+    assert caplog.records == []
+    assert capfd.readouterr().err == ""

@@ -165,6 +165,9 @@ def test_channels_may_come_core_first(tmp_path: Path) -> None:
         labels[one > 0.5] = value
     np.testing.assert_array_equal(case.probabilities.argmax(axis=0), labels)
     assert case.warnings == ()  # our labels are not nnU-Net's, but its own rule gives them
+    assert case.regions == {"core": (1, 3), "whole": (1, 2, 3), "enhancing": (3,)}
+    renumbered = read_case([image], [npz], labels=(0, 10, 20, 40))
+    assert renumbered.regions == {"core": (10, 40), "whole": (10, 20, 40), "enhancing": (40,)}
     elsewhere = np.zeros_like(painted)
     elsewhere[:5, :5, :5] = 2
     write(tmp_path / "P01.nii.gz", elsewhere)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.patient_files import AFFINE, SHAPE, SPACING, image, probabilities, two_images, write
-from perturb_mpm.files import LabelScheme, read_case, read_images, save_like
+from perturb_mpm.files import InputError, LabelScheme, read_case, read_images, save_like
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,6 +121,24 @@ def test_a_label_map_may_lack_a_label_that_is_named(tmp_path: Path) -> None:
     )
     assert case.labels.names[3] == "enhancing"
     np.testing.assert_array_equal(case.labels.values_of(case.probabilities.argmax(axis=0)), labels)
+
+
+def test_tissues_without_background_leave_0_outside_the_mask(tmp_path: Path) -> None:
+    files = two_images(tmp_path), [write(tmp_path / "p.nii", probabilities())]
+    case = read_case(*files, labels=[1, 2, 3])
+    assert case.labels.names == ("label_1", "label_2", "label_3")
+    assert not case.labels.has_background
+    everywhere = np.zeros(SHAPE, np.uint8)
+    written = case.labels.values_of(everywhere, case.mask)
+    assert set(np.unique(written[~case.mask])) == {0}
+    assert set(np.unique(written[case.mask])) == {1}
+    told = read_case(*files, labels=[1, 2, 3], background=9)
+    assert set(np.unique(told.labels.values_of(everywhere, told.mask)[~told.mask])) == {9}
+    first = read_case(*files, labels=[1, 2, 3], background=1)
+    assert first.labels.has_background
+    assert first.labels.names[0] == "background"
+    with pytest.raises(InputError, match="background must lie between 0 and 65535, got -1"):
+        read_case(*files, labels=[1, 2, 3], background=-1)
 
 
 def test_the_users_own_labels(tmp_path: Path) -> None:

@@ -33,6 +33,23 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return read(folder, labels=LabelScheme((0, 2, 400), ("none", "oedema", "core")))
 
 
+def test_tissues_without_background_are_nowhere_outside_the_mask(tmp_path: Path) -> None:
+    write_files(tmp_path / "in")
+    tissues = read(tmp_path / "in", labels=[1, 2, 3])
+    run_case(tissues, SETTINGS.changed(samples=2), tmp_path / "out", title="tissues")
+    labels = np.asarray(nib.load(tmp_path / "out" / "labels.nii.gz").dataobj)
+    assert set(np.unique(labels[~tissues.mask])) == {0}
+    assert set(np.unique(labels[tissues.mask])) == {1, 2, 3}
+    marginals = np.asarray(nib.load(tmp_path / "out" / "marginals.nii.gz").dataobj)
+    assert marginals[~tissues.mask].max() == 0
+    np.testing.assert_allclose(marginals[tissues.mask].sum(axis=-1), 1, atol=1e-6)
+    told = read(tmp_path / "in", labels=[1, 2, 3], background=9)
+    run_case(told, SETTINGS.changed(samples=2), tmp_path / "told", title="tissues")
+    assert load_run(tmp_path / "told").case.labels.outside == 9
+    labels = np.asarray(nib.load(tmp_path / "told" / "labels.nii.gz").dataobj)
+    assert set(np.unique(labels[~told.mask])) == {9}
+
+
 @pytest.fixture(scope="module")
 def folder(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out") / "made" / "here"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 from unittest import mock
 
 import numpy as np
@@ -351,16 +350,16 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our opening the file and locking it, a refused run removes it."""
-    real, first = fcntl.flock, True
+    real, first = folder_module.lock_file, True
 
-    def overtaken(lock: IO[bytes], how: int) -> None:
+    def overtaken(lock: BinaryIO) -> None:
         nonlocal first
         if first:
             first = False
             (tmp_path / "state" / "lock").unlink()
-        real(lock, how)
+        real(lock)
 
-    monkeypatch.setattr(fcntl, "flock", overtaken)
+    monkeypatch.setattr(folder_module, "lock_file", overtaken)
     layout = layout_of(tmp_path)
     with locked(layout), pytest.raises(OutputError, match="another run is writing"), locked(layout):
         pass

@@ -23,10 +23,15 @@ LARGEST_VALUE = 65535  # what a 16-bit label map can hold
 
 @dataclass(frozen=True)
 class LabelScheme:
-    """The user's own numbers and names of the labels 0 … L − 1; the first is background."""
+    """The user's own numbers and names of the labels 0 … L − 1; the first is background.
+
+    Maps of tissues may have no background: then no label is what lies outside the mask, and
+    ``background`` is the value written there, 0 where it is None.
+    """
 
     values: tuple[int, ...]
     names: tuple[str, ...]
+    background: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.names):
@@ -42,16 +47,40 @@ class LabelScheme:
             )
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"label names must be different, got {_listed(self.names)}")
+        if self.background is not None and not 0 <= self.background <= LARGEST_VALUE:
+            raise ValueError(
+                f"background must lie between 0 and {LARGEST_VALUE}, got {self.background}"
+            )
         if not all(name and name.isprintable() for name in self.names):
             raise ValueError(f"label names must be words in one line, got {list(self.names)}")
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def values_of(self, indices: NDArray[Any]) -> NDArray[Any]:
-        """Return the user's values of indices 0 … L − 1, as uint8 or, where need be, uint16."""
-        dtype = np.uint8 if max(self.values) <= 255 else np.uint16
+    @property
+    def outside(self) -> int:
+        """The value of voxels outside the mask."""
+        if self.background is not None:
+            return self.background
+        has_zero = 0 in self.values
+        return self.values[0] if has_zero else 0
+
+    @property
+    def has_background(self) -> bool:
+        """Whether the first label is what lies outside the mask."""
+        return self.outside == self.values[0]
+
+    def values_of(
+        self, indices: NDArray[Any], mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """Return the user's values of indices 0 … L − 1, as uint8 or, where need be, uint16.
+
+        Voxels outside the mask take ``outside``.
+        """
+        dtype = np.uint8 if max(*self.values, self.outside) <= 255 else np.uint16
         values: NDArray[Any] = np.asarray(self.values, dtype=dtype)[indices]
+        if mask is not None:
+            values[~mask] = self.outside
         return values
 
 
@@ -94,10 +123,11 @@ def choose_scheme(
     count: int,
     given: LabelScheme | Sequence[int] | None = None,
     known: LabelScheme | None = None,
+    background: int | None = None,
 ) -> LabelScheme:
     """Return the user's scheme of ``count`` labels; else ``known``, else the numbers from 0.
 
-    Values without names keep the names of ``known``.
+    Values without names keep the names of ``known``. ``background`` is the value outside the mask.
     """
     if not FEWEST_LABELS <= count <= MOST_LABELS:
         raise InputError(f"there must be {FEWEST_LABELS} to {MOST_LABELS} labels, got {count}")
@@ -109,11 +139,13 @@ def choose_scheme(
             f"`labels` must give one for each of the {count} labels, background first, "
             f"got {len(values)}: {_listed(values)}"
         )
-    if isinstance(given, LabelScheme):
-        return given
-    names = known.names if known else ("background", *(f"label_{value}" for value in values[1:]))
+    names = given.names if isinstance(given, LabelScheme) else known.names if known else None
     try:
-        return LabelScheme(tuple(values), names)
+        if names is None:
+            names = tuple(f"label_{value}" for value in values)
+            if LabelScheme(tuple(values), names, background).has_background:
+                names = ("background", *names[1:])
+        return LabelScheme(tuple(values), names, background)
     except ValueError as error:
         raise InputError(f"`labels`: {error}") from error
 
