@@ -14,7 +14,7 @@ WORKERS ?= auto
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one environment would race
-.PHONY: help demo test test-lowest coverage lint reproduce bench bench-gpu peer gpu clean
+.PHONY: help demo test test-lowest coverage lint reproduce torture bench bench-gpu peer gpu clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +38,9 @@ lint: $(VENV)/.lint  ## check style and types
 
 reproduce: $(VENV)/.base  ## list the paper's experiments, or run one: make reproduce EXPERIMENT=synthetic ARGS=--quick
 	$(RUN) -m lab $(or $(EXPERIMENT),--help) $(ARGS)
+
+torture: $(VENV)/.test  ## attack everything for a minute, or for as long as SECONDS says
+	$(RUN) -m lab torture --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ARGS)
 
 bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.cpu $(BENCH_ARGS)

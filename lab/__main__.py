@@ -58,6 +58,12 @@ app.command(
     help="Hold drawings of real raters and algorithms against each other.",
     help_epilogue="Example:  python -m lab raters --data data --output raters",
 )
+app.command(
+    "lab.torture.command:torture",
+    name="torture",
+    help="Attack readers, interface, disk and server for a given time; write a table.",
+    help_epilogue="Example:  python -m lab torture --seconds 60 --seed 3 --output torture",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -56,7 +56,7 @@ def number(
     """Return ``value`` as a float after checking that it is finite and inside its limits."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {_short(value)}")
-    result = float(value)
+    result = _as_float(value)
     rules = []
     if not math.isfinite(result):
         rules.append((False, "finite"))
@@ -185,6 +185,8 @@ def whole(value: ArrayLike, name: str) -> NDArray[np.int64]:
         fractional = array != np.floor(array)
         if fractional.any():
             raise ValueError(f"{name} must be whole numbers, got {array[fractional][0]}")
+    if array.size and not (-(2**63) <= int(array.min()) and int(array.max()) < 2**63):
+        raise ValueError(f"{name} must be whole numbers of 64 bits, got {array.max()}")
     return array.astype(np.int64)
 
 
@@ -218,6 +220,13 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def _as_float(value: numbers.Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 300 digits
+        return math.inf
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -142,12 +142,15 @@ def _silent_nibabel() -> Iterator[None]:
 def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> Geometry:
     """Return the geometry of a header, after checking that it gives every voxel a place."""
     try:
-        geometry = geometry_from_header(header, cast("tuple[int, int, int]", shape[:3]))
+        with np.errstate(all="ignore"):  # what is no number is found below
+            geometry = geometry_from_header(header, cast("tuple[int, int, int]", shape[:3]))
     except KeyError as error:
         raise source.error("has a unit of length that NIfTI does not know") from error
     except DAMAGE as error:
         raise source.damaged(error) from error
-    if not np.isfinite(geometry.affine).all() or np.linalg.det(geometry.affine[:3, :3]) == 0.0:
+    with np.errstate(all="ignore"):
+        volume = np.linalg.det(geometry.affine[:3, :3])
+    if not np.isfinite(geometry.affine).all() or not np.isfinite(volume) or volume == 0.0:
         raise source.error(
             f"must have an affine that can be inverted, got {geometry.affine[:3].tolist()}"
         )

@@ -1,0 +1,1 @@
+"""The attack: damaged files, odd arrays, kills, full disks, hostile requests; for a given time."""

@@ -1,0 +1,194 @@
+"""How an attack is run: trials in a process of its own, watched for crashes, hangs and growth.
+
+A trial is a function of the seed, the attack's name and its number alone. Whatever goes wrong is
+counted, and what caused it is kept.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import re
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.sharedctypes import SynchronizedArray
+from pathlib import Path
+
+from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError
+
+GROWTH_LIMIT = 600 << 20  # bytes that one trial may add to what the process has ever held
+FILE_LIMIT_GB = "0.1"  # what a file may become in memory during an attack
+_NUMBER, _BEGAN, _DONE, _REFUSED = range(4)
+_SOURCE = re.compile(r"[/\\](perturb_mpm|lab)[/\\]")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How one trial ended: nothing wrong, or a fault of a kind, in words."""
+
+    refused: bool = False
+    kind: str = ""  # "traceback", "growth" or "lost"; empty where all is well
+    words: str = ""
+
+
+Trial = Callable[[random.Random, Path], Finding]
+"""Makes one attempt in a folder of its own."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of attack."""
+
+    name: str
+    trials: str  # what is counted, in words
+    prepare: Callable[[Path], Trial]  # makes what all trials need, once
+    share: float = 1.0  # of the time
+    longest: float = 10.0  # seconds that a trial may take
+    grows: bool = True  # whether memory is watched
+
+
+@dataclass
+class Outcome:
+    """What an attack came to."""
+
+    name: str
+    trials: int = 0
+    refused: int = 0
+    tracebacks: int = 0
+    crashes: int = 0
+    hangs: int = 0
+    growth: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> int:
+        """Everything that must not happen."""
+        return self.tracebacks + self.crashes + self.hangs + self.growth + self.lost
+
+    def count(self, kind: str) -> None:
+        """Count one fault."""
+        name = {"traceback": "tracebacks", "crash": "crashes", "hang": "hangs"}.get(kind, kind)
+        setattr(self, name, getattr(self, name) + 1)
+
+
+def judged(call: Callable[[], object], allowed: tuple[type[Exception], ...] = ()) -> Finding:
+    """Call what must either work or raise an expected error in one short line."""
+    try:
+        call()
+    except ExpectedError as error:
+        return _short(str(error))
+    except allowed as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        if not _SOURCE.search(frame.filename):
+            return Finding(refused=True, kind="traceback", words=traceback.format_exc())
+        return _short(str(error))
+    except Exception:  # noqa: BLE001 - this is what is looked for
+        return Finding(refused=True, kind="traceback", words=traceback.format_exc())
+    return Finding()
+
+
+def _short(message: str) -> Finding:
+    if len(message) > LONGEST_MESSAGE or "\n" in message or not message:
+        words = f"a message of {len(message)} characters: {message}"
+        return Finding(refused=True, kind="traceback", words=words)
+    return Finding(refused=True)
+
+
+def attacked(attack: Attack, seconds: float, seed: int, kept: Path) -> Outcome:
+    """Run an attack for so many seconds; a process that crashes or hangs is begun anew."""
+    outcome = Outcome(attack.name)
+    context = multiprocessing.get_context("spawn")
+    shared = context.Array("d", [0.0, 0.0, 0.0, 0.0])
+    began = time.monotonic()
+    while (left := began + seconds - time.monotonic()) > 0:
+        with tempfile.TemporaryDirectory(prefix="torture-") as folder:
+            shared[_BEGAN] = time.monotonic() + 120  # to import and prepare
+            process = context.Process(
+                target=_work, args=(attack, seed, left, Path(folder), kept, shared)
+            )
+            process.start()
+            kind = ""
+            while process.is_alive() and not kind:
+                process.join(0.2)
+                if time.monotonic() - shared[_BEGAN] > attack.longest:
+                    kind = "hang"
+            if kind:
+                process.kill()
+                process.join()
+            elif process.exitcode != 0:
+                kind = "crash"
+            if kind:
+                number = int(shared[_NUMBER])
+                place = kept / attack.name / f"{number}-{kind}"
+                shutil.copytree(Path(folder) / "trial", place, dirs_exist_ok=True)
+                words = f"seed {seed}, trial {number}, exit code {process.exitcode}\n"
+                (place / "what.txt").write_text(words, encoding="utf-8")
+                shared[_NUMBER] = number + 1
+            process.close()
+    outcome.trials, outcome.refused = int(shared[_DONE]), int(shared[_REFUSED])
+    outcome.seconds = time.monotonic() - began
+    for place in sorted((kept / attack.name).glob("*-*")):
+        outcome.count(place.name.split("-")[1])
+        outcome.kept.append(str(place))
+    return outcome
+
+
+def _work(
+    attack: Attack,
+    seed: int,
+    seconds: float,
+    folder: Path,
+    kept: Path,
+    shared: SynchronizedArray[float],
+) -> None:
+    """Make trials until the time is over; runs in a process of its own."""
+    import os
+    import warnings
+
+    os.environ["PERTURB_MPM_LARGEST_FILE_GB"] = FILE_LIMIT_GB
+    warnings.simplefilter("error")
+    end = time.monotonic() + seconds
+    (folder / "trial").mkdir()
+    trial = attack.prepare(folder)
+    held = _held()
+    while time.monotonic() < end:
+        number = int(shared[_NUMBER])
+        shared[_BEGAN] = time.monotonic()
+        place = folder / "trial"
+        finding = attempt(trial, attack.name, seed, number, place)
+        if attack.grows and not finding.kind and _held() - held > GROWTH_LIMIT:
+            finding = Finding(finding.refused, "growth", f"{(_held() - held) >> 20} MiB more")
+        held = max(held, _held())
+        if finding.kind:
+            keep(finding, kept / attack.name / f"{number}-{finding.kind}", place, seed)
+        shared[_REFUSED] += finding.refused
+        shared[_DONE] += 1
+        shared[_NUMBER] = number + 1
+        shutil.rmtree(place)
+        place.mkdir()
+    shared[_BEGAN] = time.monotonic() + 60  # to end
+
+
+def attempt(trial: Trial, name: str, seed: int, number: int, place: Path) -> Finding:
+    """Make one trial, the same one for the same seed, name and number."""
+    return trial(random.Random(f"{seed} {name} {number}"), place)  # noqa: S311 - no secret
+
+
+def keep(finding: Finding, place: Path, folder: Path, seed: int) -> None:
+    """Keep what a trial was given, and what went wrong."""
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    (place / "what.txt").write_text(f"seed {seed}\n{finding.words}\n", encoding="utf-8")
+
+
+def _held() -> int:
+    """Return the most memory that this process has ever held, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

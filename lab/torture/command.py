@@ -1,0 +1,88 @@
+"""``make torture``: every attack for a share of the time, and a table of what it came to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from lab.torture.attack import Attack, Outcome, attacked
+from lab.torture.interface import EXAMPLES, ODD
+from lab.torture.interruptions import DISKS, FOLDERS, KILLS
+from lab.torture.memory import MEMORY
+from lab.torture.readers import READING
+from lab.torture.requests import REQUESTS
+from perturb_mpm.cli import UsageError
+from perturb_mpm.storage import write_json
+
+ATTACKS: dict[str, Attack] = {
+    each.name: each for each in (READING, ODD, KILLS, DISKS, FOLDERS, REQUESTS, MEMORY)
+}
+"""All attacks; the loss of a worker joins them with the cohort command."""
+
+_COLUMNS = ("trials", "refused", "tracebacks", "crashes", "hangs", "growth", "lost")
+
+
+def torture(
+    *,
+    seconds: float = 60.0,
+    seed: int = 1,
+    attacks: Annotated[tuple[str, ...], Parameter(name="--attack", consume_multiple=True)] = (),
+    output: Path = Path("torture"),
+) -> None:
+    """Attack every reader, the Python interface, the disk and the server for a given time.
+
+    Parameters
+    ----------
+    seconds
+        How long, all attacks together.
+    seed
+        Of the attack: the same one makes the same trials.
+    attacks
+        Which attacks: readers, interface, kills, disks, folders, requests, memory; all of them
+        where none is named.
+    output
+        A folder for the table and for what went wrong.
+    """
+    unknown = [name for name in attacks if name not in ATTACKS]
+    if unknown:
+        raise UsageError(f"--attack must be among {', '.join(ATTACKS)}, got {unknown[0]}")
+    chosen = [ATTACKS[name] for name in attacks or ATTACKS]
+    whole = sum(each.share for each in chosen)
+    kept = output / f"seed-{seed}"
+    kept.mkdir(parents=True, exist_ok=True)
+    sys.stdout.write(f"seed {seed}\n")
+    outcomes = []
+    for attack in chosen:
+        outcome = attacked(attack, seconds * attack.share / whole, seed, kept)
+        outcomes.append(outcome)
+        sys.stdout.write(line_of(attack, outcome) + "\n")
+        sys.stdout.flush()
+        write_json(kept / "outcome.json", {"seed": seed, "attacks": list(map(asdict, outcomes))})
+    (kept / "table.md").write_text(table_of(outcomes), encoding="utf-8")
+    sys.stdout.write("\n" + table_of(outcomes))
+    if any(outcome.faults for outcome in outcomes):
+        sys.stdout.write(f"what went wrong is kept in {kept}\n")
+        raise SystemExit(1)
+
+
+def line_of(attack: Attack, outcome: Outcome) -> str:
+    """Return an outcome in one line."""
+    return (
+        f"{attack.name}: {outcome.trials} {attack.trials} in {outcome.seconds:.0f} s, "
+        f"{outcome.faults} faults"
+    )
+
+
+def table_of(outcomes: list[Outcome]) -> str:
+    """Return the outcomes as a Markdown table."""
+    rows = [["attack", *_COLUMNS, "seconds"], ["---"] * (len(_COLUMNS) + 2)]
+    for outcome in outcomes:
+        values = {name: getattr(outcome, name) for name in _COLUMNS}
+        if outcome.name == ODD.name:
+            values["trials"] *= EXAMPLES
+        rows.append([outcome.name, *map(str, values.values()), f"{outcome.seconds:.0f}"])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,0 +1,60 @@
+"""Many cases in one process: the memory it holds must not grow with their number."""
+
+from __future__ import annotations
+
+import gc
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from lab.torture.attack import Attack, Finding, Trial
+from lab.torture.patient import patient_case, write_patient, write_run
+from perturb_mpm.engines import give_back
+from perturb_mpm.run import load_run
+
+MOST_BYTES_A_CASE = 1000.0
+_FIRST = 60  # cases that fill what is kept on purpose: compiled templates, fonts, headers
+_LEAST = 300  # cases before a slope can be told from noise
+
+
+def prepare_memory(folder: Path) -> Trial:
+    """Return a trial that makes, runs and loads one case and looks at the memory held."""
+    write_patient(folder)
+    held: list[int] = []
+
+    def trial(_: random.Random, place: Path) -> Finding:
+        write_run(folder, place / "run")
+        load_run(place / "run")
+        patient_case(folder)
+        shutil.rmtree(place / "run")
+        held.append(memory_held())
+        if len(held) >= _LEAST and len(held) % 100 == 0 and slope_of(held) > MOST_BYTES_A_CASE:
+            return Finding(kind="growth", words=f"{slope_of(held):.0f} bytes a case")
+        return Finding()
+
+    return trial
+
+
+def slope_of(held: list[int]) -> float:
+    """Return the bytes that a case adds: the median of all slopes between far-apart cases."""
+    rest = np.array(held[_FIRST:], dtype=np.float64)
+    half = len(rest) // 2
+    if half < 2:
+        return 0.0
+    return float(np.median((rest[half : 2 * half] - rest[:half]) / half))
+
+
+def memory_held() -> int:
+    """Return what this process holds now, in bytes, after giving back what it can."""
+    gc.collect()
+    give_back()
+    if sys.platform != "linux":
+        return 0
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096
+
+
+MEMORY = Attack("memory", "cases in one process", prepare_memory, longest=60, grows=False)

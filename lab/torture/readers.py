@@ -1,0 +1,137 @@
+"""Damaged files, given to every reader."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import perturb_mpm as pm
+from lab.torture.attack import Attack, Finding, Trial, judged
+from lab.torture.damage import damaged
+from lab.torture.patient import (
+    IMAGES,
+    patient_case,
+    read_images_of,
+    write_model,
+    write_patient,
+    write_run,
+    write_tables,
+)
+from perturb_mpm.assess import read_calibration, read_cohort, read_pairs
+from perturb_mpm.files import Source, read_case, read_dataset, read_images, read_volume
+from perturb_mpm.run import load_run, read_settings
+from perturb_mpm.segmenter import SegmenterModel, find_cases, probabilities_from_model
+from perturb_mpm.view import open_session
+
+_LIBRARY = (TypeError, ValueError)  # what the library raises, with a message of its own
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A kind of file, and what reads it from the folder of a trial."""
+
+    file: str  # relative to the folder
+    read: Callable[[Path], object]
+    around: tuple[str, ...] = ()  # what else must be there
+    allowed: tuple[type[Exception], ...] = ()
+
+
+def _npz_case(folder: Path) -> object:
+    images = [folder / f"{name}.nii.gz" for name in IMAGES]
+    return read_case(images, [folder / "P.npz"], dataset_json=folder / "dataset.json")
+
+
+def _looked_at(folder: Path) -> object:
+    run = load_run(folder / "run")
+    return run.labels, run.entropy, run.uncertainty, run.sampled_labels, run.entropy_after
+
+
+def _model(folder: Path) -> object:
+    return probabilities_from_model(folder / "model.npz", read_images_of(folder))
+
+
+def _posterior(folder: Path) -> object:
+    posterior = pm.Posterior.load(folder / "run" / "state" / "posterior.npz")
+    return posterior.labels, posterior.entropy
+
+
+_PATIENT = ("t1.nii.gz", "flair.nii.gz", "P.nii.gz", "dataset.json")
+READERS = (
+    Reader("t1.nii", lambda f: read_images([f / "t1.nii"])),
+    Reader("t1.nii.gz", lambda f: read_images([f / "t1.nii.gz"], mask=f / "t1.nii.gz")),
+    Reader("p.nii.gz", lambda f: read_volume(Source("probabilities", f / "p.nii.gz"))),
+    Reader("p.nii.gz", patient_case, _PATIENT),
+    Reader("P.npz", _npz_case, _PATIENT),
+    Reader("dataset.json", lambda f: read_dataset(Source("dataset_json", f / "dataset.json"))),
+    Reader("dataset.json", _npz_case, (*_PATIENT, "P.npz")),
+    *(Reader(f"run/state/{name}", _looked_at, ("run",)) for name in (
+        *("run.json", "case.npz", "samples.npz", "snapshots.npz", "posterior.npz"),
+    )),
+    Reader("run/edits.json", lambda f: open_session(f / "run"), ("run",)),
+    Reader("run/state/correction.npz", lambda f: open_session(f / "run"), ("run",)),
+    Reader("run/state/posterior.npz", _posterior, (), _LIBRARY),
+    Reader("model.npz", lambda f: SegmenterModel.load(f / "model.npz")),
+    Reader("model.npz", _model, ("t1.nii.gz",)),
+    Reader("cases.csv", lambda f: find_cases(f / "cases.csv", "table")),
+    Reader("cohort.csv", lambda f: list(read_cohort(f / "cohort.csv"))),
+    Reader("pairs.csv", lambda f: read_pairs(f / "pairs.csv")),
+    Reader("calibration.json", lambda f: read_calibration(f / "calibration.json")),
+    Reader("settings.toml", lambda f: read_settings(f / "settings.toml"), (), _LIBRARY),
+)  # fmt: skip
+
+
+class _Loud(logging.Handler):
+    """Fails where something is printed beside our one line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Raise what would be printed."""
+        raise AssertionError(f"printed: {record.getMessage()}")
+
+
+def prepare_readers(folder: Path) -> Trial:
+    """Write one file of every kind; a trial damages one and reads it."""
+    logging.getLogger("nibabel.global").addHandler(_Loud())
+    whole = folder / "whole"
+    whole.mkdir()
+    write_patient(whole)
+    write_tables(whole)
+    write_model(whole, whole / "model.npz")
+    write_run(whole, whole / "run")
+    _correct(whole / "run")
+    contents = {reader.file: (whole / reader.file).read_bytes() for reader in READERS}
+
+    def trial(rng: random.Random, place: Path) -> Finding:
+        reader = rng.choice(READERS)
+        for name in reader.around:
+            _put(whole / name, place / name)
+        path = place / reader.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(damaged(contents[reader.file], rng, list(contents.values())))
+        return judged(lambda: reader.read(place), reader.allowed)
+
+    return trial
+
+
+def _correct(run: Path) -> None:
+    """Correct two voxels by hand, so that there are edits and a correction."""
+    session = open_session(run, samples=2)
+    first, second = (int(voxel) for voxel in np.flatnonzero(session.run.case.mask)[[20, 90]])
+    session.update({first: 1, second: 2})
+    session.wait()
+
+
+def _put(source: Path, target: Path) -> None:
+    """Copy a file, or a run without what nobody damages here."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.html", "*.nii.gz"))
+    else:
+        shutil.copy(source, target)
+
+
+READING = Attack("readers", "damaged files", prepare_readers, share=4.0)
