@@ -23,6 +23,7 @@ from pathlib import Path
 from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError
 
 GROWTH_LIMIT = 600 << 20  # bytes that one trial may add to what the process has ever held
+NOTE = "note.txt"  # in the folder that an attack prepares
 FILE_LIMIT_GB = "0.1"  # what a file may become in memory during an attack
 _NUMBER, _BEGAN, _DONE, _REFUSED = range(4)
 _SOURCE = re.compile(r"[/\\](perturb_mpm|lab)[/\\]")
@@ -67,6 +68,7 @@ class Outcome:
     lost: int = 0
     seconds: float = 0.0
     kept: list[str] = field(default_factory=list)
+    note: str = ""  # what an attack measures beside its faults
 
     @property
     def faults(self) -> int:
@@ -133,6 +135,8 @@ def attacked(attack: Attack, seconds: float, seed: int, kept: Path) -> Outcome:
                 (place / "what.txt").write_text(words, encoding="utf-8")
                 shared[_NUMBER] = number + 1
             process.close()
+            if (Path(folder) / NOTE).exists():
+                outcome.note = (Path(folder) / NOTE).read_text(encoding="utf-8")
     outcome.trials, outcome.refused = int(shared[_DONE]), int(shared[_REFUSED])
     outcome.seconds = time.monotonic() - began
     for place in sorted((kept / attack.name).glob("*-*")):

@@ -73,7 +73,7 @@ def line_of(attack: Attack, outcome: Outcome) -> str:
     """Return an outcome in one line."""
     return (
         f"{attack.name}: {outcome.trials} {attack.trials} in {outcome.seconds:.0f} s, "
-        f"{outcome.faults} faults"
+        f"{outcome.faults} faults{', ' if outcome.note else ''}{outcome.note}"
     )
 
 

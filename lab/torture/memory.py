@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.torture.attack import Attack, Finding, Trial
+from lab.torture.attack import NOTE, Attack, Finding, Trial
 from lab.torture.patient import patient_case, write_patient, write_run
 from perturb_mpm.engines import give_back
 from perturb_mpm.run import load_run
@@ -31,6 +31,8 @@ def prepare_memory(folder: Path) -> Trial:
         patient_case(folder)
         shutil.rmtree(place / "run")
         held.append(memory_held())
+        words = f"{slope_of(held):.0f} bytes a case over {len(held)} cases"
+        (folder / NOTE).write_text(words, encoding="utf-8")
         if len(held) >= _LEAST and len(held) % 100 == 0 and slope_of(held) > MOST_BYTES_A_CASE:
             return Finding(kind="growth", words=f"{slope_of(held):.0f} bytes a case")
         return Finding()

@@ -34,7 +34,15 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.files import DICOM_FILES, Case, EnsembleMaps, Geometry, LabelScheme, region_members
+from perturb_mpm.files import (
+    DICOM_FILES,
+    Case,
+    EnsembleMaps,
+    Geometry,
+    LabelScheme,
+    region_members,
+    silent_nibabel,
+)
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, plain
 from perturb_mpm.run.coupling import CouplingCheck
@@ -419,7 +427,6 @@ def _grid(geometry: Geometry, mask: NDArray[np.bool_]) -> Grid:
 
 
 def _nifti_header(block: NDArray[np.uint8]) -> Any:  # noqa: ANN401
-    from nibabel.imageglobals import LoggingOutputSuppressor
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
     from nibabel.spatialimages import HeaderDataError
@@ -429,7 +436,7 @@ def _nifti_header(block: NDArray[np.uint8]) -> Any:  # noqa: ANN401
     second: Any = Nifti2Header
     kind = second if block.size == second.template_dtype.itemsize else first
     try:
-        with LoggingOutputSuppressor():  # our one line says it
+        with silent_nibabel():
             return kind(block.tobytes())
     except (HeaderDataError, WrapStructError) as error:
         raise ValueError(f"nifti_header is damaged ({error})") from error
