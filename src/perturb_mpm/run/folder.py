@@ -18,6 +18,7 @@ from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import STATE
 from perturb_mpm.storage import lock_file
 
+_ENDING = ".nii.gz"
 PLAIN_NAMES = {
     "labels": "labels.nii.gz",
     "marginals": "marginals.nii.gz",
@@ -58,10 +59,11 @@ class Layout:
         return tuple(dict.fromkeys([self.folder, *(file.parent for file in self.files.values())]))
 
 
-def layout_of(folder: Path, bids: BidsNames | None = None) -> Layout:
-    """Return the layout; nothing is made yet."""
+def layout_of(folder: Path, bids: BidsNames | None = None, ending: str = _ENDING) -> Layout:
+    """Return the layout; nothing is made yet. Maps have the ending, and .nii.gz under BIDS names."""
     if bids is None:
-        return Layout(folder, folder, {name: folder / file for name, file in PLAIN_NAMES.items()})
+        names = {name: file.replace(_ENDING, ending) for name, file in PLAIN_NAMES.items()}
+        return Layout(folder, folder, {name: folder / file for name, file in names.items()})
     from perturb_mpm.files import bids_names
 
     own = folder / f"sub-{bids.subject}"
@@ -225,5 +227,9 @@ def _content(layout: Layout) -> list[Path]:
             for file in layout.folder.iterdir()
             if file != layout.state and not _PARTIAL.fullmatch(file.name)
         ]
-    state = [file for file in layout.state.iterdir() if file.name != _LOCK]
+    state = [
+        file
+        for file in layout.state.iterdir()
+        if file.name != _LOCK and not _PARTIAL.fullmatch(file.name)
+    ]
     return found + ([layout.state] if state else [])

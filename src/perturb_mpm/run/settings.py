@@ -86,7 +86,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from perturb_mpm import checks
-from perturb_mpm.checks import ExpectedError, in_short
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
 from perturb_mpm.files import RegionValues, checked_region_values
 from perturb_mpm.model import Normalization
@@ -345,11 +345,11 @@ def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None)
     try:
         return settings_from_tables(read_toml(Path(path)), base)
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except DamagedError:
         raise
     except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {in_short(str(error))}") from error
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def settings_from_text(text: str) -> RunSettings:
