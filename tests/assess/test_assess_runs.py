@@ -40,6 +40,48 @@ def test_a_run_is_evaluated_in_its_own_label_values(runs: Path, tmp_path: Path) 
     assert float(found["value"]) == pytest.approx(expected)
 
 
+def test_a_file_is_decided_by_the_regions_that_are_asked_for(tmp_path: Path) -> None:
+    true = np.zeros((6, 6, 6), dtype=np.uint8)
+    true[:3] = 2
+    marginals = np.zeros((6, 6, 6, 4), dtype=np.float32)
+    marginals[:3] = 0.4, 0.2, 0.2, 0.2  # tumour by .6, and yet background the most probable
+    marginals[3:] = 0.7, 0.1, 0.1, 0.1
+    save(tmp_path / "mean.nii.gz", marginals)
+    save(tmp_path / "truth.nii.gz", true)
+    named = ("--prediction", str(tmp_path / "mean.nii.gz"), "--truth")
+    common = (*named, str(tmp_path / "truth.nii.gz"), "--labels", "0", "1", "2", "4", "--quiet")
+
+    def whole_dice(*regions: str) -> float:
+        out = tmp_path / "-".join(regions)
+        assert call("evaluate", *common, "--region", *regions, "--output", str(out)) == 0
+        with (out / "metrics.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        found = [r["value"] for r in rows if (r["metric"], r["region"]) == ("dice", "whole")]
+        return float(found[0])
+
+    assert whole_dice("whole=1,2,4", "core=1,4") == 1.0
+    assert whole_dice("whole=1,2,4", "other=4,1", "odd=2,4") == 0.0  # overlapping decide nothing
+
+
+def test_a_run_with_regions_is_measured_by_them(runs: Path, tmp_path: Path) -> None:
+    inputs = options(runs / "patient")
+    out = str(tmp_path / "run")
+    more = ["--labels", "0", "3", "7", "--region", "both=3,7", "--samples", "6", "--quiet"]
+    assert call("run", *inputs, *more, "--output", out) == 0
+    arguments = ("--prediction", out, "--truth", str(runs / "truth.nii.gz"), "--quiet")
+    assert call("evaluate", *arguments, "--output", str(tmp_path / "evaluation")) == 0
+    with (tmp_path / "evaluation" / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    dices = {row["region"]: float(row["value"]) for row in rows if row["metric"] == "dice"}
+    state = load_run(out)
+    assert dices["both"] == pytest.approx(dice(state.labels > 0, truth() > 0))
+    assert {"both", "label_3", "label_7"} <= set(dices)
+    scans = ("--before", out, "--after", out, "--region", "both=3,7", "--quiet")
+    assert call("biomarkers", *scans, "--output", str(tmp_path / "b")) == 0
+    found = json.loads((tmp_path / "b" / "biomarkers.json").read_text())["run"]
+    assert found["before_ml"] == pytest.approx(state.summary["regions"][0]["volume_ml"])
+
+
 def test_a_region_must_be_labels_of_the_run(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,7 +100,7 @@ def test_probabilities_of_classes_come_with_a_calibration(
     assert call("biomarkers", *scans, "--output", str(tmp_path / "one")) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "Probabilities of classes are withheld" in words
-    assert "independent Gumbel noise at every voxel" in words
+    assert "Gumbel noise that goes together over" in words
     alone = json.loads((tmp_path / "one" / "biomarkers.json").read_text())
     assert "class_probabilities" not in alone["after"]
 

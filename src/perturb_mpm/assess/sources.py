@@ -137,7 +137,11 @@ def law_of(posterior: Posterior) -> dict[str, Any]:
 
 def law_in_words(law: Mapping[str, Any]) -> str:
     """Return what the samples come from."""
+    lengths = law.get("lengths_mm")
     words = "independent Gumbel noise at every voxel"
+    if lengths:
+        over = " and ".join(_length_in_words(length) for length, _ in lengths)
+        words = f"Gumbel noise that goes together over {over}"
     if law.get("scale", 1.0) != 1.0:
         words += f" times {law['scale']:g}"
     if law.get("antithetic"):
@@ -145,6 +149,8 @@ def law_in_words(law: Mapping[str, Any]) -> str:
     if law.get("estimator") == "conditional":
         words += ", conditional estimates"
     fields = law.get("fields", ())
+    if not fields and lengths:
+        return words
     if not fields:
         return f"{words}, which makes volumes far too certain"
     number = f"{len(fields)} smooth random field{'s' if len(fields) > 1 else ''}"
@@ -152,9 +158,13 @@ def law_in_words(law: Mapping[str, Any]) -> str:
 
 
 def _field_in_words(field: Mapping[str, Any]) -> str:
-    length = "whole image" if field["length_mm"] == "inf" else f"{field['length_mm']:g} mm"
+    length = _length_in_words(field["length_mm"]).removeprefix("the ")
     labels = "" if field["labels"] is None else f" for labels {_listed(field['labels'])}"
     return f"{length} × {field['scale']:.4g}{labels}"
+
+
+def _length_in_words(length_mm: float | str) -> str:
+    return "the whole image" if length_mm == "inf" else f"{length_mm:g} mm"
 
 
 def is_run(folder: Path) -> bool:

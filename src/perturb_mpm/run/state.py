@@ -344,6 +344,8 @@ def _write_case(path: Path, case: Case) -> None:
         "hashes": case.hashes,
         "warnings": case.warnings,
     }
+    if case.geometry.ending != ".nii.gz":
+        words["ending"] = case.geometry.ending
     if case.labels.background is not None:
         words["label_background"] = case.labels.background
     if case.ensemble is not None:
@@ -380,6 +382,7 @@ def _read_case(path: Path) -> Case:
         affine=arrays["affine"],
         spacing=tuple(words["spacing_mm"]),
         header=_nifti_header(arrays["nifti_header"]),
+        ending=words.get("ending", ".nii.gz"),
     )
     probabilities = arrays["probabilities"]  # (L, N)
     outside = np.arange(len(probabilities)) == 0
