@@ -36,6 +36,21 @@ class Change:
     switched: NDArray[np.float64]  # (B,): the share of the voxels whose label changed
 
 
+@dataclass(frozen=True)
+class Hold:
+    """Which voxels samples update, and the averaged mean field that all others follow.
+
+    q̄ᵗ, t < T, are the marginals averaged over the noise, and by linearity a sample's pairwise
+    energies at active voxels are those of q̄ᵗ plus those of Qᵗ − q̄ᵗ at active voxels alone. Held
+    voxels keep the last averaged energies. Updates after the T-th use the last of each.
+    """
+
+    active: NDArray[np.int64]  # (A,), rising: the voxels that are updated
+    energies: NDArray[np.float32]  # (T, L, A): the pairwise energies of q̄ᵗ
+    marginals: NDArray[np.float32]  # (T, L, A): q̄ᵗ
+    last: NDArray[np.float32]  # (L, N): the last pairwise energies, of every voxel
+
+
 def change_between(old: NDArray[np.floating], new: NDArray[np.floating]) -> Change:
     """Return how far (B, L, N) marginals moved."""
     moved = np.abs(new - old).max(axis=1)  # (B, N)
@@ -77,6 +92,10 @@ class Solver(Protocol):
     ``load`` and ``perturb`` start without it; None where the CRF is not centred.
     """
 
+    @property
+    def diagonal(self) -> NDArray[np.floating]:
+        """What each voxel would send to itself: Σ_m max|μ_m|·k_m(f_i, f_i), (N,)."""
+
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take (B, L, N) unary energies, B ≤ batch, and start at softmax(−energies).
 
@@ -97,6 +116,13 @@ class Solver(Protocol):
         ``marginals`` (L, N), where given, are the start of every sample instead.
         """
 
+    def hold(self, held: Hold | None) -> None:
+        """Update only active voxels of the problems that ``perturb`` takes from now on.
+
+        None takes every voxel again; ``load`` always does. Held voxels still get labels and
+        conditional marginals, by their own noise and the averaged energies.
+        """
+
     def step(
         self,
         update: Update = "parallel",
@@ -111,11 +137,11 @@ class Solver(Protocol):
         step that is not ``watched`` may leave the labels as they were and report no change.
         """
 
-    def conditional(self) -> NDArray[np.int64]:
+    def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the sum of softmax(−U + fields − pairwise) over problems, in 2⁻³⁰, (L, N).
 
         It is for perturbed problems: U + their smooth fields without the noise of each voxel, and
-        the pairwise energies of the current Q.
+        the pairwise energies of the current Q. ``chosen`` (B,) takes some of the problems.
         """
 
     def marginals(self) -> NDArray[np.floating]:
@@ -124,8 +150,13 @@ class Solver(Protocol):
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label of every voxel, (B, N)."""
 
-    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+    def count_votes(
+        self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L).
+
+        ``chosen`` (B,) adds those of some problems only; the sizes are those of all.
+        """
 
     def pairwise(self) -> NDArray[np.floating]:
         """Return Σ_m Σ_l' μ_m(l, l') Σ_j k_m(f_i, f_j) Q_j(l') for the current Q, (B, L, N).

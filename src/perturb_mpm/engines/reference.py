@@ -11,6 +11,7 @@ from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import (
     Change,
+    Hold,
     Problems,
     Update,
     change_between,
@@ -55,6 +56,9 @@ class ReferenceSolver:
         self._energies = np.empty((0, *crf.energies.shape))  # (B, L, N)
         self._q = self._energies
         self._without_noise: NDArray[np.floating] = self._energies
+        self._hold: Hold | None = None
+        self._followed: Hold | None = None  # what the present problems follow
+        self._updates = 0
         self.centre: NDArray[np.floating] | None = None
         if crf.centring > 0:
             self.load(crf.prior[np.newaxis])
@@ -63,6 +67,7 @@ class ReferenceSolver:
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
         self._energies = self._checked(energies, "energies")
+        self._followed = None
         if marginals is None:
             self._q = softmax(-self._energies)
         else:
@@ -97,6 +102,19 @@ class ReferenceSolver:
         if self.centre is not None:
             self._energies = self._energies - self.centre
             self._without_noise = self._without_noise - self.centre
+        self._followed, self._updates = self._hold, 0
+
+    @property
+    def diagonal(self) -> NDArray[np.float64]:
+        """What each voxel would send to itself, (N,)."""
+        total = np.zeros(self._crf.grid.voxels)
+        for term, kernel in zip(self._crf.terms, self._kernels):
+            total += np.abs(term.compatibility).max() * np.diag(kernel)
+        return total
+
+    def hold(self, held: Hold | None) -> None:
+        """Update only active voxels of the problems that come next by ``perturb``."""
+        self._hold = held
 
     def step(
         self,
@@ -113,36 +131,62 @@ class ReferenceSolver:
             new = convergent_marginals(self._crf, logits, self._q, diagonals)
         else:
             new = softmax(sharpness * logits)
+        self._updates += 1
         old, self._q = self._q, (1 - damping) * new + damping * self._q
         return change_between(old, self._q)
 
     def marginals(self) -> NDArray[np.float64]:
-        """Return a copy of Q, (B, L, N)."""
-        return self._q.copy()
+        """Return a copy of Q, (B, L, N); held voxels have the law of their labels."""
+        q = self._q.copy()
+        if self._followed is not None:
+            law = softmax(-self._without_noise - self._followed.last)
+            others = np.ones(q.shape[2], dtype=np.bool_)
+            others[self._followed.active] = False
+            q[:, :, others] = law[:, :, others]
+        return q
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the first of equals, (B, N)."""
         labels: NDArray[np.uint8] = self._q.argmax(axis=1).astype(np.uint8)
         return labels
 
-    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
-        return count_votes(self.labels(), counts)
+    def count_votes(
+        self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
+        labels = self.labels()
+        if chosen is not None:
+            count_votes(labels[chosen], counts)
+            counts = np.zeros_like(counts)
+        return count_votes(labels, counts)
 
     def pairwise(self) -> NDArray[np.float64]:
         """Return Σ_m μ_m Q K_mᵀ, (B, L, N), without the self term unless the CRF keeps it."""
-        total = np.zeros_like(self._q)
-        for term, kernel in zip(self._crf.terms, self._kernels):
-            filtered = self._q @ kernel.T  # (B, L, N): Σ_j k(i, j) Q_j
+        held = self._followed
+        if held is None:
+            return self._sent(self._q, np.arange(self._q.shape[2]))
+        now = min(self._updates, len(held.energies) - 1)
+        total = np.repeat(held.last[np.newaxis].astype(np.float64), len(self._q), 0)
+        away = self._q[:, :, held.active] - held.marginals[now]  # (B, L, A)
+        total[:, :, held.active] = held.energies[now] + self._sent(away, held.active)
+        return total
+
+    def _sent(self, values: NDArray[Any], voxels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the pairwise energies that values (B, L, V) at some voxels have among them."""
+        total = np.zeros_like(values)
+        for term, matrix in zip(self._crf.terms, self._kernels):
+            kernel = matrix[np.ix_(voxels, voxels)] if len(voxels) < len(matrix) else matrix
+            filtered = values @ kernel.T  # (B, L, V): Σ_j k(i, j) Q_j
             if not self._crf.self_term:
-                filtered -= self._q * np.diag(kernel)
+                filtered -= values * np.diag(kernel)
             total += term.compatibility @ filtered
         return total
 
-    def conditional(self) -> NDArray[np.int64]:
+    def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
-        marginals = softmax(-self._without_noise - self.pairwise())
-        total: NDArray[np.int64] = fixed_point(marginals).sum(axis=0)
+        marginals = softmax(-self._without_noise - self.pairwise())  # (B, L, N)
+        taken = marginals if chosen is None else marginals[chosen]
+        total: NDArray[np.int64] = fixed_point(taken).sum(axis=0)
         return total
 
     def _checked(self, values: Problems, name: str) -> NDArray[np.float64]:

@@ -141,6 +141,22 @@ class Posterior:
         """L, the number of labels."""
         return len(self.voxel_counts)
 
+    @property
+    def hold(self) -> float:
+        """Voxels that dissent with a smaller probability were held; 0 where all were updated."""
+        return float(self.parameters.get("hold", {}).get("epsilon", 0.0))
+
+    @property
+    def active_share(self) -> float:
+        """The share of the voxels that every sample updated."""
+        told = self.parameters.get("hold", {})
+        return 1.0 if "every_voxel" in told else float(told.get("active_share", 1.0))
+
+    @property
+    def hold_bound_nats(self) -> float:
+        """A bound of the standard deviation by which noise moves a held message, in nats."""
+        return float(self.parameters.get("hold", {}).get("bound_nats", 0.0))
+
     @cached_property
     def counts(self) -> NDArray[np.unsignedinteger[Any]]:
         """How many samples gave each voxel each label, (L, *spatial)."""

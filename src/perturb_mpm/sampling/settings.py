@@ -74,6 +74,13 @@ class Sampling:
     fields: tuple[Field, ...] = ()
     start: Start = "cold"
     antithetic: bool = False
+    hold: float = field(
+        default=0.0,
+        metadata={
+            "help": "Update only voxels that dissent with a probability above this, as in 0.01; 0 "
+            "updates every voxel, which is the paper."
+        },
+    )
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
@@ -83,6 +90,7 @@ class Sampling:
                 self.iterations, "iterations", minimum=0, maximum=MOST_ITERATIONS
             ),
             "until": _checked_until(self.until),
+            "hold": checks.number(self.hold, "hold", minimum=0, below=1),
         }
         checks.choice(self.estimator, "estimator", get_args(Estimator))
         checks.choice(self.start, "start", get_args(Start))

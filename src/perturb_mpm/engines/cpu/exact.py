@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,14 @@ class ExactFilter:
         """Give the slice's memory back, once it stands in a stack of slices."""
         self.columns = np.empty((0, 0), dtype=np.int32)
         self.coefficients = np.empty((0, 0), dtype=np.float32)
+
+    def among(self, places: NDArray[np.int64]) -> ExactFilter:
+        """Return the same kernel among some of the voxels, with the numbers it has there."""
+        part = copy.copy(self)
+        part.rows = len(places)
+        part._features = np.ascontiguousarray(self._features[:, places])
+        part._before = self._before[places]
+        return part
 
     def apply(
         self, values: NDArray[Any], target: NDArray[Any], spare: NDArray[Any], threads: Threads

@@ -130,7 +130,7 @@ def _to_rows(lanes, norm, first, count, unit, rounding, rows):
 
 
 @kernel
-def _interact(
+def interact(
     i0, count, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
 ):
     """Subtract the pairwise energy of a tile of voxels from its log-odds against label 0.
@@ -183,7 +183,8 @@ def _interact(
 
 
 @kernel
-def _scratch(count, tile, problems):
+def scratch_of(count, tile, problems):
+    """Make room for what ``interact`` works on."""
     lanes = tile * problems
     received = np.zeros((tile, count * problems), np.float32)
     message = np.zeros((count, lanes), np.float32)
@@ -200,7 +201,7 @@ def _scratch(count, tile, problems):
 
 
 @kernel
-def _exponentials(logits, sharpness, zero, highest, norm):
+def exponentials(logits, sharpness, zero, highest, norm):
     """Turn log-odds against label 0 into unnormalised probabilities, ``zero`` into label 0's.
 
     ``norm`` becomes what normalises them.
@@ -227,7 +228,7 @@ def _exponentials(logits, sharpness, zero, highest, norm):
 
 
 @kernel
-def _most_probable(shares, zero, best, highest):
+def most_probable(shares, zero, best, highest):
     """Find the most probable label of every lane, the lowest of equals."""
     labels, lanes = shares.shape
     for k in range(lanes):
@@ -271,7 +272,7 @@ def update(
     shaped_logits = logits.reshape(count, tile, problems)
     old = np.zeros((count, lanes), np.float32)
     shaped_old = old.reshape(count, tile, problems)
-    scratch = _scratch(count, tile, problems)
+    scratch = scratch_of(count, tile, problems)
     zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
     norm, moved = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
     shaped_norm, shaped_moved = norm.reshape(tile, problems), moved.reshape(tile, problems)
@@ -287,10 +288,10 @@ def update(
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
-        _interact(
+        interact(
             i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
-        _exponentials(logits, sharpness, zero, highest, norm)
+        exponentials(logits, sharpness, zero, highest, norm)
         if damping > 0 or watched:
             _to_lanes(marginals, i0, size, inverse, shaped_old)
         if damping > 0:
@@ -316,7 +317,7 @@ def update(
                 moved[k] = abs(step) if abs(step) > moved[k] else moved[k]
         for k in range(lanes):
             moved[k] = abs(highest[k]) if abs(highest[k]) > moved[k] else moved[k]
-        _most_probable(logits, zero, best, highest)
+        most_probable(logits, zero, best, highest)
         for t in range(size):
             for b in range(problems):
                 far = shaped_moved[t, b]
@@ -336,7 +337,7 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
     flat_marginals = marginals.reshape(marginals.shape[0], count * problems)
     logits = np.empty((count, lanes), np.float32)
     shaped_logits = logits.reshape(count, tile, problems)
-    scratch = _scratch(count, tile, problems)
+    scratch = scratch_of(count, tile, problems)
     zero = np.empty(lanes, np.float32)
     shaped_zero = zero.reshape(tile, problems)
     inverse = ONE / unit
@@ -345,7 +346,7 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
         size = min(tile, marginals.shape[0] - i0)
         logits[:] = 0
         zero[:] = 0
-        _interact(
+        interact(
             i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
         for t in range(size):
@@ -357,9 +358,9 @@ def pairwise(tile, filters, compatibility, rows, marginals, unit, order, out, st
 
 @kernel
 def conditional(
-    energies, filters, compatibility, rows, marginals, unit, whole, order, out, start, stop
+    energies, filters, compatibility, rows, marginals, chosen, unit, whole, order, out, start, stop
 ):
-    """Add softmax(−energies − pairwise) of all problems up, times ``whole``: out (L, N).
+    """Add softmax(−energies − pairwise) of chosen problems up, times ``whole``: out (L, N).
 
     ``energies`` are those of all problems without their voxel noise, in tiles.
     """
@@ -369,7 +370,7 @@ def conditional(
     flat_marginals = marginals.reshape(marginals.shape[0], count * problems)
     logits = np.empty((count, lanes), np.float32)
     shaped_logits = logits.reshape(count, tile, problems)
-    scratch = _scratch(count, tile, problems)
+    scratch = scratch_of(count, tile, problems)
     zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
     norm = np.empty(lanes, np.float32)
     shaped_zero, shaped_norm = zero.reshape(tile, problems), norm.reshape(tile, problems)
@@ -380,21 +381,23 @@ def conditional(
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
-        _interact(
+        interact(
             i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
-        _exponentials(logits, ONE, zero, highest, norm)
+        exponentials(logits, ONE, zero, highest, norm)
         for t in range(size):
             for l in range(count):
                 total = np.int64(0)
                 for b in range(problems):
                     share = shaped_logits[l, t, b] * shaped_norm[t, b]
-                    total += np.int64(np.float64(share) * whole + 0.5)
+                    units = np.int64(np.float64(share) * whole + 0.5)
+                    total += units if chosen[b] else 0
                 out[l + 1, order[i0 + t]] += total
             total = np.int64(0)
             for b in range(problems):
                 share = shaped_zero[t, b] * shaped_norm[t, b]
-                total += np.int64(np.float64(share) * whole + 0.5)
+                units = np.int64(np.float64(share) * whole + 0.5)
+                total += units if chosen[b] else 0
             out[0, order[i0 + t]] += total
 
 
@@ -416,8 +419,8 @@ def begin(energies, marginals, labels, unit, rounding, sharpness, start, stop):
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
-        _exponentials(logits, sharpness, zero, highest, norm)
-        _most_probable(logits, zero, best, highest)
+        exponentials(logits, sharpness, zero, highest, norm)
+        most_probable(logits, zero, best, highest)
         size = min(tile, marginals.shape[0] - i0)
         _to_rows(shaped_logits, shaped_norm, i0, size, unit, rounding, marginals)
         for t in range(size):

@@ -15,6 +15,7 @@ from perturb_mpm.engines.cpu.chain import Filter, factorize
 from perturb_mpm.engines.cpu.compile import announced
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.groups import stack_slices
+from perturb_mpm.engines.cpu.held import ActiveVoxels
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
@@ -25,6 +26,7 @@ from perturb_mpm.engines.protocol import (
     FRACTION_BITS,
     Accuracy,
     Change,
+    Hold,
     Problems,
     Update,
     change_between,
@@ -91,13 +93,43 @@ class CpuSolver:
         self._samples = np.empty(0, dtype=np.int64)
         self._buffers = self._room_for(0)
         self._fresh = False  # whether the rows are those of the present marginals
+        self._active: ActiveVoxels | None = None  # what ``hold`` asks for
+        self._held: ActiveVoxels | None = None  # what the present problems are
         self.centre: NDArray[np.floating] | None = None
         if crf.centring > 0:
             self.load(crf.prior[np.newaxis])
             self.centre = np.float32(crf.centring) * self.pairwise()[0]
 
+    @property
+    def diagonal(self) -> NDArray[np.float32]:
+        """What each voxel would send to itself, (N,)."""
+        total = np.zeros(len(self._order), dtype=np.float32)
+        for term, f in zip(self._crf.terms, self._filters):
+            total[self._order] += np.float32(np.abs(term.compatibility).max()) * f.diagonal
+        return total
+
+    def hold(self, held: Hold | None) -> None:
+        """Update only active voxels of the problems that come next by ``perturb``."""
+        if held is None:
+            self._active = None
+            return
+        self._active = ActiveVoxels(
+            held,
+            self._crf,
+            self._filters,
+            self._slices,
+            self._compatibilities,
+            self._order,
+            self.centre,
+            self._ceiling,
+            self._threads,
+            compact=self._dtype == np.uint16,
+            unit=float(self._unit),
+        )
+
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
+        self._held = None
         self._make_room(len(energies), "energies")
         with announced():
             for b, problem in enumerate(energies):
@@ -117,6 +149,11 @@ class CpuSolver:
         sharpness: float = 1.0,
     ) -> None:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
+        self._held = self._active
+        if self._held is not None:
+            self._check_room(len(samples), "samples")
+            self._held.perturb(perturbation, samples, marginals, sharpness)
+            return
         if self._perturber.perturbation != perturbation:
             self._perturber = self._perturber_of(perturbation)
             self._without_noise = self._perturber_of(perturbation.without_noise())
@@ -140,6 +177,8 @@ class CpuSolver:
         watched: bool = True,
     ) -> Change:
         """Update every marginal once."""
+        if self._held is not None:
+            return self._held.step(sharpness, watched=watched)
         if update == "convergent" and not self._crf.self_term:
             return self._convergent_step(damping)
         with announced():
@@ -164,8 +203,11 @@ class CpuSolver:
         overall, foreground = pieces[:, :2].max(axis=0)
         return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._crf.grid.voxels)
 
-    def conditional(self) -> NDArray[np.int64]:
+    def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        if self._held is not None:
+            return self._held.conditional(chosen)
+        taken = np.ones(self._buffers.problems, dtype=np.bool_) if chosen is None else chosen
         out = np.zeros(self._crf.energies.shape, dtype=np.int64)
         energies = np.zeros(self._buffers.energies.shape, dtype=np.float32)
         self._without_noise.fill(energies, self._samples, self._ceiling)
@@ -180,6 +222,7 @@ class CpuSolver:
                 self._compatibilities,
                 self._buffers.rows,
                 self._buffers.marginals,
+                taken,
                 self._unit,
                 float(1 << FRACTION_BITS),
                 self._order,
@@ -187,16 +230,22 @@ class CpuSolver:
             )
         return out
 
-    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+    def count_votes(
+        self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
+        labels = self._voted
+        taken = np.ones(labels.shape[1], dtype=np.bool_) if chosen is None else chosen
         sizes = self._threads.run(
-            transfer.count_votes, len(self._order), self._buffers.labels, self._order, counts
+            transfer.count_votes, len(self._order), labels, self._order, taken, counts
         )
         total: NDArray[np.int64] = np.sum(sizes, axis=0)
         return total
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
+        if self._held is not None:
+            return self._held.marginals()
         out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)
         arguments = (self._buffers.marginals, self._order, self._unit, out)
         self._threads.run(transfer.unload_marginals, out.shape[2], *arguments)
@@ -204,12 +253,20 @@ class CpuSolver:
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        out = np.empty((self._buffers.problems, len(self._order)), dtype=np.uint8)
-        out[:, self._order] = self._buffers.labels.T
+        labels = self._voted  # (N, B)
+        out = np.empty(labels.shape[::-1], dtype=np.uint8)
+        out[:, self._order] = labels.T
         return out
+
+    @property
+    def _voted(self) -> NDArray[np.uint8]:
+        """The labels in the engine's order, (N, B)."""
+        return self._buffers.labels if self._held is None else self._held.labels
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
+        if self._held is not None:
+            raise ValueError("pairwise needs every voxel, got problems with held voxels: load them")
         out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)
         with announced():
             self._refresh()
@@ -262,9 +319,12 @@ class CpuSolver:
                 arrays += [part for stage in f.stages for part in vars(stage).values()]
         return sum(array.nbytes for array in arrays)
 
-    def _make_room(self, problems: int, name: str) -> None:
+    def _check_room(self, problems: int, name: str) -> None:
         if problems > self.batch:
             raise ValueError(f"{name} must hold at most {self.batch} problems, got {problems}")
+
+    def _make_room(self, problems: int, name: str) -> None:
+        self._check_room(problems, name)
         if problems != self._buffers.problems:
             self._buffers = self._room_for(0)  # the old room is given back first
             self._buffers = self._room_for(problems)

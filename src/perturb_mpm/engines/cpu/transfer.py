@@ -75,13 +75,13 @@ def unload_marginals(marginals, order, unit, out, start, stop):
 
 
 @kernel
-def count_votes(labels, order, counts, start, stop):
-    """Add the labels (N, B) to counts (L, N); return each problem's label sizes, (B, L)."""
+def count_votes(labels, order, chosen, counts, start, stop):
+    """Add the chosen problems' labels (N, B) to counts (L, N); return all label sizes, (B, L)."""
     problems = labels.shape[1]
     mine = np.zeros((problems, counts.shape[0]), np.int64)
     for i in range(start, stop):
         for b in range(problems):
             label = labels[i, b]
-            counts[label, order[i]] += 1
+            counts[label, order[i]] += 1 if chosen[b] else 0
             mine[b, label] += 1
     return mine

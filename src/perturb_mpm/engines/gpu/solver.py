@@ -27,7 +27,15 @@ from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.gpu.votes_kernel import count_votes
 from perturb_mpm.engines.lattice import energy_ceiling, groups_of
-from perturb_mpm.engines.protocol import Accuracy, Change, Problems, Update, change_between
+from perturb_mpm.engines.protocol import (
+    Accuracy,
+    Change,
+    Hold,
+    Problems,
+    Update,
+    change_between,
+)
+from perturb_mpm.engines.protocol import count_votes as count_on_host
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation, key_words
 
@@ -176,8 +184,24 @@ class GpuSolver:
         maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
         return Change(maximum, foreground, switched / room.layout.voxels)
 
-    def conditional(self) -> NDArray[np.int64]:
+    @property
+    def diagonal(self) -> NDArray[np.float32]:
+        """What each voxel would send to itself, (N,)."""
+        total = np.zeros(self._crf.grid.voxels, dtype=np.float32)
+        for term, d in zip(self._crf.terms, self._diagonals):
+            own = transfer.in_mask_order(d.float(), self._order).cpu().numpy()
+            total += np.float32(np.abs(term.compatibility).max()) * own
+        return total
+
+    def hold(self, held: Hold | None) -> None:
+        """Take every voxel, which is all that this engine does so far."""
+        if held is not None:
+            raise ValueError("held must be None on the engine gpu, which updates every voxel")
+
+    def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        if chosen is not None and not chosen.all():
+            raise ValueError("chosen must be None on the engine gpu, which sums over all problems")
         layout = self._room.layout
         total = torch.zeros(
             (layout.n_labels, layout.voxels), dtype=torch.int64, device=self._device
@@ -197,8 +221,14 @@ class GpuSolver:
             total += transfer.fixed_point(torch.softmax(logits, 1)).sum(0)
         return transfer.in_mask_order(total, self._order).cpu().numpy()
 
-    def count_votes(self, counts: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L)."""
+    def count_votes(
+        self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
+        if chosen is not None:
+            labels = self.labels()
+            count_on_host(labels[chosen], counts)
+            return count_on_host(labels, np.zeros_like(counts))
         votes, sizes = count_votes(self._room)
         counts += transfer.in_mask_order(votes, self._order).cpu().numpy().astype(np.uint32)
         return sizes.cpu().numpy()

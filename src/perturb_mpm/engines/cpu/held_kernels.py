@@ -1,0 +1,291 @@
+"""Compiled kernels of samples whose held voxels follow an averaged mean field.
+
+Rows, tiles and lanes are those of ``row_kernels.py``, over active voxels alone. What is filtered is
+Qᵗ − q̄ᵗ, between −1 and 1: float32, or 16-bit whole numbers in units of 1/32767. A voxel that does
+not count is exactly 0 there, so leaving out what is 0 changes no bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perturb_mpm.engines.cpu.compile import fma, kernel, widened
+from perturb_mpm.engines.cpu.row_kernels import (
+    ONE,
+    ROUND,
+    ZERO,
+    exponentials,
+    interact,
+    most_probable,
+    scratch_of,
+)
+
+
+@kernel
+def mark_rows(pointers, columns, has_column, has_row, start, stop):
+    """Mark the rows that have an entry in one of the marked columns."""
+    for v in range(start, stop):
+        found = False
+        for e in range(pointers[v], pointers[v + 1]):
+            found = found or has_column[columns[e]]
+        has_row[v] = found
+
+
+@kernel
+def mark_columns(pointers, columns, has_row, has_column):
+    """Mark the columns that one of the marked rows has an entry in."""
+    for v in range(has_row.size):
+        if has_row[v]:
+            for e in range(pointers[v], pointers[v + 1]):
+                has_column[columns[e]] = True
+
+
+@kernel
+def count_entries(pointers, columns, numbers, rows, counts, start, stop):
+    """Count the entries of the chosen rows whose columns have a number, −1 meaning none."""
+    for r in range(start, stop):
+        total = 0
+        for e in range(pointers[rows[r]], pointers[rows[r] + 1]):
+            total += 1 if numbers[columns[e]] >= 0 else 0
+        counts[r] = total
+
+
+@kernel
+def copy_entries(
+    pointers,
+    columns,
+    coefficients,
+    numbers,
+    rows,
+    new_pointers,
+    new_columns,
+    new_coefficients,
+    start,
+    stop,
+):
+    """Copy the entries of the chosen rows whose columns have a number, in their order."""
+    for r in range(start, stop):
+        place = new_pointers[r]
+        for e in range(pointers[rows[r]], pointers[rows[r] + 1]):
+            if numbers[columns[e]] >= 0:
+                new_columns[place] = numbers[columns[e]]
+                new_coefficients[place] = coefficients[e]
+                place += 1
+
+
+@kernel
+def combine_signed(pointers, columns, coefficients, source, target, start, stop):
+    """Do what ``combine`` does with values of either sign, rounded to the nearest whole number."""
+    width = source.shape[1]
+    total = np.empty(width, np.float32)
+    for v in range(start, stop):
+        for k in range(width):
+            total[k] = 0
+        e, last = pointers[v], pointers[v + 1]
+        while e + 4 <= last:
+            c0, c1 = coefficients[e], coefficients[e + 1]
+            c2, c3 = coefficients[e + 2], coefficients[e + 3]
+            j0, j1, j2, j3 = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
+            for k in range(width):
+                near = fma(
+                    c1, np.float32(source[j1, k]), fma(c0, np.float32(source[j0, k]), total[k])
+                )
+                total[k] = fma(
+                    c3, np.float32(source[j3, k]), fma(c2, np.float32(source[j2, k]), near)
+                )
+            e += 4
+        while e < last:
+            c0, j0 = coefficients[e], columns[e]
+            for k in range(width):
+                total[k] = fma(c0, np.float32(source[j0, k]), total[k])
+            e += 1
+        for k in range(width):
+            target[v, k] = (total[k] + ROUND) - ROUND
+
+
+@kernel
+def _to_deltas(lanes, norm, first, count, averages, unit, rounded, deltas):
+    """Write lanes (L−1, T, B), each times its norm (T, B), less the averages of its voxel."""
+    labels, _, problems = lanes.shape
+    for t in range(count):
+        for l in range(labels):
+            average = averages[l, first + t]
+            if rounded:
+                for b in range(problems):
+                    away = (lanes[l, t, b] * norm[t, b] - average) * unit
+                    deltas[first + t, l, b] = (away + ROUND) - ROUND
+            else:
+                for b in range(problems):
+                    deltas[first + t, l, b] = lanes[l, t, b] * norm[t, b] - average
+
+
+@kernel
+def begin_held(energies, averages, deltas, unit, rounded, sharpness, start, stop):
+    """Start every active voxel at softmax(−sharpness·energies), less the averages (L−1, A)."""
+    _, count, lanes = energies.shape
+    problems = deltas.shape[2]
+    tile = lanes // problems
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits = logits.reshape(count, tile, problems)
+    zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    norm = np.empty(lanes, np.float32)
+    shaped_norm = norm.reshape(tile, problems)
+    for block in range(start, stop):
+        i0 = block * tile
+        for l in range(count):
+            for k in range(lanes):
+                logits[l, k] = -widened(energies[block, l, k])
+        exponentials(logits, sharpness, zero, highest, norm)
+        size = min(tile, deltas.shape[0] - i0)
+        _to_deltas(shaped_logits, shaped_norm, i0, size, averages, unit, rounded, deltas)
+
+
+@kernel
+def _held_logits(block, i0, size, energies, base, logits, shaped_logits):
+    """Set the log-odds of a tile to −energies, and add what ``base`` (L−1, A) says."""
+    labels, lanes = logits.shape
+    problems = shaped_logits.shape[2]
+    for l in range(labels):
+        for k in range(lanes):
+            logits[l, k] = -widened(energies[block, l, k])
+        for t in range(size):
+            known = base[l, i0 + t]
+            for b in range(problems):
+                shaped_logits[l, t, b] += known
+
+
+@kernel
+def update_held(
+    energies,
+    base,
+    before,
+    after,
+    filters,
+    compatibility,
+    rows,
+    deltas,
+    places,
+    labels,
+    unit,
+    rounded,
+    sharpness,
+    watched,
+    start,
+    stop,
+):
+    """Update the active voxels of some tiles once, in place, from the blurred rows.
+
+    ``base`` (L−1, A) is what the averages q̄ᵗ add to the log-odds, ``before`` and ``after`` are q̄ᵗ
+    and q̄ᵗ⁺¹. The rest is as in ``row_kernels.update``; ``places`` (A,) are the voxels' rows in
+    ``labels`` (N, B).
+    """
+    _, count, lanes = energies.shape
+    problems = labels.shape[1]
+    tile = lanes // problems
+    flat_deltas = deltas.reshape(deltas.shape[0], count * problems)
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits = logits.reshape(count, tile, problems)
+    scratch = scratch_of(count, tile, problems)
+    zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
+    norm = np.empty(lanes, np.float32)
+    shaped_norm = norm.reshape(tile, problems)
+    best = np.empty(lanes, np.int32)
+    shaped_best = best.reshape(tile, problems)
+    overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
+    switched = np.zeros(problems, np.float32)
+    inverse = ONE / unit
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, deltas.shape[0] - i0)
+        _held_logits(block, i0, size, energies, base, logits, shaped_logits)
+        interact(
+            i0, size, filters, compatibility, rows, flat_deltas, inverse, scratch, logits, zero
+        )
+        exponentials(logits, sharpness, zero, highest, norm)
+        if watched:
+            most_probable(logits, zero, best, highest)
+            for t in range(size):
+                i = places[i0 + t]
+                for b in range(problems):
+                    far, rest = ZERO, ZERO
+                    for l in range(count):
+                        old = fma(np.float32(deltas[i0 + t, l, b]), inverse, before[l, i0 + t])
+                        step = shaped_logits[l, t, b] * shaped_norm[t, b] - old
+                        rest += step
+                        far = abs(step) if abs(step) > far else far
+                    far = abs(rest) if abs(rest) > far else far
+                    overall[b] = far if far > overall[b] else overall[b]
+                    counted = far if shaped_best[t, b] + np.int32(labels[i, b]) > 0 else ZERO
+                    inside[b] = counted if counted > inside[b] else inside[b]
+                    switched[b] += 1 if shaped_best[t, b] != np.int32(labels[i, b]) else 0
+                    labels[i, b] = shaped_best[t, b]
+        _to_deltas(shaped_logits, shaped_norm, i0, size, after, unit, rounded, deltas)
+    return overall, inside, switched
+
+
+@kernel
+def vote_held(energies, base, first, places, labels, start, stop):
+    """Give held voxels, from the ``first`` on, the label that −energies + base (L−1, H) has."""
+    _, count, lanes = energies.shape
+    problems = labels.shape[1]
+    tile = lanes // problems
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits = logits.reshape(count, tile, problems)
+    zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
+    best = np.empty(lanes, np.int32)
+    shaped_best = best.reshape(tile, problems)
+    for block in range(start, stop):
+        i0 = first + block * tile
+        size = min(tile, places.size - i0)
+        _held_logits(block, i0, size, energies, base, logits, shaped_logits)
+        most_probable(logits, zero, best, highest)
+        for t in range(size):
+            i = places[i0 + t]
+            for b in range(problems):
+                labels[i, b] = shaped_best[t, b]
+
+
+@kernel
+def conditional_held(
+    energies,
+    base,
+    filters,
+    compatibility,
+    rows,
+    deltas,
+    chosen,
+    unit,
+    whole,
+    order,
+    out,
+    start,
+    stop,
+):
+    """Add softmax(−energies − pairwise) of the chosen problems up at active voxels: out (L, N)."""
+    _, count, problems = deltas.shape
+    lanes = energies.shape[2]
+    tile = lanes // problems
+    flat_deltas = deltas.reshape(deltas.shape[0], count * problems)
+    logits = np.empty((count, lanes), np.float32)
+    shaped_logits = logits.reshape(count, tile, problems)
+    scratch = scratch_of(count, tile, problems)
+    zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
+    norm = np.empty(lanes, np.float32)
+    shaped_zero, shaped_norm = zero.reshape(tile, problems), norm.reshape(tile, problems)
+    inverse = ONE / unit
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, deltas.shape[0] - i0)
+        _held_logits(block, i0, size, energies, base, logits, shaped_logits)
+        interact(
+            i0, size, filters, compatibility, rows, flat_deltas, inverse, scratch, logits, zero
+        )
+        exponentials(logits, ONE, zero, highest, norm)
+        for t in range(size):
+            for b in range(problems):
+                if chosen[b]:
+                    share = np.float64(shaped_zero[t, b] * shaped_norm[t, b])
+                    out[0, order[i0 + t]] += np.int64(share * whole + 0.5)
+                    for l in range(count):
+                        share = np.float64(shaped_logits[l, t, b] * shaped_norm[t, b])
+                        out[l + 1, order[i0 + t]] += np.int64(share * whole + 0.5)

@@ -1,0 +1,214 @@
+"""Held voxels: their averages, how they are chosen, and what sampling makes of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import perturb_mpm as pm
+from perturb_mpm.engines import Compute, Hold, prepare, softmax
+from perturb_mpm.noise import Perturbation, gumbel
+from perturb_mpm.sampling import Sampler, Sampling
+from perturb_mpm.sampling.held import SPAN, averaged_marginals, averaging_table, prepare_hold
+
+
+def certain_problem(seed: int = 1, shape: tuple[int, ...] = (9, 10, 8)) -> pm.DenseCRF:
+    """A ball whose border is in doubt and whose inside and outside are not; images show it."""
+    rng = np.random.default_rng(seed)
+    axes = np.meshgrid(*(np.linspace(-1.6, 1.6, n) for n in shape), indexing="ij")
+    depth = 1.0 - np.sqrt(sum(axis**2 for axis in axes))  # above 0 inside
+    core = depth - 0.45
+    logits = np.stack([np.zeros(shape), 14 * depth, 14 * depth + 12 * core])
+    logits += 0.3 * rng.normal(size=logits.shape)
+    images = np.stack([depth, core]) + 0.1 * rng.normal(size=(2, *shape))
+    return pm.DenseCRF(
+        -logits,
+        [
+            pm.SpatialKernel(sigma=1.5, weight=0.6),
+            pm.BilateralKernel(images, sigma_space=3.0, sigma_intensity=0.6, weight=1.2),
+        ],
+    )
+
+
+@pytest.mark.parametrize("gap", [0.1, 1.0, 3.0, 8.0, 20.0])
+def test_the_average_over_the_noise_of_two_labels_is_the_closed_form(gap: float) -> None:
+    r = math.exp(-gap)
+    wanted = r * (r - 1 + gap) / (1 - r) ** 2
+    table = averaging_table(1.0, 1.0)
+    q = averaged_marginals(np.array([[0.0], [-gap]], dtype=np.float32), table)
+    assert q[1, 0] == pytest.approx(wanted, rel=2e-3)
+    assert q.sum() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "sharpness"), [(1.0, 1.0), (0.5, 1 / math.sqrt(0.75))])
+def test_the_average_of_four_labels_is_that_of_many_draws(scale: float, sharpness: float) -> None:
+    rng = np.random.default_rng(0)
+    logits = np.array([[0.0, 0.0], [-4.0, -6.0], [-5.0, -3.5], [-7.0, -9.0]])
+    noise = -np.log(-np.log(rng.random((200_000, 4, 1))))
+    drawn = softmax(sharpness * (logits + scale * noise))  # (draws, L, N)
+    found = averaged_marginals(logits.astype(np.float32), averaging_table(scale, sharpness))
+    np.testing.assert_allclose(found, drawn.mean(axis=0), rtol=0.06, atol=2e-4)
+
+
+def test_far_beyond_the_table_a_label_is_certain() -> None:
+    logits = np.array([[0.0], [-3 * SPAN]], dtype=np.float32)
+    q = averaged_marginals(logits, averaging_table(1.0, 1.0))
+    assert 0 <= q[1, 0] < 1e-15
+
+
+def test_with_every_voxel_active_holding_changes_nothing() -> None:
+    crf = certain_problem()
+    path = prepare_hold(crf, prepare(crf, "reference", batch=3), Sampling(iterations=4, hold=0.3))
+    assert path.hold is not None
+    rng = np.random.default_rng(5)
+    whole = Hold(
+        np.arange(crf.grid.voxels),
+        rng.random((4, *crf.energies.shape)).astype(np.float32),  # any path cancels
+        rng.random((4, *crf.energies.shape)).astype(np.float32),
+        path.hold.last,
+    )
+    solver = prepare(crf, "reference", batch=3)
+    for t in range(4):
+        solver.load(crf.energies[np.newaxis], whole.marginals[[t]])
+        whole.energies[t] = solver.pairwise()[0]
+    found = []
+    for held in (None, whole):
+        solver.hold(held)
+        solver.perturb(Perturbation(3), np.arange(3))
+        for _ in range(4):
+            solver.step()
+        found.append(solver.marginals())
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["votes", "conditional"])
+@pytest.mark.parametrize("centring", [0.0, 1.0])
+def test_holding_the_certain_gives_the_samples_of_full_sampling(
+    estimator: str, centring: float
+) -> None:
+    crf = certain_problem()
+    crf = pm.DenseCRF(
+        crf.grid.scatter(crf.energies, 0), crf.kernels, spacing=crf.grid.spacing, centring=centring
+    )
+    options = {"seed": 2, "iterations": 5, "engine": "reference", "estimator": estimator}
+    full = pm.sample(crf, 40, **options)
+    held = pm.sample(crf, 40, hold=0.005, **options)
+    assert 0.05 < held.active_share < 0.45
+    assert 0 < held.hold_bound_nats < 0.2
+    wrong = np.abs(held.counts.astype(int) - full.counts.astype(int)).sum() / 2
+    seeds = pm.sample(crf, 40, **{**options, "seed": 3})
+    noise = np.abs(seeds.counts.astype(int) - full.counts.astype(int)).sum() / 2
+    assert wrong <= 0.02 * noise
+    np.testing.assert_allclose(held.marginals, full.marginals, atol=0.03)
+    np.testing.assert_allclose(held.volumes.mean(axis=0), full.volumes.mean(axis=0), rtol=0.004)
+
+
+def test_what_is_wrong_with_the_path_is_seen() -> None:
+    """A negative control: held voxels that say the opposite change the samples."""
+    crf = certain_problem()
+    solver = prepare(crf, "reference", batch=16)
+    held = prepare_hold(crf, solver, Sampling(iterations=4, hold=0.005)).hold
+    assert held is not None
+    wrong = Hold(held.active, held.energies[:, [1, 2, 0]], held.marginals, held.last)
+    labels = []
+    for each in (None, held, wrong):
+        solver.hold(each)
+        solver.perturb(Perturbation(3), np.arange(16))
+        for _ in range(4):
+            solver.step()
+        labels.append(solver.labels())
+    right = (labels[1] != labels[0]).mean()
+    assert right < 1e-3
+    assert (labels[2] != labels[0]).mean() > 10 * right + 0.005
+
+
+def test_a_held_voxel_votes_by_its_own_noise() -> None:
+    crf = certain_problem()
+    solver = prepare(crf, "reference", batch=4)
+    held = prepare_hold(crf, solver, Sampling(iterations=2, hold=0.2)).hold
+    assert held is not None
+    solver.hold(held)
+    solver.perturb(Perturbation(6), np.arange(4))
+    solver.step()
+    solver.step()
+    noise = gumbel(6, np.arange(4), crf.grid.index, crf.n_labels)
+    wanted = (noise - crf.energies - held.last).argmax(axis=1)
+    others = np.setdiff1d(np.arange(crf.grid.voxels), held.active)
+    np.testing.assert_array_equal(solver.labels()[:, others], wanted[:, others])
+
+
+def test_loading_takes_every_voxel_and_none_ends_it() -> None:
+    crf = certain_problem()
+    solver, plain = prepare(crf, "reference", batch=2), prepare(crf, "reference", batch=2)
+    solver.hold(prepare_hold(crf, solver, Sampling(iterations=2, hold=0.1)).hold)
+    for each in (solver, plain):
+        each.load(crf.energies[np.newaxis])
+        each.step()
+    np.testing.assert_array_equal(solver.marginals(), plain.marginals())
+    solver.hold(None)
+    for each in (solver, plain):
+        each.perturb(Perturbation(), np.arange(2))
+        each.step()
+    np.testing.assert_array_equal(solver.marginals(), plain.marginals())
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+@pytest.mark.parametrize("estimator", ["votes", "conditional"])
+def test_neither_batch_nor_cut_nor_threads_change_a_bit(engine: str, estimator: str) -> None:
+    crf = certain_problem()
+    options = {"seed": 4, "iterations": 3, "estimator": estimator, "hold": 0.01, "engine": engine}
+    whole = pm.sample(crf, 20, batch=20, threads=1, **options)
+    assert whole.active_share < 0.45
+    parts = [
+        pm.sample(crf, range(a, b), batch=batch, threads=2, **options)
+        for a, b, batch in ((0, 3, 1), (3, 17, 5), (17, 20, 2))
+    ]
+    assert parts[0].merge(*parts[1:]) == whole
+    sampler = Sampler(
+        crf,
+        Sampling(**{k: v for k, v in options.items() if k != "engine"}),
+        Compute(engine=engine, batch=7),
+    )
+    assert sampler.draw(20, after=sampler.draw(6)) == whole
+
+
+def test_full_sampling_where_holding_would_not_serve_and_says_so() -> None:
+    crf = certain_problem()
+    doubtful = pm.DenseCRF(np.zeros((2, 6, 6)), [pm.SpatialKernel(sigma=1.0, weight=1.0)])
+    options = {"samples": 6, "iterations": 2, "engine": "reference"}
+    for problem, other, word in (
+        (crf, {"noise_length": 4.0}, "together"),
+        (crf, {"fields": [pm.Field(4.0, 1.0)]}, "together"),
+        (crf, {"start": "warm"}, "cold"),
+        (doubtful, {}, "active"),
+    ):
+        full = pm.sample(problem, **options, **other)
+        held = pm.sample(problem, hold=0.01, **options, **other)
+        np.testing.assert_array_equal(held.counts, full.counts)
+        assert held.active_share == 1.0
+        assert word in held.parameters["hold"]["every_voxel"]
+        assert full.hold == 0.0
+        assert "hold" not in full.parameters
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.0, 1.5, math.nan, math.inf])
+def test_what_hold_must_be(bad: float) -> None:
+    with pytest.raises(ValueError, match="hold must be"):
+        pm.sample(certain_problem(), 2, hold=bad)
+
+
+def test_posteriors_of_different_holds_do_not_merge() -> None:
+    crf = certain_problem()
+    options = {"iterations": 2, "engine": "reference"}
+    one = pm.sample(crf, range(2), hold=0.01, **options)
+    other = pm.sample(crf, range(2, 4), hold=0.02, **options)
+    none = pm.sample(crf, range(4, 6), **options)
+    with pytest.raises(ValueError, match=r"hold\.epsilon 0\.01 against 0\.02"):
+        one.merge(other)
+    with pytest.raises(ValueError, match="hold"):
+        one.merge(none)
+    sampler = Sampler(crf, Sampling(iterations=2, hold=0.02), Compute(engine="reference"))
+    with pytest.raises(ValueError, match="after must be of the same"):
+        sampler.draw(4, after=one)
