@@ -107,8 +107,7 @@ def _in_npy(content: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.5:
         text = header.decode("latin1")
         for _ in range(rng.choice((1, 1, 3))):
-            words = re.findall(r"\w+|'[^']*'|\S", text)
-            old = rng.choice(words or ["("])
+            old = rng.choice(re.findall(r"\w+|'[^']*'|\S", text) or ["("])
             new = rng.choice(("-1", "0", "3", "10**9", "999999999", "True", "'<f8'", "'|O'", "((("))
             text = text.replace(old, new, 1)
         header = text.encode("latin1", "replace")

@@ -42,6 +42,7 @@ def write_patient(folder: Path) -> None:
         bright = (100 + 30 * p.argmax(axis=0) + 5 * rng.normal(size=SHAPE)).astype(np.float32)
         save_nifti(folder / f"{name}.nii.gz", bright, AFFINE)
         save_nifti(folder / f"{name}.nii", bright, AFFINE)
+    _write_other_formats(folder, bright)
     save_nifti(folder / "p.nii.gz", np.moveaxis(p, 0, -1), AFFINE)
     np.savez_compressed(folder / "P.npz", probabilities=p.transpose(0, 3, 2, 1))
     save_nifti(folder / "P.nii.gz", p.argmax(axis=0).astype(np.uint8), AFFINE)
@@ -51,6 +52,31 @@ def write_patient(folder: Path) -> None:
         "file_ending": ".nii.gz",
     }
     (folder / "dataset.json").write_text(json.dumps(dataset, indent=1), encoding="utf-8")
+
+
+def _write_other_formats(folder: Path, bright: NDArray[np.float32]) -> None:
+    """Write the image as NRRD, MetaImage, MGH and as pictures."""
+    import nibabel as nib
+    from PIL import Image
+
+    sizes = " ".join(map(str, SHAPE))
+    nrrd = (
+        f"NRRD0004\ntype: float\ndimension: 3\nspace: left-posterior-superior\nsizes: {sizes}\n"
+        "space directions: (2,0,0) (0,-2,0) (0,0,3)\nkinds: domain domain domain\n"
+        "endian: little\nencoding: raw\nspace origin: (0,0,0)\n\n"
+    )
+    meta = (
+        f"ObjectType = Image\nNDims = 3\nBinaryData = True\nBinaryDataByteOrderMSB = False\n"
+        f"CompressedData = False\nTransformMatrix = 1 0 0 0 1 0 0 0 1\nOffset = 0 0 0\n"
+        f"ElementSpacing = 2 2 3\nDimSize = {sizes}\nElementType = MET_FLOAT\n"
+        "ElementDataFile = LOCAL\n"
+    )
+    (folder / "t1.nrrd").write_bytes(nrrd.encode() + bright.tobytes(order="F"))
+    (folder / "t1.mha").write_bytes(meta.encode() + bright.tobytes(order="F"))
+    nib.save(nib.MGHImage(bright, AFFINE), folder / "t1.mgz")  # type: ignore[no-untyped-call]
+    picture = Image.fromarray(bright[:, :, 3].astype(np.uint8))
+    picture.save(folder / "t1.png")
+    picture.save(folder / "t1.tif")
 
 
 def probabilities() -> NDArray[np.float32]:

@@ -42,6 +42,10 @@ class Reader:
     allowed: tuple[type[Exception], ...] = ()
 
 
+def _image(folder: Path) -> object:
+    return read_images(list(folder.glob("t1.*")))
+
+
 def _npz_case(folder: Path) -> object:
     images = [folder / f"{name}.nii.gz" for name in IMAGES]
     return read_case(images, [folder / "P.npz"], dataset_json=folder / "dataset.json")
@@ -65,6 +69,7 @@ _PATIENT = ("t1.nii.gz", "flair.nii.gz", "P.nii.gz", "dataset.json")
 READERS = (
     Reader("t1.nii", lambda f: read_images([f / "t1.nii"])),
     Reader("t1.nii.gz", lambda f: read_images([f / "t1.nii.gz"], mask=f / "t1.nii.gz")),
+    *(Reader(f"t1.{ending}", _image) for ending in ("nrrd", "mha", "mgz", "png", "tif")),
     Reader("p.nii.gz", lambda f: read_volume(Source("probabilities", f / "p.nii.gz"))),
     Reader("p.nii.gz", patient_case, _PATIENT),
     Reader("P.npz", _npz_case, _PATIENT),
