@@ -577,3 +577,12 @@ def test_dicom_files_come_beside_the_others(
     assert call("run", *given, "--output", str(other), "--dicom", str(series), *QUICK) == 2
     assert "series" in capfd.readouterr().err
     assert not other.exists()
+
+
+def test_labels_for_other_programs(tmp_path: Path) -> None:
+    given = write_files(tmp_path / "in")
+    output = tmp_path / "out"
+    words = ["--output", str(output), "--samples", "3", "--quiet", "--also", "slicer", "itksnap"]
+    assert call("run", *given, *words) == 0
+    assert (output / "labels.seg.nrrd").is_file()
+    assert "label_1" in (output / "labels-itksnap.txt").read_text()

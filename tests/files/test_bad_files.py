@@ -219,10 +219,15 @@ BAD = [
         lambda f: maps_of(f, probabilities(), moved(1)),
     ),
     Bad(
-        "one map alone",
-        r"`probabilities` .*/p.nii.gz: must be 4-D with the labels last, or be given once for "
-        r'each label, got one file of shape \(5, 6, 4\); say `kind="labels"`',
-        lambda f: maps_of(f, probabilities()[..., 0]),
+        "a label map as the one map",
+        r"`probabilities` .*/p.nii.gz: one file must be 4-D with the labels last, or the "
+        r'probability of the foreground, got whole numbers .*; say `kind="labels"`',
+        lambda f: maps_of(f, np.rint(probabilities()[..., 0])),
+    ),
+    Bad(
+        "scores as the one map",
+        r"the probability of a region must be at most 1, got 3.*; say `kind=\"logits\"`",
+        lambda f: maps_of(f, 3.5 * probabilities()[..., 0]),
     ),
     Bad(
         "a 3-D and a 4-D file",

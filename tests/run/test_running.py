@@ -14,7 +14,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import AFFINE, FILES, SHAPE, content, read, write_files
-from perturb_mpm.files import Case, LabelScheme
+from perturb_mpm.files import Case, LabelScheme, Source, read_volume
 from perturb_mpm.run import load_run
 from perturb_mpm.run.folder import BidsNames
 from perturb_mpm.run.model import build_crf, overconfidence
@@ -313,3 +313,20 @@ def test_the_defaults_keep_the_labels_and_probabilities_they_are_given(
         case, RunSettings.of_paper().changed(samples=4), tmp_path / "paper", title="harm"
     )
     assert (paper.labels != given)[case.mask].mean() > 0.02
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".mha", ".mgz"])
+def test_outputs_have_the_format_of_the_images(case: Case, tmp_path: Path, ending: str) -> None:
+    expected = tmp_path / "nifti"
+    run_case(case, SETTINGS.changed(samples=4), expected, title="x")
+    other = replace(case, geometry=replace(case.geometry, ending=ending))
+    finished = run_case(other, SETTINGS.changed(samples=4), tmp_path / "out", title="x")
+    for name in ("labels", "marginals", "entropy", "uncertainty"):
+        written = read_volume(Source("image", tmp_path / "out" / f"{name}{ending}"))
+        nifti = read_volume(Source("image", expected / f"{name}.nii.gz"))
+        np.testing.assert_array_equal(written.voxels, nifti.voxels)
+        np.testing.assert_allclose(written.geometry.affine, nifti.geometry.affine, atol=1e-5)
+    assert finished.files["labels"].name == f"labels{ending}"
+    again = load_run(tmp_path / "out")
+    assert again.case.geometry.ending == ending
+    assert again.files["entropy"].exists()

@@ -38,6 +38,15 @@ app.command(
     help_epilogue="Example:  perturb-mpm view case",
 )
 app.command(
+    "perturb_mpm.cli.convert:convert",
+    name="convert",
+    help="Write a volume in another format, its voxels where they were.",
+    help_epilogue=(
+        "Example:  perturb-mpm convert --input labels.nii.gz --output labels.seg.nrrd "
+        "--labels 0:background 1:core"
+    ),
+)
+app.command(
     "perturb_mpm.cli.doctor:doctor",
     name="doctor",
     help="Show versions, extras, threads, cache, GPU and memory, and solve a tiny problem.",

@@ -28,6 +28,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 
 # Arguments of Python whose option has another name.
 _OPTION = {
+    "inputs": "input",
     "images": "image",
     "raters": "rater",
     "regions": "region",

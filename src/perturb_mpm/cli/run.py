@@ -23,7 +23,7 @@ from perturb_mpm.engines import Compute
 from perturb_mpm.sampling import MOST_SAMPLES, Sampling
 
 if TYPE_CHECKING:
-    from perturb_mpm.files import Case, LabelScheme
+    from perturb_mpm.files import Case, LabelScheme, Program
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import BidsNames, KernelSettings, Run, RunSettings
 
@@ -164,6 +164,9 @@ class OutputOptions:
     dicom
         A folder with the DICOM series of the images: adds a DICOM SEG of the labels and a
         parametric map of the entropy.
+    also
+        Programs to write the labels for, with names and colours: slicer (labels.seg.nrrd), itksnap
+        (labels-itksnap.txt).
     title
         The heading of the report; the name of the folder where it is not given.
     colour_map
@@ -179,6 +182,9 @@ class OutputOptions:
     overwrite: Flag = False
     bids: str | None = None
     dicom: Path | None = None
+    also: Annotated[
+        tuple[Literal["slicer", "itksnap"], ...], Parameter(consume_multiple=True, negative="")
+    ] = ()
     title: str | None = None
     colour_map: Literal["inferno", "viridis", "jet", "hot"] | None = None
     quiet: Flag = False
@@ -218,6 +224,7 @@ def run(
         raise KeyboardInterrupt(
             "interrupted: the same command with --resume goes on where it stopped"
         ) from None
+    _write_also(finished, out.also)
     if out.json:
         _print_json(finished)
     elif not out.quiet:
@@ -251,6 +258,16 @@ def _case(
         background=inputs.background,
         keep_members=keep_members,
     )
+
+
+def _write_also(finished: Run, programs: Sequence[Program]) -> None:
+    """Write the labels as other programs want them, beside the outputs."""
+    from perturb_mpm.files import write_for_program
+
+    case = finished.case
+    values = case.labels.values_of(finished.labels, case.mask)
+    for program in programs:
+        write_for_program(finished.folder, program, values, case.geometry, case.labels)
 
 
 def _labels(words: Sequence[str] | None) -> LabelScheme | tuple[int, ...] | None:

@@ -7,6 +7,7 @@ with a file is an ``InputError`` of one line.
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.colours import label_colours
+from perturb_mpm.files.conversion import convert
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
 from perturb_mpm.files.ensemble import EnsembleMaps
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
@@ -26,8 +27,16 @@ from perturb_mpm.files.named_regions import (
     region_values_from_text,
     regions_from_text,
 )
-from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid, save_like, save_nifti
+from perturb_mpm.files.nifti import (
+    Volume,
+    read_volume,
+    require_same_grid,
+    save_like,
+    save_nifti,
+    silent_nibabel,
+)
 from perturb_mpm.files.nnunet import read_dataset
+from perturb_mpm.files.programs import PROGRAM_FILES, Program, write_for_program
 from perturb_mpm.files.source import InputError, Source, open_source
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
 
@@ -60,11 +69,13 @@ __all__ = [
     "Volume",
     "read_volume",
     "require_same_grid",
+    "silent_nibabel",
     "TableRow",
     "read_table",
     # Files to write.
     "save_nifti",
     "save_like",
+    "convert",
     "write_table",
     "write_volumes",
     "write_bids_sidecars",
@@ -72,4 +83,7 @@ __all__ = [
     "write_dicom",
     "check_dicom_series",
     "DICOM_FILES",
+    "write_for_program",
+    "Program",
+    "PROGRAM_FILES",
 ]

@@ -102,9 +102,7 @@ def _sidecars(labels: LabelScheme, entropy_max_bits: float) -> dict[str, dict[st
         },
         "volumes": {
             "sample": {"Description": "Number of the sampled segmentation."},
-            "label": {
-                "Description": "Value in the label map; of a region all of its values."
-            },
+            "label": {"Description": "Value in the label map; of a region all of its values."},
             "name": {"Description": "Name of the label or region."},
             "volume_mm3": volume,
             "volume_ml": {**volume, "Units": "ml"},

@@ -26,6 +26,7 @@ class Geometry:
     affine: NDArray[np.float64]  # (4, 4), voxel indices to mm
     spacing: tuple[float, float, float]  # mm
     header: Any  # nibabel.Nifti1Header, for sform, qform and their codes
+    ending: str = ".nii.gz"  # of files that are written in the format of this one
 
 
 def geometry_from_header(header: Nifti1Header, shape: tuple[int, int, int]) -> Geometry:

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files.formats import PICTURE_ENDINGS
 from perturb_mpm.files.geometry import Geometry, geometry_warnings
-from perturb_mpm.files.nifti import Volume, read_volume_3d, require_same_grid
+from perturb_mpm.files.nifti import Volume, read_volume, read_volume_3d, require_same_grid
 from perturb_mpm.files.source import (
     AnyPath,
     Digests,
@@ -25,6 +26,7 @@ from perturb_mpm.files.source import (
 
 SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
 _CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
+_COLOURS = ("_red", "_green", "_blue")
 _CORNERS = np.ix_([0, -1], [0, -1], [0, -1])
 
 
@@ -88,11 +90,23 @@ def read_image_volumes(
     require_readable(sources)
     volumes: dict[str, Volume] = {}
     for name, source in zip(names, sources):
-        volume = read_volume_3d(source, digests)
+        volume = read_volume(source, digests)
         first = next(iter(volumes.values()), volume)
         require_same_grid(source, volume.geometry, first.source, first.geometry)
-        volumes[name] = replace(volume, voxels=np.require(volume.voxels, requirements=["C", "W"]))
+        for channel, voxels in _channels_of(volume).items():
+            own = np.require(voxels, requirements=["C", "W"])
+            volumes[f"{name}{channel}"] = replace(volume, voxels=own)
     return volumes
+
+
+def _channels_of(volume: Volume) -> dict[str, NDArray[np.float32]]:
+    """Return the one image of a file, or the colours of a picture by what their names end in."""
+    if volume.voxels.ndim == 3:
+        return {"": volume.voxels}
+    colours = volume.source.path.suffix.lower() in PICTURE_ENDINGS
+    if not colours or volume.voxels.shape[3] != len(_COLOURS):
+        raise volume.source.error(f"must be 3-D, got shape {volume.voxels.shape}")
+    return dict(zip(_COLOURS, np.moveaxis(volume.voxels, -1, 0)))
 
 
 def find_mask(
@@ -206,8 +220,9 @@ def derived_names(paths: Sequence[Path], channels: dict[int, str] | None = None)
 
 
 def without_endings(path: Path) -> str:
-    """Return the name of a file without .nii, .nii.gz or .npz."""
-    return re.sub(r"(\.nii)?(\.gz)?$|\.npz$", "", path.name)
+    """Return the name of a file without .nii.gz and other endings that stand for a format."""
+    endings = r"\.nii(\.gz)?|\.gz|\.npz|\.nrrd|\.nhdr|\.mha|\.mhd|\.mgz|\.mgh|\.tiff?|\.png"
+    return re.sub(rf"({endings})$", "", path.name, flags=re.IGNORECASE)
 
 
 def _shared_prefix(stems: Sequence[str]) -> int:

@@ -8,17 +8,36 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from io import BufferedIOBase
+from dataclasses import dataclass, replace
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perturb_mpm.files.geometry import Geometry, geometry_from_header, grid_difference
+from perturb_mpm.files.formats import (
+    NIFTI_ENDINGS,
+    ending_of,
+    output_ending,
+    read_other_format,
+    write_other_format,
+)
+from perturb_mpm.files.geometry import (
+    Geometry,
+    geometry_from_affine,
+    geometry_from_header,
+    grid_difference,
+)
 from perturb_mpm.files.source import Digests, Source, open_source, sha256
-from perturb_mpm.storage import DAMAGE, DEFLATE, atomic_open, largest_file, require_size
+from perturb_mpm.storage import (
+    DAMAGE,
+    DEFLATE,
+    DamagedError,
+    atomic_open,
+    largest_file,
+    require_size,
+)
 
 if TYPE_CHECKING:
     from nibabel.filebasedimages import SerializableImage
@@ -57,13 +76,16 @@ class Volume:
 
 
 def read_volume(source: Source, digests: Digests | None = None) -> Volume:
-    """Read a 3-D or 4-D NIfTI file as float32, with its scaling applied.
+    """Read a 3-D or 4-D volume as float32: NIfTI with its scaling, NRRD, MetaImage, MGH, picture.
 
     Axes of length 1 beyond the third are dropped, so that both ways to store several maps, along
     the fourth axis or along the fifth, come out the same. ``digests`` takes note of the file.
     """
     with open_source(source) as file:
         digest = sha256(file)
+        other = _other_format(source, file, digests)
+        if other is not None:
+            return replace(other, digest=digest)
         image, stream = _image(source, file)
         shape = (*image.shape[:3], *(n for n in image.shape[3:] if n != 1))
         if len(shape) not in (3, 4) or min(shape) < 1:
@@ -74,6 +96,47 @@ def read_volume(source: Source, digests: Digests | None = None) -> Volume:
     if digests is not None:
         digests.add(source.path, digest)
     return Volume(source, voxels, geometry, digest)
+
+
+def _other_format(source: Source, file: BufferedReader, digests: Digests | None) -> Volume | None:
+    """Read a file that is no NIfTI, or return None."""
+    with _damage_of(source):
+        stored = read_other_format(file, source.path)
+        if stored is None:
+            return None
+        voxels = stored.voxels.astype(np.float32)
+    if voxels.ndim not in (3, 4) or min(voxels.shape) < 1:
+        raise source.error(f"must have 3 or 4 axes, got shape {voxels.shape}")
+    _require_invertible(source, stored.affine)
+    with _damage_of(source):
+        shape = cast("tuple[int, int, int]", voxels.shape[:3])
+        geometry = geometry_from_affine(shape, stored.affine)
+    if digests is not None:
+        for path in (source.path, *stored.other_files):
+            with open_source(Source(source.argument, path)) as part:
+                digests.add(path, sha256(part))
+    ending = output_ending(source.path)
+    return Volume(source, voxels, replace(geometry, affine=stored.affine, ending=ending), "")
+
+
+@contextmanager
+def _damage_of(source: Source) -> Iterator[None]:
+    """Turn what libraries tell about damaged bytes, in whatever way, into one line."""
+    from nibabel.freesurfer.mghformat import MGHError
+    from nibabel.spatialimages import HeaderDataError
+    from nibabel.wrapstruct import WrapStructError
+    from PIL.Image import DecompressionBombError
+
+    own = (DecompressionBombError, HeaderDataError, MGHError, WrapStructError)
+    try:
+        # What float32 cannot hold is infinite, and found later.
+        with silent_nibabel(), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    except DamagedError as error:
+        raise source.error(f"is too large: {error}") from error
+    except (*DAMAGE, *own) as error:
+        raise source.damaged(error) from error
 
 
 def read_volume_3d(source: Source, digests: Digests | None = None) -> Volume:
@@ -109,7 +172,7 @@ def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedI
         size = int.from_bytes(start, "little"), int.from_bytes(start, "big")
         kind = nib.Nifti2Image if _NIFTI_2 in size else nib.Nifti1Image
         # What nibabel tells beforehand, our one line says again; extensions are of no use here.
-        with _silent_nibabel(), warnings.catch_warnings():
+        with silent_nibabel(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             block = stream.read(kind.header_class.template_dtype.itemsize)
             offset = float(kind.header_class(block)["vox_offset"])
@@ -128,7 +191,7 @@ def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedI
 
 
 @contextmanager
-def _silent_nibabel() -> Iterator[None]:
+def silent_nibabel() -> Iterator[None]:
     """Keep nibabel from logging; without its handlers Python would print its lines itself."""
     from nibabel.imageglobals import logger
 
@@ -148,13 +211,15 @@ def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> G
         raise source.error("has a unit of length that NIfTI does not know") from error
     except DAMAGE as error:
         raise source.damaged(error) from error
-    with np.errstate(all="ignore"):
-        volume = np.linalg.det(geometry.affine[:3, :3])
-    if not np.isfinite(geometry.affine).all() or not np.isfinite(volume) or volume == 0.0:
-        raise source.error(
-            f"must have an affine that can be inverted, got {geometry.affine[:3].tolist()}"
-        )
+    _require_invertible(source, geometry.affine)
     return geometry
+
+
+def _require_invertible(source: Source, affine: NDArray[np.float64]) -> None:
+    with np.errstate(all="ignore"):
+        volume = np.linalg.det(affine[:3, :3])
+    if not np.isfinite(affine).all() or not np.isfinite(volume) or volume == 0.0:
+        raise source.error(f"must have an affine that can be inverted, got {affine[:3].tolist()}")
 
 
 def _check_size(source: Source, image: Nifti1Image, file: BufferedIOBase) -> None:
@@ -214,17 +279,21 @@ def save_like(
 ) -> None:
     """Write ``volume`` (X, Y, Z) or (X, Y, Z, maps) where the file of ``geometry`` lies.
 
-    Voxel order, sform, qform, their codes and the units are that file's own to the last bit,
-    whatever they are. Otherwise as ``save_nifti``.
+    The ending of ``path`` says in which format. In a NIfTI voxel order, sform, qform, their codes
+    and the units are that file's own to the last bit, whatever they are; otherwise it is as of
+    ``save_nifti``. Other formats have no description.
     """
     import nibabel as nib
 
-    _check_ending(path)
     voxels = _storable(volume)
     if voxels.shape[:3] != geometry.shape:
         raise ValueError(
             f"volume must have the shape {geometry.shape} of the geometry, got {voxels.shape}"
         )
+    if ending_of(path) not in (None, *NIFTI_ENDINGS):
+        write_other_format(path, voxels, geometry.affine)
+        return
+    _check_ending(path)
     own = geometry.header
     kind = nib.Nifti2Image if isinstance(own, nib.Nifti2Header) else nib.Nifti1Image
     header = kind.header_class()

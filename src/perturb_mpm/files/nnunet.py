@@ -45,7 +45,8 @@ class Dataset:
         """Return the label values (X, Y, Z) that nnU-Net decides on from its maps (C, X, Y, Z)."""
         if self.regions is not None:
             return self.regions.painted(maps)
-        return np.asarray(self.labels.values)[maps.argmax(axis=0)]
+        decided: NDArray[np.integer] = np.asarray(self.labels.values)[maps.argmax(axis=0)]
+        return decided
 
 
 def read_dataset(source: Source) -> Dataset:

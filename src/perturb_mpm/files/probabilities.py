@@ -73,6 +73,8 @@ def distribution_from_maps(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return the distribution (L, X, Y, Z), and where there is none (X, Y, Z)."""
     values = maps.values
+    if len(values) == 1 and (dataset is None or dataset.regions is None):
+        return _of_one_map(maps, kind, dataset)
     if dataset is not None and len(values) != dataset.map_count:
         what = "labels" if dataset.regions is None else "regions"
         raise maps.source.error(
@@ -96,6 +98,27 @@ def distribution_from_maps(
         softmax(values, maps.source)
         return values, nowhere
     return values, normalise(values, maps.source)
+
+
+def _of_one_map(
+    maps: ScoreMaps, kind: Kind, dataset: Dataset | None
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return background and foreground (2, X, Y, Z) of the map of a single sigmoid."""
+    values = maps.values
+    if dataset is not None and len(dataset.labels) != 2:
+        raise maps.source.error(
+            f"must have one map for each of the {len(dataset.labels)} labels of "
+            f"{dataset.source.path}, got 1"
+        )
+    if kind == "logits":
+        sigmoid(values, maps.source)
+    elif np.isfinite(values).all() and (values == np.rint(values)).all():
+        raise maps.source.error(
+            "one file must be 4-D with the labels last, or the probability of the foreground, got "
+            f"whole numbers alone, as a label map has them; say {_FOR_LABELS}"
+        )
+    check_regions(values, maps.source)
+    return np.concatenate([1 - values, values]), np.zeros(values.shape[1:], dtype=bool)
 
 
 def check_finite(values: NDArray[np.float32], source: Source) -> None:
@@ -193,12 +216,9 @@ def _not_a_distribution(
 
 
 def _from_one(volume: Volume) -> ScoreMaps:
-    if volume.voxels.ndim != 4:
-        raise volume.source.error(
-            "must be 4-D with the labels last, or be given once for each label, "
-            f"got one file of shape {volume.voxels.shape}; say {_FOR_LABELS}"
-        )
-    values = np.require(np.moveaxis(volume.voxels, -1, 0), requirements=["C", "W"])
+    """Return the maps of one file; a single one is the probability of the foreground."""
+    maps = volume.voxels if volume.voxels.ndim == 4 else volume.voxels[..., np.newaxis]
+    values = np.require(np.moveaxis(maps, -1, 0), requirements=["C", "W"])
     return ScoreMaps(volume.source, values, volume.geometry)
 
 

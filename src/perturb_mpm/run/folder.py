@@ -60,7 +60,7 @@ class Layout:
 
 
 def layout_of(folder: Path, bids: BidsNames | None = None, ending: str = _ENDING) -> Layout:
-    """Return the layout; nothing is made yet. Maps have the ending, and .nii.gz under BIDS names."""
+    """Return the layout; nothing is made yet. Under BIDS names maps always end in .nii.gz."""
     if bids is None:
         names = {name: file.replace(_ENDING, ending) for name, file in PLAIN_NAMES.items()}
         return Layout(folder, folder, {name: folder / file for name, file in names.items()})

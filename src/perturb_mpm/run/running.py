@@ -104,7 +104,7 @@ def run_case(
     show = progress or Silent()
     settings = with_assumed_length(with_regions(settings, case), case)
     show.stage("building the model")
-    layout = layout_of(Path(output), bids)
+    layout = layout_of(Path(output), bids, case.geometry.ending)
     check_place(layout, planned_bytes(case, settings))
     if dicom_series is not None:
         _check_dicom(dicom_series, case)

@@ -1,0 +1,103 @@
+"""One file, or one for each map, into another format: voxels and place stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.files.formats import ENDINGS, ending_of
+from perturb_mpm.files.geometry import Geometry
+from perturb_mpm.files.labels import LabelScheme, label_map_values
+from perturb_mpm.files.nifti import read_volume, require_same_grid, save_like
+from perturb_mpm.files.nnunet import label_map_beside, read_npz
+from perturb_mpm.files.programs import write_slicer_segmentation
+from perturb_mpm.files.source import AnyPath, InputError, Source
+
+_SLICER = ".seg.nrrd"
+
+
+def convert(
+    inputs: Sequence[Path],
+    output: Path,
+    *,
+    reference: AnyPath | None = None,
+    labels: LabelScheme | None = None,
+) -> tuple[int, ...]:
+    """Write the inputs in the format of the output's ending; return the shape that was written.
+
+    Several 3-D files become the maps of one 4-D file. ``reference`` says where the voxels of
+    nnU-Net's .npz are; else the label map beside it does. ``labels`` names the segments of a
+    .seg.nrrd. Whole numbers are written as integers, all others as float32.
+    """
+    if ending_of(output) is None:
+        raise InputError(f"`output` must end in one of {', '.join(ENDINGS)}, got {output.name}")
+    if not inputs:
+        raise InputError("`inputs` must name at least one file, got none")
+    sources = [Source("inputs", path) for path in inputs]
+    if any(path.suffix == ".npz" for path in inputs):
+        voxels, geometry = _of_npz(sources, reference)
+    else:
+        voxels, geometry = _of_volumes(sources)
+    stored = smallest_type(voxels)
+    try:
+        if output.name.lower().endswith(_SLICER):
+            scheme = labels or _values_as_names(voxels, sources[0])
+            write_slicer_segmentation(output, stored, geometry, scheme)
+        else:
+            save_like(output, stored, geometry)
+    except ValueError as error:
+        raise InputError(f"`output` {output}: {error}") from error
+    return stored.shape
+
+
+def smallest_type(voxels: NDArray[np.float32]) -> NDArray[np.generic]:
+    """Return whole numbers in the smallest type that holds them, and all others as they are."""
+    if not np.isfinite(voxels).all() or (voxels != np.rint(voxels)).any():
+        return voxels
+    low, high = float(voxels.min()), float(voxels.max())
+    for kind in (np.uint8, np.uint16, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return voxels.astype(kind)
+    return voxels
+
+
+def _of_volumes(sources: Sequence[Source]) -> tuple[NDArray[np.float32], Geometry]:
+    volumes = [read_volume(source) for source in sources]
+    first = volumes[0]
+    if len(volumes) == 1:
+        return first.voxels, first.geometry
+    for volume in volumes:
+        if volume.voxels.ndim != 3:
+            raise volume.source.error(
+                f"must be 3-D where there are several files, got shape {volume.voxels.shape}"
+            )
+        require_same_grid(volume.source, volume.geometry, first.source, first.geometry)
+    return np.stack([volume.voxels for volume in volumes], axis=-1), first.geometry
+
+
+def _of_npz(
+    sources: Sequence[Source], reference: AnyPath | None
+) -> tuple[NDArray[np.float32], Geometry]:
+    if len(sources) > 1:
+        raise InputError(f"`inputs` must name one .npz and nothing else, got {len(sources)} files")
+    source = sources[0]
+    beside = label_map_beside(source.path) if reference is None else Path(reference)
+    if beside is None:
+        raise source.error(
+            "does not say where its voxels are; name a file of the same grid by `reference`"
+        )
+    grid = read_volume(Source("reference", beside))
+    maps, _ = read_npz(source)
+    if maps.shape[1:] != grid.geometry.shape:
+        raise source.error(f"must have the shape of {grid.source}, got {maps.shape[1:]}")
+    return np.moveaxis(maps, 0, -1), grid.geometry
+
+
+def _values_as_names(voxels: NDArray[np.float32], source: Source) -> LabelScheme:
+    if voxels.ndim != 3:
+        raise source.error(f"a label map must be 3-D, got shape {voxels.shape}")
+    values = label_map_values(voxels, source)
+    return LabelScheme(values, ("background", *(f"label {value}" for value in values[1:])))

@@ -1,0 +1,233 @@
+"""Formats other than NIfTI: the same voxels in the same place, also as SimpleITK reads them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from helpers.patient_files import AFFINE, SHAPE, image, probabilities, two_images, write
+from perturb_mpm.files import (
+    InputError,
+    Source,
+    geometry_from_affine,
+    read_case,
+    read_volume,
+    save_like,
+)
+
+PLACED = (".nii.gz", ".nii", ".nrrd", ".mha", ".mgz", ".mgh")
+FLAT = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def voxels_of(kind: str) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    if kind == "maps":
+        return rng.normal(size=(*SHAPE, 3)).astype(np.float32)
+    if kind == "float32":
+        return rng.normal(size=SHAPE).astype(np.float32)
+    return rng.integers(0, 200, SHAPE).astype(kind)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int16", "float32", "maps"])
+@pytest.mark.parametrize("ending", PLACED)
+def test_what_is_written_is_read_again(tmp_path: Path, ending: str, kind: str) -> None:
+    voxels = voxels_of(kind)
+    path = tmp_path / f"v{ending}"
+    save_like(path, voxels, geometry_from_affine(SHAPE, AFFINE))
+    found = read_volume(Source("image", path))
+    np.testing.assert_array_equal(found.voxels, voxels)
+    np.testing.assert_allclose(found.geometry.affine, AFFINE, atol=1e-5)
+    before = path.read_bytes()
+    save_like(path, voxels, geometry_from_affine(SHAPE, AFFINE))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int16", "float32", "maps"])
+@pytest.mark.parametrize("ending", [e for e in PLACED if not e.startswith(".mg")])
+def test_simpleitk_reads_the_same_voxels_in_the_same_place(
+    tmp_path: Path, ending: str, kind: str
+) -> None:
+    sitk = pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
+    voxels = voxels_of(kind)
+    path = tmp_path / f"v{ending}"
+    save_like(path, voxels, geometry_from_affine(SHAPE, AFFINE))
+    found = sitk.ReadImage(str(path))
+    array = sitk.GetArrayFromImage(found)
+    if kind == "maps":
+        axes = (3, 2, 1, 0) if ending.startswith(".nii") else (2, 1, 0, 3)
+        np.testing.assert_array_equal(array.transpose(axes), voxels)
+    else:
+        np.testing.assert_array_equal(array.transpose(2, 1, 0), voxels)
+    for index in ((0, 0, 0), (4, 5, 3), (1, 0, 2)):
+        whole = (*index, *[0] * (found.GetDimension() - 3))
+        place = np.array(found.TransformIndexToPhysicalPoint(whole)[:3]) * (-1, -1, 1)
+        np.testing.assert_allclose(place, nib.affines.apply_affine(AFFINE, index), atol=1e-4)
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".nhdr", ".mha", ".mhd"])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("maps", [1, 3])
+def test_what_simpleitk_writes_is_read(
+    tmp_path: Path, ending: str, packed: bool, maps: int
+) -> None:
+    sitk = pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
+    voxels = np.random.default_rng(1).normal(size=(*SHAPE, maps)).astype(np.float32)
+    stored = voxels if maps > 1 else voxels[..., 0]
+    axes = (2, 1, 0, 3) if maps > 1 else (2, 1, 0)
+    theirs = sitk.GetImageFromArray(stored.transpose(axes), isVector=maps > 1)
+    space = np.diag([-1.0, -1.0, 1.0, 1.0]) @ AFFINE
+    spacing = np.linalg.norm(space[:3, :3], axis=0)
+    theirs.SetSpacing(spacing.tolist())
+    theirs.SetDirection((space[:3, :3] / spacing).ravel().tolist())
+    theirs.SetOrigin(space[:3, 3].tolist())
+    path = tmp_path / f"v{ending}"
+    sitk.WriteImage(theirs, str(path), useCompression=packed)
+    found = read_volume(Source("image", path))
+    np.testing.assert_array_equal(found.voxels, stored)
+    np.testing.assert_allclose(found.geometry.affine, AFFINE, atol=1e-4)
+    assert found.geometry.ending == {".nhdr": ".nrrd", ".mhd": ".mha"}.get(ending, ending)
+
+
+def test_an_nrrd_of_another_space_and_order(tmp_path: Path) -> None:
+    values = np.arange(24, dtype=">i2").reshape(2, 3, 4, order="F")
+    header = (
+        "NRRD0004\n# a comment\ntype: short\ndimension: 3\nsizes: 2 3 4\nendian: big\n"
+        "space: RAS\nspace directions: (2,0,0) (0,3,0) (0,0,4)\nspace origin: (1,2,3)\n"
+        "encoding: raw\nowner:=somebody\n\n"
+    )
+    path = tmp_path / "v.nrrd"
+    path.write_bytes(header.encode() + values.tobytes(order="F"))
+    found = read_volume(Source("image", path))
+    np.testing.assert_array_equal(found.voxels, values)
+    expected = np.diag([2.0, 3.0, 4.0, 1.0])
+    expected[:3, 3] = (1, 2, 3)
+    np.testing.assert_array_equal(found.geometry.affine, expected)
+
+
+def saved(path: Path, array: np.ndarray) -> Path:
+    picture = pytest.importorskip("PIL.Image")
+    picture.fromarray(array).save(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".png", ".tif", ".tiff"])
+def test_pictures_have_one_slice(tmp_path: Path, ending: str) -> None:
+    rows = np.random.default_rng(2).integers(0, 255, (5, 7)).astype(np.uint8)
+    found = read_volume(Source("image", saved(tmp_path / f"p{ending}", rows)))
+    assert found.voxels.shape == (7, 5, 1)
+    np.testing.assert_array_equal(found.voxels[:, :, 0], rows.T)
+    np.testing.assert_array_equal(found.geometry.affine, FLAT)
+    assert found.geometry.ending == ".tif"
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        (".png", "uint8"),
+        (".png", "uint16"),
+        (".tif", "uint8"),
+        (".tif", "float32"),
+        (".tif", "maps"),
+    ],
+)
+def test_pictures_are_written(tmp_path: Path, ending: str, kind: str) -> None:
+    voxels = voxels_of(kind)[:, :, :1]
+    path = tmp_path / f"p{ending}"
+    save_like(path, voxels, geometry_from_affine(voxels.shape[:3], FLAT))
+    found = read_volume(Source("image", path))
+    np.testing.assert_array_equal(found.voxels, voxels)
+    sitk = pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
+    if kind != "maps":
+        theirs = sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+        np.testing.assert_array_equal(theirs.T, voxels[:, :, 0])
+
+
+def test_what_a_picture_cannot_hold(tmp_path: Path) -> None:
+    grid = geometry_from_affine(SHAPE, FLAT)
+    with pytest.raises(ValueError, match=r"a .tif must have one slice, got 4"):
+        save_like(tmp_path / "p.tif", voxels_of("uint8"), grid)
+    flat = geometry_from_affine((5, 6, 1), FLAT)
+    with pytest.raises(ValueError, match=r"a .png must be one map of whole numbers"):
+        save_like(tmp_path / "p.png", voxels_of("float32")[:, :, :1], flat)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_case_of_any_format_is_the_same_case(tmp_path: Path) -> None:
+    expected = read_case(two_images(tmp_path), [write(tmp_path / "p.nii", probabilities())])
+    grid = geometry_from_affine(SHAPE, AFFINE)
+    for ending in (".nrrd", ".mha", ".mgz"):
+        names = ("P01_t1ce", "P01_flair")
+        for seed, name in enumerate(names, start=1):
+            save_like(tmp_path / f"{name}{ending}", image(seed), grid)
+        save_like(tmp_path / f"p{ending}", probabilities(), grid)
+        images = [tmp_path / f"{name}{ending}" for name in names]
+        case = read_case(images, [tmp_path / f"p{ending}"])
+        assert list(case.images) == list(expected.images)
+        np.testing.assert_array_equal(case.probabilities, expected.probabilities)
+        np.testing.assert_array_equal(case.mask, expected.mask)
+        assert case.geometry.ending == ending
+
+
+def test_a_picture_in_colour_is_three_images(tmp_path: Path) -> None:
+    colours = np.random.default_rng(4).integers(1, 255, (6, 5, 3)).astype(np.uint8)
+    path = saved(tmp_path / "photo.png", colours)
+    maps = probabilities()[:, :, 0].transpose(2, 1, 0)[:, np.newaxis]  # (C, 1, Y, X)
+    np.savez(tmp_path / "photo.npz", probabilities=maps)
+    case = read_case([path], [tmp_path / "photo.npz"])
+    assert list(case.images) == ["photo_red", "photo_green", "photo_blue"]
+    np.testing.assert_array_equal(case.images["photo_green"][:, :, 0], colours[..., 1].T)
+    assert case.probabilities.shape == (3, 5, 6, 1)
+
+
+def test_one_sigmoid_map_is_the_foreground(tmp_path: Path) -> None:
+    p = probabilities(2)[..., 1]
+    case = read_case(two_images(tmp_path), [write(tmp_path / "p.nii", p)])
+    np.testing.assert_allclose(case.probabilities[1], p)
+    np.testing.assert_allclose(case.probabilities[0], 1 - p)
+    assert case.labels.values == (0, 1)
+    logits = np.log(p / (1 - p))
+    again = read_case(two_images(tmp_path), [write(tmp_path / "l.nii", logits)], kind="logits")
+    np.testing.assert_allclose(again.probabilities, case.probabilities, atol=1e-5)
+
+
+NRRD = "NRRD0004\ntype: {type}\ndimension: 3\nsizes: {sizes}\nencoding: {encoding}\n\n"
+
+
+def nrrd(**fields: Any) -> bytes:
+    return NRRD.format(**{"type": "uchar", "sizes": "2 2 2", "encoding": "raw", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.nrrd", nrrd() + b"1234", "it holds 4 bytes of 8"),
+        ("v.nrrd", nrrd(encoding="hex") + b"12345678", "encoding must be raw, gzip or bzip2"),
+        ("v.nrrd", nrrd(type="block") + b"12345678", "its type must be a number, got block"),
+        ("v.nrrd", nrrd(sizes="2 -2 2") + b"12345678", "its sizes must be positive"),
+        ("v.nrrd", nrrd(sizes="90000 90000 90000"), "is too large"),
+        ("v.nrrd", nrrd(encoding="gzip") + gzip.compress(b"12345678")[:-9], "damaged"),
+        ("v.nrrd", b"NRRD0004\ntype: uchar\n\n", "its header has no sizes"),
+        ("v.nrrd", nrrd()[:-1] + b"data file: /etc/passwd\n\n", "must lie beside it"),
+        ("v.mha", b"ObjectType = Image\nNDims = 3\n", "its header has no DimSize"),
+        (
+            "v.mha",
+            b"NDims = 3\nDimSize = 2 2 2\nElementType = MET_UCHAR\nElementDataFile = ../x\n",
+            "must lie beside it",
+        ),
+        ("v.png", b"\x89PNG\r\n\x1a\nrubbish", "is damaged"),
+        ("v.mgz", gzip.compress(b"rubbish"), "is damaged"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_volume(Source("image", path))
+    assert "\n" not in str(caught.value)
