@@ -6,6 +6,7 @@ counted, and what caused it is kept.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import random
 import re
@@ -104,17 +105,19 @@ def _short(message: str) -> Finding:
     return Finding(refused=True)
 
 
-def attacked(attack: Attack, seconds: float, seed: int, kept: Path) -> Outcome:
-    """Run an attack for so many seconds; a process that crashes or hangs is begun anew."""
+def attacked(
+    attack: Attack, seconds: float, seed: int, kept: Path, trials: float = math.inf
+) -> Outcome:
+    """Run an attack for so many seconds or trials; one that crashes or hangs is begun anew."""
     outcome = Outcome(attack.name)
     context = multiprocessing.get_context("spawn")
     shared = context.Array("d", [0.0, 0.0, 0.0, 0.0])
     began = time.monotonic()
-    while (left := began + seconds - time.monotonic()) > 0:
+    while (left := began + seconds - time.monotonic()) > 0 and shared[_NUMBER] < trials:
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
             shared[_BEGAN] = time.monotonic() + 120  # to import and prepare
             process = context.Process(
-                target=_work, args=(attack, seed, left, Path(folder), kept, shared)
+                target=_work, args=(attack, seed, left, trials, Path(folder), kept, shared)
             )
             process.start()
             kind = ""
@@ -149,6 +152,7 @@ def _work(
     attack: Attack,
     seed: int,
     seconds: float,
+    trials: float,
     folder: Path,
     kept: Path,
     shared: SynchronizedArray[float],
@@ -163,8 +167,7 @@ def _work(
     (folder / "trial").mkdir()
     trial = attack.prepare(folder)
     held = _held()
-    while time.monotonic() < end:
-        number = int(shared[_NUMBER])
+    while time.monotonic() < end and (number := int(shared[_NUMBER])) < trials:
         shared[_BEGAN] = time.monotonic()
         place = folder / "trial"
         finding = attempt(trial, attack.name, seed, number, place)

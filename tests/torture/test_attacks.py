@@ -1,0 +1,111 @@
+"""The attack in short: some trials of each kind, and a control that faults are seen."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.torture.attack import Attack, Finding, Trial, attacked, attempt, judged
+from lab.torture.damage import damaged
+from lab.torture.interface import prepare_interface
+from lab.torture.memory import slope_of
+from lab.torture.readers import READERS, prepare_readers
+from lab.torture.requests import prepare_requests
+from perturb_mpm.checks import ExpectedError
+
+SEED = 5
+
+
+def made(trial: Trial, trials: int, place: Path) -> int:
+    """Make some trials; return how many were refused, and fail at the first fault."""
+    refused = 0
+    for number in range(trials):
+        place.mkdir()
+        finding = attempt(trial, "short", SEED, number, place)
+        assert not finding.kind, f"trial {number}: {finding.words}"
+        refused += finding.refused
+        shutil.rmtree(place)
+    return refused
+
+
+def test_damaged_files_are_read_or_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERTURB_MPM_LARGEST_FILE_GB", "0.1")
+    trials = 20 * len(READERS)
+    refused = made(prepare_readers(tmp_path), trials, tmp_path / "trial")
+    assert refused > trials / 2  # damage is noticed, as a rule
+
+
+def test_odd_arrays_are_computed_or_refused_in_one_line(tmp_path: Path) -> None:
+    assert made(prepare_interface(tmp_path), 8, tmp_path / "trial") == 8
+
+
+def test_hostile_requests_are_answered(tmp_path: Path) -> None:
+    """In a process of its own: what the server prints is looked at."""
+    attack = Attack("requests", "requests", prepare_requests, longest=15)
+    outcome = attacked(attack, 300, SEED, tmp_path / "kept", trials=200)
+    assert outcome.trials == 200
+    assert outcome.faults == 0, [Path(place, "what.txt").read_text() for place in outcome.kept]
+
+
+def test_damage_is_the_same_for_the_same_seed() -> None:
+    content = bytes(range(256)) * 4
+    ways = {damaged(content, random.Random(number), []) for number in range(200)}  # noqa: S311
+    again = {damaged(content, random.Random(number), []) for number in range(200)}  # noqa: S311
+    assert ways == again
+    assert len(ways) > 150
+
+
+def test_what_is_judged_a_fault() -> None:
+    def fails(error: Exception) -> Finding:
+        def call() -> None:
+            raise error
+
+        return judged(call, (ValueError,))
+
+    assert fails(ExpectedError("`mask` must be there")) == Finding(refused=True)
+    assert fails(KeyError("mask")).kind == "traceback"
+    assert fails(ValueError("not one of ours")).kind == "traceback"
+    assert fails(ExpectedError("two\nlines")).kind == "traceback"
+    assert fails(ExpectedError("")).kind == "traceback"
+    assert judged(lambda: 3) == Finding()
+
+
+def _crashing(_: Path) -> Trial:
+    def trial(rng: random.Random, place: Path) -> Finding:
+        (place / "input").write_text("the one")
+        kind = rng.randrange(4)
+        if kind == 0:
+            os.abort()
+        if kind == 1:
+            time.sleep(60)
+        if kind == 2:
+            return Finding(kind="lost", words="a byte")
+        return Finding(refused=True)
+
+    return trial
+
+
+def test_crashes_and_hangs_are_counted_and_their_inputs_kept(tmp_path: Path) -> None:
+    attack = Attack("control", "trials", _crashing, longest=2.0)
+    outcome = attacked(attack, 300, SEED, tmp_path, trials=8)
+    assert outcome.crashes > 0
+    assert outcome.hangs > 0
+    assert outcome.lost > 0
+    assert outcome.refused > 0
+    assert all(Path(place, "input").read_text() == "the one" for place in outcome.kept)
+
+
+def test_a_slope_of_memory_is_seen() -> None:
+    generator = random.Random(1)  # noqa: S311
+    noise = [generator.randrange(200_000) for _ in range(1000)]
+    flat = [10**8 + each for each in noise]
+    assert abs(slope_of(flat)) < 200
+    assert abs(slope_of([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
+    assert slope_of(flat[:50]) == 0
