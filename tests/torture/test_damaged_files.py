@@ -328,3 +328,15 @@ def test_want_of_memory_is_told_in_one_line(tmp_path: Path) -> None:
         [sys.executable, "-c", script], check=False, capture_output=True, text=True, env=environment
     )
     assert done.stdout.strip().endswith("not enough memory for it)"), done.stderr
+
+
+def test_a_qform_that_is_no_rotation_beside_a_good_sform(tmp_path: Path) -> None:
+    path = write(tmp_path / "t1.nii", image(1))
+    patched(path, 252, struct.pack("<hhfff", 1, 1, 0.9, 0.9, 0.9))
+    (warning,) = (words for words in read_images([path]).warnings if "qform" in words)
+    assert "the sform is used" in warning
+
+
+def test_settings_with_an_endless_key(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(f"{'x' * 5000} = 1")
+    refused(lambda: read_settings(tmp_path / "settings.toml"), "unknown key")

@@ -81,8 +81,12 @@ def geometry_warnings(geometry: Geometry) -> list[str]:
     warnings = []
     header = geometry.header
     if header["qform_code"] > 0 and header["sform_code"] > 0:
-        apart = displacement_mm(header.get_sform(), header.get_qform(), geometry.shape)
-        if apart > TOLERANCE_MM:
+        try:
+            with np.errstate(all="ignore"):
+                apart = displacement_mm(header.get_sform(), header.get_qform(), geometry.shape)
+        except ValueError:  # the qform is no rotation
+            apart = np.inf
+        if not apart <= TOLERANCE_MM:
             warnings.append(
                 f"sform and qform differ by up to {apart:.4g} mm; the sform is used and both "
                 "are kept in what is written, but programs that use the qform show it elsewhere"
