@@ -75,12 +75,15 @@ $(VENV)/bin/python:
 $(PEER)/bin/python:
 	$(call make_venv,$(PEER))
 
+# `make LOCK=.ci/lock.txt …` takes the versions that .ci/run takes, not the newest.
+PINNED = $(if $(LOCK),--constraint $(LOCK))
+
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
-	$(call install,$(VENV),--editable .)
+	$(call install,$(VENV),--editable . $(PINNED))
 	@touch $@
 
 $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
-	$(call install,$(VENV),--editable '.[$*]')
+	$(call install,$(VENV),--editable '.[$*]' $(PINNED))
 	@touch $@
 
 # By pip alone: the exact version decides which build of PyTorch is taken.
