@@ -133,8 +133,10 @@ class Solver(Protocol):
     ) -> Change:
         """Update every marginal of every problem once; Q ← (1 − damping)·new + damping·old.
 
-        New marginals are softmax(sharpness·logits); the convergent update knows no sharpness. A
-        step that is not ``watched`` may leave the labels as they were and report no change.
+        Damping below 0 goes beyond the new marginals, which weakly coupled problems reach sooner
+        by it. New marginals are softmax(sharpness·logits); the convergent update knows no
+        sharpness. A step that is not ``watched`` may leave the labels as they were and report no
+        change.
         """
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:

@@ -133,6 +133,8 @@ class ReferenceSolver:
             new = softmax(sharpness * logits)
         self._updates += 1
         old, self._q = self._q, (1 - damping) * new + damping * self._q
+        if damping < 0:
+            self._q = _inside(self._q)
         return change_between(old, self._q)
 
     def marginals(self) -> NDArray[np.float64]:
@@ -198,6 +200,17 @@ class ReferenceSolver:
                 f"got shape {array.shape}"
             )
         return array
+
+
+def _inside(q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return marginals that went too far, (B, L, N), as probabilities again.
+
+    Below 0 counts as 0, and where labels 1 … L − 1 have more than 1 together they share it.
+    """
+    others = np.maximum(q[:, 1:], 0)
+    total = others.sum(axis=1, keepdims=True)
+    first = np.maximum(1 - total, 0)
+    return np.concatenate([first, others / np.maximum(total, 1)], axis=1)
 
 
 def kernel_matrix(term: PairwiseTerm) -> NDArray[np.float64]:

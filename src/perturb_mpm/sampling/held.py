@@ -29,6 +29,9 @@ MOST_ACTIVE = 0.45
 CHUNK = 1 << 16
 """Voxels whose averaged marginals are computed at once: they stay in the cache."""
 
+STILL_NATS = 1e-3
+"""An averaged mean field whose energies move by no more has converged."""
+
 # The table of h: log-odds from −SPAN to SPAN; beyond it e^−SPAN counts.
 SPAN = 44.0
 STEP = 1 / 32
@@ -71,8 +74,9 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
     for _ in range(sampling.iterations):
         sent = _pairwise(crf, solver, q)  # (L, N)
         energies.append((sent - sent[0])[1:].astype(np.float32))
-        if len(energies) < sampling.iterations:
-            q = averaged_marginals(centred - _with_first(energies[-1]), table)
+        if len(energies) == sampling.iterations or _still(energies):
+            break
+        q = _next_average(q, centred - _with_first(energies[-1]), table, sampling.damping)
     last = _with_first(energies[-1])
     dissent = 1.0 - softmax((centred - last)[np.newaxis])[0].max(axis=0)  # (N,)
     active = np.flatnonzero(dissent > epsilon)
@@ -83,7 +87,8 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
     marginals = np.empty_like(here)
     marginals[0] = averaged_marginals(unaries[:, active], table)
     for t in range(1, len(here)):
-        marginals[t] = averaged_marginals(centred[:, active] - here[t - 1], table)
+        logits = centred[:, active] - here[t - 1]
+        marginals[t] = _next_average(marginals[t - 1], logits, table, sampling.damping)
     bound = _bound(crf, solver, averaged_variance(q, sampling), active)
     return Holding(epsilon, Hold(active, here, marginals, last), share, bound)
 
@@ -132,6 +137,26 @@ def averaged_marginals(
             q[l] = low + gap * (table[place + 1] - low)
         q /= q.sum(axis=0)
     return out
+
+
+def _next_average(
+    q: NDArray[np.float32],
+    logits: NDArray[np.floating],
+    table: NDArray[np.float32],
+    damping: float,
+) -> NDArray[np.float32]:
+    """Return the averaged marginals after q, (L, N), damped as the samples' own are."""
+    new = averaged_marginals(logits, table)
+    if damping == 0:
+        return new
+    further = np.maximum(q + np.float32(1 - damping) * (new - q), 0)
+    further /= further.sum(axis=0)
+    return further
+
+
+def _still(energies: list[NDArray[np.float32]]) -> bool:
+    """Return whether the averaged energies no longer move."""
+    return len(energies) > 1 and bool(np.abs(energies[-1] - energies[-2]).max() <= STILL_NATS)
 
 
 def averaged_variance(q: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:

@@ -104,7 +104,7 @@ class Sampler:
         for part in _parts(numbers, held, self._solver.batch, block):
             self._draw_batch(part, tally)
             if keep is not None:
-                keep(part, self._solver.labels())
+                keep(part, self._labels_of_batch())
             if progress is not None:
                 progress(held + tally.samples, len(numbers))
             if self._enough(tally.counts, held + tally.samples, after):
@@ -175,6 +175,9 @@ class Sampler:
                 start,
                 sharpness=self._sampling.sharpness,
             )
+        if self._sampling.tolerance is not None:
+            self._converge(len(part), self._sampling.tolerance, tally)
+            return
         switched = np.zeros(len(part))
         for left in range(self._sampling.iterations - 1, -1, -1):
             if left == 0 and conditional:
@@ -183,6 +186,34 @@ class Sampler:
         if self._sampling.iterations == 0 and conditional:
             tally.add_conditional(solver.conditional())
         tally.add_counted(solver.count_votes(tally.counts), switched)
+
+    def _labels_of_batch(self) -> NDArray[np.uint8]:
+        """Return the labels of the samples last drawn, (B, N)."""
+        converged = self._sampling.tolerance is not None
+        return self._settled_labels if converged else self._solver.labels()
+
+    def _converge(self, problems: int, tolerance: float, tally: Tally) -> None:
+        """Update until every sample has settled, each by its own rule; count it when it does."""
+        solver, sampling = self._solver, self._sampling
+        settled = np.zeros(problems, dtype=np.bool_)
+        sizes = np.zeros((problems, self._crf.n_labels), dtype=np.int64)
+        moved, switched = np.zeros(problems), np.ones(problems)
+        self._settled_labels = np.empty((problems, self._crf.grid.voxels), dtype=np.uint8)
+        for done in range(sampling.iterations + 1):
+            last = done == sampling.iterations
+            now = ~settled & (last | _settled(switched, moved, tolerance, done))
+            if now.any():
+                if sampling.estimator == "conditional":
+                    tally.add_conditional(solver.conditional(now))
+                sizes[now] = solver.count_votes(tally.counts, now)[now]
+                self._settled_labels[now] = solver.labels()[now]
+                settled |= now
+            if settled.all():
+                break
+            step = solver.step(damping=sampling.damping, sharpness=sampling.sharpness)
+            moved = switched
+            switched = np.where(settled, switched, step.switched)
+        tally.add_counted(sizes, switched)
 
     def _perturbed_member(self, sample: int) -> NDArray[np.float32]:
         """Return the perturbed unaries of a sample's member, (L, N)."""
@@ -208,6 +239,22 @@ class Sampler:
         if not np.array_equal(after.sample_index, numbers[: after.samples]):
             raise ValueError(f"after must hold the first of {numbers}, got {after}")
         return after.samples
+
+
+def _settled(
+    switched: NDArray[np.float64], before: NDArray[np.float64], tolerance: float, done: int
+) -> NDArray[np.bool_]:
+    """Return which samples have hardly a label left to change, (B,).
+
+    ``switched`` and ``before`` are the shares of labels that the last two updates changed. If every
+    later update changes the same share of what the one before it changed, as near a fixed point,
+    this sums up to switched·r/(1 − r) with r = switched/before.
+    """
+    still: NDArray[np.bool_] = switched == 0
+    if done < 2:
+        return still
+    left = switched**2 / np.maximum(before - switched, 1e-300)
+    return still | ((switched < before) & (left <= tolerance))
 
 
 def sample_range(samples: int | range) -> range:

@@ -109,7 +109,7 @@ class ActiveVoxels:
                 self._deltas[:] = np.rint(scaled) if self._compact else scaled
             self._shift(self._energies, self._order)
 
-    def step(self, sharpness: float, *, watched: bool) -> Change:
+    def step(self, damping: float, sharpness: float, *, watched: bool) -> Change:
         """Update every active voxel once."""
         now = min(self._updates, len(self._base) - 1)
         following = min(now + 1, len(self._base) - 1)
@@ -130,6 +130,7 @@ class ActiveVoxels:
                 self.labels,
                 self._unit,
                 self._compact,
+                np.float32(damping),
                 np.float32(sharpness),
                 watched,
             )

@@ -17,6 +17,7 @@ from perturb_mpm.engines.cpu.row_kernels import (
     exponentials,
     interact,
     most_probable,
+    relax,
     scratch_of,
 )
 
@@ -168,6 +169,7 @@ def update_held(
     labels,
     unit,
     rounded,
+    damping,
     sharpness,
     watched,
     start,
@@ -189,6 +191,8 @@ def update_held(
     zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
     norm = np.empty(lanes, np.float32)
     shaped_norm = norm.reshape(tile, problems)
+    old = np.zeros((count, lanes), np.float32)
+    shaped_old = old.reshape(count, tile, problems)
     best = np.empty(lanes, np.int32)
     shaped_best = best.reshape(tile, problems)
     overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
@@ -202,6 +206,16 @@ def update_held(
             i0, size, filters, compatibility, rows, flat_deltas, inverse, scratch, logits, zero
         )
         exponentials(logits, sharpness, zero, highest, norm)
+        if watched or damping < 0:
+            for t in range(size):
+                for l in range(count):
+                    average = before[l, i0 + t]
+                    for b in range(problems):
+                        shaped_old[l, t, b] = fma(
+                            np.float32(deltas[i0 + t, l, b]), inverse, average
+                        )
+        if damping < 0:
+            relax(logits, norm, old, ONE - damping, zero)
         if watched:
             most_probable(logits, zero, best, highest)
             for t in range(size):
@@ -209,8 +223,7 @@ def update_held(
                 for b in range(problems):
                     far, rest = ZERO, ZERO
                     for l in range(count):
-                        old = fma(np.float32(deltas[i0 + t, l, b]), inverse, before[l, i0 + t])
-                        step = shaped_logits[l, t, b] * shaped_norm[t, b] - old
+                        step = shaped_logits[l, t, b] * shaped_norm[t, b] - shaped_old[l, t, b]
                         rest += step
                         far = abs(step) if abs(step) > far else far
                     far = abs(rest) if abs(rest) > far else far

@@ -243,6 +243,33 @@ def most_probable(shares, zero, best, highest):
 
 
 @kernel
+def relax(shares, norm, old, keep, zero):
+    """Go beyond the new marginals, shares times norm: old + keep·(new − old), keep > 1.
+
+    Below 0 counts as 0, and where labels 1 … L − 1 have more than 1 together they share it.
+    ``norm`` becomes 1, and ``zero`` what is left for label 0.
+    """
+    labels, lanes = shares.shape
+    for l in range(labels):
+        for k in range(lanes):
+            further = fma(keep, shares[l, k] * norm[k] - old[l, k], old[l, k])
+            shares[l, k] = further if further > ZERO else ZERO
+    for k in range(lanes):
+        zero[k] = shares[0, k]
+    for l in range(1, labels):
+        for k in range(lanes):
+            zero[k] += shares[l, k]
+    for k in range(lanes):
+        norm[k] = ONE / zero[k] if zero[k] > ONE else ONE
+        zero[k] = ONE - zero[k] if zero[k] < ONE else ZERO
+    for l in range(labels):
+        for k in range(lanes):
+            shares[l, k] *= norm[k]
+    for k in range(lanes):
+        norm[k] = ONE
+
+
+@kernel
 def update(
     energies,
     filters,
@@ -292,8 +319,10 @@ def update(
             i0, size, filters, compatibility, rows, flat_marginals, inverse, scratch, logits, zero
         )
         exponentials(logits, sharpness, zero, highest, norm)
-        if damping > 0 or watched:
+        if damping != 0 or watched:
             _to_lanes(marginals, i0, size, inverse, shaped_old)
+        if damping < 0:
+            relax(logits, norm, old, keep, zero)
         if damping > 0:
             for k in range(lanes):
                 zero[k] = 1

@@ -178,7 +178,7 @@ class CpuSolver:
     ) -> Change:
         """Update every marginal once."""
         if self._held is not None:
-            return self._held.step(sharpness, watched=watched)
+            return self._held.step(min(damping, 0.0), sharpness, watched=watched)
         if update == "convergent" and not self._crf.self_term:
             return self._convergent_step(damping)
         with announced():
