@@ -116,6 +116,7 @@ def choice(value: object, name: str, options: Sequence[str]) -> None:
 
 def positive_numbers(value: object, name: str) -> float | tuple[float, ...]:
     """Return one positive number as a float, several as a tuple of floats."""
+    value = plain_array(value, name)
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -134,10 +135,28 @@ def one_each(
     return np.broadcast_to(np.asarray(value, dtype=np.float64), (count,))
 
 
+def plain_array(value: Any, name: str) -> Any:  # noqa: ANN401 - a tensor, or anything else
+    """Return a PyTorch tensor as an array, from any device and without gradients, else the value.
+
+    PyTorch is not imported: a tensor is what can be detached.
+    """
+    if not callable(getattr(value, "detach", None)):
+        return value
+    try:
+        tensor = value.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":  # which NumPy does not have
+            tensor = tensor.float()
+        return np.asarray(tensor)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"{name} must be a dense tensor of numbers, got one that has no array: {error}"
+        ) from error
+
+
 def numeric(value: ArrayLike, name: str) -> NDArray[Any]:
     """Return ``value`` as an array of booleans, integers or floats, not necessarily a copy."""
     try:
-        array = np.asarray(value)
+        array = np.asarray(plain_array(value, name))
     except ValueError:
         raise ValueError(f"{name} must be an array, got rows of different lengths") from None
     if array.dtype.kind not in "biuf":
@@ -185,7 +204,7 @@ def whole(value: ArrayLike, name: str) -> NDArray[np.int64]:
         fractional = array != np.floor(array)
         if fractional.any():
             raise ValueError(f"{name} must be whole numbers, got {array[fractional][0]}")
-    if array.size and not (-(2**63) <= int(array.min()) and int(array.max()) < 2**63):
+    if array.size and not (int(array.min()) >= -(2**63) and int(array.max()) < 2**63):
         raise ValueError(f"{name} must be whole numbers of 64 bits, got {array.max()}")
     return array.astype(np.int64)
 

@@ -11,6 +11,7 @@ EXTRAS = {
     "highdicom": "dicom",
     "pydicom": "dicom",
     "SimpleITK": "itk",
+    "monai": "monai",
     "torch": "gpu",
     "triton": "gpu",
 }
