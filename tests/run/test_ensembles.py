@@ -89,7 +89,7 @@ def test_members_that_do_not_fit_together(files: Path, tmp_path: Path) -> None:
     image = files / "t1.nii.gz"
     with pytest.raises(InputError, match=r"two.nii.gz: must have the 3 labels of .*fold0.nii.gz"):
         read_case(image, [files / "fold0.nii.gz", tmp_path / "two.nii.gz"])
-    with pytest.raises(InputError, match=r"t1.nii.gz: must be 4-D with the labels last"):
+    with pytest.raises(InputError, match=r"`probabilities` .*t1.nii.gz: "):
         read_case(image, [files / "fold0.nii.gz", image])
 
 
