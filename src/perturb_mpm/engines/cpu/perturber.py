@@ -270,7 +270,8 @@ def minus_gumbel(g):
     r = fma(r, q, np.float32(0.49994174))
     r = fma(r, q, np.float32(3.0935507e-07))
     above = log_q + r
-    return LN2 * _log2(bits_of_float(-log_q), ROOT_HALF) if below else above
+    under = LN2 * _log2(bits_of_float(-log_q), ROOT_HALF)  # both, or a branch would cost vectors
+    return under if below else above
 
 
 @kernel
