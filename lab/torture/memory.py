@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -32,7 +33,9 @@ def prepare_memory(folder: Path) -> Trial:
         shutil.rmtree(place / "run")
         held.append(memory_held())
         words = f"{slope_of(held):.0f} bytes a case over {len(held)} cases"
-        (folder / NOTE).write_text(words, encoding="utf-8")
+        if len(held) % 50 == 0:
+            words += f"; every 100th held {[n >> 10 for n in held[::100]]} KiB"
+            (folder / NOTE).write_text(words, encoding="utf-8")
         if len(held) >= _LEAST and len(held) % 100 == 0 and slope_of(held) > MOST_BYTES_A_CASE:
             return Finding(kind="growth", words=f"{slope_of(held):.0f} bytes a case")
         return Finding()
@@ -55,8 +58,10 @@ def memory_held() -> int:
     give_back()
     if sys.platform != "linux":
         return 0
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096
+    # Without pages of files, which the system drops and reads again as it likes.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 MEMORY = Attack("memory", "cases in one process", prepare_memory, longest=60, grows=False)

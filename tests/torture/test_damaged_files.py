@@ -340,3 +340,13 @@ def test_a_qform_that_is_no_rotation_beside_a_good_sform(tmp_path: Path) -> None
 def test_settings_with_an_endless_key(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(f"{'x' * 5000} = 1")
     refused(lambda: read_settings(tmp_path / "settings.toml"), "unknown key")
+
+
+def test_members_whose_names_differ_are_told_in_short(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    write_arrays(path, {"header": np.arange(9)})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\x0a\x00", b"\xff\x00", 1))  # the length of the first name
+    with pytest.raises(ValueError, match=r"a.npz") as caught:
+        pm.Posterior.load(path)
+    assert len(str(caught.value)) <= LONGEST_MESSAGE

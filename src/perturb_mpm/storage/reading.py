@@ -50,6 +50,7 @@ _USUAL_LIMIT = 2 << 30  # bytes
 _UNKNOWN_MACHINE = 4 << 30  # bytes of memory
 _MOST_TEXT = 64 << 20  # bytes of JSON or TOML
 _MOST_TOML = 1 << 20  # its reader takes a second for a megabyte
+_LONGEST_REASON = 300  # characters
 _MOST_MEMBERS = 10_000
 _MOST_NPY_HEADER = 10_000  # bytes, as NumPy has it
 _CHUNK = 1 << 20
@@ -121,7 +122,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    text = " ".join(words.split())
+    text = in_short(" ".join(words.split()), _LONGEST_REASON)
     if isinstance(error, KeyError):
         return f"it lacks {text}"
     return text or type(error).__name__
