@@ -21,7 +21,7 @@ from perturb_mpm.evaluation.detection import (
 )
 from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
 from perturb_mpm.evaluation.measurements import ALL, Measurement, MetricSummary, summarise
-from perturb_mpm.evaluation.overlap import confusion, dice, hausdorff95, iou, surface_dice
+from perturb_mpm.evaluation.overlap import confusion, dice, iou
 from perturb_mpm.evaluation.prediction import (
     Prediction,
     from_marginals,
@@ -51,6 +51,15 @@ from perturb_mpm.evaluation.structures import (
     risk_coverage,
     volume_variation,
 )
+from perturb_mpm.evaluation.surfaces import (
+    SurfaceDistances,
+    area_surface_dice,
+    average_surface_distance,
+    hausdorff,
+    hausdorff95,
+    surface_dice,
+    surface_distances,
+)
 from perturb_mpm.posterior import Regions
 
 __all__ = [
@@ -66,8 +75,13 @@ __all__ = [
     "confusion",
     "dice",
     "iou",
+    "hausdorff",
     "hausdorff95",
+    "average_surface_distance",
     "surface_dice",
+    "area_surface_dice",
+    "surface_distances",
+    "SurfaceDistances",
     "error_detection",
     "detection_curve",
     "auroc",

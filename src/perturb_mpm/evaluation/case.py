@@ -22,8 +22,9 @@ from perturb_mpm.evaluation.detection import (
 )
 from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
 from perturb_mpm.evaluation.measurements import ALL, Measurement
-from perturb_mpm.evaluation.overlap import confusion, hausdorff95, mask_pair, surface_dice
+from perturb_mpm.evaluation.overlap import confusion, mask_pair
 from perturb_mpm.evaluation.prediction import Prediction
+from perturb_mpm.evaluation.surfaces import area_surface_dice, surface_distances
 from perturb_mpm.posterior import Regions
 
 Domain = Literal["brain", "union", "prediction", "truth", "dilated"]
@@ -31,6 +32,7 @@ Named = Iterator[tuple[str, str, float]]  # domain, metric, value
 
 DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
 THRESHOLDS_BITS = (0.0, 0.1)
+SPECIFICITIES = (0.8, 0.9, 0.95)
 OUTSIDE_MASK = "truth_outside_mask_voxels"
 """The metric that counts the foreground voxels of a truth that lie outside the mask."""
 
@@ -218,8 +220,15 @@ def _overlap(region: _Region, spacing: Sequence[float]) -> Named:
     counts = confusion(region.predicted, region.true)
     yield "brain", "dice", counts.dice
     yield "brain", "iou", counts.iou
-    yield "brain", "hausdorff95_mm", hausdorff95(region.predicted, region.true, spacing)
-    yield "brain", "surface_dice_2mm", surface_dice(region.predicted, region.true, spacing, 2.0)
+    surfaces = surface_distances(region.predicted, region.true, spacing)
+    yield "brain", "hausdorff_mm", surfaces.hausdorff
+    yield "brain", "hausdorff95_mm", surfaces.hausdorff95
+    yield "brain", "hausdorff95_pooled_mm", surfaces.hausdorff95_pooled
+    yield "brain", "average_surface_distance_mm", surfaces.average
+    yield "brain", "surface_dice_2mm", surfaces.dice(2.0)
+    if region.true.ndim == 3:
+        area = area_surface_dice(region.predicted, region.true, spacing, 2.0)
+        yield "brain", "area_surface_dice_2mm", area
 
 
 def _volumes(prediction: Prediction, region: _Region, members: Sequence[int]) -> Named:
@@ -266,6 +275,9 @@ def _detection(
         yield domain, f"sensitivity_above_{threshold:g}_bits", counts.sensitivity
         yield domain, f"specificity_above_{threshold:g}_bits", counts.specificity
     curve = detection_curve(bits, wrong)
+    for specificity in SPECIFICITIES:
+        found = curve.sensitivity_at(specificity)
+        yield domain, f"sensitivity_at_{specificity:g}_specificity", found
     yield domain, "auroc", curve.auroc
     yield domain, "auprc", curve.average_precision
     yield domain, "error_prevalence", curve.prevalence
