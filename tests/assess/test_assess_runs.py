@@ -224,3 +224,42 @@ def test_an_empty_folder_is_named_by_its_own_option(
     scans = ("--before", str(tmp_path / "empty"), "--after", str(runs / "after"))
     assert call("biomarkers", *scans, "--region", "7", "--output", str(tmp_path / "out")) == 2
     assert capsys.readouterr().err.startswith(f"perturb-mpm: --before {tmp_path / 'empty'}: ")
+
+
+def test_values_of_the_truth_may_stand_for_others(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "truth.nii.gz", np.array([0, 3, 4], dtype=np.uint8)[truth()])
+    words = ("--prediction", str(runs / "before"), "--truth", str(tmp_path / "truth.nii.gz"))
+    assert call("evaluate", *words, "--output", str(tmp_path / "a"), "--quiet") == 2
+    assert "--map says which of these another value stands for" in capsys.readouterr().err
+    own = ("--prediction", str(runs / "before"), "--truth", str(runs / "truth.nii.gz"))
+    assert call("evaluate", *own, "--output", str(tmp_path / "b"), "--quiet") == 0
+    mapped = (*words, "--map", "4=7", "--output", str(tmp_path / "c"), "--quiet")
+    assert call("evaluate", *mapped) == 0
+    assert (tmp_path / "b/metrics.csv").read_bytes() == (tmp_path / "c/metrics.csv").read_bytes()
+    assert call("evaluate", *words, "--map", "four=7", "--output", str(tmp_path / "d")) == 2
+    assert "--map must be pairs of label values such as 4=3" in capsys.readouterr().err
+
+
+def test_marginals_and_specificities_are_chosen(runs: Path, tmp_path: Path) -> None:
+    words = ("--prediction", str(runs / "before"), "--truth", str(runs / "truth.nii.gz"))
+
+    def metrics(name: str, *more: str) -> dict[str, float]:
+        out = tmp_path / name
+        assert call("evaluate", *words, *more, "--output", str(out), "--quiet") == 0
+        with (out / "metrics.csv").open(newline="") as file:
+            rows = [r for r in csv.DictReader(file) if r["region"] == "all labels"]
+        return {
+            f"{r['method']} {r['domain']} {r['metric']}": float(r["value"] or "nan") for r in rows
+        }
+
+    usual = metrics("usual")
+    votes = metrics("votes", "--estimator", "votes", "--specificity", "0.5", "0.99")
+    assert "mean_field dilated brier" in usual
+    assert "votes dilated brier" in votes
+    assert usual["mean_field dilated brier"] != votes["votes dilated brier"]
+    assert "mean_field dilated sensitivity_at_0.9_specificity" in usual
+    strict, lax = (votes[f"votes dilated sensitivity_at_{s}_specificity"] for s in ("0.99", "0.5"))
+    assert strict <= lax
+    assert "votes dilated sensitivity_at_0.9_specificity" not in votes

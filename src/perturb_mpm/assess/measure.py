@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from perturb_mpm.assess.sources import (
 from perturb_mpm.evaluation import (
     ALL,
     DOMAINS,
+    SPECIFICITIES_TOLD,
     Domain,
     Measurement,
     Prediction,
@@ -36,7 +37,7 @@ from perturb_mpm.evaluation import (
     truth_in_mask,
 )
 from perturb_mpm.files import InputError, LabelScheme, Source, regions_from_text
-from perturb_mpm.posterior import decided_labels
+from perturb_mpm.posterior import MarginalKind, decided_labels
 
 SPECIFICITIES = np.linspace(0, 1, 101)
 
@@ -65,10 +66,18 @@ def assess_case(
     scheme: LabelScheme | None,
     region_words: Sequence[str],
     domains: Sequence[Domain] = DOMAINS,
+    *,
+    estimator: MarginalKind | None = None,
+    mapped: Mapping[int, int] | None = None,
+    specificities: Sequence[float] = SPECIFICITIES_TOLD,
 ) -> list[CaseAssessment]:
-    """Measure one case against its truth, and against each rater."""
+    """Measure one case against its truth, and against each rater.
+
+    ``estimator`` says which marginals of a run are measured, its own where it is None. Values of
+    truth and raters that are ``mapped`` stand for others.
+    """
     source = Source("prediction", files.prediction)
-    segmentation = read_segmentation(source, scheme, files.mask)
+    segmentation = read_segmentation(source, scheme, files.mask, estimator)
     asked = regions_from_text(region_words, segmentation.scheme)
     if asked and segmentation.posterior is None:
         segmentation = replace(segmentation, prediction=_decided(segmentation.prediction, asked))
@@ -76,13 +85,13 @@ def assess_case(
     regions: Regions = asked or {**segmentation.regions, **of_labels}
     truths: dict[str, NDArray[np.uint8]] = {}
     if files.truth is not None:
-        truths["truth"] = read_labels(Source("truth", files.truth), segmentation)
-    raters = [read_labels(Source("raters", path), segmentation) for path in files.raters]
+        truths["truth"] = read_labels(Source("truth", files.truth), segmentation, mapped)
+    raters = [read_labels(Source("raters", path), segmentation, mapped) for path in files.raters]
     truths |= {f"rater {number}": labels for number, labels in enumerate(raters, start=1)}
     if not truths:
         raise InputError(f"case {files.case} must have a truth or a rater to be compared with")
     assessments = [
-        assess(files.case, segmentation, labels, regions, against, domains)
+        assess(files.case, segmentation, labels, regions, against, domains, specificities)
         for against, labels in truths.items()
     ]
     if raters and segmentation.sampled_labels is not None:
@@ -113,13 +122,16 @@ def assess(
     regions: Regions,
     against: str = "truth",
     domains: Sequence[Domain] = DOMAINS,
+    specificities: Sequence[float] = SPECIFICITIES_TOLD,
 ) -> CaseAssessment:
     """Measure one segmentation against one label map (X, Y, Z) of label indices."""
     prediction = segmentation.prediction
     grid = prediction.grid
     rows = [
         replace(row, against=against)
-        for row in evaluate_case(prediction, truth, regions, case=case, domains=domains)
+        for row in evaluate_case(
+            prediction, truth, regions, case=case, domains=domains, specificities=specificities
+        )
     ]
     true = truth_in_mask(prediction, truth)
     labels = grid.scatter(prediction.labels, 0)

@@ -116,9 +116,15 @@ def read_segmentation(
     return Segmentation(source, prediction, scheme, volume.geometry)
 
 
-def read_labels(source: Source, like: Segmentation) -> NDArray[np.uint8]:
-    """Read a label map on the grid of a segmentation, as label indices (X, Y, Z)."""
-    return read_label_map(source, like.scheme, like.geometry, like.source)
+def read_labels(
+    source: Source, like: Segmentation, mapped: Mapping[int, int] | None = None
+) -> NDArray[np.uint8]:
+    """Read a label map on the grid of a segmentation, as label indices (X, Y, Z).
+
+    Values that are ``mapped`` stand for others of the segmentation.
+    """
+    remedy = "; `map` says which of these another value stands for, as in 4=3"
+    return read_label_map(source, like.scheme, like.geometry, like.source, remedy, mapped)
 
 
 def law_of(posterior: Posterior) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -44,6 +44,11 @@ def evaluate(
     table: Path | None = None,
     region: Words = None,
     labels: Words = None,
+    map_values: Annotated[Words, Parameter(name="--map")] = None,
+    estimator: Literal["votes", "conditional", "mean_field"] | None = None,
+    specificity: Annotated[
+        list[float] | None, Parameter(consume_multiple=True, negative="")
+    ] = None,
     output: Path = Path("evaluation"),
     quiet: Flag = False,
     json: Flag = False,
@@ -68,6 +73,13 @@ def evaluate(
     labels
         The labels of a prediction that is a file, background first: 0:background 1:core 4:tumour,
         values alone, or the name of a scheme such as brats2021.
+    map_values
+        Label values of truth and raters that stand for others here: 4=3 reads a 4 as 3.
+    estimator
+        Which marginals of a run are measured; those that its labels and maps are made of by
+        default.
+    specificity
+        At which specificities sensitivity is given; 0.8, 0.9 and 0.95 by default.
     output
         The folder to write to; made where it is missing.
     quiet
@@ -82,13 +94,28 @@ def evaluate(
         check_evaluation_folder,
         write_evaluation,
     )
-    from perturb_mpm.evaluation import summarise
-    from perturb_mpm.files import labels_from_text
+    from perturb_mpm.evaluation import SPECIFICITIES_TOLD, summarise
+    from perturb_mpm.files import label_map_from_text, labels_from_text
 
     scheme = None if labels is None else labels_from_text(labels)
+    mapped = label_map_from_text(map_values or [])
+    for value in specificity or ():
+        if not 0 <= value <= 1:
+            raise UsageError(f"--specificity must be between 0 and 1, got {value}")
     check_evaluation_folder(output)
     prepare_folder(output)
-    assessments = [each for files in cases for each in assess_case(files, scheme, region or [])]
+    assessments = [
+        each
+        for files in cases
+        for each in assess_case(
+            files,
+            scheme,
+            region or [],
+            estimator=estimator,
+            mapped=mapped,
+            specificities=specificity or SPECIFICITIES_TOLD,
+        )
+    ]
     title = cases[0].case if len(cases) == 1 else f"{len(cases)} cases"
     files = write_evaluation(output, title, assessments)
     summaries = summarise(row for each in assessments for row in each.rows)

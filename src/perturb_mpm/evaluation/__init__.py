@@ -5,6 +5,7 @@ from __future__ import annotations
 from perturb_mpm.evaluation.case import (
     DOMAINS,
     OUTSIDE_MASK,
+    SPECIFICITIES_TOLD,
     Domain,
     default_regions,
     domain_mask,
@@ -113,5 +114,6 @@ __all__ = [
     "top_label",
     "ALL",
     "OUTSIDE_MASK",
+    "SPECIFICITIES_TOLD",
     "truth_in_mask",
 ]

@@ -32,7 +32,7 @@ Named = Iterator[tuple[str, str, float]]  # domain, metric, value
 
 DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
 THRESHOLDS_BITS = (0.0, 0.1)
-SPECIFICITIES = (0.8, 0.9, 0.95)
+SPECIFICITIES_TOLD = (0.8, 0.9, 0.95)
 OUTSIDE_MASK = "truth_outside_mask_voxels"
 """The metric that counts the foreground voxels of a truth that lie outside the mask."""
 
@@ -109,6 +109,14 @@ def truth_in_mask(prediction: Prediction, truth: ArrayLike) -> NDArray[np.int64]
     return true if grid.mask is None else np.where(grid.mask, true, 0)
 
 
+@dataclass(frozen=True)
+class _OperatingPoints:
+    """Where sensitivity is given: above entropies in bits, and at specificities."""
+
+    thresholds_bits: tuple[float, ...]
+    specificities: tuple[float, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class _Region:
     """One region of one case, as images and inside the mask."""
@@ -127,9 +135,12 @@ def evaluate_case(
     case: str = "case",
     domains: Sequence[Domain] = DOMAINS,
     thresholds_bits: Sequence[float] = THRESHOLDS_BITS,
+    specificities: Sequence[float] = SPECIFICITIES_TOLD,
     margin_mm: float = 10.0,
 ) -> list[Measurement]:
     """Measure a prediction against a truth (*spatial), label indices 0 … L − 1.
+
+    Sensitivities are given above each of ``thresholds_bits`` and at each of ``specificities``.
 
     Measures of a region are of its binary question (in or out) and the entropy of that, so that two
     tumour labels which compete do not count as uncertainty of the whole tumour. Those of all labels
@@ -160,7 +171,8 @@ def evaluate_case(
         )
         for domain in domains
     }
-    add(ALL, _all_labels(prediction, voxel_truth, around, thresholds_bits))
+    points = _OperatingPoints(tuple(thresholds_bits), tuple(specificities))
+    add(ALL, _all_labels(prediction, voxel_truth, around, points))
     add(ALL, _patches(prediction, labels == true, brain))
     for name, members in named.items():
         share = prediction.share(members)
@@ -178,7 +190,7 @@ def evaluate_case(
                 domain_mask(domain, region.predicted, region.true, brain, grid.spacing, margin_mm)
             )
             wrong = grid.gather(region.predicted != region.true)
-            add(name, _detection(domain, region.bits[where], wrong[where], 1.0, thresholds_bits))
+            add(name, _detection(domain, region.bits[where], wrong[where], 1.0, points))
             happened = grid.gather(region.true)[where]
             curve = calibration.reliability(share[where], happened, calibration.FOREGROUND_BINS)
             add(name, iter([(domain, "ece_region", curve.expected_error)]))
@@ -189,12 +201,12 @@ def _all_labels(
     prediction: Prediction,
     truth: NDArray[np.int64],
     around: dict[Domain, NDArray[np.bool_]],
-    thresholds: Sequence[float],
+    points: _OperatingPoints,
 ) -> Named:
     most = math.log2(prediction.n_labels)
     for domain, where in around.items():
         wrong = (prediction.labels != truth)[where]
-        yield from _detection(domain, prediction.entropy_bits[where], wrong, most, thresholds)
+        yield from _detection(domain, prediction.entropy_bits[where], wrong, most, points)
         marginals, true = prediction.marginals[:, where], truth[where]
         top = calibration.top_label(marginals, true)
         yield domain, "ece_top_label", top.expected_error
@@ -268,14 +280,14 @@ def _detection(
     bits: NDArray[np.float64],
     wrong: NDArray[np.bool_],
     most_bits: float,
-    thresholds: Sequence[float],
+    points: _OperatingPoints,
 ) -> Named:
-    for threshold in thresholds:
+    for threshold in points.thresholds_bits:
         counts = error_detection(bits, wrong, threshold)
         yield domain, f"sensitivity_above_{threshold:g}_bits", counts.sensitivity
         yield domain, f"specificity_above_{threshold:g}_bits", counts.specificity
     curve = detection_curve(bits, wrong)
-    for specificity in SPECIFICITIES:
+    for specificity in points.specificities:
         found = curve.sensitivity_at(specificity)
         yield domain, f"sensitivity_at_{specificity:g}_specificity", found
     yield domain, "auroc", curve.auroc

@@ -75,7 +75,7 @@ class DetectionCurve:
 
     def sensitivity_at(self, specificity: float) -> float:
         """Return the sensitivity at a given specificity, interpolated along the ROC curve."""
-        target = checks.number(specificity, "specificity", minimum=0)
+        target = checks.number(specificity, "specificity", minimum=0, maximum=1)
         if self.errors == 0 or self.correct == 0:
             return math.nan
         return float(np.interp(1 - target, 1 - self.specificity, self.sensitivity))

@@ -17,6 +17,7 @@ from perturb_mpm.files.labels import (
     LabelScheme,
     choose_scheme,
     label_indices,
+    label_map_from_text,
     labels_from_text,
     read_label_map,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "labels_from_text",
     "choose_scheme",
     "label_indices",
+    "label_map_from_text",
     "read_label_map",
     "label_colours",
     "RegionValues",

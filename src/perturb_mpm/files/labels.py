@@ -6,7 +6,7 @@ values and names they have in the user's files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,17 @@ def labels_from_text(words: Sequence[str]) -> LabelScheme:
         raise InputError(f"`labels` {text}: {error}") from error
 
 
+def label_map_from_text(words: Sequence[str]) -> dict[int, int]:
+    """Return value -> value of words such as ``4=3``: what a file has, what it stands for."""
+    pairs = [part.partition("=") for word in words for part in word.split(",")]
+    if not all(old.strip().isdecimal() and new.strip().isdecimal() for old, _, new in pairs):
+        raise InputError(f"`map` must be pairs of label values such as 4=3, got {' '.join(words)}")
+    found = {int(old): int(new) for old, _, new in pairs}
+    if len(found) < len(pairs):
+        raise InputError(f"`map` must name each value once, got {' '.join(words)}")
+    return found
+
+
 def choose_scheme(
     count: int,
     given: LabelScheme | Sequence[int] | None = None,
@@ -151,18 +162,26 @@ def choose_scheme(
 
 
 def read_label_map(
-    source: Source, scheme: LabelScheme, grid: Geometry, grid_source: Source, remedy: str = ""
+    source: Source,
+    scheme: LabelScheme,
+    grid: Geometry,
+    grid_source: Source,
+    remedy: str = "",
+    mapped: Mapping[int, int] | None = None,
 ) -> NDArray[np.uint8]:
     """Read a label map (X, Y, Z) as labels 0 … L − 1.
 
     It must lie on ``grid``, which is that of ``grid_source``, and hold the values of ``scheme``
-    alone. ``remedy`` ends the error about another value.
+    alone, after those that are ``mapped`` to others. ``remedy`` ends the error about another value.
     """
     volume = read_volume(source)
     if volume.voxels.ndim != 3:
         raise source.error(f"a label map must be 3-D, got shape {volume.voxels.shape}")
     require_same_grid(source, volume.geometry, grid_source, grid)
-    return label_indices(volume.voxels, scheme, source, remedy)
+    values = volume.voxels.copy()
+    for old, new in (mapped or {}).items():
+        values[volume.voxels == old] = new
+    return label_indices(values, scheme, source, remedy)
 
 
 def label_indices(
