@@ -102,9 +102,9 @@ class Sampler:
         mean_field, _ = self._unperturbed, self._holding
         block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
         for part in _parts(numbers, held, self._solver.batch, block):
-            self._draw_batch(part, tally)
+            settled = self._draw_batch(part, tally, with_labels=keep is not None)
             if keep is not None:
-                keep(part, self._labels_of_batch())
+                keep(part, self._solver.labels() if settled is None else settled)
             if progress is not None:
                 progress(held + tally.samples, len(numbers))
             if self._enough(tally.counts, held + tally.samples, after):
@@ -162,7 +162,10 @@ class Sampler:
         self._solver.hold(holding.hold)
         return holding
 
-    def _draw_batch(self, part: range, tally: Tally) -> None:
+    def _draw_batch(
+        self, part: range, tally: Tally, *, with_labels: bool
+    ) -> NDArray[np.uint8] | None:
+        """Draw and count some samples; return labels (B, N) that the solver no longer has."""
         solver, conditional = self._solver, self._sampling.estimator == "conditional"
         start = self._unperturbed if self._sampling.start == "warm" else None
         if self._members:
@@ -176,8 +179,9 @@ class Sampler:
                 sharpness=self._sampling.sharpness,
             )
         if self._sampling.tolerance is not None:
-            self._converge(len(part), self._sampling.tolerance, tally)
-            return
+            return self._converge(
+                len(part), self._sampling.tolerance, tally, with_labels=with_labels
+            )
         switched = np.zeros(len(part))
         for left in range(self._sampling.iterations - 1, -1, -1):
             if left == 0 and conditional:
@@ -186,19 +190,21 @@ class Sampler:
         if self._sampling.iterations == 0 and conditional:
             tally.add_conditional(solver.conditional())
         tally.add_counted(solver.count_votes(tally.counts), switched)
+        return None
 
-    def _labels_of_batch(self) -> NDArray[np.uint8]:
-        """Return the labels of the samples last drawn, (B, N)."""
-        converged = self._sampling.tolerance is not None
-        return self._settled_labels if converged else self._solver.labels()
+    def _converge(
+        self, problems: int, tolerance: float, tally: Tally, *, with_labels: bool
+    ) -> NDArray[np.uint8]:
+        """Update until every sample has settled, each by its own rule; count it when it does.
 
-    def _converge(self, problems: int, tolerance: float, tally: Tally) -> None:
-        """Update until every sample has settled, each by its own rule; count it when it does."""
+        Return the labels they had then, (B, N), where wanted.
+        """
         solver, sampling = self._solver, self._sampling
         settled = np.zeros(problems, dtype=np.bool_)
         sizes = np.zeros((problems, self._crf.n_labels), dtype=np.int64)
         moved, switched = np.zeros(problems), np.ones(problems)
-        self._settled_labels = np.empty((problems, self._crf.grid.voxels), dtype=np.uint8)
+        voxels = self._crf.grid.voxels if with_labels else 0
+        labels = np.empty((problems, voxels), dtype=np.uint8)
         for done in range(sampling.iterations + 1):
             last = done == sampling.iterations
             now = ~settled & (last | _settled(switched, moved, tolerance, done))
@@ -206,7 +212,8 @@ class Sampler:
                 if sampling.estimator == "conditional":
                     tally.add_conditional(solver.conditional(now))
                 sizes[now] = solver.count_votes(tally.counts, now)[now]
-                self._settled_labels[now] = solver.labels()[now]
+                if with_labels:
+                    labels[now] = solver.labels()[now]
                 settled |= now
             if settled.all():
                 break
@@ -214,6 +221,7 @@ class Sampler:
             moved = switched
             switched = np.where(settled, switched, step.switched)
         tally.add_counted(sizes, switched)
+        return labels
 
     def _perturbed_member(self, sample: int) -> NDArray[np.float32]:
         """Return the perturbed unaries of a sample's member, (L, N)."""

@@ -75,6 +75,38 @@ def combine(pointers, columns, coefficients, source, target, rounding, start, st
 
 
 @kernel
+def combine_three(pointers, columns, coefficients, source, target, rounding, start, stop):
+    """Do what ``combine`` does for rows of three values, which stay in registers."""
+    for v in range(start, stop):
+        a, b, c = ZERO, ZERO, ZERO
+        for e in range(pointers[v], pointers[v + 1]):
+            share, j = coefficients[e], columns[e]
+            a = fma(share, np.float32(source[j, 0]), a)
+            b = fma(share, np.float32(source[j, 1]), b)
+            c = fma(share, np.float32(source[j, 2]), c)
+        target[v, 0] = a + rounding
+        target[v, 1] = b + rounding
+        target[v, 2] = c + rounding
+
+
+@kernel
+def combine_four(pointers, columns, coefficients, source, target, rounding, start, stop):
+    """Do what ``combine`` does for rows of four values, which stay in registers."""
+    for v in range(start, stop):
+        a, b, c, d = ZERO, ZERO, ZERO, ZERO
+        for e in range(pointers[v], pointers[v + 1]):
+            share, j = coefficients[e], columns[e]
+            a = fma(share, np.float32(source[j, 0]), a)
+            b = fma(share, np.float32(source[j, 1]), b)
+            c = fma(share, np.float32(source[j, 2]), c)
+            d = fma(share, np.float32(source[j, 3]), d)
+        target[v, 0] = a + rounding
+        target[v, 1] = b + rounding
+        target[v, 2] = c + rounding
+        target[v, 3] = d + rounding
+
+
+@kernel
 def _receive(i, t, own, first, last, columns, coefficients, rows, marginals, message):
     """Set row t of ``message`` to Σ_e coefficients[i, e]·rows[columns[i, e]], first ≤ e < last.
 
