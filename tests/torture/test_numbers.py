@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
+from perturb_mpm.biomarkers import wilcoxon_exact
 from perturb_mpm.engines.convergent import solve_potts
 
 ENGINES = ("reference", "cpu")
@@ -74,3 +75,30 @@ def test_the_self_coupled_softmax_is_solved_at_any_strength(coupling: float) -> 
         np.testing.assert_allclose(levels, levels[0], rtol=1e-9, atol=1e-6 * max(1, coupling / 1e6))
     shifted = solve_potts(logits + 1e6, np.array([coupling]))
     np.testing.assert_allclose(shifted, q, atol=1e-9)
+
+
+def test_odd_sizes_are_refused_without_a_warning() -> None:
+    image = np.linspace(0, 1, 30).reshape(1, 5, 6)
+    with pytest.raises(ValueError, match="sigma of SpatialKernel must be larger"):
+        pm.DenseCRF(UNARY, [pm.SpatialKernel(1e-308)])
+    with pytest.raises(ValueError, match="images of BilateralKernel must lie between"):
+        pm.BilateralKernel(image * 1e300, 1.0, 1.0)
+    kernel = pm.BilateralKernel(image, 1.0, 1e-320, standardize=False)
+    with pytest.raises(ValueError, match="sigma_intensity of BilateralKernel must be larger"):
+        pm.mean_field(pm.DenseCRF(UNARY, [kernel]), engine="reference")
+    with pytest.raises(ValueError, match="sigma of SpatialKernel must be finite"):
+        pm.SpatialKernel(10**400)
+    with pytest.raises(ValueError, match="sample_index must be whole numbers of 64 bits"):
+        pm.Posterior(
+            grid=pm.Grid((2,)),
+            counts=np.ones((2, 2), int),
+            sample_index=[1e300],
+            volumes=[[1, 1]],
+            problem="x",
+            parameters={},
+        )
+
+
+def test_masked_arrays_are_compared_as_arrays() -> None:
+    pairs = np.ma.masked_array([1.0, 2.0, 4.0]), np.ma.masked_array([0.0, 3.0, 1.0])
+    assert wilcoxon_exact(*pairs) == wilcoxon_exact(*map(np.asarray, pairs))

@@ -106,7 +106,8 @@ def _with_equal_ties(
     differences: NDArray[np.float64], x: ArrayLike, y: ArrayLike
 ) -> NDArray[np.float64]:
     """Return the differences in units of the largest value, equal where only rounding differs."""
-    scale = max(np.nanmax(np.abs(x), initial=0), np.nanmax(np.abs(y), initial=0))
+    sizes = (np.abs(np.asarray(each, dtype=np.float64)) for each in (x, y))
+    scale = max(np.nanmax(size, initial=0) for size in sizes)
     return np.round(differences / scale, _DIGITS) if scale > 0 else differences
 
 

@@ -116,9 +116,10 @@ class BilateralKernel(Kernel):
         self.check(grid)
         sigma = _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
         intensities = grid.gather(np.asarray(self.images)).astype(np.float64)  # (C, N)
-        if self.standardize:
-            intensities = _standardized(intensities)
-        intensities /= self._intensity_sigma()[:, np.newaxis]
+        with np.errstate(all="ignore"):  # what overflows is found below
+            if self.standardize:
+                intensities = _standardized(intensities)
+            intensities /= self._intensity_sigma()[:, np.newaxis]
         _check_reach(intensities, "sigma_intensity of BilateralKernel")
         return np.concatenate([grid.positions() / sigma, intensities.T], axis=1)
 
@@ -154,7 +155,8 @@ class FeatureKernel(Kernel):
         """Return features / sigma, (N, d)."""
         self.check(grid)
         features = grid.gather(np.asarray(self.features)).astype(np.float64)  # (d, N)
-        features /= self._feature_sigma()[:, np.newaxis]
+        with np.errstate(over="ignore"):
+            features /= self._feature_sigma()[:, np.newaxis]
         _check_reach(features, "sigma of FeatureKernel")
         return np.ascontiguousarray(features.T)
 
@@ -169,6 +171,7 @@ def _numbers(sigma: Sigma) -> float | tuple[float, ...]:
 
 def _channels(value: ArrayLike, name: str) -> NDArray[Any]:
     array = checks.floats(value, name)
+    checks.at_most(array, name, checks.LARGEST_ENERGY)
     if not 2 <= array.ndim <= 5 or 0 in array.shape:
         raise ValueError(
             f"{name} must be (channels, *spatial) with 1 to 4 spatial axes, none empty, "
@@ -190,13 +193,14 @@ def _check_fits(array: NDArray[Any], argument: str, kind: str, grid: Grid) -> No
 def _spatial_sigma(sigma: Sigma, name: str, grid: Grid) -> NDArray[np.float64]:
     each = checks.one_each(_numbers(sigma), name, grid.ndim, "axis")
     extent = (np.asarray(grid.shape) - 1) * np.asarray(grid.spacing)  # (ndim,)
-    _check_reach(extent / each, name)
+    with np.errstate(over="ignore"):
+        _check_reach(extent / each, name)
     return each
 
 
 def _check_reach(features: NDArray[np.float64], name: str) -> None:
     reach = float(np.abs(features).max())
-    if reach > LARGEST_FEATURE:
+    if not reach <= LARGEST_FEATURE:
         raise ValueError(
             f"{name} must be larger: no voxel may lie beyond {LARGEST_FEATURE:.0e} sigmas "
             f"from the origin, got one at {reach:.1e}"
