@@ -115,7 +115,7 @@ def attacked(
     began = time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0 and shared[_NUMBER] < trials:
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
-            shared[_BEGAN] = time.monotonic() + 120  # to import and prepare
+            shared[_BEGAN] = time.monotonic() + 300  # to import, compile and prepare
             process = context.Process(
                 target=_work, args=(attack, seed, left, trials, Path(folder), kept, shared)
             )

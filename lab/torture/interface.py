@@ -189,6 +189,8 @@ def check_posterior(posterior: pm.Posterior) -> None:
 def prepare_interface(_: Path) -> Trial:
     """Return a trial of so many examples, whose seed is the trial's own."""
     warnings.simplefilter("ignore", pm.ConvergenceWarning)
+    warm = pm.DenseCRF(np.zeros((2, 4, 4)), [pm.SpatialKernel(1.0)])
+    pm.sample(warm, samples=1, engine="cpu")  # compiling takes longer than a trial may
 
     def trial(rng: random.Random, _: Path) -> Finding:
         refused = 0
