@@ -263,3 +263,17 @@ def test_marginals_and_specificities_are_chosen(runs: Path, tmp_path: Path) -> N
     strict, lax = (votes[f"votes dilated sensitivity_at_{s}_specificity"] for s in ("0.99", "0.5"))
     assert strict <= lax
     assert "votes dilated sensitivity_at_0.9_specificity" not in votes
+
+
+def test_tissues_without_background_have_a_truth_of_0_outside_the_mask(tmp_path: Path) -> None:
+    inputs = write_files(tmp_path / "patient")
+    run = ["--labels", "1", "2", "3", "--samples", "3", "--engine", "reference", "--quiet"]
+    assert call("run", *inputs, *run, "--output", str(tmp_path / "run")) == 0
+    inside = load_run(tmp_path / "run").case.mask
+    tissues = np.where(inside, truth() + 1, 0).astype(np.uint8)
+    save(tmp_path / "truth.nii.gz", tissues)
+    words = ("--prediction", str(tmp_path / "run"), "--truth", str(tmp_path / "truth.nii.gz"))
+    assert call("evaluate", *words, "--output", str(tmp_path / "a"), "--quiet") == 0
+    tissues[inside.nonzero()[0][0], inside.nonzero()[1][0], inside.nonzero()[2][0]] = 0
+    save(tmp_path / "truth.nii.gz", tissues)  # a voxel that counts, and has no tissue
+    assert call("evaluate", *words, "--output", str(tmp_path / "b"), "--quiet") == 2

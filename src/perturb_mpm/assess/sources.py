@@ -124,7 +124,8 @@ def read_labels(
     Values that are ``mapped`` stand for others of the segmentation.
     """
     remedy = "; `map` says which of these another value stands for, as in 4=3"
-    return read_label_map(source, like.scheme, like.geometry, like.source, remedy, mapped)
+    mask = like.prediction.grid.mask
+    return read_label_map(source, like.scheme, like.geometry, like.source, remedy, mapped, mask)
 
 
 def law_of(posterior: Posterior) -> dict[str, Any]:

@@ -168,11 +168,13 @@ def read_label_map(
     grid_source: Source,
     remedy: str = "",
     mapped: Mapping[int, int] | None = None,
+    mask: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.uint8]:
     """Read a label map (X, Y, Z) as labels 0 … L − 1.
 
     It must lie on ``grid``, which is that of ``grid_source``, and hold the values of ``scheme``
-    alone, after those that are ``mapped`` to others. ``remedy`` ends the error about another value.
+    alone, after those that are ``mapped`` to others; outside ``mask``, where a scheme has no
+    background, its value ``outside`` too. ``remedy`` ends the error about another value.
     """
     volume = read_volume(source)
     if volume.voxels.ndim != 3:
@@ -181,6 +183,8 @@ def read_label_map(
     values = volume.voxels.copy()
     for old, new in (mapped or {}).items():
         values[volume.voxels == old] = new
+    if mask is not None and not scheme.has_background:
+        values[~mask & (values == scheme.outside)] = scheme.values[0]
     return label_indices(values, scheme, source, remedy)
 
 
