@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import runpy
 import signal
 import stat
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from perturb_mpm.storage import atomic_open, lock_file, read_arrays, write_arrays, write_json
+from perturb_mpm.storage import lock as lock_module
 
 
 def test_a_finished_file_has_its_name_and_its_bytes(tmp_path: Path) -> None:
@@ -138,3 +142,28 @@ def test_a_lock_keeps_everybody_else_out_until_its_file_is_closed(tmp_path: Path
             lock_file(second)
     with path.open("ab") as third:
         lock_file(third)
+
+
+def test_the_lock_of_windows_says_that_another_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its branch runs here on a stand-in for Windows' own module."""
+    held: list[int] = []
+
+    def locking(descriptor: int, how: int, size: int) -> None:
+        assert (how, size) == (2, 1)
+        if held:
+            raise PermissionError(errno.EACCES, "denied")
+        held.append(descriptor)
+
+    windows = ModuleType("msvcrt")
+    windows.LK_NBLCK, windows.locking = 2, locking  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "msvcrt", windows)
+    with monkeypatch.context() as there:
+        there.setattr(sys, "platform", "win32")
+        branch = runpy.run_path(str(Path(lock_module.__file__)))
+    with (tmp_path / "lock").open("ab") as first, (tmp_path / "lock").open("ab") as second:
+        branch["lock_file"](first)
+        assert held == [first.fileno()]
+        with pytest.raises(BlockingIOError, match="locked"):
+            branch["lock_file"](second)
