@@ -108,4 +108,5 @@ def test_a_slope_of_memory_is_seen() -> None:
     flat = [10**8 + each for each in noise]
     assert abs(slope_of(flat)) < 200
     assert abs(slope_of([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
+    assert abs(slope_of([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)])) < 200
     assert slope_of(flat[:50]) == 0

@@ -102,3 +102,13 @@ def test_odd_sizes_are_refused_without_a_warning() -> None:
 def test_masked_arrays_are_compared_as_arrays() -> None:
     pairs = np.ma.masked_array([1.0, 2.0, 4.0]), np.ma.masked_array([0.0, 3.0, 1.0])
     assert wilcoxon_exact(*pairs) == wilcoxon_exact(*map(np.asarray, pairs))
+
+
+@pytest.mark.parametrize(("temperature", "clip"), [(1e-6, 1e-6), (1e9, 1e-300), (2.0, 0.9)])
+def test_extreme_temperatures_and_clips_give_energies(temperature: float, clip: float) -> None:
+    probabilities = np.array([[0.5, 0.2, 1.0], [0.5, 0.8, 0.0]])
+    with np.errstate(all="raise", under="ignore"):
+        energies = pm.unary_from_probabilities(probabilities, temperature, clip)
+    assert np.isfinite(energies).all()
+    np.testing.assert_allclose(np.exp(-energies).sum(axis=0), 1)
+    assert energies[0, 0] == energies[1, 0]

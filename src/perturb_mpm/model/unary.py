@@ -2,12 +2,14 @@
 
 All three end in the same formula. With p the probabilities of one voxel,
 
-    r_l = max(p_l, clip)
-    s_l = r_l^(1/T) / Σ_l' r_l'^(1/T)
+    r_l = p_l^(1/T) / Σ_l' p_l'^(1/T)    over the labels with p_l > clip, 0 for the others
+    s_l = max(r_l, clip) / Σ_l' max(r_l', clip)
     U_l = −log s_l
 
-so that softmax(−U) = s, which is p itself at T = 1 but for the clip. The clip comes before the
-temperature. It is an uncertainty parameter: no label is ever less likely than about clip^(1/T).
+so that softmax(−U) = s, which is p itself at T = 1 but for the clip. The clip comes after the
+temperature: a probability of 10⁻⁶ stays one where a temperature of 1.7 would make it 3·10⁻⁴, and a
+brain of such voxels would grow a tumour. It is an uncertainty parameter: no label is ever less
+likely than about clip.
 
 Energies are computed in float64. They are returned in float32 where the input is held by float32
 without loss, as the outputs of networks are, since their files carry no more; otherwise in float64.
@@ -97,7 +99,13 @@ def unary_from_labels(
 def _energies(
     probabilities: NDArray[np.float64], temperature: float, clip: float
 ) -> NDArray[np.float64]:
-    logits = np.log(np.maximum(probabilities, clip)) / temperature
+    if temperature != 1:
+        # In units of the largest, which no power makes 0; where all are clipped, all are alike.
+        likely = np.where(probabilities > clip, probabilities / probabilities.max(axis=0), 0.0)
+        likely **= 1 / temperature
+        total = likely.sum(axis=0)
+        probabilities = likely / np.where(total > 0, total, 1.0)
+    logits = np.log(np.maximum(probabilities, clip))
     largest = logits.max(axis=0)
     energies: NDArray[np.float64] = largest + np.log(np.exp(logits - largest).sum(axis=0)) - logits
     return energies
