@@ -24,14 +24,16 @@ ITERATIONS = 5
 Value = Callable[[NDArray[np.float64]], float]
 
 
-def tiny(normalization: str, self_term: bool = False) -> Problem:
+def tiny(normalization: str, self_term: bool = False, centring: float = 0.0) -> Problem:
     """20 voxels, 3 labels, a spatial Potts kernel and a bilateral one with its own matrix."""
     weight = 0.2 if normalization == "none" else 1.0
     crf, _ = random_problem(
         3, (4, 5), 3, weight=weight, normalization=normalization, self_term=self_term
     )
     truth = np.random.default_rng(4).integers(0, 3, size=(4, 5))
-    return make_problem(crf, truth, EXACT, None)
+    problem = make_problem(crf, truth, EXACT, None)
+    problem.centring = centring
+    return problem
 
 
 def value_and_gradient(
@@ -64,12 +66,12 @@ def richardson(value: Value, theta: NDArray[np.float64], direction: NDArray[np.f
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-@pytest.mark.parametrize("self_term", [False, True])
+@pytest.mark.parametrize(("self_term", "centring"), [(False, 0.0), (True, 0.0), (False, 0.6)])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_every_derivative_is_that_of_a_central_difference(
-    normalization: str, self_term: bool, objective: Objective
+    normalization: str, self_term: bool, centring: float, objective: Objective
 ) -> None:
-    problem = tiny(normalization, self_term)
+    problem = tiny(normalization, self_term, centring)
     layout = problem.layout
     theta = 0.2 * np.random.default_rng(5).normal(size=layout.size)
     value, gradient = value_and_gradient(problem, objective, theta)
@@ -127,8 +129,16 @@ def test_the_lattices_transpose_is_its_transpose(normalization: str) -> None:
     np.testing.assert_allclose(row_sums, kernel.row_sums, rtol=1e-4)
 
 
-def test_the_marginals_are_those_of_mean_field() -> None:
-    crf, truth = volume()
+@pytest.mark.parametrize("centring", [0.0, 0.6])
+def test_the_marginals_are_those_of_mean_field(centring: float) -> None:
+    plain, truth = volume()
+    crf = pm.DenseCRF(
+        plain.grid.scatter(plain.energies, 0.0),
+        plain.kernels,
+        spacing=plain.grid.spacing,
+        mask=plain.grid.mask,
+        centring=centring,
+    )
     problem = make_problem(crf, truth, FilterMaker("calibrated", Threads(2)), None)
     parameters = problem.layout.unpack(np.zeros(problem.layout.size))
     ours = forwards(problem, parameters, 4).marginals[-1]  # (N, L)

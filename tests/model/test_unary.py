@@ -25,14 +25,21 @@ def test_energies_are_minus_log_probabilities() -> None:
     clip=st.floats(1e-8, 0.2),
     n_labels=st.integers(2, 6),
 )
-def test_clip_comes_before_temperature_and_the_result_is_normalised(
+def test_clip_comes_after_temperature_and_the_result_is_normalised(
     seed: int, temperature: float, clip: float, n_labels: int
 ) -> None:
     p = probabilities(seed, n_labels)
-    tempered = np.maximum(p, clip) ** (1 / temperature)
-    expected = tempered / tempered.sum(axis=0)
+    tempered = np.where(p > clip, p, 0.0) ** (1 / temperature)
+    clipped = np.maximum(tempered / tempered.sum(axis=0), clip)
+    expected = clipped / clipped.sum(axis=0)
     energies = pm.unary_from_probabilities(p, temperature=temperature, clip=clip)
     np.testing.assert_allclose(np.exp(-energies), expected, rtol=1e-9)
+
+
+def test_a_temperature_leaves_what_is_below_the_clip_where_it_is() -> None:
+    p = np.array([[1 - 8e-7], [8e-7]])
+    soft = np.exp(-pm.unary_from_probabilities(p, temperature=1.7, clip=1e-6))
+    assert soft[1] == pytest.approx(1e-6, rel=1e-3)  # and not 3e-4
 
 
 def test_zero_probabilities_give_finite_energies() -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from perturb_mpm.biomarkers.agreement import bland_altman, icc, kendalls_w
-from perturb_mpm.biomarkers.intervals import ConformalWidening, conformal_widening, coverage, crps
+from perturb_mpm.biomarkers.intervals import (
+    OFFSET_ML,
+    ConformalWidening,
+    conformal_widening,
+    coverage,
+    crps,
+)
 from perturb_mpm.biomarkers.resection import (
     KARSCHNIA_2021,
     RANO_RESECT,
@@ -19,6 +25,7 @@ from perturb_mpm.biomarkers.resection import (
 from perturb_mpm.biomarkers.signed_rank import bonferroni, hodges_lehmann, holm, wilcoxon_exact
 
 __all__ = [
+    "OFFSET_ML",
     "extent_of_resection",
     "region_volume_ml",
     "paired_samples",

@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 
 
+OFFSET_ML = 0.1
+"""Volumes are compared as log(V + 0.1 ml): a region of 0 ml has a logarithm."""
+
+
 def crps(samples: ArrayLike, truth: float) -> float:
     """Return the continuous ranked probability score E|X − y| − ½ E|X − X′|, lower is better.
 
@@ -63,7 +67,7 @@ def conformal_widening(
     upper_ml: ArrayLike,
     truth_ml: ArrayLike,
     confidence: float = 0.95,
-    offset_ml: float = 0.1,
+    offset_ml: float = OFFSET_ML,
 ) -> ConformalWidening:
     """Learn by how much sampled intervals must grow, on a calibration cohort.
 

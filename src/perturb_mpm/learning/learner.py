@@ -160,6 +160,7 @@ class Learned:
             spacing=crf.grid.spacing,
             mask=crf.grid.mask,
             self_term=crf.self_term,
+            centring=crf.centring,
         )
 
 

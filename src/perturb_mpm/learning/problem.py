@@ -63,6 +63,7 @@ class Problem:
     kernels: list[LearnedKernel]
     maker: FilterMaker
     self_term: bool
+    centring: float = 0.0
 
     @property
     def n_labels(self) -> int:
@@ -83,8 +84,8 @@ def make_problem(
     With ``crop_mm`` only the voxels within so many mm of foreground are in play, be it true or the
     most probable by the unaries; of a volume without any the whole is.
     """
-    if crf.centring > 0:
-        raise ValueError(f"crf must have centring 0 to be learned, got {crf.centring}")
+    if crf.centring > 0 and crf.prior is not crf.energies:
+        raise ValueError("crf must be centred on its own energies to be learned, got others")
     x = true_labels(crf, truth)  # (N,)
     order = morton_order(crf.grid)
     if crop_mm is not None:
@@ -93,7 +94,7 @@ def make_problem(
     energies: NDArray[np.floating] = np.ascontiguousarray(crf.energies.T[order], dtype=dtype)
     marginals = softmax(-energies)
     kernels = [_learned_kernel(term, order, maker, marginals) for term in crf.terms]
-    return Problem(energies, x[order], kernels, maker, crf.self_term)
+    return Problem(energies, x[order], kernels, maker, crf.self_term, crf.centring)
 
 
 def true_labels(crf: DenseCRF, truth: ArrayLike) -> NDArray[np.int64]:

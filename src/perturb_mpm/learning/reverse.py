@@ -3,6 +3,9 @@
 With F_m = K̂_m Q − diag(K̂_m) Q, the energies of an iteration are E = U' + Σ_m F_m μ_m and
 Q = softmax(−E). Given G = dv/dQ, dv/dE is b = −Q∘(G − Σ_l Q∘G); then b is added to dv/dU', bᵀF_m to
 dv/dμ_m, and a = b μ_m goes on to the iteration before as K̂_mᵀ a − diag(K̂_m) a.
+
+With centring c the kernels act on Q − c·Q⁰, where Q⁰ = softmax(−U') is the start: F_m is that of the
+difference, and −c times what goes on to the iteration before goes to the start too.
 """
 
 from __future__ import annotations
@@ -46,10 +49,10 @@ def forwards(problem: Problem, parameters: Parameters, iterations: int) -> Unrol
     for _ in range(iterations):
         q = unrolled.marginals[-1]
         filtered = [_coupled(problem, f, f.apply(q), q) for f in filters]
-        energies = unary.copy()
-        for values, matrix in zip(filtered, matrices, strict=True):
-            energies += values @ matrix
         unrolled.filtered.append(filtered)
+        energies = unary.copy()
+        for m, matrix in enumerate(matrices):
+            energies += _deviation(problem, filtered[m], unrolled.filtered[0][m]) @ matrix
         unrolled.marginals.append(softmax(-energies))
     return unrolled
 
@@ -73,20 +76,25 @@ def backwards(
     Those by bandwidths cost several times what the others do, and are 0 where not asked for.
     """
     by_unary = np.zeros_like(problem.energies)
+    by_start = np.zeros_like(problem.energies)  # what centring adds for the start
     by_matrix = np.zeros((len(problem.kernels), problem.n_labels, problem.n_labels))
     slopes = [_BandwidthSlopes(problem, m, unrolled) for m in range(len(problem.kernels))]
     for t in range(len(unrolled.filtered), 0, -1):
         b = _through_softmax(unrolled.marginals[t], by_marginals)
         by_unary += b
-        before = unrolled.marginals[t - 1]
+        before = _deviation(problem, unrolled.marginals[t - 1], unrolled.marginals[0])
         by_marginals = np.zeros_like(b)
         for m, (kernel, matrix) in enumerate(zip(unrolled.filters, unrolled.matrices, strict=True)):
-            by_matrix[m] += (b.T @ unrolled.filtered[t - 1][m]).astype(np.float64)
+            filtered = _deviation(problem, unrolled.filtered[t - 1][m], unrolled.filtered[0][m])
+            by_matrix[m] += (b.T @ filtered).astype(np.float64)
             a = b @ matrix
             back = kernel.transposed(a)
             if bandwidths:
-                slopes[m].add(a, back, before, unrolled.filtered[t - 1][m])
+                slopes[m].add(a, back, before, filtered)
             by_marginals += _coupled(problem, kernel, back, a)
+        if problem.centring > 0:
+            by_start -= problem.centring * by_marginals
+    by_marginals = by_marginals + by_start
     by_unary += _through_softmax(unrolled.marginals[0], by_marginals)
 
     parameters = unrolled.parameters
@@ -163,6 +171,14 @@ def _through_softmax(q: NDArray[Any], by_marginals: NDArray[Any]) -> NDArray[Any
     """Return dv/dE of Q = softmax(−E) from dv/dQ, all (N, L)."""
     slope: NDArray[Any] = -q * (by_marginals - np.sum(q * by_marginals, axis=1, keepdims=True))
     return slope
+
+
+def _deviation(problem: Problem, values: NDArray[Any], start: NDArray[Any]) -> NDArray[Any]:
+    """Return what kernels act on: values (N, L) less ``centring`` times those of the start."""
+    if problem.centring == 0:
+        return values
+    deviation: NDArray[Any] = values - values.dtype.type(problem.centring) * start
+    return deviation
 
 
 def _coupled(

@@ -15,6 +15,9 @@ key that is not known is refused with the nearest that is.
                               # of the foreground that the probabilities expect
     start = "cold"            # or "warm", which is another law
     antithetic = false        # samples 2t and 2t + 1 are opposites
+    tolerance = 1e-4          # stop a sample when about this share of its labels would still
+                              # change; left out: make all iterations
+    hold = 0.0                # update only voxels that dissent with a probability above this
 
     [unary]
     temperature = 1.0         # above 1: probabilities less sure of themselves

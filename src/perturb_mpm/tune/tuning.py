@@ -1,164 +1,183 @@
-"""Tuning the settings of ``run`` on labelled cases, and what it gains on cases left out."""
+"""Settings of ``run`` from labelled cases, and what they are worth on cases left out.
+
+Few numbers are learned, and every choice is made by cases left out:
+
+1. a temperature, and from 19 cases on a bias for each label, by likelihood near foreground
+   (``calibration``), where it makes the log score of maps and the score of volumes better together,
+   in shares of those of the probabilities alone, without costing labels their overlap;
+2. strength and centring of the kernels as far as they beat no kernels in the same way;
+3. the length of the noise by the score of volumes under all of the above;
+4. from 19 cases on, by how much volume intervals move until they hold 95 of 100 truths.
+
+Everything that is printed is of cases left out: case i is solved with what the other folds say of
+steps 1 to 4. Two economies are taken. Messages of kernels are computed once, under the temperature
+and bias of all cases, and each fold then learns its own with these messages. Choices are made from
+scores of left-out cases, whose temperature other folds learned.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import Compute
-from perturb_mpm.files import Case
-from perturb_mpm.inference import ConvergenceWarning, mean_field
-from perturb_mpm.learning import (
-    ALL_PHASES,
-    KernelChange,
-    Learned,
-    ObjectiveName,
-    Parameters,
-    Phase,
-    Problem,
-    Regions,
-    Step,
-    filter_maker,
-    hard_iou,
-    learn_fields,
-    learn_from,
-    make_problem,
-)
-from perturb_mpm.model import DenseCRF
+from perturb_mpm.files import Case, region_members
+from perturb_mpm.posterior import Regions, check_nested, decided_labels
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run import KernelSettings, Numbers, RunSettings, SettingsError, build_crf
+from perturb_mpm.run import RunSettings, SettingsError, volume_sets
 from perturb_mpm.sampling import MOST_SAMPLES
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.tune.calibration import Observed, calibrated, fitted, half, observe
+from perturb_mpm.tune.problem import LabelledProblem
+from perturb_mpm.tune.scores import (
+    FEWEST_FOR_WIDENING,
+    CaseScores,
+    MapScore,
+    Residuals,
+    VolumePrediction,
+    log_ml,
+    mean_of,
+    region_ml,
+    score_maps,
+    score_volume,
+    score_volumes,
+    widenings,
+)
+from perturb_mpm.tune.summary import ALONE, CALIBRATED, FIXED, LEARNED, RESIDUAL, TEMPERED, verdict
 
-_DIGITS = 6  # of a tuned number: more than any run can tell apart, and few enough to read
-MOST_STEPS = 10_000
 MOST_FOLDS = 1000
+FEWEST_CASES = 3
 
-WORDS = {
-    "iou": "expected intersection over union",
-    "mean_iou": "mean over cases of the expected intersection over union",
-    "log_likelihood": "log-likelihood per voxel (nats)",
-    "both": "overlap + log-likelihood per voxel (nats)",
-    "hamming": "expected accuracy",
-}
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+# Strength and centring that are tried beside no kernels at all, from weak to strong, and how many
+# updates they take: kernels this weak have converged by then.
+COUPLINGS = ((0.2, 0.5), (0.2, 0.0), (0.35, 0.0))
+ITERATIONS = 5
+# Lengths that are tried, in radii of a ball of the expected foreground, the median over cases.
+LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
+FEW_LENGTHS = (0.35, 0.7, 1.4)  # of these, for choices that come before that of the length
+# What labels may lose of their mean overlap for better maps and volumes: no one can see it.
+DICE_TOLERANCE = 0.002
 
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """What is learned and how; see ``perturb_mpm.learn``."""
+    """How much is computed."""
 
-    objective: ObjectiveName = "iou"
-    phases: tuple[Phase, ...] = ALL_PHASES
-    steps: int = 15
-    strength: float = 1e-3
-    crop_mm: float | None = 10.0
     folds: int = 5
-    fields: int = 0  # samples to learn random fields from; 0: none are learned
+    samples: int = 128
 
     def __post_init__(self) -> None:
-        checks.integer(self.steps, "`steps`", minimum=1, maximum=MOST_STEPS)
-        checks.number(self.strength, "`strength`", minimum=0)
-        if self.crop_mm is not None:
-            checks.number(self.crop_mm, "`crop_mm`", minimum=0)
         checks.integer(self.folds, "`folds`", minimum=2, maximum=MOST_FOLDS)
-        fewest = 2 if self.fields else 0
-        checks.integer(self.fields, "`fields`", minimum=fewest, maximum=MOST_SAMPLES)
-
-
-@dataclass(frozen=True)
-class LabelGain:
-    """A label's IoU in cases that were left out, pooled, before and after; NaN where it is absent.
-
-    Hard label maps of the mean field are compared, not marginals.
-    """
-
-    label: str
-    untuned_iou: float
-    tuned_iou: float
+        checks.integer(self.samples, "`samples`", minimum=8, maximum=MOST_SAMPLES)
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """Settings learned on all cases, and what learning gained on cases that it did not see."""
+    """Settings learned on all cases, and every score of the cases left out."""
 
     settings: RunSettings
-    learned: Learned
-    gains: tuple[LabelGain, ...]
+    scores: tuple[CaseScores, ...]
+    regions: tuple[str, ...]
+    """What the scores are printed for: the regions, or all labels where none were given."""
     folds: tuple[tuple[str, ...], ...]
+    verdict: str = ""
+    tried: Mapping[str, float] = field(default_factory=dict)
+    """The mean log score of each coupling in cases left out, nats."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One coupling: its settings without each fold and with all cases, and its left-out scores."""
+
+    name: str
+    without: tuple[RunSettings, ...]  # one a fold
+    overall: RunSettings
+    scores: tuple[MapScore, ...]  # one a case
+    volumes: tuple[tuple[float, ...], ...]  # by length, the mean CRPS of the regions, one a case
+
+    def loss(self, alone: Candidate, cases: Sequence[int]) -> NDArray[np.float64]:
+        """Return log score and CRPS of these cases, in shares of those of the probabilities.
+
+        Each is taken at the length that suits it best.
+        """
+        maps = np.array([[each.scores[i].log_score_nats for i in cases] for each in (self, alone)])
+        volumes = [each._at_best_length(cases) for each in (self, alone)]
+        shares: NDArray[np.float64] = maps[0] / maps[1].mean() + volumes[0] / volumes[1].mean()
+        return shares
+
+    def best_length(self, cases: Sequence[int]) -> int:
+        """Return the place of the length with the lowest mean CRPS of these cases."""
+        return int(np.array(self.volumes)[:, list(cases)].mean(axis=1).argmin())
+
+    def _at_best_length(self, cases: Sequence[int]) -> NDArray[np.float64]:
+        return np.array(self.volumes[self.best_length(cases)])[list(cases)]
 
 
 def tune(
     cases: Mapping[str, Case],
     start: RunSettings,
     options: TuningOptions,
-    regions: Regions,
     progress: StagedProgress | None = None,
 ) -> Tuned:
-    """Tune settings on all cases, which have their truth, after cross-validating over folds.
-
-    Everything is computed as ``start`` says: engine and accuracy, iterations, and for random
-    fields the whole law of sampling.
-    """
+    """Learn settings on all cases, which have their truth, and score them on cases left out."""
     progress = progress or Silent()
-    names, truths = list(cases), [_truth(name, case) for name, case in cases.items()]
-    folds = deal(len(names), options.folds)
-    if start.sampling.iterations < 1:
-        raise SettingsError("`iterations` must be at least 1 to learn anything, got 0")
-    progress.stage("preparing the kernels")
-    crfs = [build_crf(case, start) for case in cases.values()]
-    compute = start.compute
+    if len(cases) < FEWEST_CASES:
+        raise SettingsError(f"`data` must hold at least {FEWEST_CASES} cases, got {len(cases)}")
+    folds = deal(len(cases), options.folds)
+    scheme = next(iter(cases.values())).labels
     try:
-        maker = filter_maker(crfs, compute.engine, compute.accuracy, compute.threads)
+        decisions = region_members(start.regions, scheme)
+        check_nested(decisions)
     except ValueError as error:
-        raise SettingsError(f"`settings`: {error}") from error
-    problems = []
-    for crf, truth in zip(crfs, truths):
-        problems.append(make_problem(crf, truth, maker, options.crop_mm))
-        progress(len(problems), len(crfs))
-    before, after = [], []
-    for number, fold in enumerate(folds):
-        progress.stage(f"cross-validating, fold {number + 1} of {len(folds)}")
-        others = [problem for place, problem in enumerate(problems) if place not in fold]
-        found = tuned_settings(start, _learned(others, start, options).parameters)
-        for place in fold:
-            tuned = build_crf(cases[names[place]], found)
-            before.append(hard_labels(crfs[place], start.sampling.iterations, compute))
-            after.append(hard_labels(tuned, start.sampling.iterations, compute))
-    order = [place for fold in folds for place in fold]
-    true = [crfs[place].grid.gather(truths[place]).astype(np.int64) for place in order]
-    progress.stage("learning on all cases")
-    learned = _learned(problems, start, options)
-    settings = tuned_settings(start, learned.parameters)
-    if options.fields > 0:
-        progress.stage("learning the random fields")
-        found_fields = learn_fields(
-            (build_crf(case, settings) for case in cases.values()),
-            truths,
-            regions,
-            sampling=replace(settings.sampling, samples=options.fields, until=None),
-            compute=compute,
-            progress=progress,
-        )
-        settings = settings.changed(fields=found_fields.fields, learned_cases=len(cases))
-    return Tuned(
-        settings=settings,
-        learned=learned,
-        gains=tuple(_gains(next(iter(cases.values())).labels.names, before, after, true)),
-        folds=tuple(tuple(names[place] for place in fold) for fold in folds),
+        raise SettingsError(str(error)) from error
+    rows = volume_sets(scheme, decisions)
+    sets = {name: tuple(members) for name, kind, members in rows if kind != "background"}
+    shown = decisions or sets
+    progress.stage("reading what is true")
+    problems = [LabelledProblem(name, case, start) for name, case in cases.items()]
+    fold_of = {place: k for k, fold in enumerate(folds) for place in fold}
+
+    lengths = _lengths(problems)
+    some = [lengths[LENGTHS.index(each)] for each in FEW_LENGTHS]
+    few = max(options.samples // 4, 8)
+    scorer = Scorer(problems, folds, shown, decisions, some, few, progress)
+    candidates = _candidates(problems, start, folds, scorer, progress)
+    chosen = [_chosen(candidates, _others(fold_of, k)) for k in range(len(folds))]
+    final = _chosen(candidates, list(fold_of))
+    own = [chosen[fold_of[i]].without[fold_of[i]] for i in range(len(problems))]
+
+    # First all lengths, without the kernels, which are slow to sample; then those near the best.
+    bare = [each.changed(strength=0.0) for each in own]
+    coarse = _volume_table(problems, bare, lengths, few, sets, progress)
+    lengths = _around(lengths, best_length(coarse, range(len(problems)), shown))
+    samples = options.samples
+    if any(each.strength > 0 for each in own):
+        lengths, samples = lengths[::2], max(samples // 2, 8)
+    table = _volume_table(problems, own, lengths, samples, sets, progress)
+    learned = _learned_volumes(table, fold_of, len(folds), shown)
+    scores = [
+        CaseScores(problem.name, LEARNED, chosen[fold_of[i]].scores[i], learned[i])
+        for i, problem in enumerate(problems)
+    ]
+    scores += _baselines(problems, candidates, folds, shown, decisions)
+    length = best_length(table, range(len(problems)), shown)
+    found = widenings_of(table[length], range(len(problems)), sets)
+    settings = final.overall.changed(
+        noise_length=lengths[length], widening=found, learned_cases=len(problems)
     )
-
-
-def _truth(name: str, case: Case) -> NDArray[np.uint8]:
-    if case.truth is None:
-        raise ValueError(f"cases must have a truth to tune on, got {name} without")
-    return case.truth
+    tuned = Tuned(
+        settings=settings,
+        scores=tuple(scores),
+        regions=tuple(shown),
+        folds=tuple(tuple(problems[i].name for i in fold) for fold in folds),
+        tried={each.name: mean_of([s.log_score_nats for s in each.scores]) for each in candidates},
+    )
+    words = verdict(tuned)
+    return replace(tuned, verdict=words, settings=settings.changed(note=words))
 
 
 def deal(cases: int, folds: int) -> list[list[int]]:
@@ -169,124 +188,250 @@ def deal(cases: int, folds: int) -> list[list[int]]:
     return [list(range(fold, cases, folds)) for fold in range(folds)]
 
 
-def hard_labels(crf: DenseCRF, iterations: int, compute: Compute) -> NDArray[np.int64]:
-    """Return the most probable labels inside the mask after so many updates, (N,)."""
-    with warnings.catch_warnings():
-        # So many updates were learned for, converged or not.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        found = mean_field(
-            crf,
-            iterations,
-            engine=compute.engine,
-            accuracy=compute.accuracy,
-            threads=compute.threads,
-            memory=compute.memory,
+def _candidates(
+    problems: Sequence[LabelledProblem],
+    start: RunSettings,
+    folds: Sequence[Sequence[int]],
+    scorer: Scorer,
+    progress: StagedProgress,
+) -> list[Candidate]:
+    """Return the probabilities alone, calibrated, and with each coupling that helps."""
+    progress.stage("learning temperature and bias")
+    bare = start.changed(strength=0.0, centring=1.0, temperature=1.0, bias=None)
+    seen = [observe(each, bare) for each in problems]
+    many = len(problems) >= FEWEST_FOR_WIDENING
+    taken = _as_it_is if many else half  # a handful of cases is believed half-way
+    overall, without = _fitted(seen, folds, bare, with_bias=many)
+    found = [
+        scorer.candidate(ALONE, [bare] * len(folds), bare),
+        scorer.candidate(CALIBRATED, list(map(taken, without)), taken(overall)),
+    ]
+    everyone = range(len(problems))
+    couplings = COUPLINGS if any(each.weight > 0 for each in start.kernels) else ()
+    scorer = replace(scorer, lengths_mm=[scorer.lengths_mm[found[-1].best_length(everyone)]])
+    for strength, centring in couplings:
+        name = f"kernels × {strength:g}, centring {centring:g}"
+        progress.stage(f"learning with {name}")
+        iterations = min(ITERATIONS, start.sampling.iterations)
+        coupled = overall.changed(strength=strength, centring=centring, iterations=iterations)
+        overall, last = calibrated(problems, coupled, progress, with_bias=many)
+        overall, without = _fitted(last, folds, overall, with_bias=many)
+        found.append(scorer.candidate(name, list(map(taken, without)), taken(overall)))
+        before, after = (each.loss(found[0], everyone).mean() for each in found[-2:])
+        if after >= before:
+            break  # a stronger coupling is worse still
+    return found
+
+
+def _fitted(
+    seen: Sequence[Observed],
+    folds: Sequence[Sequence[int]],
+    start: RunSettings,
+    *,
+    with_bias: bool,
+) -> tuple[RunSettings, list[RunSettings]]:
+    """Return the calibration of all cases, and those without each fold."""
+    overall = fitted(seen, start, with_bias=with_bias)
+    without = [fitted(_left(seen, fold), overall, with_bias=with_bias) for fold in folds]
+    return overall, without
+
+
+def _as_it_is(settings: RunSettings) -> RunSettings:
+    return settings
+
+
+def _left(seen: Sequence[Observed], fold: Sequence[int]) -> list[Observed]:
+    """Return what is left without a fold."""
+    return [each for place, each in enumerate(seen) if place not in fold]
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """How candidates are scored: each case with the settings that its fold had no part in."""
+
+    problems: Sequence[LabelledProblem]
+    folds: Sequence[Sequence[int]]
+    shown: Regions
+    decisions: Regions
+    lengths_mm: Sequence[float]
+    samples: int
+    progress: StagedProgress
+
+    def candidate(
+        self, name: str, without: Sequence[RunSettings], overall: RunSettings
+    ) -> Candidate:
+        """Score one way to make marginals and volumes."""
+        self.progress.stage(f"scoring cases left out: {name}")
+        maps: dict[int, MapScore] = {}
+        volumes: dict[int, list[float]] = {}
+        for fold, settings in zip(self.folds, without, strict=True):
+            for i in fold:
+                problem = self.problems[i]
+                marginals = problem.marginals(settings)
+                maps[i] = score_maps(problem, marginals, self.shown, self.decisions)
+                volumes[i] = [
+                    self._crps(problem, settings.changed(noise_length=length), seed=i)
+                    for length in self.lengths_mm
+                ]
+                self.progress(len(maps), len(self.problems))
+        order = range(len(self.problems))
+        return Candidate(
+            name,
+            tuple(without),
+            overall,
+            tuple(maps[i] for i in order),
+            tuple(zip(*(volumes[i] for i in order), strict=True)),
         )
-    inside: NDArray[np.int64] = crf.grid.gather(found.labels).astype(np.int64)
-    return inside
+
+    def _crps(self, problem: LabelledProblem, settings: RunSettings, seed: int) -> float:
+        drawn = problem.sampled_ml(settings, self.samples, seed)
+        return mean_of([each.crps for each in score_volumes(problem, drawn, self.shown).values()])
 
 
-def _learned(problems: Sequence[Problem], start: RunSettings, options: TuningOptions) -> Learned:
-    return learn_from(
-        problems,
-        objective=options.objective,
-        iterations=start.sampling.iterations,
-        phases=options.phases,
-        steps=options.steps,
-        strength=options.strength,
+def _others(fold_of: Mapping[int, int], fold: int) -> list[int]:
+    return [place for place, k in fold_of.items() if k != fold]
+
+
+def _chosen(candidates: Sequence[Candidate], cases: Sequence[int]) -> Candidate:
+    """Return the candidate that is best for maps and volumes on these cases and keeps overlap."""
+    alone = candidates[0]
+    allowed = [each for each in candidates if _keeps_overlap(each, alone, cases)]
+    return min(allowed, key=lambda each: float(each.loss(alone, cases).mean()))
+
+
+def _keeps_overlap(candidate: Candidate, alone: Candidate, cases: Sequence[int]) -> bool:
+    """Whether the mean overlap over cases and regions is not lower than of the probabilities."""
+    ours, theirs = (
+        mean_of([mean_of([score.dice[name] for score in scores]) for name in scores[0].dice])
+        for scores in ([each.scores[i] for i in cases] for each in (candidate, alone))
     )
+    return math.isnan(theirs) or ours >= theirs - DICE_TOLERANCE
 
 
-def _gains(
-    names: Sequence[str],
-    before: list[NDArray[np.int64]],
-    after: list[NDArray[np.int64]],
-    truths: list[NDArray[np.int64]],
-) -> list[LabelGain]:
-    untuned = hard_iou(before, truths, len(names)).tolist()
-    tuned = hard_iou(after, truths, len(names)).tolist()
-    return [LabelGain(*row) for row in zip(names, untuned, tuned, strict=True)]
+def _standard_error(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return math.inf
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def tuned_settings(start: RunSettings, parameters: Parameters) -> RunSettings:
-    """Return the settings that were learned, starting from ``start``.
+VolumeTable = list[list[dict[str, VolumePrediction]]]
+"""Scores by length, then by case, then by region."""
 
-    A CRF of ``start`` has the energies U = −log p / T − bias; learning makes them U / T' − bias',
-    which is −log p / (T T') − (bias / T' + bias').
+
+def _lengths(problems: Sequence[LabelledProblem]) -> list[float]:
+    """Return the lengths to try, in mm, rising."""
+    radius = float(np.median([each.length_mm for each in problems]))
+    return [round(share * radius, 1) for share in LENGTHS]
+
+
+def _around(lengths: Sequence[float], place: int) -> list[float]:
+    """Return a length, its neighbours and what lies between, in mm."""
+    near = lengths[max(place - 1, 0) : place + 2]
+    between = [math.sqrt(first * second) for first, second in pairwise(near)]
+    return sorted(round(each, 1) for each in (*near, *between))
+
+
+def _volume_table(
+    problems: Sequence[LabelledProblem],
+    settings: Sequence[RunSettings],
+    lengths: Sequence[float],
+    samples: int,
+    sets: Regions,
+    progress: StagedProgress,
+) -> VolumeTable:
+    """Sample every case under its left-out settings at every length.
+
+    Each case has its own seed: the same fields in all cases would make chance look like bias.
     """
-    before = np.zeros(len(parameters.bias)) if start.bias is None else np.asarray(start.bias)
-    bias = before / parameters.temperature + parameters.bias
-    changes = iter(parameters.kernels)
-    return replace(
-        start,
-        temperature=_rounded(start.temperature * parameters.temperature),
-        bias=tuple(_rounded(each) for each in bias.tolist()),
-        kernels=tuple(_tuned_kernels(start.kernels, changes, len(bias))),
-    )
+    progress.stage("sampling volumes of cases left out")
+    table: VolumeTable = [[] for _ in lengths]
+    for i, (problem, own) in enumerate(zip(problems, settings, strict=True)):
+        for row, length in zip(table, lengths, strict=True):
+            drawn = problem.sampled_ml(own.changed(noise_length=length), samples, seed=i)
+            row.append(score_volumes(problem, drawn, sets))
+        progress(i + 1, len(problems))
+    return table
 
 
-def _tuned_kernels(
-    kernels: tuple[KernelSettings, ...], changes: Iterator[KernelChange], n_labels: int
-) -> Iterator[KernelSettings]:
-    """Yield the kernels as they were learned; those of weight 0 are in no CRF and stay."""
-    for kernel in kernels:
-        yield kernel if kernel.weight == 0 else _tuned(kernel, next(changes), n_labels)
+def best_length(table: VolumeTable, cases: Sequence[int], shown: Regions) -> int:
+    """Return the place of the length whose volumes score best on these cases.
+
+    Where cases are too few for a conformal step it is the longest that is not worse by more than
+    the standard error of the difference: with few cases a wide interval is the safer error.
+    """
+    scores = np.array(
+        [[mean_of([row[i][name].crps for name in shown]) for i in cases] for row in table]
+    )  # (lengths, cases)
+    best = int(scores.mean(axis=1).argmin())
+    if len(cases) >= FEWEST_FOR_WIDENING:
+        return best
+    for place in range(len(table) - 1, best, -1):
+        worse = scores[place] - scores[best]
+        if float(worse.mean()) <= _standard_error(worse.tolist()):
+            return place
+    return best
 
 
-def _tuned(kernel: KernelSettings, change: KernelChange, n_labels: int) -> KernelSettings:
-    factors = change.bandwidth_factors
-    intensity = kernel.sigma_intensity_sd
-    matrix = kernel.compatibility
-    if change.compatibility_change.any():
-        start = 1.0 - np.eye(n_labels) if matrix is None else np.asarray(matrix)
-        found = (start + change.compatibility_change).tolist()
-        matrix = tuple(tuple(_rounded(each) for each in row) for row in found)
-    return replace(
-        kernel,
-        sigma_space=_times(kernel.sigma_space, factors["space"]),
-        sigma_intensity_sd=None if intensity is None else _times(intensity, factors["intensity"]),
-        weight=_rounded(kernel.weight * change.weight_factor),
-        compatibility=matrix,
-    )
+def widenings_of(
+    row: Sequence[Mapping[str, VolumePrediction]], cases: Sequence[int], sets: Regions
+) -> dict[str, float]:
+    """Return by how many nats the interval of every region moves at both ends."""
+    found = widenings([{name: row[i][name] for name in sets} for i in cases])
+    return {name: round(each.amount, 4) for name, each in found.items()}
 
 
-def _times(numbers: Numbers, factor: float) -> Numbers:
-    if isinstance(numbers, tuple):
-        return tuple(_rounded(each * factor) for each in numbers)
-    return _rounded(numbers * factor)
+def _learned_volumes(
+    table: VolumeTable, fold_of: Mapping[int, int], folds: int, shown: Regions
+) -> dict[int, dict[str, VolumePrediction]]:
+    """Return the scores of each case with the length and the widening of the other folds."""
+    result = {}
+    for k in range(folds):
+        others = _others(fold_of, k)
+        row = table[best_length(table, others, shown)]
+        steps = widenings([{name: row[i][name] for name in shown} for i in others])
+        for i in (place for place, fold in fold_of.items() if fold == k):
+            result[i] = {
+                name: row[i][name].widened(steps[name]) if name in steps else row[i][name]
+                for name in shown
+            }
+    return result
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+def _baselines(
+    problems: Sequence[LabelledProblem],
+    candidates: Sequence[Candidate],
+    folds: Sequence[Sequence[int]],
+    shown: Regions,
+    decisions: Regions,
+) -> list[CaseScores]:
+    """Score probabilities alone and tempered, and volumes by the errors of other cases' volumes."""
+    scores: list[CaseScores] = []
+    fold_of = {place: k for k, fold in enumerate(folds) for place in fold}
+    bare = candidates[0].overall
+    seen = [observe(each, bare) for each in problems]
+    _, tempered = _fitted(seen, folds, bare, with_bias=False)
+    for i, problem in enumerate(problems):
+        marginals = problem.marginals(tempered[fold_of[i]])
+        maps = score_maps(problem, marginals, shown, decisions)
+        scores.append(CaseScores(problem.name, ALONE, candidates[0].scores[i], None))
+        scores.append(CaseScores(problem.name, TEMPERED, maps, None))
+    mapped = np.array([_map_ml(each, decisions) for each in problems])  # (cases, L)
+    true = np.array([each.true_ml for each in problems])  # (cases, L)
+    for i, problem in enumerate(problems):
+        others = _others(fold_of, fold_of[i])
+        by_method: dict[str, dict[str, VolumePrediction]] = {FIXED: {}, RESIDUAL: {}}
+        for name, members in shown.items():
+            found, real = region_ml(mapped, members), region_ml(true, members)
+            differences = log_ml(real[others]) - log_ml(found[others])
+            past = Residuals(tuple(differences.tolist()))
+            by_method[FIXED][name] = score_volume(past.normal(found[i]), real[i])
+            by_method[RESIDUAL][name] = score_volume(past.shifted(found[i]), real[i])
+        scores += [CaseScores(problem.name, m, None, found) for m, found in by_method.items()]
+    return scores
 
 
-def write_convergence(path: Path, trace: Sequence[Step], objective: str) -> None:
-    """Write a PNG or SVG, by the ending of its name, of the course of the objective."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    values = np.array([step.objective for step in trace])
-    best = np.maximum.accumulate(values)
-    axes.plot(range(1, len(best) + 1), best, color="black", linewidth=1.2, label="best so far")
-    phases = list(dict.fromkeys(step.phase for step in trace))
-    for phase, colour in zip(phases, _COLOURS):
-        at = [place for place, step in enumerate(trace) if step.phase == phase]
-        axes.plot(
-            np.add(at, 1), values[at], "o", markersize=3.5, color=colour, label=f"phase: {phase}"
-        )
-    # A first long step may fall far below the start; the eye is for what is gained.
-    low, high = float(values[0]), float(best[-1])
-    margin = max(high - low, 1e-6)
-    axes.set_ylim(low - 0.5 * margin, high + 0.1 * margin)
-    axes.set_xlabel("evaluation")
-    axes.set_ylabel(WORDS[objective])
-    axes.legend(frameon=False, loc="lower right")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    kind = path.suffix.removeprefix(".")
-    metadata = {"Software": None} if kind == "png" else {"Date": None}
-    with atomic_open(path) as file:
-        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
+def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
+    """Return the volumes of the label map that the probabilities alone give, (L,)."""
+    labels = decided_labels(problem.probabilities, decisions)
+    counts = np.bincount(labels, minlength=problem.n_labels)
+    return counts.astype(np.float64) * problem.voxel_ml

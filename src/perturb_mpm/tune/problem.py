@@ -1,0 +1,149 @@
+"""A labelled case as tuning sees it: its marginals and sampled volumes under any settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.engines import Compute, Solver, prepare_with, softmax
+from perturb_mpm.evaluation import domain_mask
+from perturb_mpm.files import Case
+from perturb_mpm.model import DenseCRF, Grid
+from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
+
+NEAR_MM = 5.0
+"""Maps are scored within so many mm of true or predicted foreground."""
+
+# Kernels are solved where there is something to decide: within so many mm of voxels whose
+# foreground has at least this probability, or is true.
+PLAY_MM = 15.0
+PLAY = 0.05
+# Voxels whose foreground is less likely than this do not matter for volumes: 1 in 50,000.
+IMPOSSIBLE = 2e-5
+
+
+class LabelledProblem:
+    """One labelled case; what costs much is computed once and kept."""
+
+    def __init__(self, name: str, case: Case, kernels: RunSettings) -> None:
+        """Take a case with its truth; ``kernels`` are the settings whose kernels may be learned."""
+        if case.truth is None:
+            raise ValueError(f"cases must have a truth to tune on, got {name} without")
+        self.name, self.case = name, case
+        self._settings = kernels
+        self.grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
+        self.truth = self.grid.gather(case.truth).astype(np.int64)  # (N,)
+        foreground = case.probabilities.argmax(axis=0) > 0
+        near = domain_mask(
+            "dilated", foreground, case.truth > 0, case.mask, case.geometry.spacing, NEAR_MM
+        )
+        # Of a case without any foreground every voxel counts.
+        self.near: NDArray[np.bool_] = self.grid.gather(near if near.any() else case.mask)
+        self.length_mm = assumed_length_mm(case)
+
+    @property
+    def n_labels(self) -> int:
+        """L, the number of labels."""
+        return len(self.case.labels)
+
+    @property
+    def voxel_ml(self) -> float:
+        """The volume of a voxel."""
+        return math.prod(self.grid.spacing) / 1000
+
+    @cached_property
+    def true_ml(self) -> NDArray[np.float64]:
+        """The true volume of every label inside the mask, (L,)."""
+        counts = np.bincount(self.truth, minlength=self.n_labels)
+        return counts.astype(np.float64) * self.voxel_ml
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float32]:
+        """The given probabilities inside the mask, (L, N)."""
+        inside: NDArray[np.float32] = self.grid.gather(self.case.probabilities)
+        return inside
+
+    def marginals(self, settings: RunSettings) -> NDArray[np.float64]:
+        """Return the mean field under temperature, bias, strength and centring, (L, N)."""
+        return self.solve(settings)[0]
+
+    def solve(self, settings: RunSettings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the mean field and the messages of its last update, both (L, N).
+
+        Messages are added to −U; where kernels are not solved they are 0.
+        """
+        logits = -self._energies(settings)
+        given = softmax(logits, axis=0)
+        messages = np.zeros_like(logits)
+        if settings.strength == 0 or not settings.kernels:
+            return given, messages
+        play = self._play
+        q, here = given[:, play], logits[:, play]
+        base = settings.centring * self._pairwise(q)
+        for _ in range(settings.sampling.iterations):
+            messages[:, play] = settings.strength * (base - self._pairwise(q))
+            q = softmax(here + messages[:, play], axis=0)
+        marginals = given
+        marginals[:, play] = q
+        return marginals, messages
+
+    def sampled_ml(self, settings: RunSettings, samples: int, seed: int) -> NDArray[np.float64]:
+        """Return sampled volumes of every label in ml, (samples, L), as ``run`` draws them.
+
+        Kernels act where they are solved; elsewhere voxels are drawn without them, and those whose
+        foreground is next to impossible not at all.
+        """
+        drawn = settings.changed(samples=samples, seed=seed, until=None)
+        bare = drawn.changed(iterations=0, strength=0.0)
+        possible = softmax(-self._energies(settings), axis=0)[1:].sum(axis=0) > IMPOSSIBLE
+        if settings.strength == 0 or not settings.kernels:
+            return self._drawn_ml(bare, possible)
+        volumes = self._drawn_ml(drawn, self._play)
+        return volumes + self._drawn_ml(bare, possible & ~self._play)
+
+    def _drawn_ml(self, settings: RunSettings, where: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the volumes of samples (S, L) over some of the voxels (N,).
+
+        Noise belongs to a place, so that the volumes of parts add up to those of the whole.
+        """
+        if not where.any():
+            return np.zeros((settings.sampling.samples, self.n_labels))
+        part = replace(self.case, mask=self.grid.scatter(where, outside=False))
+        posterior = build_sampler(build_crf(part, settings), settings).draw()
+        volumes: NDArray[np.float64] = posterior.volumes / 1000
+        return volumes
+
+    def _energies(self, settings: RunSettings) -> NDArray[np.float64]:
+        bare = settings.changed(strength=0.0)
+        return build_crf(self.case, bare).energies.astype(np.float64)
+
+    def _pairwise(self, marginals: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the pairwise energies at a strength of 1, (L, N in play)."""
+        q = marginals[np.newaxis].astype(np.float32)
+        self._solver.load(q, q)  # any energies will do
+        energies: NDArray[np.float64] = self._solver.pairwise()[0].astype(np.float64)
+        return energies
+
+    @cached_property
+    def _play(self) -> NDArray[np.bool_]:
+        """Which voxels inside the mask the kernels are solved for, (N,)."""
+        case = self.case
+        likely = case.probabilities[1:].sum(axis=0) >= PLAY
+        truth = np.zeros(case.mask.shape, dtype=bool) if case.truth is None else case.truth > 0
+        near = domain_mask("dilated", likely, truth, case.mask, case.geometry.spacing, PLAY_MM)
+        inside: NDArray[np.bool_] = self.grid.gather(near if near.any() else case.mask)
+        return inside
+
+    @cached_property
+    def _solver(self) -> Solver:
+        settings, case = self._settings, self.case
+        mask = self.grid.scatter(self._play, outside=False)
+        crf: DenseCRF = build_crf(
+            replace(case, mask=mask), settings.changed(strength=1.0, centring=0.0)
+        )
+        compute: Compute = replace(settings.compute, batch=1)
+        return prepare_with(crf, compute)

@@ -1,0 +1,173 @@
+"""What labels, maps and volumes of a labelled case are worth, and what plain baselines give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, conformal_widening, crps
+from perturb_mpm.evaluation import auroc, dice, top_label
+from perturb_mpm.posterior import Regions, decided_labels, entropy_of_marginals
+from perturb_mpm.tune.problem import LabelledProblem
+
+LEVEL = 0.95
+FEWEST_FOR_WIDENING = 19
+_LEAST = 1e-7
+
+
+@dataclass(frozen=True)
+class MapScore:
+    """Labels by overlap, maps within 5 mm of foreground; NaN where a case lacks the region."""
+
+    dice: dict[str, float]
+    calibration_error: float
+    log_score_nats: float
+    roc_area: float
+
+
+@dataclass(frozen=True)
+class VolumePrediction:
+    """A predicted distribution of one region's volume; ``width`` and CRPS are of log(V + 0.1)."""
+
+    lower_ml: float
+    upper_ml: float
+    true_ml: float
+    crps: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds the truth."""
+        return self.lower_ml <= self.true_ml <= self.upper_ml
+
+    @property
+    def width(self) -> float:
+        """How wide the interval is, as a difference of logarithms."""
+        return float(log_ml(self.upper_ml) - log_ml(self.lower_ml))
+
+    def widened(self, by: ConformalWidening) -> VolumePrediction:
+        """Return the score with both ends of the interval moved."""
+        lower, upper = by.widen([self.lower_ml], [self.upper_ml])
+        return VolumePrediction(float(lower[0]), float(upper[0]), self.true_ml, self.crps)
+
+
+@dataclass(frozen=True)
+class CaseScores:
+    """What one way gives on one case that it did not learn from."""
+
+    case: str
+    method: str
+    maps: MapScore | None
+    volumes: Mapping[str, VolumePrediction] | None
+
+
+def log_ml(volume_ml: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log(V + 0.1 ml)."""
+    logarithm: NDArray[np.float64] = np.log(np.asarray(volume_ml, dtype=np.float64) + OFFSET_ML)
+    return logarithm
+
+
+def region_ml(labels_ml: NDArray[np.float64], members: Sequence[int]) -> NDArray[np.float64]:
+    """Return the volume of a region from those of the labels, (…, L) → (…)."""
+    total: NDArray[np.float64] = labels_ml[..., list(members)].sum(axis=-1)
+    return total
+
+
+def score_maps(
+    problem: LabelledProblem,
+    marginals: NDArray[np.floating],
+    regions: Regions,
+    decisions: Regions | None,
+) -> MapScore:
+    """Score marginals (L, N); labels are decided by ``decisions``, or the most probable."""
+    labels = decided_labels(marginals, decisions)
+    near, truth = problem.near, problem.truth
+    here = np.maximum(marginals[:, near].astype(np.float64), _LEAST)
+    here /= here.sum(axis=0)
+    true = truth[near]
+    own = np.take_along_axis(here, true[np.newaxis], axis=0)[0]
+    return MapScore(
+        dice={name: _dice(labels, truth, members) for name, members in regions.items()},
+        calibration_error=top_label(here, true).expected_error,
+        log_score_nats=float(-np.log(own).mean()),
+        roc_area=auroc(entropy_of_marginals(here), labels[near] != true),
+    )
+
+
+def score_volumes(
+    problem: LabelledProblem, sampled_ml: NDArray[np.float64], regions: Regions
+) -> dict[str, VolumePrediction]:
+    """Score sampled volumes of the labels (S, L), region by region."""
+    return {
+        name: score_volume(
+            region_ml(sampled_ml, members), float(region_ml(problem.true_ml, members))
+        )
+        for name, members in regions.items()
+    }
+
+
+def score_volume(sampled_ml: NDArray[np.float64], true_ml: float) -> VolumePrediction:
+    """Score sampled volumes (S,) of one region."""
+    tail = (1 - LEVEL) / 2
+    lower, upper = np.quantile(sampled_ml, [tail, 1 - tail])
+    return VolumePrediction(
+        float(lower), float(upper), true_ml, crps(log_ml(sampled_ml), float(log_ml(true_ml)))
+    )
+
+
+def widenings(
+    scores: Sequence[Mapping[str, VolumePrediction]],
+) -> dict[str, ConformalWidening]:
+    """Return the conformal step of every region; empty where cases are too few for 95 %."""
+    if len(scores) < FEWEST_FOR_WIDENING:
+        return {}
+    return {
+        name: conformal_widening(
+            [each[name].lower_ml for each in scores],
+            [each[name].upper_ml for each in scores],
+            [each[name].true_ml for each in scores],
+            LEVEL,
+            OFFSET_ML,
+        )
+        for name in scores[0]
+    }
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How far true volumes lie from those of the label maps in other cases: log differences."""
+
+    differences: tuple[float, ...]
+
+    def shifted(self, volume_ml: float) -> NDArray[np.float64]:
+        """Return the volumes that these differences say are possible, (n,)."""
+        return _volumes_ml(log_ml(volume_ml) + np.asarray(self.differences))
+
+    def normal(self, volume_ml: float, draws: int = 200) -> NDArray[np.float64]:
+        """Return volumes of one width for all: a normal law with the differences' mean and sd."""
+        from scipy.special import ndtri
+
+        found = np.asarray(self.differences)
+        spread = found.std(ddof=1) if len(found) > 1 else 0.0
+        grid = ndtri((np.arange(draws) + 0.5) / draws)
+        return _volumes_ml(log_ml(volume_ml) + found.mean() + spread * grid)
+
+
+def _volumes_ml(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return V of log(V + 0.1 ml), 0 at least."""
+    volumes: NDArray[np.float64] = np.maximum(np.exp(logarithms) - OFFSET_ML, 0.0)
+    return volumes
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of the values that are numbers; NaN where there are none."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _dice(labels: NDArray[np.uint8], truth: NDArray[np.int64], members: Sequence[int]) -> float:
+    true = np.isin(truth, list(members))
+    return dice(np.isin(labels, list(members)), true) if true.any() else math.nan

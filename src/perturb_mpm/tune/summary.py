@@ -1,0 +1,153 @@
+"""Tuning in words and tables: what was learned, what it is worth, what to make of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perturb_mpm.noise import simplest
+from perturb_mpm.storage import atomic_open
+from perturb_mpm.tune.scores import CaseScores, mean_of
+
+if TYPE_CHECKING:
+    from perturb_mpm.run import RunSettings
+    from perturb_mpm.tune.tuning import Tuned
+
+ALONE, TEMPERED, LEARNED = "probabilities alone", "with temperature", "learned"
+CALIBRATED = "calibrated"
+FIXED, RESIDUAL = "fixed width", "residuals"
+METHODS = (ALONE, TEMPERED, LEARNED, FIXED, RESIDUAL)
+
+MAP_COLUMNS = {
+    "calibration_error": "calibration error",
+    "log_score_nats": "log score, nats",
+    "roc_area": "ROC area of errors",
+}
+
+
+def means(scores: Sequence[CaseScores], regions: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the means over cases of each method; what it does not say is left out."""
+    rows: dict[str, dict[str, float]] = {}
+    for method in dict.fromkeys(each.method for each in scores):
+        mine = [each for each in scores if each.method == method]
+        maps = [each.maps for each in mine if each.maps is not None]
+        volumes = [each.volumes for each in mine if each.volumes is not None]
+        row: dict[str, float] = {}
+        if maps:
+            row |= {f"dice {name}": mean_of([m.dice[name] for m in maps]) for name in regions}
+            row |= {key: mean_of([getattr(m, key) for m in maps]) for key in MAP_COLUMNS}
+        if volumes:
+            for name in regions:
+                of = [v[name] for v in volumes]
+                row[f"inside {name}"] = mean_of([float(v.inside) for v in of])
+                row[f"width {name}"] = mean_of([v.width for v in of])
+                row[f"crps {name}"] = mean_of([v.crps for v in of])
+        rows[method] = row
+    return rows
+
+
+def verdict(tuned: Tuned) -> str:
+    """Return in plain words what was learned, from what, and whether it beats doing nothing."""
+    rows = means(tuned.scores, tuned.regions)
+    settings, cases = tuned.settings, sum(map(len, tuned.folds))
+    alone, learned = rows[ALONE], rows[LEARNED]
+    words = f"Learned from {cases} labelled cases: {learned_in_words(settings)}."
+    if settings.temperature == 1 and settings.bias is None and settings.strength == 0:
+        words += (
+            " Neither temperature, bias nor kernels beat the probabilities alone on cases left "
+            "out, so labels and maps stay as they are."
+        )
+    else:
+        words += (
+            f" On cases left out the log score near foreground is "
+            f"{learned['log_score_nats']:.4f} nats (probabilities alone "
+            f"{alone['log_score_nats']:.4f}), the calibration error "
+            f"{learned['calibration_error']:.4f} ({alone['calibration_error']:.4f})."
+        )
+        if settings.strength == 0:
+            words += " Kernels do not beat no kernels and are left out."
+    shares = ", ".join(f"{name} {100 * learned[f'inside {name}']:.0f} %" for name in tuned.regions)
+    words += f" 95 % intervals held the true volume of cases left out: {shares}."
+    worse = [n for n in tuned.regions if learned[f"crps {n}"] > rows[RESIDUAL][f"crps {n}"]]
+    if worse:
+        words += (
+            " The errors of other cases' volumes alone predict volumes as well or better for "
+            f"{', '.join(worse)}: there the spread says little about the single case."
+        )
+    return words
+
+
+def learned_in_words(settings: RunSettings) -> str:
+    """Return temperature, bias, coupling and length of the noise in a line."""
+    parts = [f"temperature {settings.temperature:g}"]
+    if settings.bias is not None and any(settings.bias):
+        parts.append(f"bias {', '.join(f'{each:g}' for each in settings.bias)} nats")
+    if settings.strength > 0:
+        parts.append(f"kernels × {settings.strength:g}, centring {settings.centring:g}")
+    else:
+        parts.append("no kernels")
+    length = simplest(settings.sampling.lengths)
+    parts.append(f"noise that goes together over {length:g} mm")
+    return "; ".join(parts)
+
+
+def table_rows(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
+    """Return the header and a row of cells for each method; numbers of regions stand in order."""
+    rows = means(tuned.scores, tuned.regions)
+    header = ["", "Dice", *MAP_COLUMNS.values(), "inside, %", "width, log", "CRPS, log"]
+    cells = []
+    for method in METHODS:
+        row = rows[method]
+        cells.append(
+            [
+                method,
+                _each(row, "dice", tuned.regions, ".3f"),
+                *(_one(row, key) for key in MAP_COLUMNS),
+                _each({k: 100 * v for k, v in row.items()}, "inside", tuned.regions, ".0f"),
+                _each(row, "width", tuned.regions, ".2f"),
+                _each(row, "crps", tuned.regions, ".4f"),
+            ]
+        )
+    return header, cells
+
+
+def _one(row: Mapping[str, float], key: str) -> str:
+    return f"{row[key]:.4f}" if key in row and not math.isnan(row[key]) else "–"
+
+
+def _each(row: Mapping[str, float], key: str, regions: Sequence[str], how: str) -> str:
+    if f"{key} {regions[0]}" not in row:
+        return "–"
+    found = [row[f"{key} {name}"] for name in regions]
+    return " / ".join("–" if math.isnan(value) else format(value, how) for value in found)
+
+
+def write_scores(path: Path, tuned: Tuned) -> None:
+    """Write every score of every case left out as CSV, one row a case, method and region."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    maps = [*MAP_COLUMNS]
+    volumes = ["volume_true_ml", "interval_lower_ml", "interval_upper_ml", "inside", "crps_log"]
+    writer.writerow(["case", "method", "region", "dice", *maps, *volumes])
+    for each in tuned.scores:
+        for name in tuned.regions:
+            row: list[object] = [each.case, each.method, name]
+            row += ["" if each.maps is None else _cell(each.maps.dice[name])]
+            row += ["" if each.maps is None else _cell(getattr(each.maps, key)) for key in maps]
+            if each.volumes is None:
+                row += [""] * len(volumes)
+            else:
+                found = each.volumes[name]
+                ends = (found.true_ml, found.lower_ml, found.upper_ml)
+                row += [*map(_cell, ends), int(found.inside), _cell(found.crps)]
+            writer.writerow(row)
+    with atomic_open(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"
