@@ -29,6 +29,12 @@ app.command(
     help_epilogue="Example:  python -m lab network --data hippocampus_network --quick",
 )
 app.command(
+    "lab.held.command:held",
+    name="held",
+    help="Compare held voxels and settled samples with full sampling, sample by sample.",
+    help_epilogue="Example:  python -m lab held --data data --model model.npz --quick",
+)
+app.command(
     "lab.volumes.command:volumes",
     name="volumes",
     help="Sample the volumes of real tumours with and without random fields; write a table.",

@@ -1,5 +1,11 @@
 """What a dense CRF and its noise make of a real network, beside what one does instead."""
 
-from lab.network.measuring import CaseScore, measure_network, summarised
+from lab.network.measuring import (
+    CaseScore,
+    case_names,
+    measure_network,
+    read_network_case,
+    summarised,
+)
 
-__all__ = ["CaseScore", "measure_network", "summarised"]
+__all__ = ["case_names", "CaseScore", "measure_network", "read_network_case", "summarised"]

@@ -1,0 +1,146 @@
+"""Time ``sample`` with held voxels and settled samples: ``python -m lab.benchmarks.held --help``.
+
+From arrays to posterior, in one process, beside full sampling of ten iterations and, where
+pydensecrf2 is at hand, its loop over the same perturbed problems. CPU seconds on one thread: the
+machine's other work changes them least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.benchmarks import machine, peer
+from lab.benchmarks.problems import case_folder
+from lab.benchmarks.worker import peak_bytes
+
+HOLD, TOLERANCE, MOST_ITERATIONS = 0.01, 1e-4, 40
+PEER_SAMPLES = 2
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Held voxels and settled samples, beside full sampling and pydensecrf2.",
+        epilog="example: python -m lab.benchmarks.held --model model.npz --samples 200",
+    )
+    parser.add_argument("--model", type=Path, required=True, help="a model that `train` wrote")
+    parser.add_argument("--case", type=Path, default=case_folder(), help="a folder of BraTS")
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--json", type=Path, default=machine.RESULTS / "held.json")
+    return parser.parse_args()
+
+
+def ways(samples: int) -> dict[str, tuple[Any, Any]]:
+    """Return settings of the kernels and of sampling for each way, by name."""
+    from perturb_mpm.run import RunSettings
+    from perturb_mpm.sampling import Sampling
+
+    paper, usual = RunSettings.of_paper(), RunSettings()
+    white = Sampling(samples=samples, noise_length=0.0)
+    correlated = Sampling(samples=samples, noise_length=40.0)
+    settled = partial(replace, iterations=MOST_ITERATIONS, tolerance=TOLERANCE)
+    return {
+        "paper, every voxel, 10 iterations": (paper, white),
+        f"paper, hold {HOLD:g}, 10 iterations": (paper, replace(white, hold=HOLD)),
+        "run, 40 mm, every voxel, 10 iterations": (usual, correlated),
+        f"run, 40 mm, tolerance {TOLERANCE:g}": (usual, settled(correlated)),
+        "run, white, every voxel, 10 iterations": (usual, white),
+        f"run, white, tolerance {TOLERANCE:g}": (usual, settled(white)),
+    }
+
+
+def peer_seconds(case: Any, samples: int) -> dict[str, float]:  # noqa: ANN401
+    """Return the seconds of the peer's set-up and of so many samples, by two that were timed."""
+    from perturb_mpm.run import RunSettings, build_crf
+
+    python = peer.interpreter()
+    if python is None:
+        return {}
+    crf = build_crf(case, RunSettings.of_paper())
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = [
+            (
+                float(term.potts_weight or 0),
+                np.ascontiguousarray(term.features().T, dtype=np.float32),
+            )
+            for term in crf.terms
+        ]
+        peer.save(Path(folder), np.ascontiguousarray(crf.energies, dtype=np.float32), kernels)
+        with peer.start(python) as worker:
+            setup = worker.ask("prepare", folder=folder)["setup_s"]
+            one = worker.ask("step", count=3)["seconds"]
+            drawn = worker.ask("sample", folder=folder, samples=PEER_SAMPLES, iterations=10)
+    each = float(np.median(drawn["seconds"]))
+    return {"setup_s": setup, "sample_s": each, "all_s": setup + samples * each, "step_s": min(one)}
+
+
+def warm_up(case: Any, settings: Any, sampling: Any) -> None:  # noqa: ANN401
+    """Sample a small piece out of the middle, which compiles what the whole of it needs."""
+    from perturb_mpm.engines import Compute
+    from perturb_mpm.run import build_crf
+    from perturb_mpm.sampling import Sampler
+
+    near = tuple(slice(n // 2 - 12, n // 2 + 12) for n in case.mask.shape)
+    piece = np.zeros_like(case.mask)
+    piece[near] = True
+    small = replace(case, mask=piece & case.mask)
+    few = replace(sampling, samples=32, iterations=2, hold=0.3 if sampling.hold else 0.0)
+    Sampler(build_crf(small, settings), few, Compute(engine="cpu", threads=1)).draw()
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def main() -> None:
+    options = arguments()
+    from perturb_mpm.engines import Compute, prepare
+    from perturb_mpm.run import RunSettings, build_crf
+    from perturb_mpm.sampling import Sampler
+    from perturb_mpm.segmenter import SegmenterModel, find_cases
+    from perturb_mpm.tune import cases_of_model
+
+    files = next(f for f in find_cases(options.case.parent, "brats") if f.name == options.case.name)
+    scheme = SegmenterModel.load(options.model).labels
+    case = cases_of_model([files], options.model, scheme)[files.name]
+    rows: dict[str, dict[str, float]] = {}
+    results = {"machine": machine.describe(), "samples": options.samples, "rows": rows}
+    for name, (settings, sampling) in ways(options.samples).items():
+        warm_up(case, settings, sampling)
+        crf = build_crf(case, settings)
+        sampler = Sampler(crf, sampling, Compute(engine="cpu", threads=1))
+        ready = timed(sampler.prepare)
+        ready += timed(sampler.mean_field)
+        seconds = timed(sampler.draw)
+        rows[name] = {"prepare_s": ready, "draw_s": seconds, "all_s": ready + seconds}
+        print(
+            f"{name}: {ready:.1f} + {seconds:.1f} CPU s, peak {peak_bytes() / 1e9:.2f} GB",
+            flush=True,
+        )
+    solver = prepare(build_crf(case, RunSettings.of_paper()), "cpu", batch=1, threads=1)
+    solver.load(build_crf(case, RunSettings.of_paper()).energies[np.newaxis])
+    solver.step(watched=False)
+    one = min(timed(lambda: solver.step(watched=False)) for _ in range(3))
+    rows["one problem, an iteration"] = {"all_s": one}
+    if theirs := peer_seconds(case, options.samples):
+        rows["pydensecrf2"] = theirs
+        held = rows[f"paper, hold {HOLD:g}, 10 iterations"]["all_s"]
+        print(
+            f"pydensecrf2: {theirs['all_s']:.0f} s, {theirs['all_s'] / held:.1f} times hold's; an "
+            f"iteration of one problem {theirs['step_s'] / one:.1f} times ours"
+        )
+    machine.write_results(options.json, results)
+
+
+if __name__ == "__main__":
+    main()

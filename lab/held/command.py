@@ -1,0 +1,52 @@
+"""``python -m lab held``: cost that follows the doubt, beside full sampling with the same noise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from lab.console import Flag, print_results, write_text
+from perturb_mpm.cli import prepare_folder
+
+
+def held(
+    *,
+    data: Path,
+    model: Path,
+    output: Path = Path("held"),
+    samples: int = 16,
+    quick: Flag = False,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Compare ``hold`` and ``tolerance`` with full sampling, sample by sample; write a page.
+
+    Parameters
+    ----------
+    data
+        The folder with brats2021_2mm, brats2021_1mm and hippocampus_network.
+    model
+        A model of ``train``; patients it was trained on are answered by trees that never saw them.
+    output
+        The folder to write to; made where it is missing.
+    samples
+        How many segmentations are sampled each time.
+    quick
+        One patient and one hippocampus.
+    quiet
+        Print nothing.
+    json
+        Print all rows as JSON instead of the findings.
+    """
+    from lab.held.measuring import PAGE_NAME, HeldRow, findings, measure_held, page
+
+    folder = prepare_folder(output)
+    done: list[HeldRow] = []
+
+    def told(row: HeldRow) -> None:
+        done.append(row)  # the page grows row by row: an interruption leaves what was measured
+        write_text(folder / PAGE_NAME, page(done, samples))
+
+    rows = measure_held(data, model, samples, quick=quick, told=told)
+    results = {"rows": [asdict(row) for row in rows]}
+    print_results([folder / PAGE_NAME], findings(rows), results, quiet=quiet, json=json)

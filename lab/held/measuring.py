@@ -1,0 +1,212 @@
+"""Compare samples sample by sample: ``hold`` and ``tolerance`` against full sampling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.network import case_names, read_network_case
+from lab.words import markdown_table, paragraph
+from perturb_mpm.engines import Compute
+from perturb_mpm.files import Case
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.run import RunSettings, build_crf
+from perturb_mpm.sampling import Sampler, Sampling
+from perturb_mpm.segmenter import SegmenterModel, find_cases
+from perturb_mpm.tune import cases_of_model
+
+PAGE_NAME = "held.md"
+HOLD = 0.01
+TOLERANCE = 1e-4
+CONVERGED = 40
+"""Iterations of full sampling that settled samples are compared with."""
+
+BLUR_MM, FLOOR = 1.5, 1e-4
+LENGTHS_MM = (0.0, 6.0, 40.0)
+
+OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz`; {samples} samples
+of seed 1, the CPU engine. Every sample is compared with the sample of the same noise under full
+sampling: the share of votes that differ, the share of voxels whose modal label differs, the
+largest change of a label's mean volume and the same in standard deviations of the samples' own
+volumes. `hold` ({hold:g}) is compared with full sampling of ten iterations, `tolerance`
+({tolerance:g}) with full sampling of {converged}. *Active* is the share of voxels that are
+updated, the bound that of the standard deviation by which noise moves a held message. Time is
+CPU time of sampling alone, against full sampling of ten iterations."""
+NOISE = """Noise that goes together between voxels does not average out, so `hold` updates every
+voxel there and says so; `tolerance` serves any noise. Two seeds of full sampling differ in some per
+cent of the votes."""
+
+
+@dataclass(frozen=True)
+class HeldRow:
+    """One case, one setting: how far it is from full sampling with the same noise."""
+
+    case: str
+    unaries: str
+    kernels: str
+    noise_mm: float
+    estimator: str
+    mode: str
+    active_share: float
+    bound_nats: float
+    wrong_votes: float
+    wrong_modal: float
+    volume: float  # the largest relative change of a label's mean volume
+    volume_sd: float  # the largest change in standard deviations of the samples' volumes
+    still_moving: float
+    faster: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples with their label maps, and the CPU seconds they took."""
+
+    posterior: Posterior
+    labels: NDArray[np.uint8]  # (S, N)
+    seconds: float
+
+
+def draw(case: Case, settings: RunSettings, sampling: Sampling) -> Drawn:
+    """Draw on one thread; what is prepared once is not in the time."""
+    sampler = Sampler(build_crf(case, settings), sampling, Compute(engine="cpu", threads=1))
+    sampler.draw(1)
+    kept: list[NDArray[np.uint8]] = []
+    began = time.process_time()
+    posterior = sampler.draw(keep=lambda _, labels: kept.append(labels.copy()))
+    return Drawn(posterior, np.concatenate(kept), time.process_time() - began)
+
+
+def compared(found: Drawn, full: Drawn) -> dict[str, float]:
+    """Return how far samples are from those of full sampling."""
+    ours, theirs = found.posterior, full.posterior
+    mean = theirs.volumes.mean(axis=0)
+    moved = np.abs(ours.volumes.mean(axis=0) - mean)
+    spread = theirs.volumes.std(axis=0)
+    return {
+        "wrong_votes": float((found.labels != full.labels).mean()),
+        "wrong_modal": float((ours.labels != theirs.labels).sum() / ours.grid.voxels),
+        "volume": float((moved / np.maximum(mean, 1e-9))[1:].max()),
+        "volume_sd": float((moved / np.maximum(spread, 1e-9))[1:].max()),
+    }
+
+
+def blurred_truth(case: Case) -> Case:
+    """Return the case with its truth, blurred, as probabilities with a floor."""
+    from scipy.ndimage import gaussian_filter
+
+    sigma = [BLUR_MM / size for size in case.geometry.spacing]
+    truth = np.asarray(case.truth)
+    soft = np.stack(
+        [gaussian_filter((truth == l).astype(np.float32), sigma) for l in range(len(case.labels))]
+    )
+    soft = np.maximum(soft, FLOOR)
+    return replace(case, probabilities=soft / soft.sum(axis=0))
+
+
+def measure_case(
+    name: str, unaries: str, case: Case, samples: int, *, few: bool = False
+) -> Iterator[HeldRow]:
+    """Yield the rows of one case; ``few`` leaves out what is measured on smaller images."""
+    kernels = {"paper": RunSettings.of_paper(), "run": RunSettings()}
+    for kernel, settings in kernels.items():
+        for length in (0.0, 40.0) if few else LENGTHS_MM:
+            for estimator in ("votes",) if few or length > 0 else ("votes", "conditional"):
+                base = Sampling(samples=samples, seed=1, noise_length=length, estimator=estimator)  # type: ignore[arg-type]
+                full = draw(case, settings, base)
+                many = replace(base, iterations=CONVERGED)
+                modes = {"hold": (replace(base, hold=HOLD), base)} if length == 0 else {}
+                if kernel == "run" or not few:
+                    modes["tolerance"] = (replace(many, tolerance=TOLERANCE), many)
+                for mode, (sampling, reference) in modes.items():
+                    found = draw(case, settings, sampling)
+                    equal = full if reference is base else draw(case, settings, reference)
+                    changes = found.posterior.label_changes
+                    yield HeldRow(
+                        case=name,
+                        unaries=unaries,
+                        kernels=kernel,
+                        noise_mm=length,
+                        estimator=estimator,
+                        mode=mode,
+                        active_share=found.posterior.active_share,
+                        bound_nats=found.posterior.hold_bound_nats,
+                        still_moving=float(np.mean(changes)) if changes is not None else 0.0,
+                        faster=full.seconds / found.seconds,
+                        **compared(found, equal),
+                    )
+
+
+def measure_held(
+    data: Path, model: Path, samples: int, *, quick: bool, told: Callable[[HeldRow], object]
+) -> list[HeldRow]:
+    """Measure gliomas at 2 mm and 1 mm, and hippocampi of a network; ``told`` hears each row."""
+    scheme = SegmenterModel.load(model).labels
+    rows: list[HeldRow] = []
+
+    def keep(found: Iterator[HeldRow]) -> None:
+        for row in found:
+            rows.append(row)
+            told(row)
+
+    for folder, most in (
+        ("brats2021_2mm", 1 if quick else 5),
+        ("brats2021_1mm", 0 if quick else 2),
+    ):
+        for files in find_cases(data / folder, "brats")[:most]:
+            case = cases_of_model([files], model, scheme, threads=1)[files.name]
+            name, few = f"{files.name} {folder[-3:]}", folder.endswith("1mm")
+            keep(measure_case(name, "trees", case, samples, few=few))
+            if not few:
+                keep(measure_case(name, "blurred truth", blurred_truth(case), samples, few=True))
+    network = data / "hippocampus_network"
+    for name in case_names(network)[: 1 if quick else 3]:
+        keep(measure_case(name, "network", read_network_case(network, name).case, samples))
+    return rows
+
+
+def page(rows: list[HeldRow], samples: int) -> str:
+    """Return the page in Markdown."""
+    opening = OPENING.format(samples=samples, hold=HOLD, tolerance=TOLERANCE, converged=CONVERGED)
+    header = ("case", "probabilities", "kernels", "noise", "estimator", "", "active", "bound, nats",
+              "wrong votes", "modal", "volume", "in sd", "still moving", "× faster")  # fmt: skip
+    lines = [
+        (
+            row.case,
+            row.unaries,
+            row.kernels,
+            "white" if row.noise_mm == 0 else f"{row.noise_mm:g} mm",
+            row.estimator,
+            row.mode,
+            f"{row.active_share:.3g}",
+            f"{row.bound_nats:.2g}",
+            f"{row.wrong_votes:.1e}",
+            f"{row.wrong_modal:.1e}",
+            f"{100 * row.volume:.2f} %",
+            f"{row.volume_sd:.3f}",
+            f"{row.still_moving:.0e}",
+            f"{row.faster:.1f}",
+        )
+        for row in rows
+    ]
+    parts = ["# Held voxels and settled samples", paragraph(opening), paragraph(NOISE)]
+    return "\n\n".join([*parts, markdown_table(header, lines), paragraph(findings(rows))]) + "\n"
+
+
+def findings(rows: list[HeldRow]) -> str:
+    """Return in words the worst of each mode."""
+    words = []
+    for mode in ("hold", "tolerance"):
+        here = [row for row in rows if row.mode == mode]
+        if here:
+            words.append(
+                f"`{mode}`: at most {max(row.wrong_votes for row in here):.1e} of the votes, "
+                f"{max(row.wrong_modal for row in here):.1e} of the modal labels and "
+                f"{100 * max(row.volume for row in here):.2f} % of a volume differ "
+                f"({max(row.volume_sd for row in here):.2f} of its standard deviation)."
+            )
+    return " ".join(words)
