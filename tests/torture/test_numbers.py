@@ -99,6 +99,23 @@ def test_odd_sizes_are_refused_without_a_warning() -> None:
         )
 
 
+def test_a_precision_beyond_all_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match="epsilon must be at least 1e-100"):
+        pm.samples_needed(1e-320, 0.05, 3)
+
+
+def test_volumes_that_overflow_are_refused_without_a_warning() -> None:
+    with pytest.raises(ValueError, match="volumes must be at least 0"):
+        pm.Posterior(
+            grid=pm.Grid((2,)),
+            counts=[[1, 1], [1, 1]],
+            sample_index=[0, 1],
+            volumes=np.full((2, 2), 1e308),
+            problem="x",
+            parameters={},
+        )
+
+
 def test_masked_arrays_are_compared_as_arrays() -> None:
     pairs = np.ma.masked_array([1.0, 2.0, 4.0]), np.ma.masked_array([0.0, 3.0, 1.0])
     assert wilcoxon_exact(*pairs) == wilcoxon_exact(*map(np.asarray, pairs))

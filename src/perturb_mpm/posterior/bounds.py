@@ -17,6 +17,9 @@ from perturb_mpm import checks
 from perturb_mpm.posterior.precision import successes
 
 
+_SMALLEST_EPSILON = 1e-100  # whose square is still a number
+
+
 def samples_needed(epsilon: float, delta: float, labels: int, voxels: int = 1) -> int:
     """Return the smallest S with S ≥ log(2·L·V/δ) / (2ε²), by Hoeffding's inequality.
 
@@ -26,6 +29,7 @@ def samples_needed(epsilon: float, delta: float, labels: int, voxels: int = 1) -
     stopping as soon as it is enough. It bounds |f̂ − f|, not the distance of f to P.
     """
     epsilon = checks.number(epsilon, "epsilon", positive=True, below=1)
+    checks.number(epsilon, "epsilon", minimum=_SMALLEST_EPSILON)
     return math.ceil(_log_events(delta, labels, voxels) / (2.0 * epsilon**2))
 
 
