@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.posterior.precision import successes
 
-
 _SMALLEST_EPSILON = 1e-100  # whose square is still a number
 
 

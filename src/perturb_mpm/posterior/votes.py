@@ -88,12 +88,13 @@ def volumes(
     whole = grid.voxels * voxel
     counted = counts.sum(axis=1, dtype=np.int64) * voxel  # (L,)
     with np.errstate(over="ignore"):  # an infinite sum does not agree
-        agrees = np.allclose(array.sum(axis=0), counted, rtol=0, atol=1e-9 * whole * samples)
+        summed = array.sum(axis=0)
+        agrees = np.allclose(summed, counted, rtol=0, atol=1e-9 * whole * samples)
         fills = np.allclose(array.sum(axis=1), whole, rtol=1e-9, atol=0)
     if array.min() < 0 or not agrees or not fills:
         raise ValueError(
             f"volumes must be at least 0, {whole:g} mm³ in each sample, and for each label what "
-            f"its votes amount to, {counted} mm³ in all samples, got {array.sum(axis=0)} mm³"
+            f"its votes amount to, {counted} mm³ in all samples, got {summed} mm³"
         )
     return checks.read_only(array)
 
