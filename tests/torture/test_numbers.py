@@ -102,6 +102,7 @@ def test_odd_sizes_are_refused_without_a_warning() -> None:
 def test_a_precision_beyond_all_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="epsilon must be at least 1e-100"):
         pm.samples_needed(1e-320, 0.05, 3)
+    assert pm.samples_needed(0.1, 0.05, 10**400) > 10**4  # whose logarithm is a number all the same
 
 
 def test_volumes_that_overflow_are_refused_without_a_warning() -> None:

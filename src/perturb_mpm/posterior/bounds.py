@@ -127,7 +127,7 @@ def _log_events(delta: float, labels: int, voxels: int) -> float:
     delta = checks.number(delta, "delta", positive=True, below=1)
     labels = checks.integer(labels, "labels", minimum=checks.FEWEST_LABELS)
     voxels = checks.integer(voxels, "voxels", minimum=1)
-    return math.log(2.0 * labels * voxels) - math.log(delta)
+    return math.log(2 * labels * voxels) - math.log(delta)
 
 
 def _shares(value: ArrayLike, name: str) -> NDArray[np.float64]:
