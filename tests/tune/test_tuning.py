@@ -22,7 +22,7 @@ from perturb_mpm.tune.calibration import fitted, half, observe
 from perturb_mpm.tune.cases import cases_of_model
 from perturb_mpm.tune.problem import LabelledProblem
 from perturb_mpm.tune.scores import Residuals, VolumePrediction, score_volume, widenings
-from perturb_mpm.tune.tuning import Candidate, MapScore, _chosen, best_length, deal
+from perturb_mpm.tune.tuning import LENGTHS, Candidate, MapScore, _chosen, best_length, deal
 
 START = RunSettings()
 
@@ -148,14 +148,12 @@ def volume_score(crps: float) -> dict[str, VolumePrediction]:
     return {"ball": VolumePrediction(1.0, 2.0, 1.5, crps)}
 
 
-def test_few_cases_choose_the_longest_noise_that_is_not_clearly_worse() -> None:
+def test_a_handful_of_cases_is_believed_half_way() -> None:
     shown = {"ball": (1,)}
-    short = [volume_score(c) for c in (0.10, 0.30, 0.20, 0.40)]
-    longer = [volume_score(c) for c in (0.20, 0.22, 0.24, 0.36)]
-    longest = [volume_score(c) for c in (0.30, 0.50, 0.40, 0.61)]
-    assert best_length([short, longer, longest], range(4), shown) == 1
-    many = [short * 5, longer * 5, longest * 5]
-    assert best_length(many, range(20), shown) == 0
+    table = [[volume_score(0.1 + place)] * 20 for place in range(len(LENGTHS))]
+    assert LENGTHS[best_length(table, range(20), shown)] == LENGTHS[0]
+    assert LENGTHS[best_length(table, range(5), shown)] == LENGTHS[2]  # the assumed one is 1.0
+    assert LENGTHS[best_length(table[::-1], range(5), shown)] == LENGTHS[5]
 
 
 def test_a_volume_is_scored_as_by_hand() -> None:

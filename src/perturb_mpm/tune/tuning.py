@@ -150,24 +150,29 @@ def tune(
     final = _chosen(candidates, list(fold_of))
     own = [chosen[fold_of[i]].without[fold_of[i]] for i in range(len(problems))]
 
-    # First all lengths, without the kernels, which are slow to sample; then those near the best.
+    # First all lengths, without the kernels, which are slow to sample; then those that matter.
     bare = [each.changed(strength=0.0) for each in own]
     coarse = _volume_table(problems, bare, lengths, few, sets, progress)
-    lengths = _around(lengths, best_length(coarse, range(len(problems)), shown))
-    samples = options.samples
-    if any(each.strength > 0 for each in own):
-        lengths, samples = lengths[::2], max(samples // 2, 8)
-    table = _volume_table(problems, own, lengths, samples, sets, progress)
-    learned = _learned_volumes(table, fold_of, len(folds), shown)
+    samples = max(options.samples // 2, 8) if final.overall.strength > 0 else options.samples
+    without, overall = _chosen_lengths(coarse, fold_of, len(folds), shown)
+    if len(problems) >= FEWEST_FOR_WIDENING:
+        lengths = _around(lengths, overall)
+        table = _volume_table(problems, own, lengths, samples, sets, progress)
+        without, overall = _chosen_lengths(table, fold_of, len(folds), shown)
+    else:
+        used = sorted({overall, *without})
+        lengths = [lengths[place] for place in used]
+        without, overall = [used.index(place) for place in without], used.index(overall)
+        table = _volume_table(problems, own, lengths, samples, sets, progress)
+    learned = _learned_volumes(table, without, fold_of, shown)
     scores = [
         CaseScores(problem.name, LEARNED, chosen[fold_of[i]].scores[i], learned[i])
         for i, problem in enumerate(problems)
     ]
     scores += _baselines(problems, candidates, folds, shown, decisions)
-    length = best_length(table, range(len(problems)), shown)
-    found = widenings_of(table[length], range(len(problems)), sets)
+    found = widenings_of(table[overall], range(len(problems)), sets)
     settings = final.overall.changed(
-        noise_length=lengths[length], widening=found, learned_cases=len(problems)
+        noise_length=lengths[overall], widening=found, learned_cases=len(problems)
     )
     tuned = Tuned(
         settings=settings,
@@ -308,12 +313,6 @@ def _keeps_overlap(candidate: Candidate, alone: Candidate, cases: Sequence[int])
     return math.isnan(theirs) or ours >= theirs - DICE_TOLERANCE
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return math.inf
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
-
-
 VolumeTable = list[list[dict[str, VolumePrediction]]]
 """Scores by length, then by case, then by region."""
 
@@ -353,23 +352,27 @@ def _volume_table(
     return table
 
 
+def _chosen_lengths(
+    table: VolumeTable, fold_of: Mapping[int, int], folds: int, shown: Regions
+) -> tuple[list[int], int]:
+    """Return the places of the best lengths without each fold, and with all cases."""
+    without = [best_length(table, _others(fold_of, k), shown) for k in range(folds)]
+    return without, best_length(table, list(fold_of), shown)
+
+
 def best_length(table: VolumeTable, cases: Sequence[int], shown: Regions) -> int:
     """Return the place of the length whose volumes score best on these cases.
 
-    Where cases are too few for a conformal step it is the longest that is not worse by more than
-    the standard error of the difference: with few cases a wide interval is the safer error.
+    A handful of cases is believed half-way: the place lies between that and the length that
+    ``run`` assumes. Their table holds all of the lengths that are tried.
     """
-    scores = np.array(
-        [[mean_of([row[i][name].crps for name in shown]) for i in cases] for row in table]
-    )  # (lengths, cases)
-    best = int(scores.mean(axis=1).argmin())
-    if len(cases) >= FEWEST_FOR_WIDENING:
+    scores = [
+        mean_of([mean_of([row[i][name].crps for name in shown]) for i in cases]) for row in table
+    ]
+    best = int(np.argmin(scores))
+    if len(cases) >= FEWEST_FOR_WIDENING or len(table) != len(LENGTHS):
         return best
-    for place in range(len(table) - 1, best, -1):
-        worse = scores[place] - scores[best]
-        if float(worse.mean()) <= _standard_error(worse.tolist()):
-            return place
-    return best
+    return math.floor((best + LENGTHS.index(1.0) + 1) / 2)
 
 
 def widenings_of(
@@ -381,15 +384,15 @@ def widenings_of(
 
 
 def _learned_volumes(
-    table: VolumeTable, fold_of: Mapping[int, int], folds: int, shown: Regions
+    table: VolumeTable, chosen: Sequence[int], fold_of: Mapping[int, int], shown: Regions
 ) -> dict[int, dict[str, VolumePrediction]]:
     """Return the scores of each case with the length and the widening of the other folds."""
     result = {}
-    for k in range(folds):
+    for k, place in enumerate(chosen):
+        row = table[place]
         others = _others(fold_of, k)
-        row = table[best_length(table, others, shown)]
         steps = widenings([{name: row[i][name] for name in shown} for i in others])
-        for i in (place for place, fold in fold_of.items() if fold == k):
+        for i in (case for case, fold in fold_of.items() if fold == k):
             result[i] = {
                 name: row[i][name].widened(steps[name]) if name in steps else row[i][name]
                 for name in shown
