@@ -45,7 +45,7 @@ def held(
 
     def told(row: HeldRow) -> None:
         done.append(row)  # the page grows row by row: an interruption leaves what was measured
-        write_text(folder / PAGE_NAME, page(done, samples))
+        write_text(folder / PAGE_NAME, page(done, samples, quick=quick))
 
     rows = measure_held(data, model, samples, quick=quick, told=told)
     results = {"rows": [asdict(row) for row in rows]}

@@ -29,7 +29,7 @@ CONVERGED = 40
 BLUR_MM, FLOOR = 1.5, 1e-4
 LENGTHS_MM = (0.0, 6.0, 40.0)
 
-OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz`; {samples} samples
+OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz`{quick}; {samples} samples
 of seed 1, the CPU engine. Every sample is compared with the sample of the same noise under full
 sampling: the share of votes that differ, the share of voxels whose modal label differs, the
 largest change of a label's mean volume and the same in standard deviations of the samples' own
@@ -169,9 +169,15 @@ def measure_held(
     return rows
 
 
-def page(rows: list[HeldRow], samples: int) -> str:
+def page(rows: list[HeldRow], samples: int, *, quick: bool = False) -> str:
     """Return the page in Markdown."""
-    opening = OPENING.format(samples=samples, hold=HOLD, tolerance=TOLERANCE, converged=CONVERGED)
+    opening = OPENING.format(
+        quick=" with `--quick`" if quick else "",
+        samples=samples,
+        hold=HOLD,
+        tolerance=TOLERANCE,
+        converged=CONVERGED,
+    )
     header = ("case", "probabilities", "kernels", "noise", "estimator", "", "active", "bound, nats",
               "wrong votes", "modal", "volume", "in sd", "still moving", "× faster")  # fmt: skip
     lines = [
