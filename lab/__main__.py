@@ -29,6 +29,12 @@ app.command(
     help_epilogue="Example:  python -m lab network --data hippocampus_network --quick",
 )
 app.command(
+    "lab.gliomas.command:gliomas",
+    name="gliomas",
+    help="Learn settings on all patients but one and score that one, beside plain baselines.",
+    help_epilogue="Example:  python -m lab gliomas --data brats2021_2mm --model model.npz",
+)
+app.command(
     "lab.held.command:held",
     name="held",
     help="Compare held voxels and settled samples with full sampling, sample by sample.",

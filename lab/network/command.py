@@ -46,6 +46,6 @@ def network(
         scores = measure_network(data, folder, samples=drawn, most_cases=most, progress=progress)
     means = summarised(scores)
     cases = len({each.case for each in scores})
-    write_text(folder / PAGE_NAME, page(means, cases, drawn))
+    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores))
     files = [folder / PAGE_NAME]
     print_results(files, findings(means), {"methods": means}, quiet=quiet, json=json)

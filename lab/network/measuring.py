@@ -1,5 +1,7 @@
 """Each way to get labels, maps and volumes out of a network, scored on cases with known labels.
 
+What ``tune`` learns is scored in folds: each case with the settings that the other folds gave.
+
 Labels, calibration, likelihood and detection are measured within 5 mm of the network's or the true
 foreground, the same voxels for every method; volumes are those of the whole image.
 """
@@ -10,7 +12,7 @@ import csv
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.store import PartStore
-from perturb_mpm.biomarkers import crps
+from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, crps
 from perturb_mpm.evaluation import auroc, dice, domain_mask, top_label
 from perturb_mpm.files import (
     Case,
@@ -34,7 +36,15 @@ from perturb_mpm.inference import ConvergenceWarning
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import entropy_of_marginals
 from perturb_mpm.progress import Progress
-from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
+from perturb_mpm.run import (
+    RunSettings,
+    assumed_length_mm,
+    build_crf,
+    build_sampler,
+    settings_from_text,
+    settings_text,
+)
+from perturb_mpm.tune import TuningOptions, tune
 
 SCHEME = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
 REGIONS = {"anterior": (1,), "posterior": (2,), "both": (1, 2)}
@@ -42,6 +52,7 @@ MARGIN_MM = 5.0
 LEAST = 1e-7  # of a probability, before its logarithm
 TEMPERATURES = tuple(round(1 + 0.1 * step, 1) for step in range(21))
 FOLDS = 5
+NETWORK = "network alone"
 
 PAPER = RunSettings.of_paper()
 CENTRED = RunSettings()
@@ -92,6 +103,7 @@ class Answer:
 
     marginals: NDArray[np.floating]  # (L, X, Y, Z)
     volumes_ml: NDArray[np.float64] | None = None  # (S, L)
+    widening: Mapping[str, float] = field(default_factory=dict)  # by region, learned, in nats
 
 
 def read_network_case(data: Path, name: str) -> NetworkCase:
@@ -161,7 +173,7 @@ def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float],
         return sampled(case, chosen, "mean_field")
 
     return {
-        "network alone": lambda case, _: Answer(case.case.probabilities),
+        NETWORK: lambda case, _: Answer(case.case.probabilities),
         "with temperature": lambda case, t: Answer(tempered(case.case.probabilities, t)),
         "ensemble of 5": lambda case, _: Answer(
             case.others["mean_ensemble"], voted(case, "labels_ensemble").volumes_ml
@@ -171,9 +183,19 @@ def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float],
         "CRF and noise of the paper": lambda case, _: sampled(case, paper, "votes"),
         "half centred CRF, correlated noise": lambda case, _: ours(case, 1.0),
         "fully centred CRF, correlated noise": lambda case, _: ours(case, 1.0, 1.0),
-        "half centred, with temperature": ours,
-        "fully centred, with temperature": lambda case, t: ours(case, t, 1.0),
     }
+
+
+LEARNED = "learned by tune, 5 folds"
+RESIDUAL = "errors of other cases, 5 folds"
+
+
+def learned(case: NetworkCase, settings: RunSettings, samples: int, seed: int) -> Answer:
+    """Sample a case with settings that were learned without it."""
+    found = sampled(case, settings.changed(samples=samples, seed=seed), "mean_field")
+    # The regions of this page are the labels, and all of them together under another name.
+    widening = dict(zip(REGIONS, settings.widening.values(), strict=False))
+    return replace(found, widening=widening)
 
 
 def measure_network(
@@ -189,15 +211,46 @@ def measure_network(
     names = case_names(data)[:most_cases]
     store = PartStore(folder / "parts", {"samples": samples, "seed": seed, "cases": names})
     losses = [_kept(store, f"losses-{name}", partial(_losses, data, name)) for name in names]
+    texts = _kept(store, "tuned", partial(_tuned, data, names))
     scores = []
     for place, name in enumerate(names):
         temperature = _learned_temperature(losses, place)
-        measure = partial(_scored, data, name, temperature, samples, seed)
+        own = settings_from_text(texts[name])
+        measure = partial(_scored, data, name, temperature, own, samples, seed)
         found = _kept(store, name, measure)
         scores += [CaseScore(**each) for each in found["scores"]]
         if progress is not None:
             progress(place + 1, len(names))
-    return scores
+    return scores + residual_scores(scores, names)
+
+
+def _tuned(data: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the settings learned without each case, as the text of a settings file."""
+    cases = {name: read_network_case(data, name).case for name in names}
+    found = tune(cases, RunSettings(), TuningOptions(folds=min(FOLDS, len(names))))
+    return {name: settings_text(settings) for name, settings in found.without.items()}
+
+
+def residual_scores(scores: Sequence[CaseScore], names: Sequence[str]) -> list[CaseScore]:
+    """Predict each volume from the network's own and what it missed in the other folds' cases."""
+    alone = {each.case: each for each in scores if each.method == NETWORK}
+    result = []
+    for place, name in enumerate(names):
+        others = [alone[n] for i, n in enumerate(names) if i % FOLDS != place % FOLDS]
+        mine = alone[name]
+        inside, values, own = {}, {}, {}
+        for region in REGIONS:
+            # The network's error is log found − log true; the truth lies minus others' errors away.
+            moved = np.array([-each.volume_error_log[region] for each in others])
+            truth = -mine.volume_error_log[region]
+            lower, upper = np.quantile(moved, [0.025, 0.975])
+            inside[region] = bool(lower <= truth <= upper)
+            own[region] = bool(lower <= 0 <= upper)
+            values[region] = crps(moved, truth)
+        result.append(
+            replace(mine, method=RESIDUAL, inside=inside, crps_log=values, own_volume_inside=own)
+        )
+    return result
 
 
 def _kept(store: PartStore, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -227,12 +280,15 @@ def _learned_temperature(losses: Sequence[Mapping[str, Any]], place: int) -> flo
     return TEMPERATURES[best]
 
 
-def _scored(data: Path, name: str, temperature: float, samples: int, seed: int) -> dict[str, Any]:
+def _scored(
+    data: Path, name: str, temperature: float, own: RunSettings, samples: int, seed: int
+) -> dict[str, Any]:
     case = read_network_case(data, name)
     found = [
         score(case, method, answer(case, temperature))
         for method, answer in methods(samples, seed).items()
     ]
+    found.append(score(case, LEARNED, learned(case, own, samples, seed)))
     return {"temperature": temperature, "scores": [asdict(each) for each in found]}
 
 
@@ -258,21 +314,23 @@ def score(case: NetworkCase, method: str, answer: Answer) -> CaseScore:
         log_score_nats=log_loss(marginals, known),
         auroc=auroc(entropy_of_marginals(marginals), errors),
         volume_error_log={n: math.log(found_ml[n] / true_ml[n]) for n in REGIONS},
-        **_volume_scores(answer.volumes_ml, true_ml, found_ml),
+        **_volume_scores(answer, true_ml, found_ml),
     )
 
 
 def _volume_scores(
-    volumes_ml: NDArray[np.float64] | None,
-    true_ml: Mapping[str, float],
-    found_ml: Mapping[str, float],
+    answer: Answer, true_ml: Mapping[str, float], found_ml: Mapping[str, float]
 ) -> dict[str, Any]:
+    volumes_ml = answer.volumes_ml
     if volumes_ml is None:
         return {}
     inside, scores, own = {}, {}, {}
     for name, members in REGIONS.items():
         drawn = volumes_ml[:, list(members)].sum(axis=1)
         lower, upper = np.quantile(drawn, [0.025, 0.975])
+        if answer.widening.get(name, 0.0) != 0:
+            moved = ConformalWidening(answer.widening[name], OFFSET_ML, 0.95, cases=0)
+            lower, upper = (float(end[0]) for end in moved.widen([lower], [upper]))
         inside[name] = bool(lower <= true_ml[name] <= upper)
         own[name] = bool(lower <= found_ml[name] <= upper)
         scores[name] = crps(np.log(np.maximum(drawn, 1e-3)), math.log(true_ml[name]))

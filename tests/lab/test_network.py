@@ -13,10 +13,14 @@ import pytest
 from lab.__main__ import main
 from lab.network import measure_network, summarised
 from lab.network.measuring import (
+    LEARNED,
+    RESIDUAL,
     Answer,
+    CaseScore,
     log_loss,
     methods,
     read_network_case,
+    residual_scores,
     score,
     tempered,
 )
@@ -86,7 +90,9 @@ def test_temperature_and_loss_by_hand() -> None:
 
 def test_every_method_is_measured_once_and_kept(data: Path, tmp_path: Path) -> None:
     first = measure_network(data, tmp_path, samples=6)
-    assert [each.method for each in first[: len(methods(6, 0))]] == list(methods(6, 0))
+    known = [*methods(6, 0), LEARNED]
+    assert [each.method for each in first[: len(known)]] == known
+    assert [each.method for each in first[-3:]] == [RESIDUAL] * 3
     assert {each.case for each in first} == set(NAMES)
     told: list[tuple[float, float]] = []
     again = measure_network(
@@ -102,6 +108,20 @@ def test_every_method_is_measured_once_and_kept(data: Path, tmp_path: Path) -> N
     text = page(means, 3, 6)
     assert "nan" not in text
     assert findings(means).split(".")[0] in " ".join(text.split())
+
+
+def test_residuals_are_those_of_other_folds_by_hand() -> None:
+    def alone(case: str, error: float) -> CaseScore:
+        every = dict.fromkeys(("anterior", "posterior", "both"), error)
+        return CaseScore(case, "network alone", every, 0.0, 0.0, 0.5, every)
+
+    names = ["a", "b", "c"]  # three folds of one
+    found = residual_scores([alone("a", 0.0), alone("b", -0.2), alone("c", 0.4)], names)
+    # The truth of a lies 0 away; b and c say +0.2 and −0.4: E|X − y| = .3, ½E|X − X'| = .15.
+    assert found[0].crps_log is not None
+    assert found[0].crps_log["both"] == pytest.approx(0.15)
+    assert found[0].inside == dict.fromkeys(("anterior", "posterior", "both"), True)
+    assert found[1].inside == dict.fromkeys(("anterior", "posterior", "both"), False)
 
 
 def test_the_command_writes_the_page(data: Path, tmp_path: Path) -> None:

@@ -284,12 +284,20 @@ def test_without_a_word_noise_goes_together_over_the_radius_of_what_is_found(
     expected_mm3 = float(case.probabilities[1:, case.mask].sum()) * voxel_mm3
     radius = np.cbrt(3 * expected_mm3 / (4 * np.pi))
     assert run.settings.sampling.noise_length == pytest.approx(radius, abs=0.051)
-    assert run.summary["intervals"] == {"rest_on": "assumed", "learned_cases": 0}
+    assert run.summary["intervals"] == {
+        "rest_on": "assumed",
+        "learned_cases": 0,
+        "note": None,
+    }
     page = " ".join((tmp_path / "a" / "report.html").read_text().split())
     assert "Volume intervals are assumed" in page
-    learned = RunSettings().changed(samples=8, noise_length=5.0, learned_cases=11)
+    learned = RunSettings().changed(samples=8, noise_length=5.0, learned_cases=11, note="shown")
     again = run_case(case, learned, tmp_path / "b", title="learned")
-    assert again.summary["intervals"] == {"rest_on": "learned", "learned_cases": 11}
+    assert again.summary["intervals"] == {
+        "rest_on": "learned",
+        "learned_cases": 11,
+        "note": "shown",
+    }
     page = " ".join((tmp_path / "b" / "report.html").read_text().split())
     assert "learned from 11 labelled cases" in page
 

@@ -79,12 +79,16 @@ def miscalibrated(seed: int, temperature: float, bias: float) -> Case:
 
 def test_temperature_and_bias_are_found_that_made_the_labels() -> None:
     problems = [LabelledProblem(str(i), miscalibrated(i, 1.8, -0.4), START) for i in range(6)]
-    found = fitted([observe(each, START) for each in problems], START)
+    found = fitted([observe(each, START, everywhere=True) for each in problems], START)
     assert found.temperature == pytest.approx(1.8, rel=0.05)
     assert found.bias is not None
     assert found.bias[1] == pytest.approx(-0.4, abs=0.1)
+    expected = sum(each.marginals(found.changed(strength=0.0))[1].sum() for each in problems)
+    true = sum(each.truth.sum() for each in problems)
+    assert expected == pytest.approx(true, rel=0.02)  # over all voxels
     assert half(found).temperature == pytest.approx(math.sqrt(found.temperature), rel=1e-3)
-    plain = fitted([observe(each, START) for each in problems], START, with_bias=False)
+    near = [observe(each, START, everywhere=False) for each in problems]
+    plain = fitted(near, START, with_bias=False)
     assert plain.bias is None
 
 

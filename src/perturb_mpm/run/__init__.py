@@ -16,6 +16,8 @@ from perturb_mpm.run.settings import (
     RunSettings,
     SettingsError,
     read_settings,
+    settings_from_text,
+    settings_text,
     write_settings,
 )
 from perturb_mpm.run.state import STATE, Run, StateError, load_run
@@ -35,6 +37,8 @@ __all__ = [
     "DEFAULT_BILATERAL",
     "Numbers",
     "read_settings",
+    "settings_from_text",
+    "settings_text",
     "write_settings",
     "build_crf",
     "build_sampler",

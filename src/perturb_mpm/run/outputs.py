@@ -139,7 +139,11 @@ def summary_of(run: Run) -> dict[str, Any]:
         "marginals": settings.marginals,
         "perturbation": perturbation_in_words(settings, case.labels),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
-        "intervals": {"rest_on": settings.intervals, "learned_cases": settings.learned_cases},
+        "intervals": {
+            "rest_on": settings.intervals,
+            "learned_cases": settings.learned_cases,
+            "note": settings.note or None,
+        },
         "ensemble": _ensemble(run),
         "coupling": None if run.coupling is None else run.coupling.as_json(),
         "regions": [_volumes(run, row) for row in rows if row.kind == "region"],
@@ -275,6 +279,8 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         "temperature": settings.temperature,
         "smallest probability": settings.clip,
     }
+    if settings.note:
+        rows["what the settings rest on"] = settings.note
     if settings.sampling.until is not None:
         rows["sampled until frequencies are within"] = f"±{settings.sampling.until.epsilon:g}"
     if settings.bias is not None:

@@ -4,9 +4,11 @@ With the messages m of a mean field held fixed, log q = log p / T + bias + m up 
 the likelihood of 1/T and the biases has one maximum. Messages are then computed again under what
 was found: a few rounds agree to three digits.
 
-Of a handful of cases only half of what is found is taken, √T and half of the bias: it has most of
-the gain of likelihood, half of the harm where the cases were odd, and half of the inflation that a
-temperature chosen near foreground brings to what lies far from it.
+Of a handful of cases only half of what is found near foreground is taken, √T and half of the bias:
+it has most of the gain of likelihood, half of the harm where the cases were odd, and half of the
+inflation that a temperature chosen near foreground brings to what lies far from it. Of many cases
+all voxels count, with a bias for each label: volumes that are expected over all cases are then the
+true ones.
 """
 
 from __future__ import annotations
@@ -34,24 +36,35 @@ _DIGITS = 4
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What the likelihood of one case is made of, for its voxels near foreground."""
+    """What the likelihood of one case is made of; it is divided by ``near``, a number of voxels."""
 
     scores: NDArray[np.float32]  # (L, n): log p where 1/T multiplies it, 0 where it does not
     offsets: NDArray[np.float32]  # (L, n): the messages, and log p where 1/T does not
     truth: NDArray[np.int64]  # (n,)
+    near: float
 
 
+_SURE = 1e-5
 # Of a large case every few voxels are enough for a handful of numbers.
 _MOST_VOXELS = 20_000
 
 
 def observe(
-    problem: LabelledProblem, settings: RunSettings, messages: NDArray[np.float64] | None = None
+    problem: LabelledProblem,
+    settings: RunSettings,
+    messages: NDArray[np.float64] | None = None,
+    *,
+    everywhere: bool,
 ) -> Observed:
-    """Return what is seen of a case, given the messages (L, N) of a mean field."""
+    """Return what is seen of a case near foreground or everywhere, given a mean field's messages.
+
+    ``messages`` are (L, N). Everywhere, voxels that no one doubts are left out.
+    """
     p = problem.probabilities
-    used = np.flatnonzero(problem.near)
-    used = used[:: -(-len(used) // _MOST_VOXELS)]
+    doubted = (p[0] < 1 - _SURE) if everywhere else False
+    used = np.flatnonzero(problem.near | doubted)
+    step = -(-len(used) // _MOST_VOXELS)
+    used = used[::step]
     p = p[:, used]
     low = p <= settings.clip  # the clip stays what it is at any temperature
     logarithms = np.log(np.maximum(p, settings.clip))
@@ -62,6 +75,7 @@ def observe(
         np.where(low, 0.0, logarithms).astype(np.float32),
         offsets.astype(np.float32),
         problem.truth[used],
+        int(problem.near.sum()) / step,
     )
 
 
@@ -104,7 +118,7 @@ def calibrated(
     settings: RunSettings,
     progress: Progress,
     *,
-    with_bias: bool = True,
+    many: bool,
 ) -> tuple[RunSettings, list[Observed]]:
     """Return settings with their temperature and bias, and what the last round saw of each case.
 
@@ -114,9 +128,9 @@ def calibrated(
     for turn in range(ROUNDS):
         seen = []
         for each in problems:
-            seen.append(observe(each, found, each.solve(found)[1]))
+            seen.append(observe(each, found, each.solve(found)[1], everywhere=many))
             progress(turn * len(problems) + len(seen), ROUNDS * len(problems))
-        found = fitted(seen, found, with_bias=with_bias)
+        found = fitted(seen, found, with_bias=many)
     return found, seen
 
 
@@ -129,11 +143,11 @@ def _loss(case: Observed, theta: NDArray[np.float64]) -> tuple[float, NDArray[np
     q = softmax(scaled + case.offsets + bias[:, np.newaxis].astype(np.float32), axis=0)
     voxels = np.arange(case.truth.size)
     own = q[case.truth, voxels]
-    value = -float(np.log(np.maximum(own, 1e-12)).sum(dtype=np.float64)) / case.truth.size
+    value = -float(np.log(np.maximum(own, 1e-12)).sum(dtype=np.float64)) / case.near
     q[case.truth, voxels] -= 1
     slope = np.empty(len(theta))
-    slope[0] = -float((q * scaled).sum(dtype=np.float64)) / case.truth.size
-    slope[1:] = q[1:].sum(axis=1, dtype=np.float64) / case.truth.size
+    slope[0] = -float((q * scaled).sum(dtype=np.float64)) / case.near
+    slope[1:] = q[1:].sum(axis=1, dtype=np.float64) / case.near
     return value, slope
 
 

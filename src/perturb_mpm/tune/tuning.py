@@ -2,8 +2,8 @@
 
 Few numbers are learned, and every choice is made by cases left out:
 
-1. a temperature, and from 19 cases on a bias for each label, by likelihood near foreground
-   (``calibration``), where it makes the log score of maps and the score of volumes better together,
+1. a temperature, and from 19 cases on a bias for each label, by likelihood (``calibration``),
+   where it makes the log score of maps and the score of volumes better together,
    in shares of those of the probabilities alone, without costing labels their overlap;
 2. strength and centring of the kernels as far as they beat no kernels in the same way;
 3. the length of the noise by the score of volumes under all of the above;
@@ -86,7 +86,9 @@ class Tuned:
     folds: tuple[tuple[str, ...], ...]
     verdict: str = ""
     tried: Mapping[str, float] = field(default_factory=dict)
-    """The mean log score of each coupling in cases left out, nats."""
+    """The mean log score of each candidate in cases left out, nats."""
+    without: Mapping[str, RunSettings] = field(default_factory=dict)
+    """What was learned without each case, by its name: these settings made its scores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +181,10 @@ def tune(
         scores=tuple(scores),
         regions=tuple(shown),
         folds=tuple(tuple(problems[i].name for i in fold) for fold in folds),
+        without={
+            problem.name: _complete(own[i], lengths, table, without[fold_of[i]], fold_of, i, sets)
+            for i, problem in enumerate(problems)
+        },
         tried={each.name: mean_of([s.log_score_nats for s in each.scores]) for each in candidates},
     )
     words = verdict(tuned)
@@ -203,8 +209,8 @@ def _candidates(
     """Return the probabilities alone, calibrated, and with each coupling that helps."""
     progress.stage("learning temperature and bias")
     bare = start.changed(strength=0.0, centring=1.0, temperature=1.0, bias=None)
-    seen = [observe(each, bare) for each in problems]
     many = len(problems) >= FEWEST_FOR_WIDENING
+    seen = [observe(each, bare, everywhere=many) for each in problems]
     taken = _as_it_is if many else half  # a handful of cases is believed half-way
     overall, without = _fitted(seen, folds, bare, with_bias=many)
     found = [
@@ -219,7 +225,7 @@ def _candidates(
         progress.stage(f"learning with {name}")
         iterations = min(ITERATIONS, start.sampling.iterations)
         coupled = overall.changed(strength=strength, centring=centring, iterations=iterations)
-        overall, last = calibrated(problems, coupled, progress, with_bias=many)
+        overall, last = calibrated(problems, coupled, progress, many=many)
         overall, without = _fitted(last, folds, overall, with_bias=many)
         found.append(scorer.candidate(name, list(map(taken, without)), taken(overall)))
         before, after = (each.loss(found[0], everyone).mean() for each in found[-2:])
@@ -383,6 +389,24 @@ def widenings_of(
     return {name: round(each.amount, 4) for name, each in found.items()}
 
 
+def _complete(
+    settings: RunSettings,
+    lengths: Sequence[float],
+    table: VolumeTable,
+    place: int,
+    fold_of: Mapping[int, int],
+    case: int,
+    sets: Regions,
+) -> RunSettings:
+    """Return the settings of a case left out with the length and widening of the other folds."""
+    others = _others(fold_of, fold_of[case])
+    return settings.changed(
+        noise_length=lengths[place],
+        widening=widenings_of(table[place], others, sets),
+        learned_cases=len(others),
+    )
+
+
 def _learned_volumes(
     table: VolumeTable, chosen: Sequence[int], fold_of: Mapping[int, int], shown: Regions
 ) -> dict[int, dict[str, VolumePrediction]]:
@@ -411,7 +435,7 @@ def _baselines(
     scores: list[CaseScores] = []
     fold_of = {place: k for k, fold in enumerate(folds) for place in fold}
     bare = candidates[0].overall
-    seen = [observe(each, bare) for each in problems]
+    seen = [observe(each, bare, everywhere=False) for each in problems]
     _, tempered = _fitted(seen, folds, bare, with_bias=False)
     for i, problem in enumerate(problems):
         marginals = problem.marginals(tempered[fold_of[i]])
