@@ -30,13 +30,13 @@ BLUR_MM, FLOOR = 1.5, 1e-4
 LENGTHS_MM = (0.0, 6.0, 40.0)
 
 OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz`{quick}; {samples}
-samples of seed 1, the CPU engine. Every sample is compared with the sample of the same noise under full
-sampling: the share of votes that differ, the share of voxels whose modal label differs, the
-largest change of a label's mean volume and the same in standard deviations of the samples' own
-volumes. `hold` ({hold:g}) is compared with full sampling of ten iterations, `tolerance`
-({tolerance:g}) with full sampling of {converged}. *Active* is the share of voxels that are
-updated, the bound that of the standard deviation by which noise moves a held message. Time is
-CPU time of sampling alone, against full sampling of ten iterations."""
+samples of seed 1, the CPU engine. Every sample is compared with the sample of the same noise
+under full sampling: the share of votes that differ, the share of voxels whose modal label
+differs, the largest change of a label's mean volume and the same in standard deviations of the
+samples' own volumes. `hold` ({hold:g}) is compared with full sampling of ten iterations,
+`tolerance` ({tolerance:g}) with full sampling of {converged}. *Active* is the share of voxels
+that are updated, the bound that of the standard deviation by which noise moves a held message.
+Time is CPU time of sampling alone, against full sampling of ten iterations."""
 NOISE = """Noise that goes together between voxels does not average out, so `hold` updates every
 voxel there and says so; `tolerance` serves any noise."""
 
