@@ -37,14 +37,19 @@ def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
     rows = []
     for name, kind, members in volume_sets(labels, run.regions):
         samples_ml = sampled[:, members].sum(axis=1)
+        volume_ml = float(mapped[members].sum())
+        interval_ml = _interval_ml(samples_ml, run.settings.widening.get(name, 0.0))
+        if run.settings.intervals != "none":
+            # What the page prints as the volume is possible, or it would not be printed.
+            interval_ml = (min(interval_ml[0], volume_ml), max(interval_ml[1], volume_ml))
         rows.append(
             VolumeRow(
                 name=name,
                 kind=kind,
                 values=tuple(labels.values[label] for label in members),
-                volume_ml=float(mapped[members].sum()),
+                volume_ml=volume_ml,
                 samples_ml=samples_ml,
-                interval_ml=_interval_ml(samples_ml, run.settings.widening.get(name, 0.0)),
+                interval_ml=interval_ml,
                 truth_ml=math.nan if truth is None else float(truth[members].sum()),
             )
         )

@@ -1,0 +1,63 @@
+"""Intervals of volumes: moved by what was learned, and never without the volume printed beside."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import small_case
+from perturb_mpm.files import Case
+from perturb_mpm.run import RunSettings, read_settings, run_case, volume_rows, write_settings
+
+SETTINGS = RunSettings().changed(samples=40, seed=5, noise_length=2.0, strength=0.0)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("patient")
+    small_case.write_files(folder)
+    return small_case.read(folder, labels=(0, 1, 400))
+
+
+def test_a_learned_widening_moves_both_ends(case: Case, tmp_path: Path) -> None:
+    plain = run_case(case, SETTINGS, tmp_path / "plain", title="plain")
+    name = case.labels.names[1]
+    learned = SETTINGS.changed(learned_cases=30, widening={name: 0.2})
+    moved = run_case(case, learned, tmp_path / "learned", title="learned")
+    for before, after in zip(volume_rows(plain), volume_rows(moved), strict=True):
+        if before.name != name:
+            assert after.interval_ml == before.interval_ml
+            continue
+        low, high = np.quantile(before.samples_ml, [0.025, 0.975])
+        assert after.interval_ml[0] == pytest.approx((low + 0.1) * math.exp(-0.2) - 0.1)
+        assert after.interval_ml[1] == pytest.approx((high + 0.1) * math.exp(0.2) - 0.1)
+
+
+def test_an_interval_holds_the_volume_that_is_printed(case: Case, tmp_path: Path) -> None:
+    unlikely = np.zeros_like(case.probabilities)
+    unlikely[0], unlikely[1], unlikely[2] = 0.6, 0.4, 0.0  # the label map leaves label 1 out
+    odd = replace(case, probabilities=unlikely)
+    run = run_case(odd, SETTINGS, tmp_path / "odd", title="odd")
+    row = next(each for each in volume_rows(run) if each.name == case.labels.names[1])
+    assert row.volume_ml == 0
+    assert row.samples_ml.min() > 0
+    assert row.interval_ml[0] == 0
+    white = run_case(
+        odd, RunSettings.of_paper().changed(samples=8), tmp_path / "white", title="white"
+    )
+    rows = {each.name: each for each in volume_rows(white)}
+    assert rows[case.labels.names[0]].interval_ml[0] > 0  # where no interval is shown, none grows
+
+
+def test_widening_and_note_survive_the_file(tmp_path: Path) -> None:
+    learned = SETTINGS.changed(learned_cases=30, note="Learned.", widening={"a b": -0.01, "c": 0.2})
+    write_settings(tmp_path / "s.toml", learned)
+    assert read_settings(tmp_path / "s.toml") == learned
+    with pytest.raises(ValueError, match="widening of c"):
+        SETTINGS.changed(widening={"c": math.nan})
+    with pytest.raises(TypeError, match="widening must be a table"):
+        SETTINGS.changed(widening=[1.0])
