@@ -7,6 +7,8 @@ from types import ModuleType
 
 EXTRAS = {
     "zarr": "zarr",
+    "dask": "cluster",
+    "distributed": "cluster",
     "maxflow": "graphcut",
     "highdicom": "dicom",
     "pydicom": "dicom",

@@ -32,6 +32,17 @@ app.command(
     ),
 )
 app.command(
+    "perturb_mpm.cli.cohort:cohort",
+    name="cohort",
+    help="Run every case of a folder or table; write maps for each, one table and one page.",
+    help_epilogue=(
+        "Example:  perturb-mpm cohort --images imagesTs --probabilities predicted --output out "
+        "--workers 4\n\n"
+        "Exit codes: 0 done; 3 some cases failed; 2 bad input; 130 interrupted, the same command "
+        "goes on; 1 other failures."
+    ),
+)
+app.command(
     "perturb_mpm.cli.view:view",
     name="view",
     help="Look at a run in the browser, and correct its labels.",

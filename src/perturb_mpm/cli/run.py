@@ -203,7 +203,7 @@ def run(
     from perturb_mpm.run import run_case
 
     model, sampling = model or ModelOptions(), sampling or SamplingOptions()
-    settings = _settings(model, sampling, compute or ComputeOptions(), out.colour_map)
+    settings = settings_of(model, sampling, compute or ComputeOptions(), out.colour_map)
     bids = _bids(out.bids)
     try:
         with shown_progress(quiet=out.quiet) as progress:
@@ -241,7 +241,7 @@ def _case(
         raise UsageError("either --probabilities or --model must be given, and not both")
     if out.dicom is not None and not out.dicom.is_dir():
         raise UsageError(f"--dicom must be a folder with a DICOM series, got {out.dicom}")
-    labels = _labels(inputs.labels)
+    labels = labels_of(inputs.labels)
     progress.stage("reading the files")
     if inputs.model is not None:
         return _case_of_model(inputs, inputs.model, progress)
@@ -270,7 +270,7 @@ def _write_also(finished: Run, programs: Sequence[Program]) -> None:
         write_for_program(finished.folder, program, values, case.geometry, case.labels)
 
 
-def _labels(words: Sequence[str] | None) -> LabelScheme | tuple[int, ...] | None:
+def labels_of(words: Sequence[str] | None) -> LabelScheme | tuple[int, ...] | None:
     """Return the labels that the user gave; bare values leave the names as they are."""
     from perturb_mpm.files import labels_from_text
 
@@ -304,7 +304,7 @@ def _renamed(
     """Return the model's labels with the values and names that the user gave."""
     from perturb_mpm.files import choose_scheme
 
-    return choose_scheme(len(labels), _labels(words), labels, background)
+    return choose_scheme(len(labels), labels_of(words), labels, background)
 
 
 def _reading(inputs: InputOptions) -> dict[str, object]:
@@ -326,7 +326,7 @@ def _bids(text: str | None) -> BidsNames | None:
     return BidsNames(subject.removeprefix("sub-"), session.removeprefix("ses-") or None)
 
 
-def _settings(
+def settings_of(
     model: ModelOptions, sampling: SamplingOptions, compute: ComputeOptions, colour_map: str | None
 ) -> RunSettings:
     """Return the settings; what is wrong with them is a UsageError."""

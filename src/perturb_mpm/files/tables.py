@@ -52,7 +52,7 @@ def read_table(
     prefix: str | None = None,
     unique: str | None = None,
 ) -> list[TableRow]:
-    """Read a CSV file in UTF-8 with a heading; raise ``InputError`` in one line where it fails.
+    """Read a CSV or TSV file in UTF-8 with a heading; raise ``InputError`` where it fails.
 
     Parameters
     ----------
@@ -151,7 +151,8 @@ def _read_rows(source: Source) -> list[tuple[int, list[str]]]:
     with open_source(source) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise source.error(f"must be a table of at most {_MOST_BYTES >> 20} MiB, got more")
-        reader = csv.reader(text, strict=True)
+        tabs = source.path.suffix.lower() == ".tsv"
+        reader = csv.reader(text, strict=True, delimiter="\t" if tabs else ",")
         try:
             for fields in reader:
                 stripped = [field.strip() for field in fields]

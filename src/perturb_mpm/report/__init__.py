@@ -5,8 +5,9 @@ from perturb_mpm.report.colours import SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData, Snapshot, VolumeKind, VolumeRow
 from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
 from perturb_mpm.report.environment import page_environment
-from perturb_mpm.report.pictures import data_uri, grey_png
+from perturb_mpm.report.pictures import data_uri, grey_png, palette_png
 from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.planes import Plane, radiological_planes
 from perturb_mpm.report.report import write_report
 from perturb_mpm.report.truth import LabelComparison, compare_labels
 from perturb_mpm.report.viewer import (
@@ -29,6 +30,9 @@ __all__ = [
     "LineChart",
     "number",
     "page_environment",
+    "palette_png",
+    "Plane",
+    "radiological_planes",
     "unit_chart",
     "asset",
     "box_around",

@@ -1,0 +1,298 @@
+"""``perturb-mpm cohort``: every case of a folder or table, here or on workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from perturb_mpm.cli.console import (
+    Flag,
+    UsageError,
+    given,
+    in_options,
+    print_plain,
+    shown_progress,
+    whole_number,
+)
+from perturb_mpm.cli.run import (
+    ComputeOptions,
+    Files,
+    ModelOptions,
+    SamplingOptions,
+    Words,
+    labels_of,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from perturb_mpm.cohort import CaseCheck, CaseReading, CohortCase, CohortResult, Record
+    from perturb_mpm.progress import StagedProgress
+    from perturb_mpm.run import RunSettings
+
+_EXIT_SOME_FAILED = 3
+_MOST_WORKERS = 1024
+_MOST_NAMED = 20
+
+
+@Parameter(name="*", group=Group("Cases", sort_key=1))
+@dataclass(frozen=True, kw_only=True)
+class CohortOptions:
+    """Which cases are run.
+
+    Parameters
+    ----------
+    images
+        A folder with CASE_0000.nii.gz … (nnU-Net), CASE/CASE_t1.nii.gz … (BraTS) or sub-01/anat
+        (BIDS), or a CSV or TSV table with a row a case: case, images, probabilities, mask, truth.
+    probabilities
+        The folder with CASE.npz or CASE.nii.gz of every case; several folders are an ensemble.
+    mask
+        A folder with CASE.nii.gz that is not 0 where voxels count.
+    truth
+        A folder with the true label map CASE.nii.gz of cases that have one.
+    layout
+        How the files are laid out; told by what is there where it is not given.
+    match
+        Which cases: names, or patterns such as BraTS2021_00*.
+    kind
+        What the probability files hold: probabilities, a network's raw logits, or hard label maps.
+    confidence
+        How far hard label maps are trusted at every voxel, with --kind labels.
+    labels
+        Your numbers of the labels, with names or without, background first, as in run.
+    background
+        The value written outside the mask; else that of the first label where 0 is a label, else 0.
+    image_names
+        Your name for each image; else from the names of their files.
+    dataset_json
+        nnU-Net's dataset.json; looked for beside an .npz.
+    """
+
+    images: Annotated[Path, Parameter(name=("--images", "--image"))]
+    probabilities: Annotated[Files, Parameter(show_default=False)] = ()
+    mask: Path | None = None
+    truth: Path | None = None
+    layout: Literal["nnunet", "brats", "bids", "table"] | None = None
+    match: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
+    kind: Literal["probabilities", "logits", "labels"] = "probabilities"
+    confidence: float = 0.9
+    labels: Words = None
+    background: int | None = None
+    image_names: Words = None
+    dataset_json: Path | None = None
+
+
+@Parameter(name="*", group=Group("Where and how", sort_key=5))
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Where cases are run, and what is shown.
+
+    Parameters
+    ----------
+    output
+        The folder to write to: a folder a case in it, cohort.csv, cohort.json and cohort.html. The
+        same command again goes on where it stopped.
+    workers
+        How many cases are run at once on this machine; cores and memory are split among them.
+        More than 1 needs the extra cluster.
+    scheduler
+        The address of a running Dask scheduler whose workers take the cases, as in
+        tcp://10.0.0.1:8786.
+    dry_run
+        Read every case, and say what would be run, what it takes and what cannot be read; run
+        nothing.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print a JSON object in one line for every case that ends, and one for the cohort.
+    """
+
+    output: Path
+    workers: int = 1
+    scheduler: str | None = None
+    dry_run: Flag = False
+    quiet: Flag = False
+    json: Flag = False
+
+
+def cohort(
+    *,
+    cases: CohortOptions,
+    model: ModelOptions | None = None,
+    sampling: SamplingOptions | None = None,
+    compute: ComputeOptions | None = None,
+    place: PlaceOptions,
+) -> None:
+    """Run every case of a folder or table; write maps for each, one table and one page."""
+    from perturb_mpm.cohort import CaseReading, CohortFolders, find_cohort, run_cohort
+
+    whole_number(place.workers, "--workers", 1, _MOST_WORKERS)
+    if place.scheduler is not None and place.workers != 1:
+        raise UsageError("--workers and --scheduler must not be given together: choose one")
+    model, sampling = model or ModelOptions(), sampling or SamplingOptions()
+    settings = settings_of(model, sampling, compute or ComputeOptions(), None)
+    given_samples = "samples" in given(sampling) or model.settings is not None
+    if settings.sampling.until is not None and not given_samples:
+        raise UsageError("--until must come with --samples, the most that a case may take")
+    reading = CaseReading(
+        cases.kind,
+        cases.confidence,
+        labels_of(cases.labels),
+        cases.background,
+        cases.dataset_json,
+        cases.image_names,
+    )
+    found = find_cohort(
+        CohortFolders(cases.images, cases.probabilities, cases.mask, cases.truth, cases.match),
+        cases.layout,
+    )
+    if place.dry_run:
+        _dry_run(found, settings, reading, place)
+        return
+    try:
+        with (
+            shown_progress(quiet=place.quiet or place.json) as progress,
+            _workers(place, settings, progress) as (client, settings),
+        ):
+            result = run_cohort(
+                found,
+                settings,
+                place.output,
+                client,
+                reading=reading,
+                progress=progress,
+                finished=_print_line if place.json else None,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
+    if place.json:
+        _print_result_line(result)
+    elif not place.quiet:
+        _print_result(result)
+    if result.failed:
+        raise SystemExit(_EXIT_SOME_FAILED)
+
+
+@contextmanager
+def _workers(
+    place: PlaceOptions, settings: RunSettings, progress: StagedProgress
+) -> Iterator[tuple[Client | None, RunSettings]]:
+    """Give workers to run on, and the settings with which they share this machine."""
+    if place.workers == 1 and place.scheduler is None:
+        yield None, settings
+        return
+    from perturb_mpm.cohort import connected, local_workers, shared_out
+
+    if place.scheduler is not None:
+        progress.stage(f"connecting to {place.scheduler}")
+        with connected(place.scheduler) as client:
+            if client.dashboard_link:
+                progress.stage(f"Dask's dashboard: {client.dashboard_link}")
+            yield client, settings
+        return
+    progress.stage(f"starting {place.workers} workers")
+    with local_workers(place.workers) as client:
+        yield client, shared_out(settings, place.workers)
+
+
+def _dry_run(
+    cases: list[CohortCase], settings: RunSettings, reading: CaseReading, place: PlaceOptions
+) -> None:
+    """Print what would be run; exit with 3 where a case cannot be read."""
+    from perturb_mpm.cohort import check_cohort
+
+    checks: list[CaseCheck] = []
+    with shown_progress(quiet=place.quiet or place.json) as progress:
+        progress.stage(f"reading {len(cases)} cases")
+        for check in check_cohort(cases, settings, place.output, reading):
+            checks.append(check)
+            if place.json:
+                _print_one_line(vars(check))
+            progress(len(checks), len(cases))
+    if not place.quiet and not place.json:
+        _print_checks(checks, place)
+    if any(each.error for each in checks):
+        raise SystemExit(_EXIT_SOME_FAILED)
+
+
+def _print_checks(checks: list[CaseCheck], place: PlaceOptions) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("case", "voxels in\nthe mask", "labels", "memory\nGB", ""):
+        table.add_column(heading, justify="right" if heading not in ("case", "") else "left")
+    for each in checks:
+        words = in_options(each.error) if each.error else "done" if each.finished else ""
+        memory = "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.1f}"
+        table.add_row(each.case, _text(each.voxels), _text(each.labels), memory, words)
+    readable = [each for each in checks if not each.error]
+    left = [each for each in readable if not each.finished]
+    lines = [f"{len(left)} to run, {len(readable) - len(left)} done, {_unreadable(checks)}"]
+    if left:
+        most = max(each.memory_bytes or 0 for each in left) / 1e9
+        lines.append(
+            f"memory: about {most:.1f} GB for the largest case, "
+            f"{most * place.workers:.1f} GB with {place.workers} at once"
+        )
+        known = [each.seconds for each in left if each.seconds is not None]
+        lines.append(
+            f"time: about {sum(known) / place.workers / 60:.0f} min, by the cases that are done"
+            if len(known) == len(left)
+            else "time: not known before a case is done"
+        )
+    print_plain(table, *lines)
+
+
+def _unreadable(checks: list[CaseCheck]) -> str:
+    count = sum(each.error is not None for each in checks)
+    return f"{count} cannot be read" if count else "all can be read"
+
+
+def _print_result(result: CohortResult) -> None:
+    done = result.cases - len(result.failed)
+    before = f", {result.skipped} of them before" if result.skipped else ""
+    print_plain(f"{done} of {result.cases} cases are done{before}")
+    for place, (name, error) in enumerate(result.failed.items()):
+        if place == _MOST_NAMED:
+            print_plain(f"  and {len(result.failed) - place} more, see {result.files['csv']}")
+            break
+        print_plain(f"  failed: {name}: {in_options(error)}")
+    print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")
+
+
+def _print_line(record: Record) -> None:
+    left_out = ("picture", "request", "inputs", "files")
+    _print_one_line({key: value for key, value in record.items() if key not in left_out})
+
+
+def _print_result_line(result: CohortResult) -> None:
+    _print_one_line(
+        {
+            "output": str(result.folder),
+            "cases": result.cases,
+            "skipped": result.skipped,
+            "failed": result.failed,
+            "files": {name: str(path) for name, path in result.files.items()},
+        }
+    )
+
+
+def _print_one_line(content: object) -> None:
+    import json
+
+    from perturb_mpm.storage import json_ready
+
+    sys.stdout.write(json.dumps(json_ready(content), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,208 @@
+"""``perturb-mpm cohort`` case after case: rows, failures, going on, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.small_case import call, content
+from helpers.small_cohort import NAMES, outputs, write_one, write_small_cohort
+from perturb_mpm.cohort import running
+from perturb_mpm.run import load_run
+
+SETTINGS = ["--samples", "12", "--iterations", "3", "--seed", "5", "--threads", "1", "--quiet"]
+
+
+def rows_of(out: Path) -> list[dict[str, str]]:
+    with (out / "cohort.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def cohort(tmp_path: Path) -> list[str]:
+    return ["cohort", *write_small_cohort(tmp_path), *SETTINGS]
+
+
+def test_each_case_is_what_run_writes_and_a_row_a_label(cohort: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    truths = ["--truth", str(tmp_path / "labelsTs")]
+    assert call(*cohort, *truths, "--output", str(out)) == 0
+    images = [str(tmp_path / "imagesTs" / f"A1_000{k}.nii.gz") for k in range(2)]
+    maps = str(tmp_path / "predicted" / "A1.npz")
+    alone = tmp_path / "alone"
+    one = ["run", "--image", *images, "--probabilities", maps, *SETTINGS, "--output", str(alone)]
+    assert call(*one) == 0
+    assert content(out / "A1") == content(alone)
+
+    rows = rows_of(out)
+    assert {row["case"] for row in rows} == set(NAMES)
+    of_one = {row["name"]: row for row in rows if row["case"] == "A1"}
+    assert set(of_one) == {"oedema", "core", "all of these together"}
+    found = json.loads((alone / "summary.json").read_text())["labels"][1]
+    row = of_one["oedema"]
+    for column in ("volume_ml", "interval_lower_ml", "mean_entropy_bits", "uncertain_frac"):
+        assert float(row[column]) == pytest.approx(found[column], rel=1e-12)
+    assert row["intervals_rest_on"] == "assumed"
+
+    run = load_run(alone)
+    here, inside = run.labels == 1, run.case.mask
+    share = run.marginals[1].astype(float)
+    expected = 2 * share[here].sum() / (here.sum() + share[inside].sum())
+    assert float(row["expected_dice"]) == pytest.approx(expected, rel=1e-6)
+    assert 0 < float(row["dice"]) <= 1
+
+
+def test_broken_cases_are_rows_and_stop_nobody(cohort: list[str], tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert call(*cohort, "--output", str(whole)) == 0
+    expected = outputs(whole)
+    broken = ("X1", "X2", "X3", "X4", "X5")
+    for name in broken:
+        write_one(tmp_path, name, 9)
+    maps, images = tmp_path / "predicted", tmp_path / "imagesTs"
+    archive = maps / "X1.npz"
+    archive.write_bytes(archive.read_bytes()[:200])  # cut short
+    (maps / "X2.npz").unlink()
+    (maps / "X2.nii.gz").unlink()
+    np.savez(maps / "X3.npz", probabilities=np.ones((3, 2, 2, 2), np.float32))  # another grid
+    (images / "X4_0001.nii.gz").write_bytes(b"not an image")
+    np.savez(maps / "X5.npz", other=np.ones(3))
+    out = tmp_path / "out"
+    assert call(*cohort, "--output", str(out)) == 3
+    assert outputs(out) == expected
+    rows = {row["case"]: row for row in rows_of(out)}
+    errors = {name: rows[name]["error"] for name in rows if rows[name]["status"] == "failed"}
+    assert sorted(errors) == list(broken)
+    assert "X1.npz" in errors["X1"]
+    assert "must hold X2.npz or X2.nii.gz" in errors["X2"]
+    assert "X3" in errors["X3"]
+    assert "X4_0001.nii.gz" in errors["X4"]
+    assert "must hold the array probabilities" in errors["X5"]
+    for name in broken:
+        assert not (out / name).exists()
+
+    write_one(tmp_path, "X1", 9)  # mended: the same command tries it again
+    assert call(*cohort, "--output", str(out)) == 3
+    assert "X1" not in json.loads((out / "cohort.json").read_text())["failed"]
+
+
+def test_the_same_command_again_skips_what_is_done(
+    cohort: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert call(*cohort, "--output", str(out), "--match", "A*") == 0
+    asked: list[str] = []
+    real = running.run_one
+
+    def watched(case: Any, *arguments: Any, **others: Any) -> Any:
+        asked.append(case.name)
+        return real(case, *arguments, **others)
+
+    monkeypatch.setattr(running, "run_one", watched)
+    assert call(*cohort, "--output", str(out)) == 0
+    assert asked == ["B1"]
+    (out / "A2" / "labels.nii.gz").unlink()
+    assert call(*cohort, "--output", str(out)) == 0
+    assert asked == ["B1", "A2"]
+    write_one(tmp_path, "A1", 77)  # another patient under the name of one that is done
+    assert call(*cohort, "--output", str(out)) == 3
+    assert asked == ["B1", "A2", "A1"]
+    assert "got others: inputs." in {r["case"]: r["error"] for r in rows_of(out)}["A1"]
+
+
+def test_ctrl_c_leaves_everything_resumable(
+    cohort: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert call(*cohort, "--output", str(whole)) == 0
+    from perturb_mpm.run import running as one
+
+    real = one.write_sampled_volumes
+
+    def interrupted(run: Any) -> None:
+        if run.title == "A2":
+            raise KeyboardInterrupt
+        real(run)
+
+    monkeypatch.setattr(one, "write_sampled_volumes", interrupted)
+    assert call(*cohort, "--output", str(out)) == 130
+    assert "the same command goes on where it stopped" in capsys.readouterr().err
+    assert (out / "A1" / "summary.json").is_file()
+    assert not (out / "A2" / "summary.json").exists()
+    monkeypatch.undo()
+    assert call(*cohort, "--output", str(out)) == 0
+    assert outputs(out) == outputs(whole)
+    assert list(out.rglob("*.part")) == []
+
+
+def test_other_parameters_are_refused_before_any_work(
+    cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--output", str(tmp_path / "out")]
+    assert call(*cohort, *out, "--match", "A1") == 0
+    assert call(*cohort, *out, "--temperature", "2") == 2
+    message = capsys.readouterr().err
+    assert "--output must be a new folder or one of the same parameters" in message
+    assert "temperature was 1.0, is 2.0" in message
+    assert not (tmp_path / "out" / "A2").exists()
+
+
+def test_a_dry_run_lists_every_case_and_writes_nothing(
+    cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "predicted" / "B1.npz").write_bytes(b"no archive")
+    command = [each for each in cohort if each != "--quiet"]
+    assert call(*command, "--output", str(tmp_path / "out"), "--dry-run") == 3
+    text = capsys.readouterr().out
+    assert "2 to run, 0 done, 1 cannot be read" in text
+    assert "time: not known before a case is done" in text
+    assert not (tmp_path / "out").exists()
+    assert call(*cohort, "--output", str(tmp_path / "out"), "--match", "A1") == 0
+    capsys.readouterr()
+    assert call(*command, "--output", str(tmp_path / "out"), "--dry-run", "--match", "A*") == 0
+    text = capsys.readouterr().out
+    assert "1 to run, 1 done, all can be read" in text
+    assert "by the cases that are done" in text
+
+
+def test_json_is_a_line_a_case_and_one_for_all(
+    cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "predicted" / "B1.npz").write_bytes(b"no archive")
+    assert call(*cohort, "--output", str(tmp_path / "out"), "--json") == 3
+    *cases, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(each["case"], each["status"]) for each in cases] == [
+        ("A1", "done"),
+        ("A2", "done"),
+        ("B1", "failed"),
+    ]
+    assert cases[0]["peak_memory_mb"] > 0
+    assert list(last["failed"]) == ["B1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--workers", "0"], "--workers must be between 1 and"),
+        (["--workers", "2", "--scheduler", "tcp://x:1"], "must not be given together"),
+        (["--until", "0.1"], "--until must come with --samples"),
+        (["--match", "nobody"], "--match must choose at least one of 3 cases"),
+        (["--images", "nowhere"], "--image"),
+    ],
+)
+def test_bad_options_are_refused(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = write_small_cohort(tmp_path)
+    left = named[2:] if "--images" in options else named
+    assert call("cohort", *left, *options, "--output", str(tmp_path / "out")) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
