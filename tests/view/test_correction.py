@@ -216,6 +216,14 @@ def test_a_correction_writes_only_its_own_voxels() -> None:
     assert bits == pytest.approx(np.array([[0.5, 0.8112781], [0.5, 0.0]]))
 
 
+def test_corrected_labels_are_decided_region_by_region() -> None:
+    marginals = np.array([[0.4], [0.3], [0.3]])
+    correction = Correction(np.array([1]), marginals)
+    whole = np.zeros((2, 2), np.uint8)
+    assert correction.labels(whole).tolist() == [[0, 0], [0, 0]]
+    assert correction.labels(whole, {"all": (1, 2)}).tolist() == [[0, 1], [0, 0]]
+
+
 @pytest.fixture
 def edits_file(tmp_path: Path) -> EditsFile:
     affine = np.array([[2.0, 0, 0, -5], [0, 3, 0, 1], [0, 0, 4, 0], [0, 0, 0, 1]])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import Compute
 from perturb_mpm.model import BilateralKernel, DenseCRF, Grid, Kernel, SpatialKernel
-from perturb_mpm.posterior import entropy_of_marginals
+from perturb_mpm.posterior import Regions, decided_labels, entropy_of_marginals
 from perturb_mpm.progress import Progress, Silent
 from perturb_mpm.sampling import Sampler, Sampling
 
@@ -103,10 +103,12 @@ class Correction:
     index: NDArray[np.int64]  # (M,) C-order indices in the whole image, increasing
     marginals: NDArray[np.float64]  # (L, M)
 
-    def labels(self, of_run: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the corrected labels (*spatial) from those of the run."""
+    def labels(
+        self, of_run: NDArray[np.uint8], regions: Regions | None = None
+    ) -> NDArray[np.uint8]:
+        """Return the corrected labels (*spatial) from those of the run, decided as it does."""
         labels = of_run.copy()
-        labels.flat[self.index] = self.marginals.argmax(axis=0)
+        labels.flat[self.index] = decided_labels(self.marginals, regions)
         return labels
 
     def entropy(self, of_run: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -38,7 +38,7 @@ _MARGINALS = f"{STATE}/correction.npz"
 def save_correction(run: Run, edits: Mapping[int, int], correction: Correction) -> None:
     """Write the corrected maps beside the run's own, each whole or not at all."""
     case, folder = run.case, run.folder
-    values = case.labels.values_of(correction.labels(run.labels), case.mask)
+    values = case.labels.values_of(correction.labels(run.labels, run.regions), case.mask)
     save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
     top = f"{math.log2(len(case.labels)):.4g}"
     bits = correction.entropy(run.entropy)
@@ -128,7 +128,7 @@ class Session:
     @property
     def labels(self) -> NDArray[np.uint8]:
         """The labels with all edits, indices (X, Y, Z)."""
-        return self.correction.labels(self.run.labels)
+        return self.correction.labels(self.run.labels, self.run.regions)
 
     @property
     def entropy(self) -> NDArray[np.float32]:
