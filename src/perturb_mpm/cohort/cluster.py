@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_CONNECT = 30
 _DEATHS = 10  # of workers under one case before it counts as failed
-_SECONDS_LOCKED = 60  # that a worker waits for one that was given up and still writes
+_SECONDS_LOCKED = 3600  # that a worker waits for one that was given up and still writes
 _PACKAGES = ("numpy", "numba", "scipy", "nibabel")
 
 
@@ -114,10 +114,10 @@ def on_workers(
             reading,
             out,
             request,
+            worker_versions(),
             key=key,
             pure=False,
             resources=resources,
-            allow_other_workers=False,
         )
         for key, case in by_key.items()
     ]
@@ -128,12 +128,21 @@ def on_workers(
             case = by_key[future.key]
             if future.status == "finished":
                 yield future.result()
-            else:
-                words = _why(future.exception() if future.status == "error" else None)
+            elif future.status == "error":
+                error = future.exception()
+                if isinstance(error, ClusterError):
+                    raise error
+                words = _why(error)
                 yield failed_record(case, folder, words, request, "a worker of Dask")
+            else:
+                raise ConnectionError(
+                    "Dask's scheduler was lost: the same again goes on where it stopped"
+                )
             future.release()
     finally:
-        client.cancel(list(ended.futures), force=True)
+        left = list(ended.futures)
+        if left and client.status == "running":
+            client.cancel(left, force=True)
 
 
 def run_on_worker(
@@ -142,12 +151,14 @@ def run_on_worker(
     reading: CaseReading,
     folder: Path,
     request: Mapping[str, Any],
+    versions: Mapping[str, str],
 ) -> Record:
     """Run one case in a worker; wait where one that was given up still writes to its folder."""
     from distributed import get_worker
 
     worker = get_worker()
     name = f"{worker.name} {worker.address}"
+    _require_same(worker.address, worker_versions(), versions)  # it may have come late
     until = time.monotonic() + _SECONDS_LOCKED
     while True:
         record = run_one(case, settings, reading, folder, request=request, worker=name)
@@ -170,13 +181,18 @@ def check_versions(client: Client) -> None:
     """Refuse workers whose versions are not those of this program, by name."""
     here = worker_versions()
     for address, there in sorted(_versions_of_workers(client).items()):
-        differ = [f"{name} {there.get(name)}" for name in here if there.get(name) != here[name]]
-        if differ:
-            wanted = ", ".join(f"{name} {here[name]}" for name in here)
-            raise ClusterError(
-                f"`scheduler` must have workers with {wanted}, got {address} with "
-                f"{', '.join(differ)}: install the same on every machine"
-            )
+        _require_same(address, there, here)
+
+
+def _require_same(address: str, there: Mapping[str, str], here: Mapping[str, str]) -> None:
+    differ = [name for name in here if there.get(name) != here[name]]
+    if differ:
+        wanted = ", ".join(f"{name} {here[name]}" for name in differ)
+        found = ", ".join(f"{name} {there.get(name)}" for name in differ)
+        raise ClusterError(
+            f"`scheduler` must have workers with {wanted} as here, got {address} with {found}: "
+            "install the same on every machine"
+        )
 
 
 def _versions_of_workers(client: Client) -> dict[str, dict[str, str]]:
@@ -200,12 +216,10 @@ def _resolved(case: CohortCase) -> CohortCase:
     )
 
 
-def _why(error: BaseException | None) -> str:
+def _why(error: BaseException) -> str:
     """Return in words why Dask gave a case up."""
-    if error is None:
-        return "Dask lost the case: its scheduler or worker was stopped"
     if type(error).__name__ == "KilledWorker":
-        return f"{_DEATHS} workers died while they had this case: perhaps too little memory"
+        return "worker after worker died while it had this case: perhaps too little memory"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

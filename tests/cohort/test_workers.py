@@ -1,0 +1,199 @@
+"""Cases on Dask's workers: the same bytes as one after the other, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.small_case import call
+from helpers.small_cohort import outputs, write_small_cohort
+from perturb_mpm.cohort import (
+    ClusterError,
+    CohortFolders,
+    cluster,
+    connected,
+    find_cohort,
+    local_workers,
+    run_cohort,
+    shared_out,
+)
+from perturb_mpm.engines import resolve_budget
+from perturb_mpm.run import RunSettings
+
+distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
+pytestmark = pytest.mark.slow
+
+NAMES = ("A1", "A2", "A3", "A4", "A5", "A6")
+SETTINGS = RunSettings().changed(samples=60, iterations=4, seed=5, threads=1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cohort")
+    write_small_cohort(root, NAMES)
+    return root
+
+
+@pytest.fixture(scope="module")
+def cases(data: Path) -> list[Any]:
+    return find_cohort(CohortFolders(data / "imagesTs", (data / "predicted",)))
+
+
+@pytest.fixture(scope="module")
+def expected(cases: list[Any], data: Path) -> dict[str, bytes]:
+    assert run_cohort(cases, SETTINGS, data / "serial").failed == {}
+    return outputs(data / "serial", NAMES)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with local_workers(2) as found:
+        yield found
+
+
+def test_killed_workers_change_no_byte(
+    client: Any, cases: list[Any], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    killed: list[tuple[int, str]] = []
+
+    def begun() -> list[str]:
+        return [
+            name
+            for name in NAMES
+            if (tmp_path / name / "state" / "run.json").exists()
+            and not (tmp_path / name / "summary.json").exists()
+        ]
+
+    def kill_twice() -> None:
+        for _ in range(2):
+            pids = client.run(os.getpid, on_error="ignore")
+            deadline = time.monotonic() + 120
+            while not (found := begun()) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)
+                killed.append((pid, found[0]))
+            while len(client.scheduler_info()["workers"]) and time.monotonic() < deadline:
+                if set(client.run(os.getpid, on_error="ignore").values()).isdisjoint(pids.values()):
+                    break
+                time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_twice)
+    killer.start()
+    result = run_cohort(cases, SETTINGS, tmp_path, client)
+    killer.join()
+    assert len(killed) >= 2  # each while a case was begun and not done
+    assert result.failed == {}
+    assert outputs(tmp_path, NAMES) == expected
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_workers_skip_what_was_done_here_and_a_bad_case_is_a_row(
+    client: Any, cases: list[Any], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert run_cohort(cases[:3], SETTINGS, tmp_path).failed == {}
+    told: list[str] = []
+    bad = find_cohort(CohortFolders(cases[0].images[0].parent, (tmp_path / "A1",)), "nnunet")[3]
+    mixed = [*cases[:3], bad, *cases[4:]]
+    result = run_cohort(
+        mixed, SETTINGS, tmp_path, client, finished=lambda record: told.append(record["case"])
+    )
+    assert sorted(told) == ["A4", "A5", "A6"]
+    assert result.skipped == 3
+    assert list(result.failed) == ["A4"]
+    assert "must hold A4.npz or A4.nii.gz" in result.failed["A4"]
+    others = tuple(name for name in NAMES if name != "A4")
+    found = outputs(tmp_path, others)
+    assert found == {file: expected[file] for file in found}
+
+
+def test_a_scheduler_and_workers_started_by_hand(
+    data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    port = address.rpartition(":")[2]
+    dask = [sys.executable, "-m", "dask"]
+    scheduler = [*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
+    worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard"]
+    started = [subprocess.Popen(scheduler, **quiet)]  # type: ignore[call-overload]
+    try:
+        started += [subprocess.Popen(worker, **quiet) for _ in range(2)]  # type: ignore[call-overload]
+        options = ["--images", str(data / "imagesTs"), "--probabilities", str(data / "predicted")]
+        numbers = ["--samples", "60", "--iterations", "4", "--seed", "5", "--threads", "1"]
+        out = ["--output", str(tmp_path / "out"), "--scheduler", address, "--quiet"]
+        assert call("cohort", *options, *numbers, *out) == 0
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+    assert outputs(tmp_path / "out", NAMES) == expected
+
+
+def test_other_versions_are_refused_by_name(
+    client: Any, cases: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = cluster.worker_versions()
+    monkeypatch.setattr(cluster, "_versions_of_workers", lambda _: {"tcp://w:1": here})
+    cluster.check_versions(client)
+    other = {**here, "numba": "0.1"}
+    monkeypatch.setattr(cluster, "_versions_of_workers", lambda _: {"tcp://w:1": other})
+    with pytest.raises(ClusterError, match=r"tcp://w:1 with numba 0\.1: install the same"):
+        run_cohort(cases, SETTINGS, tmp_path, client)
+    assert not (tmp_path / "A1").exists()
+    # A worker that comes late is asked when it takes its first case.
+    monkeypatch.setattr(cluster, "_versions_of_workers", lambda _: {})
+    monkeypatch.setattr(cluster, "worker_versions", lambda: other)
+    with pytest.raises(ClusterError, match=r"must have workers with numba 0\.1 as here"):
+        run_cohort(cases, SETTINGS, tmp_path, client)
+    assert not (tmp_path / "A1").exists()
+
+
+def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 1)
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    with (
+        pytest.raises(ClusterError, match="`scheduler` must be the address of a running"),
+        connected(address),
+    ):
+        pass
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with (
+        pytest.raises(ClusterError, match=r"pip install 'perturb-mpm\[cluster\]'"),
+        local_workers(2),
+    ):
+        pass
+
+
+def test_cores_and_memory_are_split_and_what_is_asked_for_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "_cores", lambda: 9)
+    shared = shared_out(RunSettings(), 4).compute
+    assert shared.threads == 2
+    assert isinstance(shared.memory, int)
+    assert 0 < shared.memory * 3 < resolve_budget(None) * 1.1
+    assert shared_out(RunSettings(), 20).compute.threads == 1
+    asked = RunSettings().changed(threads=3, memory="1 GB")
+    assert shared_out(asked, 4).compute == asked.compute
+    assert shared_out(RunSettings(), 4).identity() == RunSettings().identity()
+
+
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
