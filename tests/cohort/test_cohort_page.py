@@ -1,0 +1,148 @@
+"""The page of a cohort: the order, outliers, the figure's own accuracy, and a browser with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.browser import open_page
+from perturb_mpm.cohort.page import render_cohort, write_cohort_page
+from perturb_mpm.cohort.tables import accuracy_of, outliers, ranked
+from perturb_mpm.report import data_uri, grey_png
+
+
+def record(
+    name: str, expected: float | None, volume: float = 10.0, **others: Any
+) -> dict[str, Any]:
+    row = {
+        "name": "core",
+        "kind": "label",
+        "label": "1",
+        "volume_ml": volume,
+        "interval_lower_ml": volume - 1,
+        "interval_upper_ml": volume + 1,
+        "mean_entropy_bits": 0.5,
+        "uncertain_frac": 0.1,
+        "network_confidence": 0.9,
+        "expected_dice": expected,
+        "dice": None,
+        "true_volume_ml": None,
+    }
+    return {
+        "case": name,
+        "status": "done",
+        "error": None,
+        "rows": [row],
+        "report": "report.html",
+        "expected_dice": expected,
+        "dice": None,
+        "mean_entropy_bits": 0.01,
+        "intervals_rest_on": "assumed",
+        "warnings": [],
+        "seconds": 1.5,
+        "peak_memory_mb": 300,
+        "picture": data_uri(grey_png(np.full((4, 4), 90, np.uint8))),
+        **others,
+    }
+
+
+def failed(name: str, error: str) -> dict[str, Any]:
+    nothing = {"seconds": None, "peak_memory_mb": None, "worker": "w"}
+    return {"case": name, "status": "failed", "error": error, **nothing}
+
+
+def test_the_least_expected_dice_comes_first_and_failures_last() -> None:
+    found = ranked([record("A", 0.9), failed("F", "no"), record("B", 0.4), record("C", None)])
+    assert [(each["case"], each["rank"]) for each in found] == [
+        ("B", 1),
+        ("A", 2),
+        ("C", 3),
+        ("F", None),
+    ]
+
+
+def test_what_is_far_from_the_others_is_named() -> None:
+    records = [record(f"P{k}", 0.8 + 0.01 * k, 10 + 0.1 * k) for k in range(9)]
+    assert outliers(records) == {}
+    far = record("X", 0.84, 50.0)
+    assert outliers([*records, far]) == {"X": ["volume_ml of core high"]}
+    assert outliers([*records[:5], far]) == {}  # too few to say
+
+
+def test_the_accuracy_of_the_order_is_that_of_the_cases_with_a_truth() -> None:
+    good = [record(f"P{k}", 0.5 + 0.1 * k, dice=0.4 + 0.1 * k) for k in range(4)]
+    found = accuracy_of([*good, record("without", 0.1), failed("F", "no")])
+    assert found.cases == 4
+    assert found.spearman == pytest.approx(1.0)
+    assert found.mean_error == pytest.approx(0.1)
+    swapped = [record(f"P{k}", 0.5 + 0.1 * k, dice=0.9 - 0.1 * k) for k in range(4)]
+    assert accuracy_of(swapped).spearman == pytest.approx(-1.0)
+    assert accuracy_of([record("A", 0.5)]).cases == 0
+
+
+def test_names_and_errors_are_text_and_never_markup() -> None:
+    evil = "<script>alert(1)</script>"
+    page = render_cohort(ranked([record(evil, 0.5, warnings=[evil]), failed("F", evil)]))
+    assert evil not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "%3Cscript%3E" in page
+
+
+@pytest.mark.slow
+def test_a_thousand_rows_sort_filter_and_link_in_a_browser(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    records: list[dict[str, Any]] = [
+        record(f"P{k:04d}", float(rng.uniform(0.3, 0.95)), float(rng.uniform(1, 90)))
+        for k in range(996)
+    ]
+    records += [record(f"W{k}", 0.97, warnings=["a strange mask"]) for k in range(2)]
+    records += [failed("F1", "there is no such file"), failed("F2", "is damaged")]
+    page_file = tmp_path / "cohort.html"
+    write_cohort_page(page_file, ranked(records))
+    (tmp_path / "P0000").mkdir()
+    (tmp_path / "P0000" / "report.html").write_text("<title>the report</title>")
+    with open_page(page_file) as opened:
+        page = opened.page
+
+        def shown(column: int) -> list[str]:
+            cells = f"#cases tbody tr:not([hidden]) > :nth-child({column})"
+            return page.eval_on_selector_all(cells, "all => all.map(each => each.innerText.trim())")
+
+        assert len(shown(3)) == 1000
+        dice = [float(each) for each in shown(4) if each]
+        assert dice == sorted(dice)
+        page.get_by_role("button", name="core").click()
+        volumes = [float(each.split()[0]) for each in shown(6) if each]
+        assert volumes == sorted(volumes)
+        page.get_by_role("button", name="core").click()
+        volumes = [float(each.split()[0]) for each in shown(6) if each]
+        assert volumes == sorted(volumes, reverse=True)
+        assert shown(3)[-2:] == ["F1", "F2"]  # what is unknown stays last
+        page.select_option("#show", "failed")
+        assert shown(3) == ["F1", "F2"]
+        assert page.inner_text("#count") == "2 of 1000"
+        page.select_option("#show", "warned")
+        assert sorted(shown(3)) == ["W0", "W1"]
+        page.select_option("#show", "all")
+        page.fill("#find", "no such FILE")
+        assert shown(3) == ["F1"]
+        page.fill("#find", "P0000")
+        page.get_by_role("link", name="P0000", exact=True).click()
+        page.wait_for_load_state()
+        assert page.title() == "the report"
+        assert opened.errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_is_no_wider_than_the_screen(width: int, tmp_path: Path) -> None:
+    page_file = tmp_path / "cohort.html"
+    records = [record(f"BraTS2021_{k:05d}", 0.5 + 0.01 * k, 3.0 * k + 1) for k in range(12)]
+    write_cohort_page(page_file, ranked(records))
+    with open_page(page_file, width=width) as opened:
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert opened.requests == []
+        assert opened.errors == []
