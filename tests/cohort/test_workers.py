@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,26 +117,70 @@ def test_workers_skip_what_was_done_here_and_a_bad_case_is_a_row(
     assert found == {file: expected[file] for file in found}
 
 
-def test_a_scheduler_and_workers_started_by_hand(
-    data: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+@contextmanager
+def hand_started(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Start a scheduler and two workers as the docs say; yield the address, and what kills it."""
     address = f"tcp://127.0.0.1:{unused_port()}"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     port = address.rpartition(":")[2]
     dask = [sys.executable, "-m", "dask"]
     scheduler = [*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
     worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard"]
-    started = [subprocess.Popen(scheduler, **quiet)]  # type: ignore[call-overload]
+    started = [subprocess.Popen(scheduler, cwd=folder, **quiet)]
     try:
-        started += [subprocess.Popen(worker, **quiet) for _ in range(2)]  # type: ignore[call-overload]
-        options = ["--images", str(data / "imagesTs"), "--probabilities", str(data / "predicted")]
-        numbers = ["--samples", "60", "--iterations", "4", "--seed", "5", "--threads", "1"]
-        out = ["--output", str(tmp_path / "out"), "--scheduler", address, "--quiet"]
-        assert call("cohort", *options, *numbers, *out) == 0
+        started += [subprocess.Popen(worker, cwd=folder, **quiet) for _ in range(2)]
+        yield address, started[0].kill
     finally:
         for process in reversed(started):
             process.terminate()
+        for process in started:
             process.wait()
+
+
+def test_a_scheduler_and_workers_started_by_hand(
+    data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    options = ["--images", str(data / "imagesTs"), "--probabilities", str(data / "predicted")]
+    numbers = ["--samples", "60", "--iterations", "4", "--seed", "5", "--threads", "1"]
+    with hand_started(tmp_path) as (address, _):
+        out = ["--output", str(tmp_path / "out"), "--scheduler", address, "--quiet"]
+        assert call("cohort", *options, *numbers, *out) == 0
+    assert outputs(tmp_path / "out", NAMES) == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_client_goes_on_with_the_same_command(
+    workers: int, data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options = ["--images", str(data / "imagesTs"), "--probabilities", str(data / "predicted")]
+    numbers = ["--samples", "60", "--iterations", "4", "--seed", "5", "--threads", "1"]
+    place = ["--output", str(out), "--workers", str(workers), "--quiet"]
+    command = ["cohort", *options, *numbers, *place]
+    code = f"from perturb_mpm.cli import main\nif __name__ == '__main__':\n    main({command!r})\n"
+    script = tmp_path / "start.py"
+    script.write_text(code)
+    client = subprocess.Popen([sys.executable, str(script)])
+    while not list(out.glob("*/state/run.json")) and client.poll() is None:
+        time.sleep(0.005)
+    client.kill()
+    assert client.wait() == -signal.SIGKILL
+    assert len(list(out.glob("*/summary.json"))) < len(NAMES)
+    deadline = time.monotonic() + 60
+    while call(*command) != 0 and time.monotonic() < deadline:  # its workers notice and end
+        time.sleep(1)
+    assert outputs(out, NAMES) == expected
+    assert list(out.rglob("*.part")) == []
+
+
+def test_a_lost_scheduler_is_said_and_the_same_command_goes_on(
+    cases: list[Any], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    lost = pytest.raises(ConnectionError, match="the same again goes on where it stopped")
+    with hand_started(tmp_path) as (address, scheduler), connected(address) as client, lost:
+        run_cohort(cases, SETTINGS, tmp_path / "out", client, finished=lambda _: scheduler())
+    assert 1 <= len(list((tmp_path / "out").glob("*/summary.json"))) <= len(NAMES)
+    assert run_cohort(cases, SETTINGS, tmp_path / "out").failed == {}
     assert outputs(tmp_path / "out", NAMES) == expected
 
 

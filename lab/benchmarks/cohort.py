@@ -1,0 +1,106 @@
+"""What a cohort costs beyond its cases: ``python -m lab.benchmarks.cohort --cases 1000``.
+
+Tiny cases, one after the other and on workers: seconds a case beyond reading and running it, the
+memory of this process after each tenth of them, and cases a minute of two workers against one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+
+from perturb_mpm.cohort import (
+    CohortFolders,
+    Record,
+    find_cohort,
+    local_workers,
+    run_cohort,
+)
+from perturb_mpm.run import RunSettings
+
+SHAPE = (8, 8, 6)
+
+
+def make(root: Path, cases: int) -> None:
+    """Write tiny cases in nnU-Net's layout."""
+    images, maps = root / "imagesTs", root / "predicted"
+    images.mkdir(parents=True)
+    maps.mkdir()
+    for number in range(cases):
+        rng = np.random.default_rng(number)
+        image = rng.uniform(1, 9, SHAPE).astype(np.float32)
+        p = rng.dirichlet((1, 1), SHAPE).astype(np.float32)
+        nib.save(nib.Nifti1Image(image, np.eye(4)), images / f"P{number:05d}_0000.nii.gz")
+        nib.save(nib.Nifti1Image(p, np.eye(4)), maps / f"P{number:05d}.nii.gz")
+
+
+def resident_mb() -> float:
+    found = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 / 1e6 if found else float("nan")
+
+
+def measure(root: Path, out: Path, workers: int) -> None:
+    """Run all cases and print what they cost."""
+    settings = RunSettings().changed(samples=4, iterations=2, threads=1)
+    cases = find_cohort(CohortFolders(root / "imagesTs", (root / "predicted",)))
+    inside: list[float] = []
+    memory: list[float] = []
+
+    def note(record: Record) -> None:
+        assert record["status"] == "done", record["error"]
+        inside.append(record["seconds"])
+        if len(inside) % max(1, len(cases) // 10) == 0:
+            memory.append(resident_mb())
+
+    def go() -> float:
+        started = time.monotonic()
+        if workers == 0:
+            run_cohort(cases, settings, out, finished=note)
+        else:
+            with local_workers(workers) as client:
+                client.wait_for_workers(workers)
+                started = time.monotonic()
+                run_cohort(cases, settings, out, client, finished=note)
+        return time.monotonic() - started
+
+    seconds = go()
+    busy = sum(inside) / max(1, workers)
+    name = "serial" if workers == 0 else f"{workers} workers"
+    beyond = (seconds - busy) / len(cases)
+    print(
+        f"{name}: {len(cases)} cases in {seconds:.1f} s, {60 * len(cases) / seconds:.0f} a minute"
+    )
+    print(f"  {beyond:.3f} s a case beyond the {np.mean(inside):.3f} s of reading and running it")
+    print("  memory here, MB, tenth by tenth:", *(f"{each:.0f}" for each in memory))
+    again = time.monotonic()
+    assert run_cohort(cases, settings, out).skipped == len(cases)
+    print(
+        f"  the same again, all skipped: {time.monotonic() - again:.1f} s, "
+        f"page {(out / 'cohort.html').stat().st_size / 1e6:.1f} MB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="0: no Dask")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="cohort-"))
+    try:
+        make(root, options.cases)
+        for workers in options.workers:
+            measure(root, root / f"out{workers}", workers)
+            shutil.rmtree(root / f"out{workers}")
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
