@@ -57,6 +57,29 @@ def test_each_case_is_what_run_writes_and_a_row_a_label(cohort: list[str], tmp_p
     assert 0 < float(row["dice"]) <= 1
 
 
+def test_evaluate_takes_the_folder_as_it_is(
+    cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, measured = tmp_path / "out", tmp_path / "measured"
+    command = ["evaluate", "--table", str(out), "--output", str(measured), "--quiet"]
+    assert call(*cohort, "--output", str(out), "--match", "A1") == 0
+    assert call(*command) == 2
+    assert "must have a case that is done and has a truth" in capsys.readouterr().err
+    out = tmp_path / "with_truth"
+    truths = ["--truth", str(tmp_path / "labelsTs")]
+    (tmp_path / "predicted" / "B1.npz").write_bytes(b"no archive")
+    assert call(*cohort, *truths, "--output", str(out)) == 3
+    command[2] = str(out)
+    assert call(*command) == 0
+    with (measured / "metrics.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "dice"]
+    found = {(r["case"], r["region"]): float(r["value"]) for r in rows if r["domain"] == "brain"}
+    assert {case for case, _ in found} == {"A1", "A2"}
+    for row in rows_of(out):
+        if row["kind"] == "label":
+            assert float(row["dice"]) == pytest.approx(found[row["case"], row["name"]])
+
+
 def test_broken_cases_are_rows_and_stop_nobody(cohort: list[str], tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert call(*cohort, "--output", str(whole)) == 0

@@ -19,6 +19,7 @@ from perturb_mpm.files import (
     Source,
     Volume,
     label_indices,
+    open_source,
     read_label_map,
     read_table,
     read_volume,
@@ -42,8 +43,11 @@ class CaseFiles:
 def read_cohort(path: Path) -> list[CaseFiles]:
     """Read the columns case, prediction, truth, mask and any number that begin with rater.
 
-    Each case needs a prediction and a truth or a rater.
+    Each case needs a prediction and a truth or a rater. A folder of ``perturb-mpm cohort`` stands
+    for its cases that are done and have a truth.
     """
+    if path.is_dir():
+        return _cases_done(path)
     rows = read_table(
         Source("table", path),
         ("case", "prediction"),
@@ -60,6 +64,24 @@ def read_cohort(path: Path) -> list[CaseFiles]:
             raise row.error("must name a truth or a rater")
         cases.append(CaseFiles(row.fields["case"], prediction, truth, raters, found.get("mask")))
     return cases
+
+
+def _cases_done(folder: Path) -> list[CaseFiles]:
+    """Return the cases of a cohort's folder that are done and have a truth, by name."""
+    source = Source("table", folder / "cohort.json")
+    with open_source(source) as file:
+        content = source.json(file)
+    try:
+        found = {
+            str(each["case"]): Path(each["truth"])
+            for each in content["records"]
+            if each["status"] == "done" and each["truth"]
+        }
+    except (KeyError, TypeError) as error:
+        raise source.error(f"must be what perturb-mpm cohort writes, got no {error}") from error
+    if not found:
+        raise source.error("must have a case that is done and has a truth, got none")
+    return [CaseFiles(name, folder / name, truth) for name, truth in sorted(found.items())]
 
 
 @dataclass(frozen=True, eq=False)

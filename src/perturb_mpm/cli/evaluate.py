@@ -67,7 +67,8 @@ def evaluate(
     mask
         The voxels that count, for a prediction that is a file; a run has its own.
     table
-        A cohort instead of one case: CSV with the columns case, prediction, truth, mask, rater_1 …
+        A cohort instead of one case: CSV with the columns case, prediction, truth, mask, rater_1 …,
+        or the folder of perturb-mpm cohort, whose cases have truths.
     region
         A set of labels by its name and label values, as in core=1,4; each label by default.
     labels

@@ -157,7 +157,8 @@ def run_one(
                 reading=reading.described(),
                 progress=progress,
             )
-            record |= {"status": "done", **_outcome(run)}
+            truth = None if case.truth is None else str(case.truth.resolve())
+            record |= {"status": "done", "truth": truth, **_outcome(run)}
     except Exception as error:  # noqa: BLE001 - one case must not stop the others
         record["error"] = _in_words(error)
     record["seconds"] = round(time.monotonic() - started, 3)
