@@ -12,6 +12,7 @@ import pytest
 
 from helpers.small_case import call, content
 from helpers.small_cohort import NAMES, outputs, write_one, write_small_cohort
+from helpers.tiny_cohort import write_cohort
 from perturb_mpm.cohort import running
 from perturb_mpm.run import load_run
 
@@ -55,6 +56,25 @@ def test_each_case_is_what_run_writes_and_a_row_a_label(cohort: list[str], tmp_p
     expected = 2 * share[here].sum() / (here.sum() + share[inside].sum())
     assert float(row["expected_dice"]) == pytest.approx(expected, rel=1e-6)
     assert 0 < float(row["dice"]) <= 1
+
+
+def test_a_model_makes_the_probabilities_as_in_run(tmp_path: Path) -> None:
+    patients = write_cohort(tmp_path / "patients")
+    model = tmp_path / "model.npz"
+    training = ["--data", str(patients), "--layout", "brats", "--labels", "brats2021", "--quiet"]
+    few = ["--folds", "3", "--trees", "6", "--seed", "0", "--sequences", "t1ce", "flair"]
+    assert call("train", *training, *few, "--output", str(model)) == 0
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    named = ["--model", str(model), *SETTINGS]
+    chosen = ["--images", str(patients), "--match", "P0", "P1"]
+    assert call("cohort", *chosen, *named, "--output", str(out)) == 0
+    names = ("flair", "t1", "t1ce", "t2")
+    images = [str(patients / "P0" / f"P0_{name}.nii.gz") for name in names]
+    assert call("run", "--image", *images, *named, "--output", str(alone)) == 0
+    assert content(out / "P0") == content(alone)
+    assert {row["case"] for row in rows_of(out)} == {"P0", "P1"}
+    both = ["--probabilities", str(tmp_path), "--output", str(out)]
+    assert call("cohort", *chosen, *named, *both) == 2
 
 
 def test_evaluate_takes_the_folder_as_it_is(

@@ -54,6 +54,8 @@ class CohortOptions:
         (BIDS), or a CSV or TSV table with a row a case: case, images, probabilities, mask, truth.
     probabilities
         The folder with CASE.npz or CASE.nii.gz of every case; several folders are an ensemble.
+    model
+        A model trained by perturb-mpm that makes the probabilities from the images.
     mask
         A folder with CASE.nii.gz that is not 0 where voxels count.
     truth
@@ -78,6 +80,7 @@ class CohortOptions:
 
     images: Annotated[Path, Parameter(name=("--images", "--image"))]
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
+    model: Path | None = None
     mask: Path | None = None
     truth: Path | None = None
     layout: Literal["nnunet", "brats", "bids", "table"] | None = None
@@ -149,11 +152,21 @@ def cohort(
         cases.background,
         cases.dataset_json,
         cases.image_names,
+        cases.model,
     )
-    found = find_cohort(
-        CohortFolders(cases.images, cases.probabilities, cases.mask, cases.truth, cases.match),
-        cases.layout,
+    if cases.model is not None and cases.probabilities:
+        raise UsageError("either --probabilities or --model must be given, and not both")
+    if cases.model is not None and not cases.model.is_file():
+        raise UsageError(f"--model must be a file, got {cases.model}, which is not there")
+    folders = CohortFolders(
+        cases.images,
+        cases.probabilities,
+        cases.mask,
+        cases.truth,
+        cases.match,
+        without_probabilities=cases.model is not None,
     )
+    found = find_cohort(folders, cases.layout)
     if place.dry_run:
         _dry_run(found, settings, reading, place)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -283,28 +282,14 @@ def labels_of(words: Sequence[str] | None) -> LabelScheme | tuple[int, ...] | No
 
 def _case_of_model(inputs: InputOptions, model: Path, progress: StagedProgress) -> Case:
     """Read the images, and let the model say how probable each label is."""
-    from perturb_mpm.files import Case, read_images
-    from perturb_mpm.segmenter import probabilities_from_model
+    from perturb_mpm.files import read_images
+    from perturb_mpm.segmenter import case_from_model
 
     if not model.is_file():
         raise UsageError(f"--model must be a file, got {model}, which is not there")
     images = read_images(inputs.image, mask=inputs.mask, image_names=inputs.image_names)
     progress.stage("classifying the voxels")
-    probabilities, labels = probabilities_from_model(model, images)
-    case = Case.from_images(
-        images, probabilities, _renamed(labels, inputs.labels, inputs.background)
-    )
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    return replace(case, hashes={**case.hashes, model.name: digest})
-
-
-def _renamed(
-    labels: LabelScheme, words: Sequence[str] | None, background: int | None
-) -> LabelScheme:
-    """Return the model's labels with the values and names that the user gave."""
-    from perturb_mpm.files import choose_scheme
-
-    return choose_scheme(len(labels), labels_of(words), labels, background)
+    return case_from_model(model, images, labels_of(inputs.labels), inputs.background)
 
 
 def _reading(inputs: InputOptions) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -50,7 +50,8 @@ class CohortFolders:
     probabilities: tuple[Path, ...] = ()
     mask: Path | None = None
     truth: Path | None = None
-    match: tuple[str, ...] = field(default=())
+    match: tuple[str, ...] = ()
+    without_probabilities: bool = False  # a model makes them from the images
 
 
 def find_cohort(folders: CohortFolders, layout: str | None = None) -> list[CohortCase]:
@@ -188,6 +189,8 @@ def _case(
     missing = None
     if not images:
         missing = "`images` must hold at least one image of the case, got none"
+    if folders.without_probabilities:
+        maps = ()
     if maps is None:
         found = [_named(folder, name, _MAPS) for folder in folders.probabilities]
         maps = tuple(path for path in found if path is not None)

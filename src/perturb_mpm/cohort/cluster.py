@@ -106,6 +106,9 @@ def on_workers(
     resources = {"GPU": 1} if settings.compute.engine == "gpu" else None
     by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in cases}
     out = folder.resolve()
+    reading = replace(
+        reading, model=_absolute(reading.model), dataset_json=_absolute(reading.dataset_json)
+    )
     futures = [
         client.submit(
             run_on_worker,
@@ -211,9 +214,13 @@ def _resolved(case: CohortCase) -> CohortCase:
         case,
         images=tuple(path.resolve() for path in case.images),
         probabilities=tuple(path.resolve() for path in case.probabilities),
-        mask=None if case.mask is None else case.mask.resolve(),
-        truth=None if case.truth is None else case.truth.resolve(),
+        mask=_absolute(case.mask),
+        truth=_absolute(case.truth),
     )
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.resolve()
 
 
 def _why(error: BaseException) -> str:

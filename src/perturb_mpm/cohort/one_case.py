@@ -20,7 +20,15 @@ import numpy as np
 
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cohort.cases import RECORDS, CohortCase
-from perturb_mpm.files import Case, InputError, LabelScheme, Source, read_case, read_label_map
+from perturb_mpm.files import (
+    Case,
+    InputError,
+    LabelScheme,
+    Source,
+    read_case,
+    read_images,
+    read_label_map,
+)
 from perturb_mpm.run import Run, RunSettings, run_case, volume_rows
 from perturb_mpm.storage import DAMAGE, json_ready, read_json, reason_of, write_json
 from perturb_mpm.version import version
@@ -46,9 +54,13 @@ class CaseReading:
     background: int | None = None
     dataset_json: Path | None = None
     image_names: tuple[str, ...] | None = None
+    model: Path | None = None
+    """Made by ``perturb-mpm train``: gives the probabilities, in place of files."""
 
     def described(self) -> dict[str, object]:
         """Return what the files themselves do not say, as ``run_case`` keeps it."""
+        if self.model is not None:
+            return {"kind": "model"}
         confidence = {"confidence": self.confidence} if self.kind == "labels" else {}
         background = {} if self.background is None else {"background": self.background}
         return {"kind": self.kind, **confidence, **background}
@@ -57,7 +69,22 @@ class CaseReading:
         """Read a case with its truth; ``InputError`` says what is wrong with it."""
         if case.missing is not None:
             raise InputError(case.missing)
-        found = read_case(
+        found = self._read_without_truth(case, keep_members=keep_members)
+        if case.truth is None:
+            return found
+        first = Source("images", case.images[0])
+        source = Source("truth", case.truth)
+        truth = read_label_map(source, found.labels, found.geometry, first, mask=found.mask)
+        return replace(found, truth=truth)
+
+    def _read_without_truth(self, case: CohortCase, *, keep_members: bool) -> Case:
+        names = case.image_names or self.image_names
+        if self.model is not None:
+            from perturb_mpm.segmenter import case_from_model
+
+            images = read_images(case.images, mask=case.mask, image_names=names)
+            return case_from_model(self.model, images, self.labels, self.background)
+        return read_case(
             case.images,
             case.probabilities,
             kind=self.kind,  # type: ignore[arg-type] # is checked there
@@ -65,16 +92,10 @@ class CaseReading:
             labels=self.labels,
             dataset_json=self.dataset_json,
             mask=case.mask,
-            image_names=case.image_names or self.image_names,
+            image_names=names,
             background=self.background,
             keep_members=keep_members,
         )
-        if case.truth is None:
-            return found
-        first = Source("images", case.images[0])
-        source = Source("truth", case.truth)
-        truth = read_label_map(source, found.labels, found.geometry, first, mask=found.mask)
-        return replace(found, truth=truth)
 
 
 def request_of(settings: RunSettings, reading: CaseReading) -> dict[str, Any]:
@@ -90,7 +111,8 @@ def request_of(settings: RunSettings, reading: CaseReading) -> dict[str, Any]:
             **reading.described(),
             "labels": named,
             "image_names": reading.image_names,
-            "dataset_json": None if reading.dataset_json is None else str(reading.dataset_json),
+            "dataset_json": _path_text(reading.dataset_json),
+            "model": _path_text(reading.model),
         }
     )
     return request
@@ -294,6 +316,10 @@ def _peak_mb() -> int | None:
     if found is None:
         return None
     return round(int(found[1]) * 1024 / 1e6)
+
+
+def _path_text(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
 
 
 def _in_words(error: Exception) -> str:

@@ -33,7 +33,12 @@ from perturb_mpm.segmenter.feature_store import (
 )
 from perturb_mpm.segmenter.features import FAMILIES, family_names
 from perturb_mpm.segmenter.masked_filters import limited_threads, threads_available
-from perturb_mpm.segmenter.model import SegmenterModel, probabilities_from_model, require_scheme
+from perturb_mpm.segmenter.model import (
+    SegmenterModel,
+    case_from_model,
+    probabilities_from_model,
+    require_scheme,
+)
 from perturb_mpm.segmenter.preprocessing import (
     STANDARD,
     Prepared,
@@ -52,6 +57,7 @@ from perturb_mpm.segmenter.training import (
 __all__ = [
     "Boosting",
     "Calibration",
+    "case_from_model",
     "case_images",
     "LabelledFiles",
     "cases_of_brats",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS, in_short
-from perturb_mpm.files import ImageSet, InputError, LabelScheme, Source, open_source
+from perturb_mpm.files import (
+    Case,
+    ImageSet,
+    InputError,
+    LabelScheme,
+    Source,
+    choose_scheme,
+    open_source,
+)
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
@@ -182,6 +192,23 @@ def probabilities_from_model(
     images = select_sequences(image_set.images, model.sequences)
     prepared = prepare_images(replace(image_set, images=images))
     return model.probabilities(prepared), model.labels
+
+
+def case_from_model(
+    model_path: Path,
+    image_set: ImageSet,
+    labels: LabelScheme | Sequence[int] | None = None,
+    background: int | None = None,
+) -> Case:
+    """Return the case of images whose probabilities a model file gives.
+
+    ``labels`` are the caller's values and names in place of the model's.
+    """
+    probabilities, own = probabilities_from_model(model_path, image_set)
+    scheme = choose_scheme(len(own), labels, own, background)
+    case = Case.from_images(image_set, probabilities, scheme)
+    digest = hashlib.sha256(model_path.read_bytes()).hexdigest()
+    return replace(case, hashes={**case.hashes, model_path.name: digest})
 
 
 def _listed(values: tuple[int, ...]) -> str:
