@@ -36,7 +36,7 @@ def network(
     json
         Print the means of every method as JSON instead of the findings.
     """
-    from lab.network.measuring import measure_network, summarised
+    from lab.network.measuring import measure_few, measure_network, summarised
     from lab.network.network_page import PAGE_NAME, findings, page
 
     folder = prepare_folder(output)
@@ -44,8 +44,10 @@ def network(
     with shown_progress(quiet=quiet) as progress:
         progress.stage("scoring")
         scores = measure_network(data, folder, samples=drawn, most_cases=most, progress=progress)
+        progress.stage("learning from five cases")
+        few = [] if quick else measure_few(data, folder, samples=drawn, progress=progress)
     means = summarised(scores)
     cases = len({each.case for each in scores})
-    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores))
+    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores, few))
     files = [folder / PAGE_NAME]
     print_results(files, findings(means), {"methods": means}, quiet=quiet, json=json)

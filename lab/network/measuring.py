@@ -253,6 +253,67 @@ def residual_scores(scores: Sequence[CaseScore], names: Sequence[str]) -> list[C
     return result
 
 
+FEW = 5
+DRAWS = 10
+
+
+@dataclass(frozen=True)
+class FewScore:
+    """What settings learned from five cases give on all others: shares inside and mean CRPS."""
+
+    draw: int
+    temperature: float
+    strength: float
+    length_mm: float
+    inside: dict[str, float]
+    crps_log: dict[str, float]
+
+
+def measure_few(
+    data: Path, folder: Path, *, samples: int, seed: int = 0, progress: Progress | None = None
+) -> list[FewScore]:
+    """Learn from five cases drawn at random, ten times; score each on all other cases."""
+    names = case_names(data)
+    identity = {"samples": samples, "seed": seed, "cases": names, "few": FEW}
+    store = PartStore(folder / "few", identity)
+    cases: dict[str, NetworkCase] = {}
+    found = []
+    for draw in range(DRAWS):
+        part = store.load(f"draw-{draw}")
+        if part is None:
+            cases = cases or {name: read_network_case(data, name) for name in names}
+            part = asdict(_few(cases, draw, samples, seed))
+            store.save(f"draw-{draw}", part)
+        found.append(FewScore(**part))
+        if progress is not None:
+            progress(draw + 1, DRAWS)
+    return found
+
+
+def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -> FewScore:
+    chosen = np.random.default_rng(draw).choice(list(cases), FEW, replace=False).tolist()
+    tuned = tune({name: cases[name].case for name in chosen}, RunSettings(), TuningOptions(FEW))
+    settings = tuned.settings
+    inside: dict[str, list[float]] = {region: [] for region in REGIONS}
+    scores: dict[str, list[float]] = {region: [] for region in REGIONS}
+    for place, (name, case) in enumerate(cases.items()):
+        if name in chosen:
+            continue
+        answer = learned(case, settings, samples, seed + place)
+        row = score(case, LEARNED, answer)
+        for region in REGIONS:
+            inside[region].append(float((row.inside or {})[region]))
+            scores[region].append((row.crps_log or {})[region])
+    return FewScore(
+        draw,
+        settings.temperature,
+        settings.strength,
+        float(settings.sampling.lengths[0][0]),
+        {region: float(np.mean(values)) for region, values in inside.items()},
+        {region: float(np.mean(values)) for region, values in scores.items()},
+    )
+
+
 def _kept(store: PartStore, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     found = store.load(key)
     if found is None:

@@ -15,6 +15,7 @@ from lab.network.measuring import (
     REGIONS,
     RESIDUAL,
     CaseScore,
+    FewScore,
 )
 from lab.words import markdown_table, paragraph
 
@@ -41,6 +42,8 @@ the volume that the probabilities expect."""
 LABELS = """Dice of the anterior and posterior part; the bias of the volume of both; the calibration
 error of the most probable label; the log score (nats, lower is better); the area under the ROC
 curve of entropy against errors. The CRF's maps are its mean field; the paper's are votes."""
+FIVE = """Settings learned by `tune` from five cases drawn at random, scored on all other cases:
+anterior / posterior / both."""
 VOLUMES = """Anterior / posterior / both: the share of cases whose true volume lies inside the
 central 95 % of the samples, the CRPS of the logarithm of the volume (lower is better), and the
 share whose own label map's volume lies inside its interval."""
@@ -51,6 +54,7 @@ def page(
     cases: int,
     samples: int,
     scores: Sequence[CaseScore] = (),
+    few: Sequence[FewScore] = (),
 ) -> str:
     """Return the page in Markdown."""
     parts = [
@@ -65,6 +69,7 @@ def page(
         "## What to make of it",
         paragraph(findings(means)),
         *([paragraph(comparison(scores))] if scores else []),
+        *(["## Five labelled cases", paragraph(FIVE), _few(few)] if few else []),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -131,6 +136,22 @@ def _labels(means: Mapping[str, Mapping[str, float]]) -> str:
         ]
         for method, m in means.items()
         if method != RESIDUAL  # its labels and maps are the network's
+    ]
+    return markdown_table(header, rows)
+
+
+def _few(few: Sequence[FewScore]) -> str:
+    header = ["draw", "temperature", "kernels ×", "length, mm", "inside, %", "CRPS of log volume"]
+    rows = [
+        [
+            str(each.draw),
+            f"{each.temperature:.2f}",
+            f"{each.strength:g}",
+            f"{each.length_mm:g}",
+            " / ".join(f"{100 * each.inside[region]:.0f}" for region in REGIONS),
+            " / ".join(f"{each.crps_log[region]:.4f}" for region in REGIONS),
+        ]
+        for each in few
     ]
     return markdown_table(header, rows)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lab.__main__ import main
-from lab.network import measure_network, summarised
+from lab.network import measure_network, measuring, summarised
 from lab.network.measuring import (
     LEARNED,
     RESIDUAL,
@@ -122,6 +122,23 @@ def test_residuals_are_those_of_other_folds_by_hand() -> None:
     assert found[0].crps_log["both"] == pytest.approx(0.15)
     assert found[0].inside == dict.fromkeys(("anterior", "posterior", "both"), True)
     assert found[1].inside == dict.fromkeys(("anterior", "posterior", "both"), False)
+
+
+def test_settings_of_a_few_cases_are_scored_on_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("images", "labels", "probabilities", "others"):
+        (tmp_path / part).mkdir()
+    names = ("a", "b", "c", "d")
+    for seed, name in enumerate(names):
+        write_case(tmp_path, name, seed)
+    (tmp_path / "cases.csv").write_text("image\n" + "".join(f"{n}.nii.gz\n" for n in names))
+    monkeypatch.setattr(measuring, "FEW", 3)
+    monkeypatch.setattr(measuring, "DRAWS", 2)
+    first = measuring.measure_few(tmp_path, tmp_path / "kept", samples=6)
+    assert [each.draw for each in first] == [0, 1]
+    assert all(each.inside["both"] in (0.0, 1.0) for each in first)  # one case is left
+    assert measuring.measure_few(tmp_path, tmp_path / "kept", samples=6) == first
 
 
 def test_the_command_writes_the_page(data: Path, tmp_path: Path) -> None:

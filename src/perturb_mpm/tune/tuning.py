@@ -106,10 +106,9 @@ class Candidate:
 
         Each is taken at the length that suits it best.
         """
-        maps = np.array([[each.scores[i].log_score_nats for i in cases] for each in (self, alone)])
+        maps = [np.array([each.scores[i].log_score_nats for i in cases]) for each in (self, alone)]
         volumes = [each._at_best_length(cases) for each in (self, alone)]
-        shares: NDArray[np.float64] = maps[0] / maps[1].mean() + volumes[0] / volumes[1].mean()
-        return shares
+        return _in_shares(*maps) + _in_shares(*volumes)
 
     def best_length(self, cases: Sequence[int]) -> int:
         """Return the place of the length with the lowest mean CRPS of these cases."""
@@ -117,6 +116,11 @@ class Candidate:
 
     def _at_best_length(self, cases: Sequence[int]) -> NDArray[np.float64]:
         return np.array(self.volumes[self.best_length(cases)])[list(cases)]
+
+
+def _in_shares(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return losses in units of the mean of others, which may be 0 where all is certain."""
+    return ours / max(float(theirs.mean()), 1e-9)
 
 
 def tune(
