@@ -117,6 +117,20 @@ def test_workers_skip_what_was_done_here_and_a_bad_case_is_a_row(
     assert found == {file: expected[file] for file in found}
 
 
+def listening() -> list[str]:
+    """Return the addresses that the process listens at."""
+    import psutil
+
+    found = psutil.Process().net_connections("inet")
+    return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
+
+
+def test_workers_of_this_machine_listen_to_this_machine_alone(client: Any) -> None:
+    places = [*client.run(listening).values(), *client.run_on_scheduler(lambda: [listening()])]
+    assert all(places)
+    assert {address for each in places for address in each} == {"127.0.0.1"}
+
+
 @contextmanager
 def hand_started(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     """Start a scheduler and two workers as the docs say; yield the address, and what kills it."""

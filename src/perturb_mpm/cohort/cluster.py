@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _SECONDS_TO_CONNECT = 30
 _DEATHS = 10  # of workers under one case before it counts as failed
 _SECONDS_LOCKED = 3600  # that a worker waits for one that was given up and still writes
+_OWN_PORT = "127.0.0.1:0"  # any that is free, and for this machine alone
 _PACKAGES = ("numpy", "numba", "scipy", "nibabel")
 
 
@@ -50,7 +51,8 @@ def local_workers(count: int) -> Iterator[Client]:
             threads_per_worker=1,
             processes=True,
             memory_limit=0,  # each case plans its own memory
-            dashboard_address=None,
+            dashboard_address=_OWN_PORT,
+            worker_dashboard_address=_OWN_PORT,
             host="127.0.0.1",
             silence_logs=logging.CRITICAL,
         ) as cluster,
