@@ -531,7 +531,8 @@ def test_a_model_makes_the_probabilities(
     other = out.with_name("by-model")
     given = ["--model", str(patient / "model.npz"), "--output", str(other), *QUICK]
     made = (probabilities(), LabelScheme((0, 1, 2), ("background", "label_1", "label_2")))
-    with mock.patch("perturb_mpm.segmenter.probabilities_from_model", return_value=made) as model:
+    place = "perturb_mpm.segmenter.model.probabilities_from_model"
+    with mock.patch(place, return_value=made) as model:
         assert call("run", *options(patient)[:3], *given) == 0
         assert call("run", *options(patient)[:3], *given, "--labels", "0", "1") == 2
     assert model.call_args.args[0] == patient / "model.npz"

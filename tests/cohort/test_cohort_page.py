@@ -144,5 +144,8 @@ def test_the_page_is_no_wider_than_the_screen(width: int, tmp_path: Path) -> Non
     write_cohort_page(page_file, ranked(records))
     with open_page(page_file, width=width) as opened:
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+        first = "document.querySelector('#cases img')"
+        opened.page.evaluate(f"{first}.scrollIntoView()")
+        opened.page.wait_for_function(f"{first}.complete && {first}.naturalWidth === 4")
         assert opened.requests == []
         assert opened.errors == []

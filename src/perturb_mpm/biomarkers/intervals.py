@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 
-
 OFFSET_ML = 0.1
 """Volumes are compared as log(V + 0.1 ml): a region of 0 ml has a logarithm."""
 

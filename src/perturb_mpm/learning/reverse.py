@@ -4,8 +4,8 @@ With F_m = K̂_m Q − diag(K̂_m) Q, the energies of an iteration are E = U' + 
 Q = softmax(−E). Given G = dv/dQ, dv/dE is b = −Q∘(G − Σ_l Q∘G); then b is added to dv/dU', bᵀF_m to
 dv/dμ_m, and a = b μ_m goes on to the iteration before as K̂_mᵀ a − diag(K̂_m) a.
 
-With centring c the kernels act on Q − c·Q⁰, where Q⁰ = softmax(−U') is the start: F_m is that of the
-difference, and −c times what goes on to the iteration before goes to the start too.
+With centring c the kernels act on Q − c·Q⁰, where Q⁰ = softmax(−U') is the start: F_m is that of
+the difference, and −c times what goes on to the iteration before goes to the start too.
 """
 
 from __future__ import annotations
