@@ -146,6 +146,7 @@ def test_the_page_is_no_wider_than_the_screen(width: int, tmp_path: Path) -> Non
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         first = "document.querySelector('#cases img')"
         opened.page.evaluate(f"{first}.scrollIntoView()")
-        opened.page.wait_for_function(f"{first}.complete && {first}.naturalWidth === 4")
+        shown = opened.page.evaluate(f"{first}.decode().then(() => {first}.naturalWidth)")
+        assert shown == 4
         assert opened.requests == []
         assert opened.errors == []
