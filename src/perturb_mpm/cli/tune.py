@@ -189,13 +189,17 @@ def _print_table(tuned: Tuned, files: list[Path]) -> None:
     """Print every method on cases left out, side by side, the verdict and what was written."""
     from rich.table import Table
 
-    from perturb_mpm.tune import table_rows
+    from perturb_mpm.tune import maps_table, volumes_table
 
-    header, rows = table_rows(tuned)
-    names = " / ".join(tuned.regions)
-    table = Table(title=f"Cases left out, means; of {names}")
-    for place, heading in enumerate(header):
-        table.add_column(heading, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    print_plain(table, tuned.verdict, *(f"wrote {file}" for file in files))
+    shown = []
+    for title, (header, rows) in (
+        ("Labels and maps of cases left out, means", maps_table(tuned)),
+        ("Volumes of cases left out: 95 % intervals", volumes_table(tuned)),
+    ):
+        table = Table(title=title)
+        for place, heading in enumerate(header):
+            table.add_column(heading, justify="right" if heading else "left", no_wrap=not place)
+        for row in rows:
+            table.add_row(*row)
+        shown.append(table)
+    print_plain(*shown, tuned.verdict, *(f"wrote {file}" for file in files))

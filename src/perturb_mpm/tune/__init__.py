@@ -10,7 +10,7 @@ from perturb_mpm.tune.scores import (
     score_volumes,
     widenings,
 )
-from perturb_mpm.tune.summary import METHODS, means, table_rows, write_scores
+from perturb_mpm.tune.summary import METHODS, maps_table, means, volumes_table, write_scores
 from perturb_mpm.tune.tuning import Tuned, TuningOptions, tune
 
 __all__ = [
@@ -19,16 +19,17 @@ __all__ = [
     "CaseScores",
     "LabelledProblem",
     "MapScore",
+    "maps_table",
     "means",
     "METHODS",
     "NEAR_MM",
     "score_maps",
     "score_volumes",
-    "table_rows",
     "tune",
     "Tuned",
     "TuningOptions",
     "VolumePrediction",
+    "volumes_table",
     "widenings",
     "write_scores",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,35 +95,42 @@ def learned_in_words(settings: RunSettings) -> str:
     return "; ".join(parts)
 
 
-def table_rows(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
-    """Return the header and a row of cells for each method; numbers of regions stand in order."""
+Table = tuple[list[str], list[list[str]]]
+"""A header and rows of cells."""
+
+
+def maps_table(tuned: Tuned) -> Table:
+    """Return labels and maps of cases left out: a row for each method that has them."""
     rows = means(tuned.scores, tuned.regions)
-    header = ["", "Dice", *MAP_COLUMNS.values(), "inside, %", "width, log", "CRPS, log"]
-    cells = []
-    for method in METHODS:
-        row = rows[method]
-        cells.append(
-            [
-                method,
-                _each(row, "dice", tuned.regions, ".3f"),
-                *(_one(row, key) for key in MAP_COLUMNS),
-                _each({k: 100 * v for k, v in row.items()}, "inside", tuned.regions, ".0f"),
-                _each(row, "width", tuned.regions, ".2f"),
-                _each(row, "crps", tuned.regions, ".4f"),
-            ]
-        )
+    header = ["", *(f"Dice {name}" for name in tuned.regions), *MAP_COLUMNS.values()]
+    keys = [*(f"dice {name}" for name in tuned.regions), *MAP_COLUMNS]
+    cells = [
+        [method, *(_shown(rows[method][key], ".4f") for key in keys)]
+        for method in METHODS
+        if "log_score_nats" in rows[method]
+    ]
     return header, cells
 
 
-def _one(row: Mapping[str, float], key: str) -> str:
-    return f"{row[key]:.4f}" if key in row and not math.isnan(row[key]) else "–"
+def volumes_table(tuned: Tuned) -> Table:
+    """Return volumes of cases left out: a row for each region and method that predicts them."""
+    rows = means(tuned.scores, tuned.regions)
+    header = ["", "", "inside, %", "width, log", "CRPS, log"]
+    cells = []
+    for region in tuned.regions:
+        name = region
+        for method in METHODS:
+            row = rows[method]
+            if f"crps {region}" in row:
+                share = _shown(100 * row[f"inside {region}"], ".0f")
+                width, crps = _shown(row[f"width {region}"], ".2f"), row[f"crps {region}"]
+                cells.append([name, method, share, width, _shown(crps, ".4f")])
+                name = ""
+    return header, cells
 
 
-def _each(row: Mapping[str, float], key: str, regions: Sequence[str], how: str) -> str:
-    if f"{key} {regions[0]}" not in row:
-        return "–"
-    found = [row[f"{key} {name}"] for name in regions]
-    return " / ".join("–" if math.isnan(value) else format(value, how) for value in found)
+def _shown(value: float, how: str) -> str:
+    return "–" if math.isnan(value) else format(value, how)
 
 
 def write_scores(path: Path, tuned: Tuned) -> None:
