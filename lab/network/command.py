@@ -13,6 +13,7 @@ def network(
     data: Path,
     output: Path = Path("reproduce-network"),
     samples: int = 100,
+    few: Flag = False,
     quick: Flag = False,
     quiet: Flag = False,
     json: Flag = False,
@@ -29,6 +30,8 @@ def network(
         The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled of each case.
+    few
+        Also learn from five cases drawn at random, ten times, and score each on all others.
     quick
         Six cases and few samples: under a minute instead of some minutes.
     quiet
@@ -45,9 +48,9 @@ def network(
         progress.stage("scoring")
         scores = measure_network(data, folder, samples=drawn, most_cases=most, progress=progress)
         progress.stage("learning from five cases")
-        few = [] if quick else measure_few(data, folder, samples=drawn, progress=progress)
+        fives = measure_few(data, folder, samples=drawn, progress=progress) if few else []
     means = summarised(scores)
     cases = len({each.case for each in scores})
-    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores, few))
+    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores, fives))
     files = [folder / PAGE_NAME]
     print_results(files, findings(means), {"methods": means}, quiet=quiet, json=json)

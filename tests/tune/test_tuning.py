@@ -143,6 +143,8 @@ def test_what_is_taken_beats_the_others_on_cases_left_out() -> None:
     cases = range(4)
     assert _chosen([alone, tempered, better], cases) is better
     assert _chosen([alone, tempered, costly], cases) is tempered  # labels would be worse
+    hardly = candidate("K", 0.35, [(0.395, 0.8)] * 4)
+    assert _chosen([alone, tempered, hardly], cases) is tempered  # a hundredth is not worth it
     assert _chosen([alone, candidate("T", 0.0, [(0.6, 0.8)] * 4)], cases) is alone
     wrong_volumes = replace(tempered, volumes=((0.2,) * 4,))  # maps gain a fifth, volumes lose half
     assert _chosen([alone, wrong_volumes], cases) is alone
