@@ -2,7 +2,7 @@
 
 from perturb_mpm.engines import Compute, Solver, prepare
 from perturb_mpm.inference import ConvergenceWarning, MeanField, mean_field
-from perturb_mpm.learning import Learned, learn, learn_fields
+from perturb_mpm.learning import Learned, learn
 from perturb_mpm.model import (
     BilateralKernel,
     DenseCRF,
@@ -13,7 +13,6 @@ from perturb_mpm.model import (
     unary_from_logits,
     unary_from_probabilities,
 )
-from perturb_mpm.noise import Field
 from perturb_mpm.posterior import Posterior, Precision, samples_needed
 from perturb_mpm.progress import Progress
 from perturb_mpm.sampling import Sampler, Sampling, sample
@@ -38,14 +37,12 @@ __all__ = [
     "Sampler",
     "Compute",
     "Posterior",
-    "Field",
     "Precision",
     "samples_needed",
     "prepare",
     "Solver",
     "learn",
     "Learned",
-    "learn_fields",
     "Progress",
     "__version__",
 ]

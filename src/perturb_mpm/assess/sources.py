@@ -153,15 +153,13 @@ def read_labels(
 def law_of(posterior: Posterior) -> dict[str, Any]:
     """Return the law of a posterior's samples, seed aside, as values that JSON can hold.
 
-    Two runs sample from the same perturbation where this is equal. Fields that add nothing do not
-    count, nor does the order of the others.
+    Two runs sample from the same perturbation where this is equal.
     """
     found = posterior.parameters.get("perturbation")
     if not isinstance(found, Mapping):
         return {}
     law = {name: value for name, value in found.items() if name != "seed"}
-    fields = [each for each in law.get("fields", ()) if each["scale"] > 0]
-    return {**law, "fields": sorted(fields, key=repr), "estimator": posterior.estimator}
+    return {**law, "estimator": posterior.estimator}
 
 
 def law_in_words(law: Mapping[str, Any]) -> str:
@@ -177,19 +175,7 @@ def law_in_words(law: Mapping[str, Any]) -> str:
         words += " in antithetic pairs"
     if law.get("estimator") == "conditional":
         words += ", conditional estimates"
-    fields = law.get("fields", ())
-    if not fields and lengths:
-        return words
-    if not fields:
-        return f"{words}, which makes volumes far too certain"
-    number = f"{len(fields)} smooth random field{'s' if len(fields) > 1 else ''}"
-    return f"{words} and {number} ({'; '.join(map(_field_in_words, fields))})"
-
-
-def _field_in_words(field: Mapping[str, Any]) -> str:
-    length = _length_in_words(field["length_mm"]).removeprefix("the ")
-    labels = "" if field["labels"] is None else f" for labels {_listed(field['labels'])}"
-    return f"{length} × {field['scale']:.4g}{labels}"
+    return words if lengths else f"{words}, which makes volumes far too certain"
 
 
 def _length_in_words(length_mm: float | str) -> str:

@@ -103,7 +103,7 @@ class PerturbMPM(Transform):  # type: ignore[misc]
             LabelScheme(tuple(range(len(p))), tuple(f"label_{l}" for l in range(len(p)))),
         )
         settings = self.settings
-        if settings.sampling.noise_length is None and not settings.sampling.fields:
+        if settings.sampling.noise_length is None:
             settings = settings.changed(noise_length=assumed_length_mm(case))
         sampler = build_sampler(build_crf(case, settings), settings)
         posterior = sampler.draw(settings.sampling.samples)

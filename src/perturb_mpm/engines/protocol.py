@@ -140,10 +140,10 @@ class Solver(Protocol):
         """
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return the sum of softmax(−U + fields − pairwise) over problems, in 2⁻³⁰, (L, N).
+        """Return the sum of softmax(−U − pairwise) over problems, in 2⁻³⁰, (L, N).
 
-        It is for perturbed problems: U + their smooth fields without the noise of each voxel, and
-        the pairwise energies of the current Q. ``chosen`` (B,) takes some of the problems.
+        It is for perturbed problems: U without the noise of each voxel, and the
+        pairwise energies of the current Q. ``chosen`` (B,) takes some of the problems.
         """
 
     def marginals(self) -> NDArray[np.floating]:

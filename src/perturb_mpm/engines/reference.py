@@ -93,9 +93,6 @@ class ReferenceSolver:
         energies = perturbation.energies(crf.energies, crf.grid, samples)
         self._energies = self._checked(energies, "energies")
         self._without_noise = crf.energies[np.newaxis]
-        if perturbation.fields:
-            smooth = perturbation.without_noise()
-            self._without_noise = smooth.energies(crf.energies, crf.grid, samples)
         self._q = softmax(-sharpness * self._energies)
         if marginals is not None:
             self._q = np.repeat(self._checked(marginals[np.newaxis], "marginals"), len(energies), 0)
@@ -185,7 +182,7 @@ class ReferenceSolver:
         return total
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
         marginals = softmax(-self._without_noise - self.pairwise())  # (B, L, N)
         taken = marginals if chosen is None else marginals[chosen]
         total: NDArray[np.int64] = fixed_point(taken).sum(axis=0)

@@ -10,8 +10,8 @@ from perturb_mpm.noise.correlated import (
     simplest,
     white_share,
 )
-from perturb_mpm.noise.fields import SUPPORT, Field, NodeLattice, node_lattices
 from perturb_mpm.noise.gumbel import INDEX_BITS, SAMPLES, checked_seed, gumbel, key_words
+from perturb_mpm.noise.nodes import SUPPORT, NodeLattice
 from perturb_mpm.noise.perturbation import Perturbation
 
 __all__ = [
@@ -24,11 +24,9 @@ __all__ = [
     "simplest",
     "white_share",
     "checked_seed",
-    "Field",
     "gumbel",
     "INDEX_BITS",
     "key_words",
-    "node_lattices",
     "NodeLattice",
     "Perturbation",
     "SAMPLES",

@@ -1,8 +1,8 @@
 """Gumbel noise that goes together between voxels and keeps its law at each of them.
 
-    γ_l(x) = −log(−log Φ(g_l(x))),   g_l = Σ_k √w_k · field(ℓ_k),   Σ_k w_k = 1
+    γ_l(x) = −log(−log Φ(g_l(x))),   g_l = Σ_k √w_k · smooth(ℓ_k),   Σ_k w_k = 1
 
-Each field is Gaussian with variance 1 at every voxel and correlation exp(−r² / 2ℓ²) between voxels
+Each part is Gaussian with variance 1 at every voxel and correlation exp(−r² / 2ℓ²) between voxels
 at a distance of r mm, so Φ(g) is uniform and γ is Gumbel at every voxel, whatever the lengths are.
 The labels are independent of each other: without coupling the votes of every voxel follow
 softmax(−U) for every ℓ, and only what goes together changes. ℓ = 0 is white noise, the paper's;
@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.model import Grid
-from perturb_mpm.noise.fields import NodeLattice, longest_axis
 from perturb_mpm.noise.gumbel import STREAMS, bits, checked_samples, uniform
+from perturb_mpm.noise.nodes import NodeLattice, longest_axis
 
 NoiseLength = float | str | Sequence[tuple[float, float]]
 """A length in mm, (length in mm, weight) of each part of a mixture, or either as text."""
@@ -94,17 +94,12 @@ def check_fits(lengths: Lengths, grid: Grid) -> None:
 
 
 def length_lattices(lengths: Lengths, grid: Grid, n_labels: int) -> list[NodeLattice]:
-    """Return the nodes of each length above 0; the white part is drawn at the voxels.
-
-    Streams are counted from the last: those of fields are counted from the first.
-    """
-    lattices = []
-    for k, (length, weight) in enumerate(lengths):
-        if length > 0:
-            lattice = NodeLattice(length, grid, n_labels)
-            lattice.add(STREAMS - 1 - k, math.sqrt(weight), None)
-            lattices.append(lattice)
-    return lattices
+    """Return the nodes of each length above 0; the white part is drawn at the voxels."""
+    return [
+        NodeLattice(length, grid, n_labels, scale=math.sqrt(weight), stream=STREAMS - 1 - k)
+        for k, (length, weight) in enumerate(lengths)
+        if length > 0
+    ]
 
 
 def white_share(lengths: Lengths) -> float:

@@ -6,10 +6,10 @@ depend on the batch, the order of voxels, the mask, the threads or what was draw
 The generator is Philox 4×32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
 1, 2, 3", SC 2011): 128 bits of counter and 64 of key become four words of 32 bits. Here
 
-    counter 0   the low 32 bits of the index (of a voxel in the whole image, of a cell of a field)
+    counter 0   the low 32 bits of the index (of a voxel in the image, of a cell of smooth noise)
     counter 1   the sample
     counter 2   label // 4; the label takes word label % 4 of what comes out
-    counter 3   the next 16 bits of the index, and above them the stream: 0 for voxels, then fields
+    counter 3   the next 16 bits of the index, and above them the stream: 0 for voxels
     key         the low and the high 32 bits of the seed
 """
 

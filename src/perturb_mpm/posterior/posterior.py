@@ -266,7 +266,7 @@ class Posterior:
         """Return quantiles over the samples of each label's volume in mm³, (L,) or (len(q), L).
 
         For a region of several labels add up their columns of ``volumes`` first. Where the noise
-        is independent at every voxel (no fields) the samples' volumes hardly differ, and say next
+        is independent at every voxel the samples' volumes hardly differ, and say next
         to nothing about how far off the true volume is.
         """
         levels: NDArray[np.float64] = checks.numeric(q, "q").astype(np.float64)

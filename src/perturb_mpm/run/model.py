@@ -53,8 +53,8 @@ def assumed_length_mm(case: Case) -> float:
 
 
 def with_assumed_length(settings: RunSettings, case: Case) -> RunSettings:
-    """Return the settings with a length of the noise, unless they say one or have fields."""
-    if settings.sampling.noise_length is not None or settings.sampling.fields:
+    """Return the settings with a length of the noise, unless they say one."""
+    if settings.sampling.noise_length is not None:
         return settings
     return settings.changed(noise_length=assumed_length_mm(case))
 

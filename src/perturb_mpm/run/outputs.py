@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files import LabelScheme
-from perturb_mpm.noise import WHITE, Field
+from perturb_mpm.noise import WHITE
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import KernelSettings, RunSettings
@@ -116,7 +115,7 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         intervals=settings.intervals,
         learned_cases=settings.learned_cases,
         by_samples=run.by_samples,
-        perturbation=perturbation_in_words(settings, case.labels),
+        perturbation=perturbation_in_words(settings),
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
         sampled_labels=run.sampled_labels,
         truth=case.truth,
@@ -137,7 +136,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "seed": settings.sampling.seed,
         "estimator": settings.sampling.estimator,
         "marginals": settings.marginals,
-        "perturbation": perturbation_in_words(settings, case.labels),
+        "perturbation": perturbation_in_words(settings),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "intervals": {
             "rest_on": settings.intervals,
@@ -243,18 +242,14 @@ def _versions(parameters: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def perturbation_in_words(settings: RunSettings, labels: LabelScheme) -> str:
+def perturbation_in_words(settings: RunSettings) -> str:
     """Return which perturbation the samples come from."""
     lengths = settings.sampling.lengths
     if lengths != WHITE:
         parts = [f"{_length(length)} ({100 * weight:.0f} %)" for length, weight in lengths]
         words = " and ".join(parts) if len(parts) > 1 else _length(lengths[0][0])
         return f"Gumbel noise that goes together over {words}"
-    noise = "Gumbel noise, independent at every voxel"
-    fields = [field for field in settings.sampling.fields if field.scale > 0]
-    if not fields:
-        return f"{noise}, without random fields"
-    return f"{noise}, and {'; '.join(_field(field, labels) for field in fields)}"
+    return "Gumbel noise, independent at every voxel"
 
 
 def _length(length_mm: float) -> str:
@@ -293,16 +288,6 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         rows[f"{kernel.kind} kernel"] = _kernel(kernel)
     rows["engine"] = f"{settings.compute.engine}, {settings.compute.accuracy}"
     return rows
-
-
-def _field(field: Field, labels: LabelScheme) -> str:
-    length = "one offset for the whole image"
-    if math.isfinite(field.length_mm):
-        length = f"a smooth random field of length {field.length_mm:g} mm"
-    whose = "for each label"
-    if field.labels is not None:
-        whose = f"shared by {', '.join(labels.names[label] for label in field.labels)}"
-    return f"{length} and scale {field.scale:g} nats {whose}"
 
 
 def _kernel(kernel: KernelSettings) -> str:

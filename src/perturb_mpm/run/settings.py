@@ -43,11 +43,6 @@ key that is not known is refused with the nearest that is.
     sigma_intensity_sd = 0.5  # standard deviations inside the mask: one number, or one an image
     weight = 3.0
 
-    [[fields]]                # smooth random fields; left out: none, which is the paper's noise
-    length_mm = 40.0          # inf: one offset for the whole image
-    scale = 1.0               # nats
-    labels = [1, 2, 3]        # 0 … L − 1, share one field; left out: a field for each label
-
     [regions]                 # named sets of label values, nested or apart: labels are decided
     core = [1, 4]             # region by region, and each has a volume; left out: the case's own
 
@@ -93,7 +88,6 @@ from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
 from perturb_mpm.files import RegionValues, checked_region_values
 from perturb_mpm.model import Normalization
-from perturb_mpm.noise import Field
 from perturb_mpm.posterior import MarginalKind
 from perturb_mpm.sampling import Sampling
 from perturb_mpm.storage import DamagedError, atomic_open, json_ready, read_toml, toml_of
@@ -145,8 +139,7 @@ Numbers = float | tuple[float, ...]
 
 UNARY = ("temperature", "clip", "bias", "members")
 COUPLING = ("strength", "centring", "keep_strength")
-SAMPLING_FIELDS = tuple(each.name for each in fields(Sampling))
-SAMPLING = tuple(name for name in SAMPLING_FIELDS if name != "fields")  # in its own tables
+SAMPLING = tuple(each.name for each in fields(Sampling))
 COMPUTE = tuple(each.name for each in fields(Compute))
 TABLES = {
     "sampling": SAMPLING,
@@ -273,7 +266,7 @@ class RunSettings:
 
     def changed(self, **values: Any) -> RunSettings:  # noqa: ANN401 - each is checked
         """Return these settings with other values, wherever they belong: ``changed(samples=9)``."""
-        sampling = {name: values.pop(name) for name in SAMPLING_FIELDS if name in values}
+        sampling = {name: values.pop(name) for name in SAMPLING if name in values}
         compute = {name: values.pop(name) for name in COMPUTE if name in values}
         return replace(
             self,
@@ -299,14 +292,12 @@ class RunSettings:
             "compute": asdict(self.compute),
             "report": {"colour_map": self.colour_map},
             "kernels": [asdict(each) for each in self.kernels],
-            "fields": [asdict(each) for each in self.sampling.fields],
         }
 
     def identity(self) -> dict[str, Any]:
         """Return all that the results depend on, as values that JSON can hold."""
         tables = self.as_tables()
         compute = {k: v for k, v in tables["compute"].items() if k not in CHANGE_NO_RESULT}
-        tables["sampling"]["fields"] = [each.describe() for each in self.sampling.fields]
         plain: dict[str, Any] = json_ready(
             {
                 **tables["sampling"],
@@ -325,18 +316,16 @@ class RunSettings:
 def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = None) -> RunSettings:
     """Return the settings of TOML's tables; what they leave out is that of ``base``."""
     named = ("regions", "widening")
-    check_keys(tables, [*TABLES, *named, "kernels", "fields"], "at the top")
+    check_keys(tables, [*TABLES, *named, "kernels"], "at the top")
     given = {table: _table(tables.get(table, {}), table) for table in TABLES}
     for table, keys in TABLES.items():
         check_keys(given[table], keys, f"in [{table}]")
     sampling = dict(given["sampling"])
-    if "fields" in tables:
-        sampling["fields"] = _each(tables["fields"], "fields", Field)
     values: dict[str, Any] = {**given["unary"], **given["coupling"], **given["maps"]}
     values |= given["basis"] | given["report"]
     values |= {name: _table(tables[name], name) for name in named if name in tables}
     if "kernels" in tables:
-        values["kernels"] = _each(tables["kernels"], "kernels", KernelSettings)
+        values["kernels"] = _kernels(tables["kernels"])
     return (base or RunSettings()).changed(**sampling, **given["compute"], **values)
 
 
@@ -367,8 +356,7 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
     if not tables["kernels"]:
         parts.append("kernels = []\n")  # stands before the first table: it belongs to none
     parts += [table_text(f"[{name}]", tables[name]) for name in ("sampling", "unary", "coupling")]
-    for name in ("kernels", "fields"):
-        parts += [table_text(f"[[{name}]]", each) for each in tables[name]]
+    parts += [table_text("[[kernels]]", each) for each in tables["kernels"]]
     for table, values in (("regions", settings.regions), ("widening", settings.widening)):
         if values:
             named = {value_text(name): value for name, value in values.items()}
@@ -408,21 +396,20 @@ def _table(value: object, name: str) -> dict[str, Any]:
     return value
 
 
-def _each(value: object, name: str, kind: type) -> tuple[Any, ...]:
-    """Return one object for each table of an array of tables."""
+def _kernels(value: object) -> tuple[KernelSettings, ...]:
+    """Return one kernel for each table of an array of tables."""
     if not isinstance(value, list):
-        raise TypeError(f"{name} must be tables, got {value!r}: write [[{name}]] above each")
-    known = [field.name for field in fields(kind)]
+        raise TypeError(f"kernels must be tables, got {value!r}: write [[kernels]] above each")
+    known = [field.name for field in fields(KernelSettings)]
     made = []
     for place, table in enumerate(value):
-        where = f"in [[{name}]] number {place + 1}"
-        check_keys(_table(table, name), known, where)
-        missing = [key for key in ("kind", "sigma_space", "length_mm", "scale") if key in known]
-        missing = [key for key in missing if key not in table]
+        where = f"in [[kernels]] number {place + 1}"
+        check_keys(_table(table, "kernels"), known, where)
+        missing = [key for key in ("kind", "sigma_space") if key not in table]
         if missing:
             raise ValueError(f"{where.removeprefix('in ')} must have the key {missing[0]}")
         try:
-            made.append(kind(**table))
+            made.append(KernelSettings(**table))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where.removeprefix('in ')}: {error}") from error
     return tuple(made)

@@ -46,7 +46,7 @@ class Sampler:
         self._sampling = Sampling() if sampling is None else sampling
         self._compute = Compute() if compute is None else compute
         self._perturbation = self._sampling.perturbation
-        self._perturbation.check(crf.grid, crf.n_labels)
+        self._perturbation.check(crf.grid)
         self._members = tuple(checks.floats(each, "members") for each in members)
         for each in self._members:
             if each.shape != crf.energies.shape:

@@ -7,7 +7,6 @@ Algorithm 1, with the sign of the noise corrected: energies are lowered by it).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines import Accuracy, Compute, Engine
 from perturb_mpm.model import DenseCRF, Grid
-from perturb_mpm.noise import Field, NoiseLength
+from perturb_mpm.noise import NoiseLength
 from perturb_mpm.optional import optional_package
 from perturb_mpm.posterior import Estimator, Posterior, Precision
 from perturb_mpm.progress import Progress
@@ -70,7 +69,6 @@ def sample(
     estimator: Estimator = "votes",
     noise_scale: float | None = None,
     noise_length: NoiseLength = 0.0,
-    fields: Sequence[Field] = (),
     start: Start = "cold",
     antithetic: bool = False,
     tolerance: float | None = None,
@@ -102,7 +100,7 @@ def sample(
         Mean-field updates of each sample.
     estimator
         What the posterior's marginals are: "votes" counts each sample's labels (the paper);
-        "conditional" averages softmax(−U + fields − pairwise): the voxel's own noise is
+        "conditional" averages softmax(−U − pairwise): the voxel's own noise is
         integrated out.
     noise_scale
         Multiplies the Gumbel noise; None means 1 for votes and 0.5 for conditional. There the
@@ -112,9 +110,6 @@ def sample(
         noise, ``math.inf`` one draw for the whole image, and ``[(40, 0.7), (0, 0.3)]`` a mixture
         of lengths with weights. The law of the noise at each voxel is Gumbel's whatever it is, so
         without coupling the votes follow softmax(−U); but volumes spread as whole regions err.
-    fields
-        Smooth random fields beside the voxel noise; without them sampled volumes are far too
-        certain. None is the paper.
     start
         "cold" starts each sample at its own softmax(−Ũ). "warm" starts at the unperturbed mean
         field, which changes the law of the samples: not what the paper means.
@@ -150,7 +145,6 @@ def sample(
         estimator=estimator,
         noise_scale=noise_scale,
         noise_length=noise_length,
-        fields=fields,  # type: ignore[arg-type]  # any sequence is taken, and kept as a tuple
         start=start,
         antithetic=antithetic,
         tolerance=tolerance,

@@ -14,7 +14,6 @@ from perturb_mpm import checks
 from perturb_mpm.engines import MOST_ITERATIONS
 from perturb_mpm.noise import (
     WHITE,
-    Field,
     Lengths,
     NoiseLength,
     Perturbation,
@@ -75,7 +74,6 @@ class Sampling:
             "the probabilities show.",
         },
     )
-    fields: tuple[Field, ...] = ()
     start: Start = "cold"
     antithetic: bool = False
     tolerance: float | None = field(
@@ -115,7 +113,6 @@ class Sampling:
             object.__setattr__(self, name, value)
         if self.noise_length is not None:
             object.__setattr__(self, "noise_length", simplest(checked_lengths(self.noise_length)))
-        object.__setattr__(self, "fields", self.perturbation.fields)
         self._check_together()
 
     @property
@@ -136,7 +133,7 @@ class Sampling:
     @property
     def perturbation(self) -> Perturbation:
         """The noise of these samples."""
-        return Perturbation(self.seed, self.scale, self.fields, self.antithetic, self.lengths)
+        return Perturbation(self.seed, self.scale, self.antithetic, self.lengths)
 
     @property
     def lengths(self) -> Lengths:
@@ -146,7 +143,7 @@ class Sampling:
     @property
     def goes_together(self) -> bool:
         """Whether neighbouring voxels err together: only then volumes spread as they should."""
-        return self.perturbation.correlated or any(each.scale > 0 for each in self.fields)
+        return self.perturbation.correlated
 
     def describe(self) -> dict[str, object]:
         """Return what the law of the samples depends on, as values that JSON can hold."""

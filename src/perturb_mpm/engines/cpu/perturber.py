@@ -1,4 +1,4 @@
-"""Perturbed energies in the engine's tiles: Philox, Gumbel noise and fields, compiled."""
+"""Perturbed energies in the engine's tiles: Philox and Gumbel noise, compiled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from perturb_mpm import checks
 from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
 from perturb_mpm.engines.cpu.row_kernels import exp_negative
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.lattice import FieldTables
+from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
     FARTHEST,
     Perturbation,
     key_words,
     length_lattices,
-    node_lattices,
     white_share,
 )
 
@@ -104,13 +103,13 @@ def philox(index, samples, high, block, key, words, count):
 
 
 @kernel
-def _sum_fields(i0, size, order, voxels, fields, drift):
-    """Set each row of ``drift``, (T, (L − 1)·B), to the sum of all fields at a voxel of a tile.
+def _sum_parts(i0, size, order, voxels, smooth, total):
+    """Set each row of ``total``, (T, L·B), to the sum of the smooth parts at a voxel of a tile.
 
     Along each axis a voxel sees three nodes, the first of them and their weights looked up by its
     coordinate. Images of fewer than four axes have axes of length 1 before their own.
     """
-    shape, nodes, firsts, weights, steps = fields
+    shape, nodes, firsts, weights, steps = smooth
     width = nodes.shape[1]
     for t in range(size):
         rest = voxels[order[i0 + t]]
@@ -118,7 +117,7 @@ def _sum_fields(i0, size, order, voxels, fields, drift):
         rest, x2 = rest // shape[2], rest % shape[2]
         x0, x1 = rest // shape[1], rest % shape[1]
         for k in range(width):
-            drift[t, k] = 0
+            total[t, k] = 0
         for f in range(firsts.shape[0]):
             corner = firsts[f, 0, x0] + firsts[f, 1, x1] + firsts[f, 2, x2] + firsts[f, 3, x3]
             z0, z1, z2 = weights[f, 3, x3, 0], weights[f, 3, x3, 1], weights[f, 3, x3, 2]
@@ -139,20 +138,17 @@ def _sum_fields(i0, size, order, voxels, fields, drift):
                         j2 = j1 + steps[f, 3]
                         c0, c1, c2 = inner * z0, inner * z1, inner * z2
                         for k in range(width):
-                            near = fma(c1, nodes[j1, k], fma(c0, nodes[j0, k], drift[t, k]))
-                            drift[t, k] = fma(c2, nodes[j2, k], near)
+                            near = fma(c1, nodes[j1, k], fma(c0, nodes[j0, k], total[t, k]))
+                            total[t, k] = fma(c2, nodes[j2, k], near)
 
 
 @kernel
-def perturb(
-    base, order, voxels, energies, samples, key, scale, antithetic, fields, ceiling, start, stop
-):
-    """Set the energies of some tiles to U − scale·γ − fields, each against label 0's.
+def perturb(base, order, voxels, energies, samples, key, scale, antithetic, ceiling, start, stop):
+    """Set the energies of some tiles to U − scale·γ, each against label 0's.
 
     ``base`` (L, N) are the unaries and ``voxels`` (N,) the voxels' places in the whole image, both
     in the order of the mask; ``order`` (N,) is the engine's. ``samples`` (B,) and ``key`` (2,) are
-    uint64, ``fields`` are the shape, node rows and tables of ``Perturber``, and ``ceiling`` is that
-    of ``load_problem``.
+    uint64, and ``ceiling`` is that of ``load_problem``.
     """
     _, count, lanes = energies.shape
     problems = samples.size
@@ -167,26 +163,21 @@ def perturb(
     all_energies = np.empty((count + 1, lanes), np.float32)
     shaped_energies = all_energies.reshape(count + 1, tile, problems)
     lowest, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    drift = np.zeros((tile, count * problems), np.float32)
-    shaped_drift = drift.reshape(tile, count, problems)
     per_log = scale * LN2
     for block in range(start, stop):
         i0 = block * tile
         size = min(tile, order.size - i0)
         used = size * problems
-        if fields[2].shape[0]:
-            _sum_fields(i0, size, order, voxels, fields, drift)
         for t in range(size):
             i = order[i0 + t]
             voxel = uint64(voxels[i])
             for b in range(problems):
                 shaped_index[t, b] = voxel & LOW
                 shaped_high[t, b] = voxel >> WORD
-                shaped_energies[0, t, b] = base[0, i]
-            for l in range(count):
-                unary = base[l + 1, i]
+            for l in range(count + 1):
+                unary = base[l, i]
                 for b in range(problems):
-                    shaped_energies[l + 1, t, b] = unary - shaped_drift[t, l, b]
+                    shaped_energies[l, t, b] = unary
         for first in range(0, count + 1, 4):
             philox(index, sample, high, uint64(first // 4), key, words, used)
             for w in range(min(4, count + 1 - first)):
@@ -284,7 +275,7 @@ def perturb_together(
     key,
     scale,
     antithetic,
-    fields,
+    smooth,
     white,
     ceiling,
     start,
@@ -292,8 +283,8 @@ def perturb_together(
 ):
     """Do what ``perturb`` does with Gumbel noise made of normals that go together between voxels.
 
-    ``fields`` hold the normals of all L labels on nodes, and ``white`` times a normal of each voxel
-    by itself is added.
+    ``smooth`` are the shape, node rows and tables of ``Perturber``, and ``white`` times a normal of
+    each voxel by itself is added.
     """
     _, count, lanes = energies.shape
     problems = samples.size
@@ -316,7 +307,7 @@ def perturb_together(
         i0 = block * tile
         size = min(tile, order.size - i0)
         used = size * problems
-        _sum_fields(i0, size, order, voxels, fields, summed)
+        _sum_parts(i0, size, order, voxels, smooth, summed)
         for t in range(size):
             i = order[i0 + t]
             voxel = uint64(voxels[i])
@@ -345,9 +336,9 @@ def perturb_together(
 class Perturber:
     """One perturbation of one set of unaries (L, N), in the order of the engine.
 
-    Fields reach the kernel as their values on nodes, all samples side by side, and the kernel
-    interpolates: node rows (R, (L − 1)·B) of all fields one after the other, which a voxel finds by
-    ``FieldTables``.
+    Correlated noise reaches the kernel as normals on nodes, all samples side by side, and the
+    kernel interpolates: node rows (R, L·B) of all lengths one after the other, which a voxel finds
+    by ``NodeTables``.
     """
 
     def __init__(
@@ -364,29 +355,19 @@ class Perturber:
         self._voxels = grid.index
         self._order = checks.read_only(order.view())
         self._threads = threads
-        self._lattices = (
-            length_lattices(perturbation.lengths, grid, len(unaries))
-            if perturbation.correlated
-            else node_lattices(perturbation.fields, grid, len(unaries))
-        )
-        self._tables = FieldTables.of(self._lattices, grid)
+        self._lattices = length_lattices(perturbation.lengths, grid, len(unaries))
+        self._tables = NodeTables.of(self._lattices, grid)
 
     def nbytes(self, problems: int) -> int:
-        """Return how much memory the fields of so many samples take."""
-        return self._tables.nodes * self._channels * problems * 4
-
-    @property
-    def _channels(self) -> int:
-        """How many numbers a node has for each sample: all labels', or against label 0's."""
-        return len(self._unaries) - (0 if self.perturbation.correlated else 1)
+        """Return how much memory the nodes of so many samples take."""
+        return self._tables.nodes * len(self._unaries) * problems * 4
 
     def fill(self, energies: NDArray[Any], samples: NDArray[np.int64], ceiling: np.float32) -> None:
         """Set the tiles ``energies`` (tiles, L − 1, T·B) to the perturbed unaries of B samples.
 
         The result is that of ``load_problem`` for each of them.
         """
-        tables, correlated = self._tables, self.perturbation.correlated
-        white = (np.float32(white_share(self.perturbation.lengths)),) if correlated else ()
+        correlated = self.perturbation.correlated
         with announced():
             self._threads.run(
                 perturb_together if correlated else perturb,
@@ -399,31 +380,29 @@ class Perturber:
                 key_words(self.perturbation.seed).astype(np.uint64),
                 np.float32(self.perturbation.scale),
                 self.perturbation.antithetic,
-                (
-                    np.array(tables.shape, dtype=np.int64),
-                    self._nodes(samples),
-                    tables.firsts,
-                    tables.weights,
-                    tables.steps,
-                ),
-                *white,
+                *(self._smooth(samples) if correlated else ()),
                 ceiling,
             )
 
+    def _smooth(self, samples: NDArray[np.int64]) -> tuple[Any, np.float32]:
+        """Return the smooth part of the noise as the kernel takes it, and the white part's size."""
+        tables = self._tables
+        shape, nodes = np.array(tables.shape, dtype=np.int64), self._nodes(samples)
+        white = np.float32(white_share(self.perturbation.lengths))
+        return (shape, nodes, tables.firsts, tables.weights, tables.steps), white
+
     def _nodes(self, samples: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Draw the fields on their nodes, (R, channels·B); additive ones each against label 0's."""
-        labels, problems = self._channels, len(samples)
+        """Draw the normals on their nodes, (R, L·B)."""
+        labels, problems = len(self._unaries), len(samples)
         nodes = np.empty((self._tables.nodes, labels, problems), dtype=np.float32)
 
         def draw(b: int) -> None:
             seed, antithetic = self.perturbation.seed, self.perturbation.antithetic
             for lattice, start in zip(self._lattices, self._tables.starts):
                 drawn = lattice.draw(seed, int(samples[b]), antithetic=antithetic)
-                kept = drawn if self.perturbation.correlated else drawn[1:] - drawn[0]
-                rows = kept.reshape(labels, -1).T
+                rows = drawn.reshape(labels, -1).T
                 nodes[start : start + len(rows), :, b] = rows
 
-        if self._lattices:
-            with ThreadPoolExecutor(self._threads.count) as pool:
-                list(pool.map(draw, range(problems)))
+        with ThreadPoolExecutor(self._threads.count) as pool:
+            list(pool.map(draw, range(problems)))
         return nodes.reshape(-1, labels * problems)

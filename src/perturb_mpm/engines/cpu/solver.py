@@ -204,7 +204,7 @@ class CpuSolver:
         return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._crf.grid.voxels)
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
         if self._held is not None:
             return self._held.conditional(chosen)
         taken = np.ones(self._buffers.problems, dtype=np.bool_) if chosen is None else chosen

@@ -1,9 +1,8 @@
 """Perturbed energies and their starting marginals, all samples in one pass.
 
-Energies are U − scale·γ − fields, each against label 0's; where noise goes together, γ is made of
-the fields themselves. An energy more than ``ceiling`` above the
-voxel's lowest counts as that: a forbidden label must not use up the digits that tell the others
-apart. What a sample gets depends neither on its place in a batch nor on the batch's size.
+Energies are U − scale·γ, each against label 0's. An energy more than ``ceiling`` above the voxel's
+lowest counts as that: a forbidden label must not use up the digits that tell the others apart.
+What a sample gets depends neither on its place in a batch nor on the batch's size.
 """
 
 from __future__ import annotations
@@ -142,27 +141,27 @@ def log_exponential_twin(words: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Fields:
-    """Smooth fields on their nodes, all of them one after the other, and how voxels see them.
+class SmoothNoise:
+    """Normals on nodes, those of all lengths one after the other, and how voxels see them.
 
-    For field f, axis a (images of fewer than four axes have axes of length 1 before their own) and
+    For length f, axis a (images of fewer than four axes have axes of length 1 before their own) and
     coordinate x, ``firsts[f, a, x]`` is the first row (rows of several axes add up),
     ``weights[f, a, x]`` are those of three nodes, ``steps[f, a]`` the rows from a node to the next.
     """
 
-    nodes: torch.Tensor  # (R, channels) float32: against label 0's, or all labels of each problem
+    nodes: torch.Tensor  # (R, B·L) float32
     firsts: torch.Tensor  # (F, 4, longest) int64
     weights: torch.Tensor  # (F, 4, longest, 3) float32
     steps: torch.Tensor  # (F, 4) int64
     shape: tuple[int, ...]  # four numbers
     axes: int
     white: float | None = None
-    """None: additive. Else they are normals that become Gumbel noise, with so much white noise."""
+    """√w of the white part; None: the noise is white, and there are no nodes."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What is added to the unaries besides fields."""
+    """Whose noise it is, and how much."""
 
     samples: torch.Tensor  # (B,) int64
     key: tuple[int, int]
@@ -195,7 +194,7 @@ def _perturb(
     n_labels,
     stride,
     node_stride,
-    n_fields,
+    n_lengths,
     longest,
     shape_1,
     shape_2,
@@ -225,16 +224,14 @@ def _perturb(
     energy = tl.broadcast_to(energy, (VOXELS, PROBLEMS, LABELS))
     channel = (problem * padded)[None, :, None] + label[None, None, :] - 1
     real = (problem < problems)[None, :, None] & (label >= 1)[None, None, :] & known
-    node_channel, node_real = channel, real
-    if TOGETHER:
-        node_channel = (problem * n_labels)[None, :, None] + label[None, None, :]
-        node_real = (problem < problems)[None, :, None] & known
+    node_channel = (problem * n_labels)[None, :, None] + label[None, None, :]
+    node_real = (problem < problems)[None, :, None] & known
     smooth = tl.zeros((VOXELS, PROBLEMS, LABELS), tl.float32)
     x3 = place % shape_3
     x2 = (place // shape_3) % shape_2
     x1 = (place // shape_3 // shape_2) % shape_1
     x0 = place // shape_3 // shape_2 // shape_1
-    for f in range(n_fields):
+    for f in range(n_lengths):
         table = f * 4 * longest
         corner = tl.load(firsts + table + x0) + tl.load(firsts + table + longest + x1)
         corner += tl.load(firsts + table + 2 * longest + x2)
@@ -257,10 +254,7 @@ def _perturb(
                 share *= tl.load(weights + (table + x0) * 3 + digit)
             at_node = nodes + (node * node_stride)[:, None, None] + node_channel
             values = tl.load(at_node, mask=node_real, other=0.0)
-            if TOGETHER:
-                smooth += share[:, None, None] * values
-            else:
-                energy -= share[:, None, None] * values
+            smooth += share[:, None, None] * values
     if NOISY:
         sample = tl.load(samples + problem, mask=problem < problems, other=0)
         flip = tl.zeros((PROBLEMS,), tl.uint32)
@@ -303,7 +297,7 @@ def perturb(
     unaries: torch.Tensor,
     index: torch.Tensor,
     noise: Noise,
-    fields: Fields,
+    smooth: SmoothNoise,
     layout: BatchLayout,
     energies: torch.Tensor,
     start: tuple[torch.Tensor, torch.Tensor] | None,
@@ -325,15 +319,15 @@ def perturb(
         energies,
         energies if start is None else start[0],
         noise.samples if start is None else start[1],
-        fields.nodes,
-        fields.firsts,
-        fields.weights,
-        fields.steps,
+        smooth.nodes,
+        smooth.firsts,
+        smooth.weights,
+        smooth.steps,
         noise.key[0],
         noise.key[1],
         noise.scale * math.log(2),
         noise.scale,
-        fields.white or 0.0,
+        smooth.white or 0.0,
         ceiling,
         sharpness,
         layout.voxels,
@@ -341,17 +335,17 @@ def perturb(
         layout.problems,
         layout.n_labels,
         energies.stride(0),
-        fields.nodes.stride(0),
-        len(fields.firsts),
-        fields.firsts.shape[2],
-        *fields.shape[1:],
+        smooth.nodes.stride(0),
+        len(smooth.firsts),
+        smooth.firsts.shape[2],
+        *smooth.shape[1:],
         layout.padded,
         ANTITHETIC=noise.antithetic,
-        NOISY=noise.scale > 0 if fields.white is None else fields.white > 0,
-        TOGETHER=fields.white is not None,
+        NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
+        TOGETHER=smooth.white is not None,
         START=start is not None,
-        AXES=fields.axes,
-        TAPS=3**fields.axes,
+        AXES=smooth.axes,
+        TAPS=3**smooth.axes,
         VOXELS=VOXELS,
         PROBLEMS=problems,
         BLOCKS=blocks,
@@ -362,7 +356,7 @@ def perturb(
 def perturb_twin(
     unaries: torch.Tensor, index: torch.Tensor, noise: Noise, layout: BatchLayout, ceiling: float
 ) -> torch.Tensor:
-    """Return the energies of perturbed problems without fields, (B, L − 1, N), in plain PyTorch."""
+    """Return energies under white noise, (B, L − 1, N), in plain PyTorch."""
     n, labels = layout.voxels, layout.n_labels
     sample = noise.samples[:, None, None]
     drawn = sample & ~1 if noise.antithetic else sample

@@ -14,7 +14,6 @@ from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
 from perturb_mpm.engines.gpu.exact import ExactFilter
 from perturb_mpm.engines.gpu.features import morton_order
-from perturb_mpm.engines.gpu.fields import FieldDrawer
 from perturb_mpm.engines.gpu.memory import BatchLayout, choose_batch, take_pool
 from perturb_mpm.engines.gpu.messages import (
     ExactMessages,
@@ -24,6 +23,7 @@ from perturb_mpm.engines.gpu.messages import (
     lattice_filters,
 )
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
+from perturb_mpm.engines.gpu.smooth import SmoothDrawer
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.gpu.votes_kernel import count_votes
 from perturb_mpm.engines.lattice import energy_ceiling, groups_of
@@ -101,8 +101,8 @@ class GpuSolver:
         planned = choose_batch(layout, self._messages, batch, shared, dtype.itemsize, budget)
         self.batch, self._pool = take_pool(layout, self._messages, planned, dtype, device)
         self._room = self._pool.room(layout)
-        self._fields = FieldDrawer(Perturbation(), crf.grid, crf.n_labels, device)
-        self._without_noise = self._fields
+        self._smooth = SmoothDrawer(Perturbation(), crf.grid, crf.n_labels, device)
+        self._without_noise = self._smooth
         self._samples = np.empty(0, dtype=np.int64)
         self._fresh = False  # whether the rows are those of the present marginals
         self.centre: NDArray[np.floating] | None = None
@@ -134,9 +134,9 @@ class GpuSolver:
     ) -> None:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
         crf = self._crf
-        if self._fields.perturbation != perturbation:
-            self._fields, self._without_noise = (
-                FieldDrawer(each, crf.grid, crf.n_labels, self._device)
+        if self._smooth.perturbation != perturbation:
+            self._smooth, self._without_noise = (
+                SmoothDrawer(each, crf.grid, crf.n_labels, self._device)
                 for each in (perturbation, perturbation.without_noise())
             )
         self._make_room(len(samples), "samples")
@@ -146,7 +146,7 @@ class GpuSolver:
             samples,
             room.layout,
             room.energies,
-            self._fields,
+            self._smooth,
             (room.marginals, room.labels) if marginals is None else None,
             sharpness,
         )
@@ -199,7 +199,7 @@ class GpuSolver:
             raise ValueError("held must be None on the engine gpu, which updates every voxel")
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return Σ_b softmax(−U + fields − pairwise) in units of 2⁻³⁰, (L, N)."""
+        """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
         if chosen is not None and not chosen.all():
             raise ValueError("chosen must be None on the engine gpu, which sums over all problems")
         layout = self._room.layout
@@ -281,7 +281,7 @@ class GpuSolver:
         samples: NDArray[np.int64],
         layout: BatchLayout,
         energies: torch.Tensor,
-        drawer: FieldDrawer,
+        drawer: SmoothDrawer,
         start: tuple[torch.Tensor, torch.Tensor] | None,
         sharpness: float,
     ) -> None:
@@ -293,12 +293,11 @@ class GpuSolver:
             perturbation.scale,
             perturbation.antithetic,
         )
-        fields = drawer.draw(samples, layout)
         perturb(
             self._unaries,
             self._index,
             noise,
-            fields,
+            drawer.draw(samples),
             layout,
             energies,
             start,

@@ -2,7 +2,7 @@
 
 Neither engine imports the other. Here stands whatever makes their results the same: the blur and
 its gain, the keys of the vertices, the order of the voxels, the groups of kernels, the tables of
-the random fields and the part of an image on which a lattice is calibrated.
+smooth noise and the part of an image on which a lattice is calibrated.
 """
 
 from perturb_mpm.engines.lattice.blur import (
@@ -14,7 +14,6 @@ from perturb_mpm.engines.lattice.blur import (
     calibration_rows,
     published_gain,
 )
-from perturb_mpm.engines.lattice.field_tables import MOST_AXES, FieldTables
 from perturb_mpm.engines.lattice.groups import (
     KernelGroup,
     against_first_label,
@@ -22,6 +21,7 @@ from perturb_mpm.engines.lattice.groups import (
     groups_of,
 )
 from perturb_mpm.engines.lattice.keys import KeyCode, key_code, morton_code, morton_order
+from perturb_mpm.engines.lattice.node_tables import MOST_AXES, NodeTables
 
 __all__ = [
     "against_first_label",
@@ -32,7 +32,6 @@ __all__ = [
     "CALIBRATION_SCALES",
     "CALIBRATION_VOXELS",
     "energy_ceiling",
-    "FieldTables",
     "groups_of",
     "KernelGroup",
     "key_code",
@@ -40,5 +39,6 @@ __all__ = [
     "morton_code",
     "morton_order",
     "MOST_AXES",
+    "NodeTables",
     "published_gain",
 ]

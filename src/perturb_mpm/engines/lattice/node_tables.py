@@ -1,4 +1,4 @@
-"""Where the voxels find the nodes of random fields: tables that a compiled kernel looks up."""
+"""Where the voxels find the nodes of smooth noise: tables that a compiled kernel looks up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_AXES = 4
 
 
 @dataclass(frozen=True)
-class FieldTables:
+class NodeTables:
     """How the voxels of a grid see the nodes of F lattices, whose rows stand one after the other.
 
     Images of fewer than four axes have axes of length 1 before their own. For lattice f, axis a and
@@ -32,7 +32,7 @@ class FieldTables:
     steps: NDArray[np.int64]  # (F, MOST_AXES)
 
     @classmethod
-    def of(cls, lattices: Sequence[NodeLattice], grid: Grid) -> FieldTables:
+    def of(cls, lattices: Sequence[NodeLattice], grid: Grid) -> NodeTables:
         """Make the tables of some lattices on a grid."""
         rows = [math.prod(lattice.shape) for lattice in lattices]
         starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
