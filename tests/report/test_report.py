@@ -57,11 +57,11 @@ def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
 
 def test_only_independent_noise_is_called_too_narrow() -> None:
     assert text_of(page(report_case())).count(NARROW) == 1
-    with_fields = report_case(intervals="learned", perturbation="Fields of 20 mm.")
-    text = text_of(page(with_fields))
+    learned = report_case(intervals="learned", perturbation="Noise over 20 mm.")
+    text = text_of(page(learned))
     assert NARROW not in text
     assert "too narrow" not in text
-    assert "Perturbation: Fields of 20 mm." in text
+    assert "Perturbation: Noise over 20 mm." in text
 
 
 def test_region_rows_tell_the_viewer_where_to_go() -> None:

@@ -1,7 +1,13 @@
 """The report of a run: one page with slices, charts and a viewer, and the parts that others use."""
 
 from perturb_mpm.report.charts import DASHES, ChartLine, LineChart, unit_chart
-from perturb_mpm.report.colours import SHOWN_FROM_BITS
+from perturb_mpm.report.colours import (
+    BRIGHTEST_GREY,
+    SHOWN_FROM_BITS,
+    EntropyScale,
+    grey_window,
+    in_window,
+)
 from perturb_mpm.report.data import ReportData, Snapshot, VolumeKind, VolumeRow
 from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
 from perturb_mpm.report.environment import page_environment
@@ -23,6 +29,10 @@ from perturb_mpm.report.viewer import (
 from perturb_mpm.report.words import number
 
 __all__ = [
+    "BRIGHTEST_GREY",
+    "EntropyScale",
+    "grey_window",
+    "in_window",
     "ChartLine",
     "DASHES",
     "data_uri",

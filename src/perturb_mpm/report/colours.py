@@ -1,10 +1,15 @@
-"""Colours: fixed ones for entropy, and lines for labels that differ in grey too."""
+"""Colours of voxels: entropy that is always brighter than the image under it; lines for labels.
+
+A voxel is either uncertain and has exactly the colour of the scale beside the picture, or it is
+certain and shows the image in grey. The scale uses the part of a colour map that is brighter than
+``BRIGHTEST_GREY``, and no grey is brighter than that: what shines is what is uncertain.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 
 import numpy as np
@@ -18,8 +23,12 @@ COLOUR_MAPS = ("inferno", "viridis", "jet", "hot")
 # The entropy of a voxel where one sample in twenty disagrees: the least that can be uncertain.
 SHOWN_FROM_BITS = -(0.05 * math.log2(0.05) + 0.95 * math.log2(0.95))
 
-_OPACITY = (0.45, 0.9)  # of the lowest and the highest entropy: dark colours hide less
+BRIGHTEST_GREY = 112
+"""The brightest grey of an image under an entropy map, of 255."""
+
 _LEVELS = 256
+_FINE = 1024  # steps in which a colour map is searched
+_WHITE_OVER_MEDIAN = 1.8
 
 
 @dataclass(frozen=True)
@@ -37,27 +46,82 @@ def label_styles(names: Sequence[str]) -> tuple[LabelStyle, ...]:
     return tuple(map(LabelStyle, drawn, label_colours(drawn), cycle(DASHES)))
 
 
-def entropy_colours(colour_map: str, top_bits: float) -> NDArray[np.uint8]:
-    """Return (256, 4) colours for 0 … ``top_bits``, transparent below what is worth showing.
+@dataclass(frozen=True, eq=False)
+class EntropyScale:
+    """Which colour each entropy from 0 to ``top_bits`` has.
 
     The scale ends at log2 L whatever the map holds: the same entropy has the same colour in every
     picture and every report with as many labels.
     """
+
+    colour_map: str
+    top_bits: float
+    palette: NDArray[np.uint8] = field(init=False)  # (256, 3), red, green and blue
+    first_shown: int = field(init=False)  # the number of the first colour that is shown
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first_shown", int(self.levels(np.array(SHOWN_FROM_BITS))))
+        object.__setattr__(self, "palette", _palette(self.colour_map, self.first_shown))
+
+    @property
+    def colours(self) -> NDArray[np.uint8]:
+        """The palette with opacity, (256, 4): nothing below the first colour shown, then all."""
+        opacity = np.where(np.arange(_LEVELS) < self.first_shown, 0, 255)
+        return np.column_stack([self.palette, opacity]).astype(np.uint8)
+
+    def levels(self, entropy: NDArray[np.floating]) -> NDArray[np.uint8]:
+        """Return the number of the colour of each entropy in bits, same shape."""
+        levels = np.floor(np.clip(entropy / self.top_bits, 0.0, 1.0) * _LEVELS)
+        numbers: NDArray[np.uint8] = np.minimum(levels, _LEVELS - 1).astype(np.uint8)
+        return numbers
+
+
+def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
+    """Return (256, 3) colours, from ``first_shown`` on brighter than the brightest grey.
+
+    What the map has before its bright part is below, for a reader who lowers the threshold.
+    """
     import matplotlib as mpl
 
-    colours = mpl.colormaps[colour_map].resampled(_LEVELS)(np.arange(_LEVELS))  # (256, 4)
-    colours[:, 3] = np.linspace(*_OPACITY, _LEVELS)
-    colours[: entropy_level(SHOWN_FROM_BITS, top_bits), 3] = 0.0
-    return np.asarray(np.round(colours * 255), dtype=np.uint8)
+    places = np.linspace(0.0, 1.0, _FINE)
+    colours = np.round(255 * mpl.colormaps[colour_map](places)[:, :3])  # (1024, 3)
+    bright = np.flatnonzero(luminance(colours) > luminance(np.full((1, 3), BRIGHTEST_GREY)))
+    start, stop = places[bright[0]], places[bright[-1]]
+    below = np.linspace(0.0, start, first_shown, endpoint=False)
+    shown = np.linspace(start, stop, _LEVELS - first_shown)
+    nearest = np.round(np.concatenate([below, shown]) * (_FINE - 1)).astype(np.int64)
+    palette: NDArray[np.uint8] = colours[nearest].astype(np.uint8)
+    return palette
 
 
-def entropy_levels(entropy: NDArray[np.floating], top_bits: float) -> NDArray[np.uint8]:
-    """Return the number of the colour of each entropy in bits, same shape."""
-    levels = np.floor(np.clip(entropy / top_bits, 0.0, 1.0) * _LEVELS)
-    numbers: NDArray[np.uint8] = np.minimum(levels, _LEVELS - 1).astype(np.uint8)
-    return numbers
+def luminance(colours: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Return the relative luminance, 0 to 1, of sRGB colours (…, 3) in 0 … 255 (WCAG 2)."""
+    shares = np.asarray(colours, dtype=np.float64) / 255.0
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    weighed: NDArray[np.float64] = linear @ np.array([0.2126, 0.7152, 0.0722])
+    return weighed
 
 
-def entropy_level(bits: float, top_bits: float) -> int:
-    """Return the number of one entropy's colour."""
-    return int(entropy_levels(np.array(bits), top_bits))
+def grey_window(values: NDArray[np.floating]) -> tuple[float, float]:
+    """Return which of an image's values inside the mask are black and brightest.
+
+    A few outliers do not count, and ordinary tissue is never darker than a middle grey: what is
+    much brighter, such as vessels and enhancing tumour under contrast, is as bright as can be.
+    """
+    values = values[np.isfinite(values)]
+    if values.size == 0:
+        return 0.0, 1.0
+    low, median, high = np.percentile(values, [0.5, 50.0, 99.7])
+    if median > low:
+        high = min(high, low + _WHITE_OVER_MEDIAN * (median - low))
+    return float(low), float(high if high > low else low + 1.0)
+
+
+def in_window(
+    image: NDArray[np.floating], window: tuple[float, float], brightest: int = BRIGHTEST_GREY
+) -> NDArray[np.uint8]:
+    """Return an image in whole greys from 0 to ``brightest``; what is no number is black."""
+    low, high = window
+    shares = np.nan_to_num((image - low) / (high - low), nan=0.0, posinf=1.0, neginf=0.0)
+    greys: NDArray[np.uint8] = np.round(np.clip(shares, 0.0, 1.0) * brightest).astype(np.uint8)
+    return greys

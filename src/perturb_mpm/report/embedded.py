@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.report.colours import SHOWN_FROM_BITS, label_styles
+from perturb_mpm.report.colours import SHOWN_FROM_BITS, grey_window, in_window, label_styles
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.planes import to_mm
@@ -45,7 +45,6 @@ BACKGROUND_COLOUR = "#ff6fd8"  # seen where a label was painted over with backgr
 
 _MARGIN_VOXELS = 3
 _AROUND_MM = 5.0
-_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE = 0.5, 99.8
 # Tried in turn until the sequences fit: grey levels, and whether what is outside the mask is kept.
 _REDUCTIONS = ((256, True), (64, True), (64, False), (32, False), (16, False))
 
@@ -111,7 +110,10 @@ class _Writer:
 def _pack_images(data: ReportData, writer: _Writer, packed: Packed, most: int) -> int:
     """Add the sequences with as many grey levels as fit, and return that number."""
     shown = data.images or {"mask": data.mask.astype(np.float32)}
-    grey = {name: _in_grey(image, data.mask) for name, image in shown.items()}
+    grey = {
+        name: in_window(image, grey_window(image[data.mask]), brightest=255)
+        for name, image in shown.items()
+    }
     for levels, outside in _REDUCTIONS:
         step = 256 // levels
         texts = [
@@ -156,14 +158,6 @@ def _note(data: ReportData, writer: _Writer, packed: Packed, levels: int) -> str
         f"This page holds reduced volumes: {', '.join(less)}. "
         "perturb-mpm view shows all of it, and lets you correct labels."
     )
-
-
-def _in_grey(image: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return the image in 0 … 255, between the percentiles of what is inside the mask."""
-    low, high = np.percentile(image[mask], (_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE))
-    scaled = np.nan_to_num((image - high) / (high - low if high > low else 1.0) + 1.0)
-    grey: NDArray[np.uint8] = np.round(np.clip(scaled, 0.0, 1.0) * 255).astype(np.uint8)
-    return grey
 
 
 @dataclass(frozen=True)

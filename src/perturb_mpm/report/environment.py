@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from perturb_mpm.report import words
+from perturb_mpm.report.colours import BRIGHTEST_GREY
 from perturb_mpm.report.planes import in_words
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def page_environment(package: str | None = None) -> Environment:
         "number": words.number,
         "centre": _centre,
     }
-    environment.globals |= {"interval_ml": words.interval_ml}
+    environment.globals |= {
+        "interval_ml": words.interval_ml,
+        "brightening": round(255 / BRIGHTEST_GREY, 3),
+    }
     return environment
 
 

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.report.colours import LabelStyle, entropy_colours, entropy_levels, label_styles
+from perturb_mpm.report.colours import (
+    EntropyScale,
+    LabelStyle,
+    grey_window,
+    in_window,
+    label_styles,
+)
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.outlines import outline_path
 from perturb_mpm.report.planes import Plane, in_words, radiological_planes, to_mm
@@ -25,8 +31,7 @@ _GREY, _PALETTE = 0, 3  # colour types of PNG
 _MARGIN_MM = 4.0
 _MOST_PIXELS = 320  # a side of a grey layer; more are averaged, to keep the page small
 _SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
-_WHITE_OVER_MEDIAN = 2.3
-_ERROR_COLOUR = (255, 60, 200, 215)  # magenta: no sequence and no label has it
+_ERROR_COLOUR = (255, 60, 200, 255)  # magenta: no sequence and no label has it
 
 Voxel = tuple[int, int, int]
 Box = tuple[slice, slice, slice]
@@ -112,7 +117,7 @@ class Studio:
     data: ReportData
     planes: tuple[Plane, ...] = field(init=False)
     styles: tuple[LabelStyle, ...] = field(init=False)
-    colours: NDArray[np.uint8] = field(init=False)  # (256, 4)
+    scale: EntropyScale = field(init=False)
     box: Box = field(init=False)
     windows: Mapping[str, tuple[float, float]] = field(init=False)
 
@@ -121,15 +126,10 @@ class Studio:
         set_once = object.__setattr__
         set_once(self, "planes", _useful(radiological_planes(data.affine), data.mask.shape))
         set_once(self, "styles", label_styles(data.label_names))
-        set_once(self, "colours", entropy_colours(data.colour_map, self.top_bits))
+        set_once(self, "scale", EntropyScale(data.colour_map, math.log2(len(data.label_names))))
         set_once(self, "box", _box_around(data.mask, data.spacing))
-        windows = {name: _window(image[data.mask]) for name, image in data.images.items()}
+        windows = {name: grey_window(image[data.mask]) for name, image in data.images.items()}
         set_once(self, "windows", windows)
-
-    @property
-    def top_bits(self) -> float:
-        """The top of the colour scale, log2 L."""
-        return math.log2(len(self.data.label_names))
 
     def entropy_picture(
         self,
@@ -148,12 +148,11 @@ class Studio:
         shown = self.data.entropy if entropy is None else entropy
         box = self.box if reach_mm is None else self._box_at(voxel, reach_mm)
         bits = plane.cut(shown, voxel[plane.across], box)
-        levels = entropy_levels(bits, self.top_bits)
         return self._picture(
             plane,
             voxel,
             box,
-            overlay=data_uri(palette_png(levels, self.colours)),
+            overlay=data_uri(palette_png(self.scale.levels(bits), self.scale.colours)),
             labels=self.data.labels,
             sequences=sequences,
             description=f"{plane.name} slice with entropy up to {bits.max():.2f} bits",
@@ -164,12 +163,12 @@ class Studio:
     ) -> Picture:
         """Return the slice through a voxel with what members of an ensemble disagree about."""
         bits = plane.cut(disagreement, voxel[plane.across], self.box)
-        levels = entropy_levels(bits * (self.top_bits / top_bits), self.top_bits)
+        levels = self.scale.levels(bits * (self.scale.top_bits / top_bits))
         return self._picture(
             plane,
             voxel,
             self.box,
-            overlay=data_uri(palette_png(levels, self.colours)),
+            overlay=data_uri(palette_png(levels, self.scale.colours)),
             labels=self.data.labels,
             sequences=None,
             description=f"{plane.name} slice with disagreement up to {bits.max():.2f} bits",
@@ -234,9 +233,7 @@ class Studio:
 
     def _grey(self, name: str, plane: Plane, index: int, box: Box) -> str:
         pixels = _averaged(plane.cut(self.data.images[name], index, box).astype(np.float64))
-        low, high = self.windows[name]
-        shades = np.clip(np.nan_to_num((pixels - low) / (high - low)), 0.0, 1.0) * 255.0
-        return data_uri(grey_png(np.round(shades).astype(np.uint8)))
+        return data_uri(grey_png(in_window(pixels, self.windows[name])))
 
     def _box_at(self, voxel: Voxel, reach_mm: float) -> Box:
         """Return the voxels within ``reach_mm`` of one, moved to lie in the field of view."""
@@ -264,21 +261,6 @@ def _box_around(mask: NDArray[np.bool_], spacing: tuple[float, float, float]) ->
         first, last = (inside[0], inside[-1]) if len(inside) else (0, size - 1)
         spans.append(slice(max(0, int(first) - margin), min(size, int(last) + 1 + margin)))
     return spans[0], spans[1], spans[2]
-
-
-def _window(values: NDArray[np.float32]) -> tuple[float, float]:
-    """Return which intensities are black and white.
-
-    A few outliers do not count, and ordinary tissue is never darker than a middle grey: what is
-    much brighter, such as vessels and enhancing tumour under contrast, is white.
-    """
-    values = values[np.isfinite(values)]
-    if values.size == 0:
-        return 0.0, 1.0
-    low, median, high = np.percentile(values, [0.5, 50.0, 99.7])
-    if median > low:
-        high = min(high, low + _WHITE_OVER_MEDIAN * (median - low))
-    return float(low), float(high if high > low else low + 1.0)
 
 
 def _averaged(pixels: NDArray[np.float64]) -> NDArray[np.float64]:

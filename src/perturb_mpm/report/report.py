@@ -97,10 +97,10 @@ def _summary(data: ReportData) -> dict[str, Any]:
 
 def _colour_bar(studio: Studio) -> dict[str, Any]:
     """Return the pixels of the scale and its labelled places in %."""
-    top = studio.top_bits
+    top = studio.scale.top_bits
     ticks = [(bits, text) for bits, text in round_ticks(0.0, top) if bits < 0.85 * top]
     return {
-        "pixels": data_uri(palette_png(np.arange(256, dtype=np.uint8)[None], studio.colours)),
+        "pixels": data_uri(palette_png(np.arange(256, dtype=np.uint8)[None], studio.scale.colours)),
         "ticks": [(100.0 * bits / top, text) for bits, text in ticks],
         "top": f"{top:.3g}",
     }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.report.colours import COLOUR_MAPS
+from perturb_mpm.report.colours import BRIGHTEST_GREY, COLOUR_MAPS, EntropyScale
 
 VolumeAddress = Mapping[str, str]
 """Where a volume is: {"element": id} in the page, or {"url": address} on the local server."""
@@ -99,7 +99,10 @@ class ViewerSettings:
             "thresholdBits": round(self.threshold_bits, 2),
             "startMm": self.start_mm,
             "colourMap": self.colour_map,
-            "palettes": {name: _palette(name) for name in COLOUR_MAPS},
+            "palettes": {
+                name: EntropyScale(name, self.top_bits).palette.tolist() for name in COLOUR_MAPS
+            },
+            "brightestGrey": BRIGHTEST_GREY,
             "withoutWebgl": self.without_webgl,
             "note": self.note,
             **self.more,
@@ -109,15 +112,6 @@ class ViewerSettings:
 
 def _rgb(colour: str) -> list[int]:
     return list(bytes.fromhex(colour.removeprefix("#")))
-
-
-def _palette(name: str) -> list[list[int]]:
-    """Return the 256 colours of a map, [r, g, b] each."""
-    import matplotlib as mpl
-
-    colours = mpl.colormaps[name].resampled(256)(np.arange(256))[:, :3]
-    palette: list[list[int]] = np.round(255 * colours).astype(int).tolist()
-    return palette
 
 
 @dataclass(frozen=True)

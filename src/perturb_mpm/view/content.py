@@ -20,6 +20,7 @@ from perturb_mpm.report import (
     ViewerSettings,
     asset,
     box_around,
+    grey_window,
     most_uncertain_mm,
     nifti_bytes,
     niivue,
@@ -108,7 +109,6 @@ WITHOUT_WEBGL = (
     "This browser cannot draw in 3-D (it lacks WebGL 2, or it is switched off), so the viewer is "
     "not shown. report.html in the same folder has slices that need nothing of the kind."
 )
-_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE = 0.5, 99.8
 _REGIONS = 12
 
 
@@ -178,8 +178,7 @@ def _settings(data: ReportData, token: str) -> ViewerSettings:
 
 def _image(place: int, name: str, data: ReportData) -> ShownImage:
     values = data.images[name][data.mask]
-    low, high = np.percentile(values, (_DARKEST_PERCENTILE, _BRIGHTEST_PERCENTILE))
-    return ShownImage(name, {"url": f"/volumes/image-{place}"}, float(low), float(high))
+    return ShownImage(name, {"url": f"/volumes/image-{place}"}, *grey_window(values))
 
 
 def _report_data(run: Run) -> ReportData:

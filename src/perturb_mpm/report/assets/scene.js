@@ -4,6 +4,7 @@ const IMAGE = 0;
 const ENTROPY = 1;
 const LABELS = 2;
 const HIDDEN_BELOW_MINIMUM = 2; // a colormapType: colours from 0 to the top, none below cal_min
+const DIM_GREY = "pmpm-grey"; // under the entropy
 const OUTLINE_OPACITY = 0.95;
 const LEAST_OPACITY = 0.01; // a layer of opacity 0 is left out, and its outlines with it
 const LAYOUT = [
@@ -17,8 +18,9 @@ function canDraw() {
 }
 
 class Scene {
-  // colours: one [r, g, b] a label, the first of no account; palettes: name -> 256 [r, g, b].
-  constructor(canvas, { colours, palettes, topBits, onMove }) {
+  // colours: one [r, g, b] a label, the first of no account; palettes: name -> 256 [r, g, b];
+  // brightestGrey: no grey under the entropy is brighter, or it would outshine it.
+  constructor(canvas, { colours, palettes, brightestGrey, topBits, onMove }) {
     this.topBits = topBits;
     this.colours = colours;
     this.nv = new niivue.Niivue({
@@ -46,6 +48,8 @@ class Scene {
     for (const [name, palette] of Object.entries(palettes)) {
       this.nv.addColormap(`pmpm-${name}`, asColourMap(palette));
     }
+    const dim = [0, brightestGrey];
+    this.nv.addColormap(DIM_GREY, { R: dim, G: dim, B: dim, A: [0, 128], I: [0, 255] });
     this.canvas = canvas;
   }
 
@@ -86,9 +90,17 @@ class Scene {
     const bits = this.nv.volumes[ENTROPY];
     bits.img = volume.data;
     bits.opacity = visible ? opacity : 0;
+    this.setGrey(visible ? DIM_GREY : "gray");
     if (bits.colormap !== `pmpm-${colourMap}`) bits.colormap = `pmpm-${colourMap}`;
     // After the colour map, which sets both ends anew.
     [bits.cal_min, bits.cal_max] = [Math.max(threshold, 1e-4), this.topBits];
+  }
+
+  setGrey(colourMap) {
+    const base = this.nv.volumes[IMAGE];
+    const range = [base.cal_min, base.cal_max];
+    if (base.colormap !== colourMap) base.colormap = colourMap;
+    [base.cal_min, base.cal_max] = range; // the colour map sets both ends anew
   }
 
   setLabels({ volume, visible, opacity }) {

@@ -59,6 +59,7 @@ class Viewer {
     this.scene = new Scene(this.part("canvas"), {
       colours: settings.labels.map((label) => label.colour),
       palettes: settings.palettes,
+      brightestGrey: settings.brightestGrey,
       topBits: settings.topBits,
       onMove: (mm) => this.moved(mm),
     });
