@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Protocol
 
 
@@ -33,3 +35,39 @@ class Silent:
 
     def warn(self, words: str, /) -> None:
         """Show nothing."""
+
+
+class StatusLine:
+    """Shows one line on stderr, again and again: how much is done, and the time that is left."""
+
+    def __init__(self) -> None:
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, done: float, total: float, /) -> None:
+        """Write the line, at most four times a second; end it when all is done."""
+        now, finished = time.monotonic(), done >= total
+        if now - self._said < _SECONDS_BETWEEN_LINES and not finished:
+            return
+        self._said = now
+        left = (now - self._began) / done * (total - done) if done else 0.0
+        rest = f", about {left:.0f} s left" if left >= 1 else ""
+        sys.stderr.write(f"\r{done:g} of {total:g}{rest}".ljust(_WIDTH) + "\n" * finished)
+        sys.stderr.flush()
+
+
+_SECONDS_BETWEEN_LINES = 0.25
+_WIDTH = 40
+
+
+def progress_from(progress: Progress | bool | None) -> Progress | None:  # noqa: FBT001
+    """Return what to call: True stands for a line on stderr, False and None for nothing."""
+    if progress is None or progress is False:
+        return None
+    if progress is True:
+        return StatusLine()
+    if not callable(progress):
+        raise TypeError(
+            "`progress` must be True, False or a function of done and total, got "
+            f"{type(progress).__name__}"
+        )
+    return progress

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,10 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import FRACTION_BITS
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import file, merging, uncertainty
+from perturb_mpm.posterior import display, file, merging, uncertainty
 from perturb_mpm.posterior import votes as parts
 from perturb_mpm.posterior.bounds import plug_in_bias
 from perturb_mpm.posterior.decision import Regions, decided_labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Estimator = Literal["votes", "conditional"]
 MarginalKind = Literal["votes", "conditional", "mean_field"]
@@ -302,6 +306,60 @@ class Posterior:
             return cls(**content)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
+
+    def plot(
+        self,
+        image: ArrayLike | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        axis: int = -1,
+        index: int | None = None,
+    ) -> Figure:
+        """Draw a slice with its uncertain voxels and labels, and the volumes of the samples.
+
+        A voxel is coloured by its entropy where other labels have more than 5 % of it; lines are
+        the borders of the labels. Axes are shown as the arrays have them.
+
+        Parameters
+        ----------
+        image
+            What to draw underneath, (*spatial).
+        names
+            A name for each label, background first.
+        axis
+            Which axis of a 3-D image to cut across.
+        index
+            Which slice; by default the most uncertain one.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            It shows itself in a notebook; ``savefig`` writes it to a file.
+        """
+        return display.plot(self, image, names, axis, index)
+
+    def save_nifti(
+        self, folder: str | os.PathLike[str], like: object | None = None
+    ) -> dict[str, Path]:
+        """Write ``labels``, ``marginals`` and ``entropy`` (bits) as .nii.gz into a folder.
+
+        Parameters
+        ----------
+        folder
+            Made where it is missing; files of these names are replaced.
+        like
+            Where the voxels are: a NIfTI file, a nibabel image, or an affine (4, 4) from indices
+            to mm. By default the axes run along the patient's, from the origin.
+
+        Returns
+        -------
+        dict
+            The path of each file by its name.
+        """
+        return display.save_nifti(self, folder, like)
+
+    def _repr_html_(self) -> str:
+        return display.table(self)
 
     def _set(self, **values: object) -> None:
         for name, value in values.items():

@@ -28,8 +28,12 @@ SURE = 0.999
 SHARE_OF_SURE = 0.99
 
 
-def build_crf(case: Case, settings: RunSettings) -> DenseCRF:
-    """Return the CRF of a case: unaries by temperature, clip and bias, kernels in mm."""
+def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
+    """Return the CRF of a case: unaries by temperature, clip and bias, kernels in mm.
+
+    Without settings it has those of ``run``.
+    """
+    settings = settings or RunSettings()
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
     energies = energies_of(grid.gather(case.probabilities), settings)  # (L, N)
     scaled = [replace(each, weight=settings.strength * each.weight) for each in settings.kernels]

@@ -18,7 +18,7 @@ from perturb_mpm.model import DenseCRF, Grid
 from perturb_mpm.noise import NoiseLength
 from perturb_mpm.optional import optional_package
 from perturb_mpm.posterior import Estimator, Posterior, Precision
-from perturb_mpm.progress import Progress
+from perturb_mpm.progress import Progress, progress_from
 from perturb_mpm.sampling.sampler import Sampler, sample_range
 from perturb_mpm.sampling.settings import Sampling, Start
 
@@ -79,7 +79,7 @@ def sample(
     batch: int | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     store: str | Path | None = None,
 ) -> Posterior:
     """Sample segmentations of a CRF.
@@ -131,12 +131,13 @@ def sample(
     engine, accuracy, batch, threads, memory
         Where and how it is computed, see ``perturb_mpm.engines.prepare``.
     progress
-        Called with (samples done, samples asked for) after each batch.
+        True shows a line on stderr; a function is called with (samples done, samples asked for)
+        after each batch.
     store
         A folder for the label maps of all samples, (S, *spatial) uint8 in Zarr, one chunk a sample
         (needs the extra ``zarr``).
     """
-    numbers = sample_range(samples)
+    numbers, shown = sample_range(samples), progress_from(progress)
     sampling = Sampling(
         samples=len(numbers),
         seed=seed,
@@ -154,8 +155,8 @@ def sample(
     if sampling.until is not None:
         sampling.until.check_reachable(len(numbers), crf.n_labels, crf.grid.voxels)
     if store is None:
-        return sampler.draw(numbers, progress=progress)
+        return sampler.draw(numbers, progress=shown)
     samples_on_disk = SampleStore(Path(store), numbers, crf.grid)
-    posterior = sampler.draw(numbers, progress=progress, keep=samples_on_disk.write)
+    posterior = sampler.draw(numbers, progress=shown, keep=samples_on_disk.write)
     samples_on_disk.finish(posterior.samples)
     return posterior

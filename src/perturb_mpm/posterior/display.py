@@ -1,0 +1,246 @@
+"""A posterior to look at: a table for notebooks, a picture, and NIfTI files.
+
+Pictures show array axes as they are: the first to the right, the second upwards. For pictures in
+radiological orientation, with anatomy and a scale that never lies, see the report of a run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.storage import atomic_open
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+    from perturb_mpm.posterior.posterior import Posterior
+
+LEVEL = 0.95  # of the intervals that are shown
+SHOWN_FROM = 0.05  # the minority share from which a voxel's entropy is drawn
+_COLOUR_MAP, _BRIGHT_FROM = "inferno", 0.6  # the part of it that outshines the image
+_BRIGHTEST_GREY = 0.4
+_OUTLINES = ("#4cc9f0", "#80ed99", "#ffffff", "#c8b6ff", "#ff9ebb", "#bfd7ea")
+_MM3_IN_ML = 1000.0
+
+
+def label_names(posterior: Posterior, names: Sequence[str] | None) -> list[str]:
+    """Return a name for each label: those given, else "label 1" and so on."""
+    if names is None:
+        return [f"label {number}" for number in range(posterior.n_labels)]
+    if isinstance(names, str) or len(names) != posterior.n_labels:
+        raise ValueError(
+            f"`names` must be one for each of the {posterior.n_labels} labels, got {names!r}"
+        )
+    return [str(name) for name in names]
+
+
+def table(posterior: Posterior) -> str:
+    """Return volumes and entropy of each label as an HTML table, with a slice of the entropy."""
+    grid = posterior.grid
+    spacing = " × ".join(f"{size:g}" for size in grid.spacing)
+    shape = " × ".join(map(str, grid.shape))
+    low, high = posterior.volume_interval(LEVEL) / _MM3_IN_ML  # (L,) each
+    middle = np.median(posterior.volumes, axis=0) / _MM3_IN_ML
+    rows = "".join(
+        f"<tr><td>{name}</td><td>{middle[label]:.1f}</td>"
+        f"<td>{low[label]:.1f} to {high[label]:.1f}</td></tr>"
+        for label, name in enumerate(label_names(posterior, None))
+    )
+    picture = _entropy_picture(posterior) if grid.ndim in {2, 3} else ""
+    return (
+        f"<div><b>Posterior</b>: {posterior.samples} samples, {shape} voxels of {spacing} mm, "
+        f"estimator {posterior.estimator}, mean entropy {posterior.mean_entropy():.3f} bits"
+        "<table><thead><tr><th></th><th>median volume, ml</th>"
+        f"<th>{100 * LEVEL:.0f} % of samples, ml</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"{picture}</div>"
+    )
+
+
+def plot(
+    posterior: Posterior,
+    image: ArrayLike | None,
+    names: Sequence[str] | None,
+    axis: int,
+    index: int | None,
+) -> Figure:
+    """Return a figure: the slice with its entropy and labels, and the volumes of the samples."""
+    grid = posterior.grid
+    if grid.ndim not in {2, 3}:
+        raise ValueError(f"`plot` needs an image of 2 or 3 axes, got {grid.ndim}")
+    named = label_names(posterior, names)
+    axis = checks.integer(axis, "axis", minimum=-grid.ndim, maximum=grid.ndim - 1)
+    anatomy = np.zeros(grid.shape) if image is None else checks.numeric(image, "image")
+    if anatomy.shape != grid.shape:
+        raise ValueError(f"`image` must have the shape {grid.shape}, got {anatomy.shape}")
+    if index is None:
+        index = most_uncertain_slice(posterior, axis)
+    elif grid.ndim == 3:
+        index = checks.integer(index, "index", minimum=0, maximum=grid.shape[axis] - 1)
+
+    import matplotlib.pyplot as plt
+
+    figure, (overlay, volumes) = plt.subplots(
+        1, 2, figsize=(10.0, 4.2), width_ratios=(5, 4), layout="constrained"
+    )
+    plt.close(figure)  # a notebook would show it twice
+    _draw_slice(overlay, posterior, anatomy, axis, index)
+    _draw_volumes(volumes, posterior, named)
+    return figure
+
+
+def save_nifti(
+    posterior: Posterior, folder: str | os.PathLike[str], like: object
+) -> dict[str, Path]:
+    """Write labels, marginals and entropy; return the path of each."""
+    if posterior.grid.ndim != 3:
+        raise ValueError(f"`save_nifti` needs an image of 3 axes, got {posterior.grid.ndim}")
+    affine = _affine(posterior, like)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    volumes: dict[str, NDArray[Any]] = {
+        "labels": posterior.labels,
+        "marginals": np.moveaxis(posterior.marginals, 0, -1).astype(np.float32),  # labels last
+        "entropy": posterior.entropy.astype(np.float32),
+    }
+    written = {name: place / f"{name}.nii.gz" for name in volumes}
+    for name, volume in volumes.items():
+        _write(written[name], volume, affine)
+    return written
+
+
+def most_uncertain_slice(posterior: Posterior, axis: int) -> int:
+    """Return the slice across an axis with the largest sum of entropies; 0 of a 2-D image."""
+    if posterior.grid.ndim == 2:
+        return 0
+    others = tuple(set(range(3)) - {axis % 3})
+    return int(posterior.entropy.sum(axis=others).argmax())
+
+
+def _slice(values: NDArray[Any], axis: int, index: int) -> NDArray[Any]:
+    """Return a slice (up, right) of an image, to be drawn from the lower left."""
+    return (values if values.ndim == 2 else np.take(values, index, axis=axis)).T
+
+
+def _draw_slice(
+    axes: Axes, posterior: Posterior, anatomy: NDArray[Any], axis: int, index: int
+) -> None:
+    grid = posterior.grid
+    shown = _slice(anatomy.astype(np.float64), axis, index)
+    labels = _slice(posterior.labels, axis, index)
+    sure = _slice(posterior.minority, axis, index) <= SHOWN_FROM
+    spacing = list(grid.spacing)
+    if grid.ndim == 3:
+        del spacing[axis]
+    fixed: dict[str, Any] = {
+        "origin": "lower",
+        "aspect": spacing[1] / spacing[0],
+        "interpolation": "nearest",
+    }
+    # The image stays darker than the entropy above it: what shines is uncertain.
+    low, high = np.percentile(shown, [0.5, 99.5])
+    white = low + (high - low or 1.0) / _BRIGHTEST_GREY
+    axes.imshow(shown, cmap="gray", vmin=low, vmax=white, **fixed)
+    bits = np.ma.masked_where(sure, _slice(posterior.entropy, axis, index))
+    top = math.log2(posterior.n_labels)
+    drawn = axes.imshow(bits, cmap=_bright_colours(), vmin=0.0, vmax=top, **fixed)
+    for label in range(1, posterior.n_labels):
+        inside = labels == label
+        if inside.any() and not inside.all():
+            axes.contour(inside, levels=[0.5], colors=_outline(label), linewidths=0.9)
+    if grid.mask is not None:
+        inside = _slice(grid.mask, axis, index)
+        for limits, across in ((axes.set_xlim, 0), (axes.set_ylim, 1)):
+            used = np.flatnonzero(inside.any(axis=across))
+            if used.size:
+                limits(used[0] - 1.5, used[-1] + 1.5)
+    axes.set_axis_off()
+    axes.set_title("uncertain voxels" if grid.ndim == 2 else f"uncertain voxels, slice {index}")
+    axes.figure.colorbar(drawn, ax=axes, shrink=0.8, label="entropy, bits")
+
+
+def _draw_volumes(axes: Axes, posterior: Posterior, names: Sequence[str]) -> None:
+    millilitres = posterior.volumes[:, 1:] / _MM3_IN_ML  # (S, L - 1)
+    low, high = posterior.volume_interval(LEVEL)[:, 1:] / _MM3_IN_ML
+    for place, sampled in enumerate(millilitres.T):
+        axes.plot(sampled, np.full(len(sampled), place), "|", color="0.6")
+        axes.hlines(place, low[place], high[place], color="0.25", linewidth=2)
+        fill = _outline(place + 1)
+        axes.plot(np.median(sampled), place, "o", markerfacecolor=fill, markeredgecolor="0.25")
+    axes.set_yticks(range(len(names) - 1), names[1:])
+    axes.set_ylim(len(names) - 1.5, -0.5)
+    axes.set_xlabel("ml")
+    axes.set_title(f"volumes: median and {100 * LEVEL:.0f} % of samples")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _outline(label: int) -> str:
+    return _OUTLINES[(label - 1) % len(_OUTLINES)]
+
+
+def _bright_colours() -> Colormap:
+    import matplotlib as mpl
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(mpl.colormaps[_COLOUR_MAP](np.linspace(_BRIGHT_FROM, 1.0, 256)))
+
+
+def _entropy_picture(posterior: Posterior) -> str:
+    from matplotlib.image import imsave
+
+    bits = _slice(posterior.entropy, -1, most_uncertain_slice(posterior, -1))
+    file = io.BytesIO()
+    top = math.log2(posterior.n_labels)
+    imsave(file, bits[::-1], cmap=_COLOUR_MAP, vmin=0.0, vmax=top, format="png")
+    data = b64encode(file.getvalue()).decode()
+    return (
+        '<img alt="Entropy of the most uncertain slice" style="height: 12em; '
+        f'image-rendering: pixelated" src="data:image/png;base64,{data}">'
+    )
+
+
+def _affine(posterior: Posterior, like: Any) -> NDArray[np.float64]:  # noqa: ANN401
+    """Return the affine of an image, of a file or of numbers; without any, that of the spacing."""
+    if like is None:
+        return np.diag([*posterior.grid.spacing, 1.0])
+    shape = posterior.grid.shape
+    if isinstance(like, str | os.PathLike):
+        import nibabel as nib
+
+        like = nib.load(like)
+    if hasattr(like, "affine"):
+        if tuple(like.shape[:3]) != shape:
+            raise ValueError(f"`like` must have the shape {shape}, got {tuple(like.shape)}")
+        like = like.affine
+    affine: NDArray[np.float64] = checks.numeric(like, "like").astype(np.float64)
+    if affine.shape != (4, 4):
+        raise ValueError(
+            "`like` must be a NIfTI file, a nibabel image or an affine (4, 4), got the shape "
+            f"{affine.shape}"
+        )
+    checks.finite(affine, "like")
+    return affine
+
+
+def _write(path: Path, volume: NDArray[Any], affine: NDArray[np.float64]) -> None:
+    import nibabel as nib
+
+    image = nib.Nifti1Image(volume, affine)
+    image.set_sform(affine, code="scanner")
+    image.set_qform(affine, code="scanner")
+    image.header.set_xyzt_units(xyz="mm")
+    # No name and no time in the header of the stream: equal volumes, equal files.
+    with atomic_open(path) as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+        image.to_stream(stream)
