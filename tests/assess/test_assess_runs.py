@@ -120,10 +120,12 @@ def test_probabilities_of_classes_come_with_a_calibration(
     assert found["samples"] == [12, 12]
 
     other = json.loads((learnt / "calibration.json").read_text())
-    (learnt / "other.json").write_text(json.dumps({**other, "perturbation": "fields", "law": {}}))
+    (learnt / "other.json").write_text(
+        json.dumps({**other, "perturbation": "other noise", "law": {}})
+    )
     wrong = ("--calibration", str(learnt / "other.json"))
     assert call("biomarkers", *scans, *wrong, "--output", str(tmp_path / "three")) == 2
-    assert "--calibration rests on fields" in capsys.readouterr().err
+    assert "--calibration rests on other noise" in capsys.readouterr().err
 
 
 def test_the_folder_of_a_run_is_not_written_to(
@@ -164,50 +166,49 @@ def test_truth_outside_the_mask_does_not_count(
 
 
 @pytest.fixture(scope="module")
-def with_fields(runs: Path) -> Path:
-    """Two runs with smooth random fields that differ in their scale alone."""
-    for name, scale in (("weak", 0.5), ("strong", 2.0)):
-        settings = runs / f"{name}.toml"
-        settings.write_text(f"[[fields]]\nlength_mm = 10.0\nscale = {scale}\n")
-        more = ["--samples", "4", "--engine", "reference", "--quiet", "--settings", str(settings)]
+def together(runs: Path) -> Path:
+    """Two runs that differ in the length of their noise alone."""
+    for name, length_mm in (("short", 10), ("long", 40)):
+        more = ["--samples", "4", "--engine", "reference", "--quiet"]
+        more += ["--noise-length", str(length_mm)]
         values = ["--labels", "0", "3", "7"]
         inputs = options(runs / "patient")
         assert call("run", *inputs, *values, *more, "--output", str(runs / name)) == 0
     return runs
 
 
-def test_a_calibration_holds_for_its_own_fields_alone(
-    with_fields: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_calibration_holds_for_its_own_noise_alone(
+    together: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = with_fields / "weak.csv"
+    table = together / "short.csv"
     head = "case,before,after,truth_before,truth_after\n"
-    table.write_text(head + "P,weak,weak,truth.nii.gz,truth.nii.gz\n")
+    table.write_text(head + "P,short,short,truth.nii.gz,truth.nii.gz\n")
     region = ("--region", "enhancing=7")
-    learnt = tmp_path / "weak"
+    learnt = tmp_path / "short"
     assert call("biomarkers", "--table", str(table), *region, "--output", str(learnt)) == 0
     calibration = ("--calibration", str(learnt / "calibration.json"), *region)
-    weak = ("--before", str(with_fields / "weak"), "--after", str(with_fields / "weak"))
-    assert call("biomarkers", *weak, *calibration, "--output", str(tmp_path / "same")) == 0
+    short = ("--before", str(together / "short"), "--after", str(together / "short"))
+    assert call("biomarkers", *short, *calibration, "--output", str(tmp_path / "same")) == 0
     capsys.readouterr()
-    other = ("--before", str(with_fields / "strong"), "--after", str(with_fields / "strong"))
+    other = ("--before", str(together / "long"), "--after", str(together / "long"))
     assert call("biomarkers", *other, *calibration, "--output", str(tmp_path / "other")) == 2
     message = capsys.readouterr().err
-    assert "10 mm × 0.5" in message
-    assert "10 mm × 2" in message
+    assert "over 10 mm" in message
+    assert "over 40 mm" in message
     more = ("--classes", "karschnia", "--output", str(tmp_path / "other"))
-    assert call("biomarkers", *weak, *calibration, *more) == 2
+    assert call("biomarkers", *short, *calibration, *more) == 2
     assert "rests on the classes" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
 def test_nothing_is_written_where_no_calibration_can_be_learnt(
-    with_fields: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    together: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = with_fields / "mixed.csv"
+    table = together / "mixed.csv"
     table.write_text(
         "case,before,after,truth_before,truth_after\n"
-        "P,weak,weak,truth.nii.gz,truth.nii.gz\n"
-        "Q,strong,strong,truth.nii.gz,truth.nii.gz\n"
+        "P,short,short,truth.nii.gz,truth.nii.gz\n"
+        "Q,long,long,truth.nii.gz,truth.nii.gz\n"
     )
     output = ("--output", str(tmp_path / "out"))
     assert call("biomarkers", "--table", str(table), "--region", "7", *output) == 2

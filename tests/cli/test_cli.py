@@ -71,11 +71,7 @@ def test_the_demos_entropy_is_in_bits_and_highest_in_the_tumour(folder: Path) ->
 def test_the_demo_gives_what_run_gives_on_the_same_files(folder: Path, tmp_path: Path) -> None:
     patient = folder / "patient"
     settings = tmp_path / "settings.toml"
-    fields = "".join(
-        f"[[fields]]\nlength_mm = 20.0\nscale = {scale}\nlabels = {labels}\n"
-        for scale, labels in ((1.0, [1, 2, 3, 4]), *((0.7, [label]) for label in (1, 2, 3, 4)))
-    )
-    settings.write_text(f"[sampling]\nsamples = 12\n{fields}")
+    settings.write_text("[sampling]\nsamples = 12\n")
     arguments = ["run", "--settings", settings, "--output", tmp_path / "run", "--quiet"]
     for name in IMAGES:
         arguments += ["--image", patient / f"{name}.nii.gz"]

@@ -19,7 +19,7 @@ from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.cpu.transfer import load_problem
 from perturb_mpm.engines.lattice import morton_order
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.fields import Field
+from perturb_mpm.noise.correlated import WHITE, Lengths
 from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform
 from perturb_mpm.noise.perturbation import Perturbation
 
@@ -27,7 +27,7 @@ RNG = np.random.default_rng(0)
 GRID = Grid((12, 11, 9), spacing=(1.0, 1.0, 2.5), mask=RNG.random((12, 11, 9)) < 0.6)
 LABELS = 6  # more than one block of four, and not a whole number of them
 BASE = RNG.normal(size=(LABELS, GRID.voxels)).astype(np.float32)
-FIELDS = (Field(5.0, 1.5, labels=[1, 2]), Field(0.9, 0.7), Field(math.inf, 1.0, labels=[0, 4]))
+LENGTHS = ((math.inf, 0.2), (5.0, 0.5), (0.9, 0.2), (0.0, 0.1))
 CEILING = np.float32(6e4)
 SINGLE, HALF = np.float32, np.uint16
 
@@ -114,11 +114,9 @@ def test_all_values_that_noise_can_take_are_exact_to_1e_6() -> None:
 
 @pytest.mark.parametrize("dtype", [SINGLE, HALF])
 @pytest.mark.parametrize("antithetic", [False, True])
-@pytest.mark.parametrize("fields", [(), FIELDS], ids=["noise", "fields"])
-def test_energies_are_those_of_numpy(
-    dtype: type, antithetic: bool, fields: tuple[Field, ...]
-) -> None:
-    perturbation = Perturbation(2**63 + 5, 0.8, fields, antithetic)
+@pytest.mark.parametrize("lengths", [WHITE, LENGTHS], ids=["white", "together"])
+def test_energies_are_those_of_numpy(dtype: type, antithetic: bool, lengths: Lengths) -> None:
+    perturbation = Perturbation(2**63 + 5, 0.8, antithetic, lengths)
     samples = [0, 1, 7, 2**32 - 2, 2**32 - 1]
     values, truth = filled(perturbation, samples, dtype), expected(perturbation, samples)
     tolerance = {SINGLE: 1e-5, HALF: 2.0**-11}[dtype]
@@ -127,7 +125,7 @@ def test_energies_are_those_of_numpy(
 
 @pytest.mark.parametrize("dtype", [SINGLE, HALF])
 def test_a_sample_is_the_same_in_any_batch_tile_and_number_of_threads(dtype: type) -> None:
-    perturbation = Perturbation(9, 1.0, FIELDS, antithetic=True)
+    perturbation = Perturbation(9, 1.0, antithetic=True, lengths=LENGTHS)
     samples = [4, 5, 0, 3, 11, 12, 13]
     whole = filled(perturbation, samples, dtype)
     for tile, threads in [(1, 1), (7, 3), (64, 2), (4096, 1)]:
@@ -149,19 +147,12 @@ def test_without_noise_the_tiles_are_those_of_loaded_unaries(dtype: type, ceilin
     np.testing.assert_array_equal(values, unloaded(tiles, order, 2))
 
 
-def test_fields_of_scale_zero_change_no_bit() -> None:
-    silent = [Field(f.length_mm, 0.0, f.labels) for f in FIELDS]
-    np.testing.assert_array_equal(
-        filled(Perturbation(1, 1.0, silent), [2, 3]), filled(Perturbation(1), [2, 3])
-    )
-
-
 @pytest.mark.parametrize("shape", [(40,), (7, 8), (3, 5, 4), (3, 4, 2, 5)])
-def test_fields_on_images_of_one_to_four_axes(shape: tuple[int, ...]) -> None:
+def test_smooth_noise_on_images_of_one_to_four_axes(shape: tuple[int, ...]) -> None:
     mask = np.random.default_rng(3).random(shape) < 0.5
     grid = Grid(shape, spacing=[1.0, 0.4, 3.0, 2.0][: len(shape)], mask=mask)
     base = np.zeros((3, grid.voxels), dtype=np.float32)
-    perturbation = Perturbation(4, 0.0, (Field(2.0, 1.0), Field(math.inf, 2.0, labels=[2])))
+    perturbation = Perturbation(4, lengths=((math.inf, 0.5), (2.0, 0.5)))
     truth = perturbation.energies(base, grid, [0, 5])
     values = filled(perturbation, [0, 5], grid=grid, base=base)
     np.testing.assert_allclose(values, truth[:, 1:] - truth[:, :1], rtol=0, atol=1e-5)
@@ -187,9 +178,9 @@ def test_a_read_only_or_wider_array_serves_as_well() -> None:
         np.testing.assert_array_equal(filled(Perturbation(1), [0], base=base), plain)
 
 
-def test_the_memory_of_fields_is_known_beforehand() -> None:
+def test_the_memory_of_smooth_noise_is_known_beforehand() -> None:
     order = morton_order(GRID)
-    perturber = Perturber(Perturbation(1, 1.0, FIELDS), BASE, GRID, order, Threads(1))
+    perturber = Perturber(Perturbation(1, lengths=LENGTHS), BASE, GRID, order, Threads(1))
     assert perturber.nbytes(3) == perturber._nodes(np.arange(3)).nbytes
     none = Perturber(Perturbation(1), BASE, GRID, order, Threads(1))
     assert none.nbytes(3) == 0

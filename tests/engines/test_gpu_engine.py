@@ -26,14 +26,13 @@ from perturb_mpm.engines.gpu.features import features_of, morton_order
 from perturb_mpm.engines.gpu.lattice import build
 from perturb_mpm.engines.lattice import BLURS, keys
 from perturb_mpm.engines.lattice import morton_order as order_in_numpy
-from perturb_mpm.noise.fields import Field
 from perturb_mpm.noise.perturbation import Perturbation
 
 need_gpu_or_interpreter()
 
 LATTICES = ("plain", "calibrated", "accurate")
 NOISE = Perturbation(
-    5, 0.9, (Field(3.0, 1.2, labels=[1, 2]), Field(0.7, 0.5), Field(math.inf, 0.4)), antithetic=True
+    5, 0.9, antithetic=True, lengths=((math.inf, 0.2), (3.0, 0.5), (0.7, 0.2), (0.0, 0.1))
 )
 
 
@@ -251,10 +250,10 @@ def test_energies_beyond_halves_stay_finite() -> None:
         np.testing.assert_array_equal(solver.labels()[0], [0, 1, 0, 1])
 
 
-def test_without_noise_and_fields_every_sample_is_the_problem_itself() -> None:
+def test_without_noise_every_sample_is_the_problem_itself() -> None:
     crf = small()
     solver = prepare(crf, "gpu", "plain", batch=2)
-    solver.perturb(replace(NOISE, scale=0.0, fields=()), np.arange(2))
+    solver.perturb(replace(NOISE, scale=0.0), np.arange(2))
     start = solver.marginals()
     solver.load(np.stack([crf.energies, crf.energies]))
     np.testing.assert_allclose(start, solver.marginals(), rtol=0, atol=1e-6)

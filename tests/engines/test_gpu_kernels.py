@@ -22,9 +22,9 @@ from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.combine_kernel import Sparse, combine, combine_twin
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
-from perturb_mpm.engines.gpu.fields import FieldDrawer
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pool
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb, perturb_twin
+from perturb_mpm.engines.gpu.smooth import SmoothDrawer
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, slice_group_twin, splat, splat_twin
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 from perturb_mpm.engines.gpu.update_kernel import MessageCoupling, update, update_twin
@@ -261,11 +261,10 @@ def perturbed(
     low, high = (int(word) for word in key_words(seed))
     noise = Noise(torch.tensor(samples, device=DEVICE), (low, high), 0.8, antithetic)
     room = Pool(layout, Counts(), dtype, DEVICE).room(layout)
-    silent = FieldDrawer(Perturbation(seed), GRID, n_labels, DEVICE)
-    fields = silent.draw(np.array(samples), layout)
+    white = SmoothDrawer(Perturbation(seed), GRID, n_labels, DEVICE).draw(np.array(samples))
     start = (room.marginals, room.labels)
     options = {"ceiling": ceiling, "sharpness": 1.0}
-    perturb(unaries, index, noise, fields, layout, room.energies, start, **options)
+    perturb(unaries, index, noise, white, layout, room.energies, start, **options)
     twin = perturb_twin(unaries, index, noise, layout, ceiling)
     energies = torch.stack([room.problem(room.energies, b).T for b in range(len(samples))])
     marginals = torch.stack([room.problem(room.marginals, b).T for b in range(len(samples))])

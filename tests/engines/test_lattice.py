@@ -11,7 +11,7 @@ import perturb_mpm as pm
 from perturb_mpm.engines.lattice import (
     BLURS,
     Blur,
-    FieldTables,
+    NodeTables,
     against_first_label,
     groups_of,
     key_code,
@@ -19,7 +19,7 @@ from perturb_mpm.engines.lattice import (
     published_gain,
 )
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import Field, node_lattices
+from perturb_mpm.noise import length_lattices
 
 
 def test_the_curve_goes_through_a_square_in_z() -> None:
@@ -76,10 +76,10 @@ def test_potts_kernels_share_a_group_and_matrices_have_their_own() -> None:
     assert groups_of((), 3)[0].members == []
 
 
-def test_field_tables_find_the_nodes_that_fields_are_made_of() -> None:
+def test_tables_find_the_nodes_that_smooth_noise_is_made_of() -> None:
     grid = Grid((4, 5), spacing=(1.0, 2.0))
-    lattices = node_lattices([Field(3.0, 1.0), Field(8.0, 1.0)], grid, 2)
-    tables = FieldTables.of(lattices, grid)
+    lattices = length_lattices(((8.0, 0.5), (3.0, 0.5)), grid, 2)
+    tables = NodeTables.of(lattices, grid)
     nodes = np.random.default_rng(0).normal(size=tables.nodes)
     for f, lattice in enumerate(lattices):
         own = nodes[tables.starts[f] : tables.starts[f + 1]].reshape(lattice.shape)

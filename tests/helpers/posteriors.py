@@ -15,7 +15,7 @@ L = 3
 SHAPE = (4, 5)
 MASK = np.random.default_rng(5).random(SHAPE) < 0.6
 GRID = Grid(SHAPE, (1.0, 2.5), MASK)
-PARAMETERS = {"seed": 7, "iterations": 5, "fields": [{"length_mm": 20.0, "scale": 0.5}]}
+PARAMETERS = {"seed": 7, "iterations": 5, "lengths_mm": [[20.0, 1.0]]}
 PROBLEM = {"energies": "ab12", "kernels": ["cd34"]}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.segmentation.plan import Amplitudes, SegmentationPlan
+from lab.segmentation.plan import SegmentationPlan
 from lab.synthetic.plan import SyntheticPlan
 
 RESULTS = {
@@ -33,7 +33,6 @@ TINY_SEGMENTATION = SegmentationPlan(
     steps=1,
     crop_mm=10.0,
     samples=3,
-    amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0),),
     phantoms=2,
     phantom_mm=8.0,
 )

@@ -147,13 +147,12 @@ def test_the_same_case_gives_the_same_bytes(case: Case, folder: Path, tmp_path: 
     assert content(tmp_path / "again") == content(folder)
 
 
-def test_fields_are_told_of(case: Case, tmp_path: Path) -> None:
-    fields = (pm.Field(30.0, 1.0, labels=[1, 2]), pm.Field(math.inf, 0.5))
-    result = run_case(case, SETTINGS.changed(samples=3, fields=fields), tmp_path / "o", title="f")
+def test_the_noises_lengths_are_told_of(case: Case, tmp_path: Path) -> None:
+    settings = SETTINGS.changed(samples=3, noise_length=[(30.0, 0.75), (math.inf, 0.25)])
+    result = run_case(case, settings, tmp_path / "o", title="f")
     assert result.summary["volumes_reflect_voxel_noise_alone"] is False
     words = result.summary["perturbation"]
-    assert "of length 30 mm and scale 1 nats shared by oedema, core" in words
-    assert "one offset for the whole image and scale 0.5 nats for each label" in words
+    assert "goes together over the whole image (25 %) and 30 mm (75 %)" in words
 
 
 def test_until_stops_where_the_library_stops(case: Case, tmp_path: Path) -> None:
@@ -193,7 +192,6 @@ def test_kernels_of_no_weight_are_left_out(case: Case) -> None:
     [
         ({"bias": (0.0, 1.0)}, "bias must have one number for each of the 3 labels, got 2"),
         ({"until": 0.01}, "must be reachable within 40 samples, got one that takes up to"),
-        ({"fields": (pm.Field(3.0, 1.0, labels=[7]),)}, "labels of Field must lie between 0 and 2"),
         (
             {"kernels": (replace(SETTINGS.kernels[1], sigma_intensity_sd=(1.0, 2.0, 3.0)),)},
             r"sigma_intensity of BilateralKernel must be one number or one for each channel \(2\)",

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from perturb_mpm.noise.fields import Field
 from perturb_mpm.run import settings as module
 from perturb_mpm.run.settings import (
     KernelSettings,
@@ -35,7 +34,7 @@ EVERYTHING = RunSettings().changed(
         KernelSettings("spatial", (1.0, 1.0, 3.0), 2.0, normalization="none"),
         KernelSettings("bilateral", 10, 3, (0.5, 0.2), compatibility=((0, 1, 2),) * 3),
     ),
-    fields=(Field(math.inf, 1.0, [1, 2]), Field(30.0, 0.5)),
+    noise_length=[(math.inf, 0.25), (30.0, 0.75)],
     engine="cpu",
     accuracy="exact",
     threads=2,
@@ -100,14 +99,14 @@ def test_what_is_left_out_has_its_default() -> None:
             '[[kernels]]\nkind = "bilateral"\nsigma_space = 1',
             "sigma_intensity_sd must be given for",
         ),
-        ("[[fields]]\nscale = 1.0", "[[fields]] number 1 must have the key length_mm"),
-        ("[[fields]]\nlength_mm = -1.0\nscale = 1.0", "length_mm of Field must be positive"),
+        ("[[kernels]]\nsigma_space = 1", "[[kernels]] number 1 must have the key kind"),
+        ("[sampling]\nnoise_length = -1.0", "noise_length must be at least 0, got -1.0"),
         ('[unary]\ntemperature = "hot"', "temperature must be a number, got str 'hot'"),
         ("[unary]\nbias = 0.5", "bias must be one number for each label, got 0.5"),
         ("[sampling]\nsamples = 1.5", "samples must be an integer, got float 1.5"),
         ("unary = 3", "unary must be a table, got 3"),
         ("kernels = 3", "kernels must be tables, got 3"),
-        ("fields = [3]", "fields must be a table, got 3"),
+        ("kernels = [3]", "kernels must be a table, got 3"),
         ("[unary\n", "Expected ']'"),
     ],
 )
@@ -151,5 +150,5 @@ def test_bad_values(arguments: dict[str, Any], message: str) -> None:
 def test_what_changes_no_map_is_not_part_of_a_run() -> None:
     other = RunSettings().changed(threads=1, memory="1 GB", colour_map="hot")
     assert other.identity() == RunSettings().identity()
-    for name in ("samples", "seed", "temperature", "engine", "kernels", "fields"):
+    for name in ("samples", "seed", "temperature", "engine", "kernels", "noise_length"):
         assert name in other.identity()

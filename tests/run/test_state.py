@@ -194,7 +194,7 @@ def test_a_folder_without_a_run_has_no_state(tmp_path: Path, cut: Path) -> None:
         ({"seed": 2}, "parameters.seed was 1, is 2"),
         ({"samples": 61}, "parameters.samples was 60, is 61"),
         ({"temperature": 2.0}, "parameters.temperature was 1.0, is 2.0"),
-        ({"fields": (pm.Field(3.0, 1.0),)}, "parameters.fields was [], is [{"),
+        ({"noise_length": 3.0}, "parameters.noise_length was 0.0, is 3.0"),
         (
             {"kernels": (replace(SETTINGS.kernels[0], weight=2.0), SETTINGS.kernels[1])},
             "parameters.kernels[0].weight was 1.0, is 2.0",

@@ -180,7 +180,6 @@ def test_full_sampling_where_holding_would_not_serve_and_says_so() -> None:
     options = {"samples": 6, "iterations": 2, "engine": "reference"}
     for problem, other, word in (
         (crf, {"noise_length": 4.0}, "together"),
-        (crf, {"fields": [pm.Field(4.0, 1.0)]}, "together"),
         (crf, {"start": "warm"}, "cold"),
         (doubtful, {}, "active"),
     ):

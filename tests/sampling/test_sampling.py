@@ -86,7 +86,7 @@ def test_batches_threads_and_ranges_change_no_bit(
 ) -> None:
     crf = coupled()
     options = {"seed": 3, "iterations": 4, "estimator": estimator, "engine": engine}
-    options |= {"accuracy": accuracy, "fields": [pm.Field(5.0, 0.7), pm.Field(math.inf, 0.2)]}
+    options |= {"accuracy": accuracy, "noise_length": [(5.0, 0.7), (math.inf, 0.2), (0.0, 0.1)]}
     whole = pm.sample(crf, samples=21, **options)
     for batch, threads in ((1, 1), (4, 2), (21, 3)):
         assert pm.sample(crf, samples=21, batch=batch, threads=threads, **options) == whole
@@ -131,20 +131,10 @@ def test_scale_zero_gives_the_mean_field_in_every_sample() -> None:
     assert posterior.entropy.max() == 0
 
 
-def test_fields_of_scale_zero_change_no_bit() -> None:
-    crf = coupled()
-    plain = pm.sample(crf, samples=8, iterations=3)
-    nothing = pm.sample(crf, samples=8, iterations=3, fields=[pm.Field(10.0, 0.0)])
-    np.testing.assert_array_equal(plain.counts, nothing.counts)
-    np.testing.assert_array_equal(plain.volumes, nothing.volumes)
-    assert plain != nothing  # they carry which perturbation made them
-
-
-def test_fields_spread_the_volumes() -> None:
+def test_noise_that_goes_together_spreads_the_volumes() -> None:
     crf = coupled((12, 12, 10))
     paper = pm.sample(crf, samples=60, iterations=3)
-    fields = [pm.Field(math.inf, 1.0)]
-    spread = pm.sample(crf, samples=60, iterations=3, fields=fields)
+    spread = pm.sample(crf, samples=60, iterations=3, noise_length=math.inf)
     assert spread.volumes.std(axis=0).min() > 3 * paper.volumes.std(axis=0).max()
 
 
@@ -248,7 +238,7 @@ def test_convergence_of_the_samples_is_recorded() -> None:
             {"noise_scale": 1.0, "estimator": "conditional"},
             'noise_scale must be below 1 with estimator "conditional", got 1',
         ),
-        ({"fields": [pm.Field(3.0, 1.0, labels=[7])]}, "labels of Field"),
+        ({"noise_length": -3.0}, "noise_length must be at least 0, got -3.0"),
         ({"batch": 0}, "batch must be at least 1, got 0"),
         (
             {"until": pm.Precision(0.01, 0.05)},
