@@ -1,14 +1,18 @@
-"""What a cohort costs beyond its cases: ``python -m lab.benchmarks.cohort --cases 1000``.
+"""What a cohort costs beyond its cases, and what a second worker brings.
 
-Tiny cases, one after the other and on workers: seconds a case beyond reading and running it, the
-memory of this process after each tenth of them, and cases a minute of two workers against one.
+``python -m lab.benchmarks.cohort --cases 1000``: tiny cases, one after the other and on workers;
+seconds a case beyond reading and running it, and the memory of this process (client and
+scheduler) after each tenth of them. ``--patients FOLDER``: the patients of a folder in BraTS's
+layout, on one worker of one thread and on two, in turns; cases a minute of two against one.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +21,7 @@ import nibabel as nib
 import numpy as np
 
 from perturb_mpm.cohort import (
+    CaseReading,
     CohortFolders,
     Record,
     find_cohort,
@@ -26,6 +31,8 @@ from perturb_mpm.cohort import (
 from perturb_mpm.run import RunSettings
 
 SHAPE = (8, 8, 6)
+BLUR_MM, FLOOR = 4.0, 1e-3  # how probabilities are made of a truth
+LABELS = (0, 1, 2, 4)
 
 
 def make(root: Path, cases: int) -> None:
@@ -87,13 +94,70 @@ def measure(root: Path, out: Path, workers: int) -> None:
     )
 
 
+def make_probabilities(patients: Path, folder: Path) -> None:
+    """Write the blurred truth of every patient as its probabilities."""
+    from scipy.ndimage import gaussian_filter
+
+    folder.mkdir()
+    for file in sorted(patients.glob("*/*_seg.nii.gz")):
+        image = nib.load(file)
+        truth = np.asarray(image.dataobj)
+        sigma = [BLUR_MM / size for size in image.header.get_zooms()[:3]]
+        soft = [gaussian_filter((truth == label).astype(np.float32), sigma) for label in LABELS]
+        p = np.maximum(np.stack(soft, axis=-1), FLOOR)
+        p /= p.sum(axis=-1, keepdims=True)
+        name = file.name.replace("_seg", "")
+        nib.save(nib.Nifti1Image(p.astype(np.float32), image.affine), folder / name)
+
+
+def compare_workers(patients: Path, root: Path, samples: int, rounds: int) -> None:
+    """Print cases a minute of one and of two workers of one thread each, in turns."""
+    make_probabilities(patients, root / "predicted")
+    reading = CaseReading(labels=LABELS)
+    settings = RunSettings().changed(samples=samples, threads=1, memory="2 GB")
+    cases = find_cohort(CohortFolders(patients, (root / "predicted",)), "brats")
+    ratios = []
+    for turn in range(rounds):
+        rates = {}
+        for workers in (1, 2):
+            out = root / f"out{turn}-{workers}"
+            records: list[Record] = []
+            with local_workers(workers) as client:
+                client.wait_for_workers(workers)
+                started = time.monotonic()
+                done = run_cohort(
+                    cases, settings, out, client, reading=reading, finished=records.append
+                )
+                seconds = time.monotonic() - started
+            assert done.failed == {}, done.failed
+            rates[workers] = 60 * len(cases) / seconds
+            each = [record["seconds"] for record in records]
+            print(
+                f"{workers} of one thread: {len(cases)} cases in {seconds:.1f} s, "
+                f"{rates[workers]:.2f} a minute; {statistics.median(each):.1f} s a case in the "
+                f"median, {max(record['peak_memory_mb'] for record in records)} MB at most; "
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+            shutil.rmtree(out)
+        ratios.append(rates[2] / rates[1])
+        print(f"  two against one: {ratios[-1]:.2f} times the cases a minute", flush=True)
+    print(f"median of {rounds}: {statistics.median(ratios):.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--patients", type=Path, help="a folder in BraTS's layout, with truths")
+    parser.add_argument("--samples", type=int, default=100, help="of each patient")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="0: no Dask")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="cohort-"))
     try:
+        if options.patients is not None:
+            compare_workers(options.patients.resolve(), root, options.samples, options.rounds)
+            return
         make(root, options.cases)
         for workers in options.workers:
             measure(root, root / f"out{workers}", workers)

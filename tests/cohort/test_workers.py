@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 from helpers.small_case import call
 from helpers.small_cohort import outputs, write_small_cohort
 from perturb_mpm.cohort import (
+    CaseReading,
     ClusterError,
     CohortFolders,
     cluster,
@@ -28,7 +29,7 @@ from perturb_mpm.cohort import (
     shared_out,
 )
 from perturb_mpm.engines import resolve_budget
-from perturb_mpm.run import RunSettings
+from perturb_mpm.run import RunSettings, SettingsError
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 pytestmark = pytest.mark.slow
@@ -117,6 +118,57 @@ def test_workers_skip_what_was_done_here_and_a_bad_case_is_a_row(
     assert found == {file: expected[file] for file in found}
 
 
+@pytest.mark.parametrize("split", [2, 4])
+def test_a_split_case_gives_the_same_bytes(
+    split: int, client: Any, cases: list[Any], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert run_cohort(cases[:1], SETTINGS, tmp_path, client, split=split).failed == {}
+    found = outputs(tmp_path, NAMES[:1])
+    assert found == {file: expected[file] for file in found}
+    assert list(tmp_path.rglob("part-*")) == []
+
+
+def test_the_ranges_of_a_split_case_are_all_its_samples(
+    client: Any, cases: list[Any], tmp_path: Path
+) -> None:
+    settings = SETTINGS.changed(engine="cpu")
+    versions = cluster.worker_versions()
+    job = cluster._Job(settings, CaseReading(), tmp_path, {}, versions, split=4)
+    begun = client.submit(job.begin, cases[0])
+    works = client.gather([client.submit(job.draw, cases[0], begun, each) for each in range(4)])
+    assert all(work.seconds > 0 for work in works)
+    files = (tmp_path / "A1" / "state").glob("part-*.npz")
+    parts = [file.stem.split("-")[1:] for file in files if "labels" not in file.name]
+    drawn = [number for first, stop in parts for number in range(int(first), int(stop))]
+    assert sorted(drawn) == list(range(begun.result(), 60))
+
+
+def test_a_broken_case_that_is_split_is_a_row(
+    client: Any, cases: list[Any], tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    broken = replace(cases[0], missing="`probabilities` must hold A1.npz, got none")
+    result = run_cohort([broken, *cases[1:2]], SETTINGS, tmp_path, client, split=2)
+    assert result.failed == {"A1": "`probabilities` must hold A1.npz, got none"}
+
+
+def test_a_split_that_cannot_be_is_refused(
+    client: Any, cases: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(words: str, settings: RunSettings, split: Any, client: Any) -> None:
+        with pytest.raises(SettingsError, match=words):
+            run_cohort(cases, settings, tmp_path / "out", client, split=split)
+        assert not (tmp_path / "out").exists()
+
+    refused("`split` must be 1 where there are no workers, got 4", SETTINGS, 4, None)
+    refused("`split` must be .*at least 1.*, got 0", SETTINGS, 0, client)
+    refused("`split` must be 1 where `until` ends a case", SETTINGS.changed(until=0.2), 2, client)
+    folders = ["--images", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert call("cohort", *folders, "--split", "4") == 2
+    assert "--split must come with --workers" in capsys.readouterr().err
+
+
 def listening() -> list[str]:
     """Return the addresses that the process listens at."""
     import psutil
@@ -132,8 +184,9 @@ def test_workers_of_this_machine_listen_to_this_machine_alone(client: Any) -> No
 
 
 @contextmanager
-def hand_started(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+def hand_started(folder: Path, *options: Sequence[str]) -> Iterator[tuple[str, Callable[[], None]]]:
     """Start a scheduler and two workers as the docs say; yield the address, and what kills it."""
+    each = options or ((), ())
     address = f"tcp://127.0.0.1:{unused_port()}"
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     port = address.rpartition(":")[2]
@@ -142,7 +195,7 @@ def hand_started(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard"]
     started = [subprocess.Popen(scheduler, cwd=folder, **quiet)]
     try:
-        started += [subprocess.Popen(worker, cwd=folder, **quiet) for _ in range(2)]
+        started += [subprocess.Popen([*worker, *own], cwd=folder, **quiet) for own in each]
         yield address, started[0].kill
     finally:
         for process in reversed(started):
@@ -160,6 +213,28 @@ def test_a_scheduler_and_workers_started_by_hand(
         out = ["--output", str(tmp_path / "out"), "--scheduler", address, "--quiet"]
         assert call("cohort", *options, *numbers, *out) == 0
     assert outputs(tmp_path / "out", NAMES) == expected
+
+
+def test_cases_of_the_gpu_go_to_workers_that_offer_one(cases: list[Any], tmp_path: Path) -> None:
+    """There need be no GPU: where a case fails is where it was sent."""
+    settings = SETTINGS.changed(engine="gpu")
+    offers = ("--resources", "GPU=1", "--name", "with")
+    with (
+        hand_started(tmp_path, offers, ("--name", "without")) as (address, _),
+        connected(address) as client,
+    ):
+        client.wait_for_workers(2)
+        records: list[dict[str, Any]] = []
+        run_cohort(cases, settings, tmp_path / "out", client, finished=records.append)
+        assert len(records) == len(NAMES)
+        assert {record["worker"].split()[0] for record in records} == {"with"}
+    with (
+        hand_started(tmp_path, (), ()) as (address, _),
+        connected(address) as client,
+        pytest.raises(ClusterError, match="must have a Dask worker that offers the resource GPU"),
+    ):
+        client.wait_for_workers(2)
+        run_cohort(cases, settings, tmp_path / "none", client)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _EXIT_SOME_FAILED = 3
 _MOST_WORKERS = 1024
+_MOST_PARTS = 256
 _MOST_NAMED = 20
 
 
@@ -109,6 +110,12 @@ class PlaceOptions:
     scheduler
         The address of a running Dask scheduler whose workers take the cases, as in
         tcp://10.0.0.1:8786.
+    cluster
+        A TOML or YAML file with a cluster to start: a class of Dask or dask-jobqueue, its
+        arguments, and how many workers.
+    split
+        Over how many workers the samples of one case are spread, for cases so large that one
+        worker takes too long; the result is the same.
     dry_run
         Read every case, and say what would be run, what it takes and what cannot be read; run
         nothing.
@@ -121,6 +128,8 @@ class PlaceOptions:
     output: Path
     workers: int = 1
     scheduler: str | None = None
+    cluster: Path | None = None
+    split: int = 1
     dry_run: Flag = False
     quiet: Flag = False
     json: Flag = False
@@ -138,8 +147,8 @@ def cohort(
     from perturb_mpm.cohort import CaseReading, CohortFolders, find_cohort, run_cohort
 
     whole_number(place.workers, "--workers", 1, _MOST_WORKERS)
-    if place.scheduler is not None and place.workers != 1:
-        raise UsageError("--workers and --scheduler must not be given together: choose one")
+    whole_number(place.split, "--split", 1, _MOST_PARTS)
+    _check_place(place)
     model, sampling = model or ModelOptions(), sampling or SamplingOptions()
     settings = settings_of(model, sampling, compute or ComputeOptions(), None)
     given_samples = "samples" in given(sampling) or model.settings is not None
@@ -181,6 +190,7 @@ def cohort(
                 place.output,
                 client,
                 reading=reading,
+                split=place.split,
                 progress=progress,
                 finished=_print_line if place.json else None,
             )
@@ -194,26 +204,49 @@ def cohort(
         raise SystemExit(_EXIT_SOME_FAILED)
 
 
+def _check_place(place: PlaceOptions) -> None:
+    """Refuse places that exclude each other."""
+    given_places = {
+        "--workers": place.workers != 1,
+        "--scheduler": place.scheduler is not None,
+        "--cluster": place.cluster is not None,
+    }
+    chosen = [name for name, is_given in given_places.items() if is_given]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} must not be given together: choose one")
+    if place.split > 1 and not chosen:
+        raise UsageError("--split must come with --workers, --scheduler or --cluster")
+
+
 @contextmanager
 def _workers(
     place: PlaceOptions, settings: RunSettings, progress: StagedProgress
 ) -> Iterator[tuple[Client | None, RunSettings]]:
     """Give workers to run on, and the settings with which they share this machine."""
-    if place.workers == 1 and place.scheduler is None:
-        yield None, settings
-        return
-    from perturb_mpm.cohort import connected, local_workers, shared_out
+    from perturb_mpm import cohort as on
 
     if place.scheduler is not None:
         progress.stage(f"connecting to {place.scheduler}")
-        with connected(place.scheduler) as client:
-            if client.dashboard_link:
-                progress.stage(f"Dask's dashboard: {client.dashboard_link}")
+        with on.connected(place.scheduler) as client:
+            _name_dashboard(client, progress)
             yield client, settings
-        return
-    progress.stage(f"starting {place.workers} workers")
-    with local_workers(place.workers) as client:
-        yield client, shared_out(settings, place.workers)
+    elif place.cluster is not None:
+        file = on.read_cluster_file(place.cluster)
+        progress.stage(f"starting {file.class_name}")
+        with on.started_cluster(file) as client:
+            _name_dashboard(client, progress)
+            yield client, settings
+    elif place.workers > 1:
+        progress.stage(f"starting {place.workers} workers")
+        with on.local_workers(place.workers, settings.compute.engine) as client:
+            yield client, on.shared_out(settings, place.workers)
+    else:
+        yield None, settings
+
+
+def _name_dashboard(client: Client, progress: StagedProgress) -> None:
+    if client.dashboard_link:
+        progress.stage(f"Dask's dashboard: {client.dashboard_link}")
 
 
 def _dry_run(

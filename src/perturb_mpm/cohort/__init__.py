@@ -7,6 +7,7 @@ runs them. What fails is one case's row, and the same call again goes on where i
 from perturb_mpm.cohort.cases import COHORT_LAYOUTS, CohortCase, CohortFolders, find_cohort
 from perturb_mpm.cohort.checking import CaseCheck, check_cohort
 from perturb_mpm.cohort.cluster import ClusterError, connected, local_workers, shared_out
+from perturb_mpm.cohort.cluster_file import ClusterFile, read_cluster_file, started_cluster
 from perturb_mpm.cohort.one_case import CaseReading, Record
 from perturb_mpm.cohort.running import CohortResult, run_cohort
 
@@ -23,6 +24,9 @@ __all__ = [
     "Record",
     "local_workers",
     "connected",
+    "read_cluster_file",
+    "ClusterFile",
+    "started_cluster",
     "shared_out",
     "ClusterError",
 ]

@@ -3,6 +3,10 @@
 A task is one case. The worker reads its files from the file system that all share, and what comes
 back is a few figures. A worker that dies loses some seconds: Dask gives its case to another one,
 which goes on from the state in the case's folder.
+
+A case may be split: one task begins it, others draw a range of its samples each and leave them in
+its folder, and the last puts them together. Samples are functions of their numbers, votes are whole
+numbers: the result is the same, and what a lost task did not draw, the last one draws.
 """
 
 from __future__ import annotations
@@ -13,21 +17,29 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cohort.cases import CohortCase
-from perturb_mpm.cohort.one_case import CaseReading, Record, failed_record, run_one
+from perturb_mpm.cohort.one_case import (
+    CaseReading,
+    Record,
+    Work,
+    begin_one,
+    draw_one,
+    failed_record,
+    run_one,
+)
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future, Worker
 
 _SECONDS_TO_CONNECT = 30
 _DEATHS = 10  # of workers under one case before it counts as failed
@@ -41,10 +53,9 @@ class ClusterError(ExpectedError):
 
 
 @contextmanager
-def local_workers(count: int) -> Iterator[Client]:
+def local_workers(count: int, engine: str = "auto") -> Iterator[Client]:
     """Start workers on this machine, a process each, and stop them at the end."""
-    distributed = _distributed()
-    _quiet()
+    distributed = dask_distributed()
     with (
         distributed.LocalCluster(
             n_workers=count,
@@ -54,6 +65,7 @@ def local_workers(count: int) -> Iterator[Client]:
             dashboard_address=_OWN_PORT,
             worker_dashboard_address=_OWN_PORT,
             host="127.0.0.1",
+            resources=_resources(engine),
             silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster) as client,
@@ -64,8 +76,7 @@ def local_workers(count: int) -> Iterator[Client]:
 @contextmanager
 def connected(address: str) -> Iterator[Client]:
     """Connect to a running scheduler; its workers must have the versions of this program."""
-    distributed = _distributed()
-    _quiet()
+    distributed = dask_distributed()
     try:
         client = distributed.Client(address, timeout=_SECONDS_TO_CONNECT)
     except (OSError, ValueError, TimeoutError) as error:
@@ -97,35 +108,22 @@ def on_workers(
     reading: CaseReading,
     folder: Path,
     request: Mapping[str, Any],
+    split: int = 1,
 ) -> Iterator[Record]:
     """Run the cases on workers; yield the record of each as it ends, its picture left out."""
-    distributed = _distributed()
+    distributed = dask_distributed()
     if not cases:
         return
     check_versions(client)
     if settings.compute.engine == "auto":
         settings = settings.changed(engine="cpu")  # one engine for all, whoever takes a case
-    resources = {"GPU": 1} if settings.compute.engine == "gpu" else None
-    by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in cases}
-    out = folder.resolve()
+    check_resources(client, settings.compute.engine)
     reading = replace(
         reading, model=_absolute(reading.model), dataset_json=_absolute(reading.dataset_json)
     )
-    futures = [
-        client.submit(
-            run_on_worker,
-            _resolved(case),
-            settings,
-            reading,
-            out,
-            request,
-            worker_versions(),
-            key=key,
-            pure=False,
-            resources=resources,
-        )
-        for key, case in by_key.items()
-    ]
+    job = _Job(settings, reading, folder.resolve(), dict(request), worker_versions(), split)
+    by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in cases}
+    futures = [job.submit(client, _resolved(case), key) for key, case in by_key.items()]
     ended = distributed.as_completed(futures, raise_errors=False)
     del futures
     try:
@@ -150,27 +148,93 @@ def on_workers(
             client.cancel(left, force=True)
 
 
-def run_on_worker(
-    case: CohortCase,
-    settings: RunSettings,
-    reading: CaseReading,
-    folder: Path,
-    request: Mapping[str, Any],
-    versions: Mapping[str, str],
-) -> Record:
-    """Run one case in a worker; wait where one that was given up still writes to its folder."""
-    from distributed import get_worker
+@dataclass(frozen=True)
+class _Job:
+    """What all cases of a cohort have in common; its methods are what workers are asked to do."""
 
-    worker = get_worker()
-    name = f"{worker.name} {worker.address}"
-    _require_same(worker.address, worker_versions(), versions)  # it may have come late
-    until = time.monotonic() + _SECONDS_LOCKED
-    while True:
-        record = run_one(case, settings, reading, folder, request=request, worker=name)
-        busy = record["error"] is not None and "must not be in use" in record["error"]
-        if not busy or time.monotonic() > until:
-            return {key: value for key, value in record.items() if key != "picture"}
-        time.sleep(1)
+    settings: RunSettings
+    reading: CaseReading
+    folder: Path
+    request: Mapping[str, Any]
+    versions: Mapping[str, str]
+    split: int
+
+    def submit(self, client: Client, case: CohortCase, key: str) -> Future:
+        """Give a case to the workers; the future is that of its record."""
+        resources = _resources(self.settings.compute.engine)
+        if self.split == 1:
+            return client.submit(self.run, case, [], key=key, pure=False, resources=resources)
+        begun = client.submit(self.begin, case, key=f"begin-{key}", pure=False, resources=resources)
+        parts = [
+            client.submit(
+                *(self.draw, case, begun, place),
+                key=f"draw-{place}-{key}",
+                pure=False,
+                resources=resources,
+            )
+            for place in range(self.split)
+        ]
+        return client.submit(self.run, case, parts, key=key, pure=False, resources=resources)
+
+    def run(self, case: CohortCase, parts: Sequence[Work]) -> Record:
+        """Run one case; wait where a worker that was given up still writes to its folder."""
+        worker = self._worker()
+        until = time.monotonic() + _SECONDS_LOCKED
+        while True:
+            record = run_one(
+                *(case, self.settings, self.reading, self.folder),
+                request=self.request,
+                worker=worker,
+                before=parts,
+            )
+            busy = record["error"] is not None and "must not be in use" in record["error"]
+            if not busy or time.monotonic() > until:
+                return {key: value for key, value in record.items() if key != "picture"}
+            time.sleep(1)
+
+    def begin(self, case: CohortCase) -> int | None:
+        """Begin a case that is split; return how many samples it holds, None where it cannot."""
+        self._worker()
+        return begin_one(case, self.settings, self.reading, self.folder)
+
+    def draw(self, case: CohortCase, held: int | None, place: int) -> Work:
+        """Draw one of as many ranges as a case is split into."""
+        self._worker()
+        samples = self.settings.sampling.samples
+        if held is None or held >= samples:
+            return Work()
+        ends = [held + (samples - held) * each // self.split for each in (place, place + 1)]
+        return draw_one(case, self.settings, self.reading, self.folder, range(*ends))
+
+    def _worker(self) -> str:
+        """Return the name of the worker that this runs in; refuse one of other versions."""
+        from distributed import get_worker
+
+        worker = get_worker()
+        _require_same(worker.address, worker_versions(), self.versions)  # it may have come late
+        return f"{worker.name} {worker.address}"
+
+
+def check_resources(client: Client, engine: str) -> None:
+    """Refuse workers of which none has a GPU where the engine wants one: cases would wait."""
+    if _resources(engine) is None:
+        return
+    offered: dict[str, dict[str, float]] = client.run(_offered)
+    if offered and not any(each.get("GPU") for each in offered.values()):
+        raise ClusterError(
+            '`engine` "gpu" must have a Dask worker that offers the resource GPU=1, got '
+            f"{len(offered)} without"
+        )
+
+
+def _offered(dask_worker: Worker) -> dict[str, float]:
+    """Return the resources of the worker that this runs in."""
+    return dict(dask_worker.state.total_resources)
+
+
+def _resources(engine: str) -> dict[str, float] | None:
+    """Return what a task of the engine takes of a worker, one GPU or nothing."""
+    return {"GPU": 1} if engine == "gpu" else None
 
 
 def worker_versions() -> dict[str, str]:
@@ -232,7 +296,8 @@ def _why(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _distributed() -> Any:  # noqa: ANN401 - a module
+def dask_distributed() -> Any:  # noqa: ANN401 - a module
+    """Return the package distributed, set up for cohorts; ``ClusterError`` where there is none."""
     try:
         found = optional_package("distributed", "more than one worker")
     except ImportError as error:
@@ -240,6 +305,7 @@ def _distributed() -> Any:  # noqa: ANN401 - a module
     import dask
 
     dask.config.set({"distributed.scheduler.allowed-failures": _DEATHS})
+    _quiet()
     return found
 
 

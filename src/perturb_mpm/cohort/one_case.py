@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from perturb_mpm.files import (
     read_images,
     read_label_map,
 )
-from perturb_mpm.run import Run, RunSettings, run_case, volume_rows
+from perturb_mpm.run import Run, RunSettings, begin_case, draw_part, run_case, volume_rows
 from perturb_mpm.storage import DAMAGE, json_ready, read_json, reason_of, write_json
 from perturb_mpm.version import version
 
@@ -42,6 +42,14 @@ _RESET = Path("/proc/self/clear_refs")
 _BESIDE = ("dataset.json", "plans.json")  # what is read with an .npz
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What some of the work on a case took."""
+
+    seconds: float = 0.0
+    peak_memory_mb: int | None = None
 
 
 @dataclass(frozen=True)
@@ -156,8 +164,12 @@ def run_one(
     request: Mapping[str, Any],
     worker: str | None = None,
     progress: StagedProgress | None = None,
+    before: Sequence[Work] = (),
 ) -> Record:
-    """Run one case, or go on with it, and write its record; what goes wrong is in the record."""
+    """Run one case, or go on with it, and write its record; what goes wrong is in the record.
+
+    ``before`` is what drawing ranges of its samples took, which counts as this case's.
+    """
     started = time.monotonic()
     _reset_peak()
     record: Record = {
@@ -183,11 +195,51 @@ def run_one(
             record |= {"status": "done", "truth": truth, **_outcome(run)}
     except Exception as error:  # noqa: BLE001 - one case must not stop the others
         record["error"] = _in_words(error)
-    record["seconds"] = round(time.monotonic() - started, 3)
-    record["peak_memory_mb"] = _peak_mb()
+    took = Work(time.monotonic() - started, _peak_mb())
+    record["seconds"] = round(sum(each.seconds for each in (took, *before)), 3)
+    peaks = [each.peak_memory_mb for each in (took, *before) if each.peak_memory_mb is not None]
+    record["peak_memory_mb"] = max(peaks, default=None)
     record_path(folder, case.name).parent.mkdir(parents=True, exist_ok=True)
     write_json(record_path(folder, case.name), record)
     return record
+
+
+def begin_one(
+    case: CohortCase, settings: RunSettings, reading: CaseReading, folder: Path
+) -> int | None:
+    """Begin one case; return how many samples it holds, None where it cannot be begun.
+
+    Why it cannot, ``run_one`` says in its record.
+    """
+    try:
+        with _limited(settings.compute.threads):
+            return begin_case(
+                reading.read(case, keep_members=settings.members == "cycle"),
+                settings,
+                folder / case.name,
+                title=case.name,
+                reading=reading.described(),
+            )
+    except Exception:  # noqa: BLE001 - it is met again by ``run_one``
+        return None
+
+
+def draw_one(
+    case: CohortCase, settings: RunSettings, reading: CaseReading, folder: Path, part: range
+) -> Work:
+    """Draw a range of the samples of a case that is begun; what fails is left to ``run_one``."""
+    started = time.monotonic()
+    _reset_peak()
+    with suppress(Exception), _limited(settings.compute.threads):
+        draw_part(
+            reading.read(case, keep_members=settings.members == "cycle"),
+            settings,
+            folder / case.name,
+            part,
+            title=case.name,
+            reading=reading.described(),
+        )
+    return Work(time.monotonic() - started, _peak_mb())
 
 
 def failed_record(

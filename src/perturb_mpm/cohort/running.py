@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perturb_mpm import checks
 from perturb_mpm.cohort.cases import RECORDS, CohortCase
 from perturb_mpm.cohort.one_case import (
     CaseReading,
@@ -25,13 +26,14 @@ from perturb_mpm.cohort.one_case import (
 )
 from perturb_mpm.cohort.tables import ranked, write_cohort_csv, write_cohort_json
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run import OutputError, RunSettings
+from perturb_mpm.run import OutputError, RunSettings, SettingsError
 from perturb_mpm.storage import DAMAGE, lock_file, read_json, reason_of, write_json
 
 if TYPE_CHECKING:
     from distributed import Client
 
 _REQUEST = "request.json"
+_MOST_PARTS = 256
 _MOST_NAMED = 3
 
 
@@ -53,6 +55,7 @@ def run_cohort(
     client: Client | None = None,
     *,
     reading: CaseReading | None = None,
+    split: int = 1,
     progress: StagedProgress | None = None,
     finished: Callable[[Record], object] | None = None,
 ) -> CohortResult:
@@ -74,6 +77,8 @@ def run_cohort(
         after the other.
     reading
         How the files are read.
+    split
+        Over how many workers the samples of each case are spread; changes no result.
     progress
         Shows how many cases are done; a case that fails is a warning.
     finished
@@ -81,6 +86,7 @@ def run_cohort(
     """
     out, show, how = Path(folder), progress or Silent(), reading or CaseReading()
     request = request_of(settings, how)
+    _check_split(split, settings, client)
     with _cohort_folder(out, request):
         left = [case for case in cases if not is_finished(case, request, out)]
         skipped = len(cases) - len(left)
@@ -92,7 +98,7 @@ def run_cohort(
         else:
             from perturb_mpm.cohort.cluster import on_workers
 
-            records = on_workers(client, left, settings, how, out, request)
+            records = on_workers(client, left, settings, how, out, request, split)
         for count, record in enumerate(records, start=1):
             if record["status"] != "done":
                 show.warn(f"{record['case']} failed: {record['error']}")
@@ -101,6 +107,18 @@ def run_cohort(
             show(count, len(left))
         show.stage("writing the tables and the page")
         return _write_all(out, cases, request, skipped)
+
+
+def _check_split(split: int, settings: RunSettings, client: Client | None) -> None:
+    """Refuse a split that cannot be."""
+    try:
+        checks.integer(split, "`split`", minimum=1, maximum=_MOST_PARTS)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(str(error)) from error
+    if split > 1 and client is None:
+        raise SettingsError(f"`split` must be 1 where there are no workers, got {split}")
+    if split > 1 and settings.sampling.until is not None:
+        raise SettingsError(f"`split` must be 1 where `until` ends a case, got {split}")
 
 
 def _one_by_one(

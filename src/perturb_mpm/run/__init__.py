@@ -6,7 +6,7 @@ back: case, settings, posterior and maps.
 
 from perturb_mpm.run.folder import BidsNames
 from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
-from perturb_mpm.run.running import run_case
+from perturb_mpm.run.running import begin_case, draw_part, run_case
 from perturb_mpm.run.settings import (
     DEFAULT_BILATERAL,
     DEFAULT_SPATIAL,
@@ -27,6 +27,8 @@ __all__ = [
     "assumed_length_mm",
     "Run",
     "run_case",
+    "begin_case",
+    "draw_part",
     "load_run",
     "volume_rows",
     "volume_sets",

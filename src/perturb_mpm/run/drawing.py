@@ -1,23 +1,31 @@
-"""Drawing a run's samples piece by piece, each piece safe on disk before the next."""
+"""Drawing a run's samples piece by piece, each piece safe on disk before the next.
+
+Ranges that others drew lie in the run's state as part-FIRST-STOP.npz, with the labels of the first
+samples in part-FIRST-STOP-labels.npz: ``draw_samples`` takes them where it comes to them.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Progress
 from perturb_mpm.run.coupling import Pilot
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.storage import DAMAGE, reason_of
+from perturb_mpm.storage import DAMAGE, read_arrays, reason_of, write_arrays
 
 SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 """After how many samples the entropy map is kept, to show how it converges."""
 
+_PART = "part-"
 _SECONDS_AT_RISK = 10.0  # about what an interruption may cost
 
 
@@ -26,27 +34,32 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
 
     ``pilot`` is the first samples where they are drawn already.
     """
-    if pilot is not None and pilot.posterior.samples < run.settings.sampling.samples:
-        run = replace(run, votes=pilot.posterior, first_samples=pilot.labels[:MOST_SAMPLE_MAPS])
-    run = _continued(run, sampler.problem)
+    run = _held(run, sampler.problem, pilot)
     goal = run.settings.sampling.samples
     saved_at = time.monotonic()
     seconds_each = 0.0  # of a sample, in the last piece
+    cuts = SHOWN_AFTER if run.by_samples else ()
+    parts = _parts_of(run)
     while (held := run.votes.samples if run.votes else 0) < goal:
-        cuts = SHOWN_AFTER if run.by_samples else ()
-        stop = _next_stop(held, goal, sampler.batch, seconds_each, cuts)
-        started = time.monotonic()
+        limit = min([goal, *(cut for cut in (*cuts, *parts) if cut > held)])
         first = _FirstSamples(run.first_samples)
-        posterior = sampler.draw(
-            stop,
-            after=run.votes,
-            progress=lambda done, _: progress(done, goal),
-            keep=first.add,
-        )
-        seconds_each = (time.monotonic() - started) / (stop - held)
-        ended = posterior.samples < stop  # ``until`` is reached
+        posterior = _taken(run, parts.get(held), limit, sampler.problem, first)
+        if posterior is None:
+            stop = min(limit, held + _affordable(sampler.batch, seconds_each))
+            started = time.monotonic()
+            posterior = sampler.draw(
+                stop,
+                after=run.votes,
+                progress=lambda done, _: progress(done, goal),
+                keep=first.add,
+            )
+            seconds_each = (time.monotonic() - started) / (stop - held)
+            ended = posterior.samples < stop  # ``until`` is reached
+        else:
+            ended = False
+            progress(posterior.samples, goal)
         snapshots = dict(run.snapshots)
-        shown = posterior.samples in cuts or ended or stop == goal
+        shown = posterior.samples in cuts or ended or posterior.samples == goal
         if shown and run.by_samples:
             bits = posterior.grid.gather(posterior.entropy)
             snapshots[posterior.samples] = bits.astype(np.float32)
@@ -56,29 +69,99 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
             saved_at = time.monotonic()
         if ended:
             break
+    for file in run.state.glob(f"{_PART}*.npz"):
+        file.unlink()
     return run
 
 
-class _FirstSamples:
-    """Keeps the labels of the first samples, which come in order."""
+def begin_samples(run: Run, problem: str, pilot: Pilot | None) -> int:
+    """Keep the first samples where they are drawn already; return how many the folder holds."""
+    run = _held(run, problem, pilot)
+    if run.votes is None:
+        return 0
+    if not (run.state / "posterior.npz").exists():
+        run.write_checkpoint()
+    return run.votes.samples
 
-    def __init__(self, before: NDArray[np.uint8] | None) -> None:
+
+def draw_range(run: Run, sampler: Sampler, numbers: range) -> None:
+    """Draw some of the samples and leave them beside the votes, cut where maps are kept."""
+    cuts = [cut for cut in SHOWN_AFTER if numbers.start < cut < numbers.stop]
+    ends = [numbers.start, *cuts, numbers.stop]
+    for start, stop in pairwise(ends):
+        file, labels = _part_files(run, range(start, stop))
+        if file.exists():
+            continue
+        first = _FirstSamples(None, start)
+        drawn = sampler.draw(range(start, stop), keep=first.add)
+        if first.labels is not None:
+            write_arrays(labels, {"labels": first.labels})
+        drawn.save(file)
+
+
+def _part_files(run: Run, numbers: range) -> tuple[Path, Path]:
+    """Return the files of a range's votes, and of its labels where it has some of the first."""
+    stem = f"{_PART}{numbers.start}-{numbers.stop}"
+    return run.state / f"{stem}.npz", run.state / f"{stem}-labels.npz"
+
+
+def _parts_of(run: Run) -> dict[int, range]:
+    """Return the ranges that others have drawn, by their first sample."""
+    found: dict[int, range] = {}
+    for file in sorted(run.state.glob(f"{_PART}*.npz")):
+        numbers = file.stem.removeprefix(_PART).split("-")
+        if len(numbers) == 2 and all(map(str.isdecimal, numbers)):
+            part = range(int(numbers[0]), int(numbers[1]))
+            found[part.start] = max(part, found.get(part.start, part), key=len)
+    return found
+
+
+def _taken(
+    run: Run, part: range | None, limit: int, problem: str, first: _FirstSamples
+) -> Posterior | None:
+    """Return the votes with those of a part that others drew, None where it cannot be taken."""
+    if part is None or part.stop > limit:
+        return None
+    file, labels = _part_files(run, part)
+    try:
+        drawn = Posterior.load(file)
+        merged = drawn if run.votes is None else run.votes.merge(drawn)
+        replace(run, votes=merged).check_votes(problem)
+        if part.start < MOST_SAMPLE_MAPS:
+            rows = read_arrays(labels, ["labels"])["labels"]
+            first.add(range(part.start, part.start + len(rows)), rows)
+    except DAMAGE:
+        return None  # it is drawn again: a sample is a function of its number
+    return merged
+
+
+class _FirstSamples:
+    """Keeps the labels of the first samples, which come in order from ``start`` on."""
+
+    def __init__(self, before: NDArray[np.uint8] | None, start: int = 0) -> None:
         self.labels = before  # (K, N)
+        self._start = start
 
     def add(self, part: range, labels: NDArray[np.uint8]) -> None:
         """Take the labels (B, N) of the samples ``part``."""
-        known = 0 if self.labels is None else len(self.labels)
+        known = self._start + (0 if self.labels is None else len(self.labels))
         if not part.start <= known < min(part.stop, MOST_SAMPLE_MAPS):
             return
         new = labels[known - part.start : MOST_SAMPLE_MAPS - part.start].copy()
         self.labels = new if self.labels is None else np.concatenate([self.labels, new])
 
 
-def _next_stop(held: int, goal: int, batch: int, seconds_each: float, cuts: tuple[int, ...]) -> int:
-    """Return after how many samples to look at the clock: where a map is kept, or full batches."""
+def _affordable(batch: int, seconds_each: float) -> int:
+    """Return how many samples to draw before a look at the clock: full batches."""
     affordable = int(_SECONDS_AT_RISK / seconds_each) if seconds_each else batch
-    full = max(affordable // batch, 1) * batch
-    return min(goal, held + full, *(cut for cut in cuts if cut > held))
+    return max(affordable // batch, 1) * batch
+
+
+def _held(run: Run, problem: str, pilot: Pilot | None) -> Run:
+    """Return the run with what its folder holds, else with the pilot's samples."""
+    if pilot is not None and pilot.posterior.samples < run.settings.sampling.samples:
+        run = replace(run, votes=pilot.posterior, first_samples=pilot.labels[:MOST_SAMPLE_MAPS])
+    return _continued(run, problem)
 
 
 def _continued(run: Run, problem: str) -> Run:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from perturb_mpm.engines import Engine, give_back
 from perturb_mpm.files import Case
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run.coupling import check_coupling
-from perturb_mpm.run.drawing import SHOWN_AFTER, draw_samples
+from perturb_mpm.run.coupling import Pilot, check_coupling
+from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
 from perturb_mpm.run.folder import (
     BidsNames,
     Layout,
@@ -102,10 +104,135 @@ def run_case(
             "`resume=True` and `overwrite=True` must not be given together: choose one"
         )
     show = progress or Silent()
-    settings = with_assumed_length(with_regions(settings, case), case)
+    wanted = _Wanted(case, settings, Path(output), title, bids, reading or {})
+    with _begin(wanted, show, dicom_series, resume=resume, overwrite=overwrite) as begun:
+        show.stage("sampling")
+        sampling_started = time.monotonic()
+        run = draw_samples(begun.run, begun.sampler, show, begun.pilot)
+        seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
+        begun.forget_engine()
+
+        show.stage("writing the maps")
+        layout = begun.layout
+        write_maps(run)
+        write_sampled_volumes(run)
+        write_sidecars(run, layout)
+        if dicom_series is not None:
+            show.stage("writing the DICOM files")
+            run = replace(run, files={**run.files, **write_dicom_files(run, dicom_series)})
+        show.stage("writing the report")
+        answer = write_page(run, begun.warnings)
+        summary = {
+            "answer": answer,
+            **summary_of(run),
+            "warnings": begun.warnings,
+            "files": {name: str(file.relative_to(layout.root)) for name, file in run.files.items()},
+            "timings_s": {**seconds, "total": round(time.monotonic() - started, 3)},
+        }
+        write_json(layout.files["summary"], summary)
+    return run
+
+
+def begin_case(
+    case: Case,
+    settings: RunSettings,
+    output: str | Path,
+    *,
+    title: str,
+    reading: Mapping[str, object] | None = None,
+) -> int:
+    """Begin a run, or go on with it, without drawing more; return how many samples it holds.
+
+    ``draw_part`` may then draw ranges of the others, wherever the folder can be seen, and
+    ``run_case`` with ``resume=True`` ends the run.
+    """
+    wanted = _Wanted(case, settings, Path(output), title, None, reading or {})
+    with _begin(wanted, Silent(), resume=True) as begun:
+        return begin_samples(begun.run, begun.sampler.problem, begun.pilot)
+
+
+def draw_part(
+    case: Case,
+    settings: RunSettings,
+    output: str | Path,
+    part: range,
+    *,
+    title: str,
+    reading: Mapping[str, object] | None = None,
+) -> None:
+    """Draw a range of the samples of a run that is begun, and leave them in its folder.
+
+    Any number of processes may do so at the same time. What is there already is not drawn again.
+    """
+    if settings.sampling.until is not None:
+        raise SettingsError("`until` must not be given where samples are drawn in ranges")
+    wanted = _Wanted(case, settings, Path(output), title, None, reading or {})
+    before = _begun(wanted.layout)
+    if before is None:
+        raise OutputError(f"`output` must hold a run that is begun, got {output}")
+    run = _decided_before(wanted.run(), before)
+    sampler = _sampler(run)
+    _check_same(run, before, sampler.problem)
+    _prepare(sampler)
+    with room_expected():
+        draw_range(run, sampler, part)
+    del sampler
+    give_back()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a run is asked for."""
+
+    case: Case
+    settings: RunSettings
+    output: Path
+    title: str
+    bids: BidsNames | None
+    reading: Mapping[str, object]
+
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.output, self.bids, self.case.geometry.ending)
+
+    def run(self) -> Run:
+        """Return the run as it is asked for, with nothing drawn."""
+        settings = with_assumed_length(with_regions(self.settings, self.case), self.case)
+        left_out = () if self.case.ensemble else ("mutual_information",)
+        files = {name: file for name, file in self.layout.files.items() if name not in left_out}
+        return Run(self.layout.folder, self.title, files, self.case, settings, self.reading)
+
+
+@dataclass
+class _BegunRun:
+    """A run whose folder is locked and says what it is."""
+
+    layout: Layout
+    run: Run
+    sampler: Sampler
+    pilot: Pilot | None
+    warnings: list[str]
+
+    def forget_engine(self) -> None:
+        """Give its memory back."""
+        del self.sampler
+        give_back()
+
+
+@contextmanager
+def _begin(
+    wanted: _Wanted,
+    show: StagedProgress,
+    dicom_series: Path | None = None,
+    *,
+    resume: bool,
+    overwrite: bool = False,
+) -> Iterator[_BegunRun]:
+    """Check everything, lock the folder and write what the run is."""
+    layout, case = wanted.layout, wanted.case
+    run = wanted.run()
     show.stage("building the model")
-    layout = layout_of(Path(output), bids, case.geometry.ending)
-    check_place(layout, planned_bytes(case, settings))
+    check_place(layout, planned_bytes(case, run.settings))
     if dicom_series is not None:
         _check_dicom(dicom_series, case)
 
@@ -113,9 +240,6 @@ def run_case(
     with room_expected(), locked(layout):
         check_content(layout, resume=resume, overwrite=overwrite)
         before = _begun(layout) if resume else None
-        left_out = () if case.ensemble else ("mutual_information",)
-        files = {name: file for name, file in layout.files.items() if name not in left_out}
-        run = Run(layout.folder, title, files, case, settings, reading or {})
         run = run if before is None else _decided_before(run, before)
         sampler = _sampler(run)
         if before is not None:
@@ -132,31 +256,9 @@ def run_case(
             clear(layout)
         remove_partial(layout)
         run.write_start(sampler.problem)
-
-        show.stage("sampling")
-        sampling_started = time.monotonic()
-        run = draw_samples(run, sampler, show, pilot)
-        seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
+        begun = _BegunRun(layout, run, sampler, pilot, warnings)
         del sampler
-        give_back()
-
-        show.stage("writing the maps")
-        write_maps(run)
-        write_sampled_volumes(run)
-        write_sidecars(run, layout)
-        if dicom_series is not None:
-            show.stage("writing the DICOM files")
-            run = replace(run, files={**run.files, **write_dicom_files(run, dicom_series)})
-        show.stage("writing the report")
-        write_page(run, warnings)
-        summary = {
-            **summary_of(run),
-            "warnings": warnings,
-            "files": {name: str(file.relative_to(layout.root)) for name, file in run.files.items()},
-            "timings_s": {**seconds, "total": round(time.monotonic() - started, 3)},
-        }
-        write_json(layout.files["summary"], summary)
-    return run
+        yield begun
 
 
 def planned_bytes(case: Case, settings: RunSettings) -> int:

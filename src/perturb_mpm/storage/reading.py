@@ -49,6 +49,7 @@ DEFLATE = 1032  # the most bytes that one compressed byte can stand for
 _USUAL_LIMIT = 2 << 30  # bytes
 _UNKNOWN_MACHINE = 4 << 30  # bytes of memory
 _MOST_TEXT = 64 << 20  # bytes of JSON or TOML
+_MOST_YAML, _DEEPEST_YAML = 64 << 10, 20  # bytes; its reader is slow where it is deep
 _MOST_TOML = 1 << 20  # its reader takes a second for a megabyte
 _LONGEST_REASON = 300  # characters
 _MOST_MEMBERS = 10_000
@@ -277,6 +278,30 @@ def toml_of(content: bytes | str, name: object) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; a damaged file is a ``DamagedError``, a missing one is not."""
     return toml_of(read_text_bytes(path), path)
+
+
+def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
+    """Read a YAML file of plain values; a damaged file is a ``DamagedError``.
+
+    Nothing may stand for something said before: a few lines of that stand for any number.
+    """
+    content = read_text_bytes(path)
+    with damage_of(path):
+        if len(content) > _MOST_YAML:
+            raise ValueError(f"it is longer than {_MOST_YAML >> 10} KiB")
+        import yaml  # type: ignore[import-untyped] # comes with Dask, whose files are in it
+
+        text = content.decode("utf-8-sig")
+        try:
+            depth = 0
+            for event in yaml.parse(text):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if depth > _DEEPEST_YAML or isinstance(event, yaml.AliasEvent):
+                    raise ValueError("it is nested too deeply, or refers to itself")
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error
 
 
 def read_text_bytes(path: Path) -> bytes:

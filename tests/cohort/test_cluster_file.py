@@ -1,0 +1,119 @@
+"""A file that names a cluster: Dask's own classes and plain values, and no other code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.small_case import call
+from helpers.small_cohort import outputs, write_small_cohort
+from perturb_mpm.cohort import ClusterError, read_cluster_file, started_cluster
+
+pytest.importorskip("distributed", reason="the extra cluster is not installed")
+
+LOCAL = """
+class = "dask.distributed.LocalCluster"
+
+[arguments]
+n_workers = 2
+threads_per_worker = 1
+host = "127.0.0.1"
+dashboard_address = "127.0.0.1:0"
+"""
+
+
+@pytest.mark.slow
+def test_a_cohort_on_the_cluster_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(LOCAL)
+    options = ["cohort", *write_small_cohort(tmp_path), "--samples", "12", "--iterations", "3"]
+    options += ["--quiet", "--threads", "1"]
+    serial, out = tmp_path / "serial", tmp_path / "out"
+    assert call(*options, "--output", str(serial)) == 0
+    assert call(*options, "--output", str(out), "--cluster", str(file), "--split", "2") == 0
+    assert outputs(out) == outputs(serial)
+    assert call(*options, "--output", str(out), "--cluster", str(file), "--workers", "2") == 2
+
+
+def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
+    toml, yaml = tmp_path / "cluster.toml", tmp_path / "cluster.yaml"
+    toml.write_text(
+        'class = "dask_jobqueue.SLURMCluster"\nworkers = 100\n'
+        '[arguments]\ncores = 8\nmemory = "16 GB"\njob_extra_directives = ["--exclusive"]\n'
+    )
+    yaml.write_text(
+        "class: dask_jobqueue.SLURMCluster\nworkers: 100\narguments:\n  cores: 8\n"
+        "  memory: 16 GB\n  job_extra_directives: [--exclusive]\n"
+    )
+    one, other = read_cluster_file(toml), read_cluster_file(yaml)
+    assert one.arguments == other.arguments
+    assert (one.class_name, one.workers) == (other.class_name, other.workers)
+    assert one.workers == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('class = "os.system"', "must name a class of dask, distributed, dask_jobqueue, dask_cuda"),
+        ('class = "dask"', "must name a class of dask"),
+        ('class = "daskevil.Cluster"', "must name a class of dask"),
+        ("class = \"distributed.__import__('os')\"", "must name a class of dask"),
+        ("workers = 3", "must name a class of dask"),
+        ('class = "distributed.LocalCluster"\nworkers = 0', "workers in .* at least 1"),
+        (
+            'class = "distributed.LocalCluster"\nscript = "x"',
+            "and arguments, got scr",
+        ),
+        ('class = "distributed.LocalCluster"\narguments = 3', "arguments that are numbers"),
+        ('class = "distributed.LocalCluster"\narguments = {a = 2024-01-01}', "that are numbers"),
+        ("class = [", "must be a TOML or YAML file: .*cluster.toml cannot be read"),
+    ],
+)
+def test_anything_else_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    with pytest.raises(ClusterError, match=words):
+        read_cluster_file(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class: !!python/name:os.system\n",
+        "class: !!python/object/apply:os.system [ls]\n",
+        "class: distributed.LocalCluster\narguments: &a {b: *a}\n",
+        "class: distributed.LocalCluster\narguments: {c: &a [1, 1], d: [*a, *a]}\n",
+        "- class\n",
+        "class: " + "[" * 5000 + "\n",
+        "# " + "x" * 70_000 + "\n",
+    ],
+)
+def test_yaml_runs_nothing_and_grows_nothing(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(ClusterError, match="`cluster` must"):
+        read_cluster_file(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("distributed.Client", "must name one of Dask's clusters, got distributed.Client"),
+        ("dask.config.set", "must name one of Dask's clusters"),
+        ("distributed.utils.os", "must name one of Dask's clusters"),
+        ("distributed.deploy.local.LocalCluster2", "must name a class that is installed"),
+        ("dask.no_such.Cluster", "must name a class that is installed"),
+        ("distributed.LocalCluster", "must start distributed.LocalCluster as .* got TypeError"),
+    ],
+)
+def test_a_class_that_is_no_cluster_is_refused(name: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(f'class = "{name}"\n[arguments]\nno_such_argument = [1]\nprocesses = false\n')
+    with pytest.raises(ClusterError, match=words), started_cluster(read_cluster_file(file)):
+        pass
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="`cluster` must be a TOML or YAML file: No such file"):
+        read_cluster_file(tmp_path / "cluster.toml")
