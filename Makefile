@@ -14,7 +14,7 @@ WORKERS ?= auto
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one environment would race
-.PHONY: help demo test test-lowest coverage lint reproduce torture bench bench-gpu peer gpu clean
+.PHONY: help demo docs test test-lowest coverage lint reproduce torture bench bench-gpu peer gpu clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -36,6 +36,9 @@ lint: $(VENV)/.lint  ## check style and types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+docs: $(VENV)/.docs  ## build the site; open docs/_build/html/index.html
+	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs docs/_build/html
+
 reproduce: $(VENV)/.base  ## list the paper's experiments, or run one: make reproduce EXPERIMENT=synthetic ARGS=--quick
 	$(RUN) -m lab $(or $(EXPERIMENT),--help) $(ARGS)
 
@@ -53,7 +56,7 @@ peer: $(PEER)/.base  ## build pydensecrf in an environment of its own (needs a C
 gpu: $(VENV)/.gpu  ## install PyTorch and Triton, which the GPU engine and some tests need
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(PEER) $(LOWEST) demo dist build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(LOWEST) demo dist build docs/_build docs/reference/generated .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment without pip can be made even where ensurepip is missing (Debian keeps it apart);
@@ -82,7 +85,7 @@ $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
 	$(call install,$(VENV),--editable . $(PINNED))
 	@touch $@
 
-$(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	$(call install,$(VENV),--editable '.[$*]' $(PINNED))
 	@touch $@
 

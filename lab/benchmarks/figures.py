@@ -1,4 +1,7 @@
-"""The README's figures, from the JSON of a full run: ``python -m lab.benchmarks.figures``."""
+"""Figures of docs/benchmarks.md and the README: ``python -m lab.benchmarks.figures``.
+
+They come from the JSON files of full runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from lab.benchmarks.worker import ROOT
 
 CPU_RESULTS = machine.RESULTS / "cpu.json"
 GPU_RESULTS = machine.RESULTS / "gpu.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
+COST_BEGIN, COST_END = "<!-- cost -->", "<!-- end of cost -->"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 GPU_BEGIN, GPU_END = "<!-- gpu figures -->", "<!-- end of gpu figures -->"
 
@@ -36,7 +41,7 @@ def cpu_rendered(results: dict[str, Any]) -> str:
         f"Five labels, a spatial and a 7-D bilateral kernel; {cpu}, "
         f"{results['plan']['threads']} threads, {machine['date'][:10]}; pydensecrf2 has one thread "
         "and no batches. `make bench` does it again, on smaller problems too, and explains the "
-        "columns ([benchmarks](lab/benchmarks/README.md))."
+        "columns."
     )
     lines = [
         about,
@@ -69,9 +74,8 @@ def _sampling(rows: list[dict[str, Any]]) -> list[str]:
     sampled = [row for row in rows if row["sample_speedup"] is not None]
     return [
         f"200 samples of 10 iterations on {row['problem']} ({row['setting']}), from arrays to "
-        f"posterior: {row['sample_s']:.0f} s, {row['sample_fields_s']:.0f} s with two smooth "
-        f"fields, {row['sample_peak_gb']:.1f} GB at most; {row['sample_speedup']:.1f} times faster "
-        "than a loop through pydensecrf2."
+        f"posterior: {row['sample_s']:.0f} s, {row['sample_peak_gb']:.1f} GB at most; "
+        f"{row['sample_speedup']:.1f} times faster than a loop through pydensecrf2."
         for row in sampled
     ]
 
@@ -80,9 +84,22 @@ def _number(value: float | None, factor: float = 1.0) -> str:
     return "–" if value is None else f"{float(f'{value * factor:.3g}'):g}"
 
 
-def with_figures(readme: str, figures: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return the README with its figures replaced."""
-    before, rest = readme.split(begin, 1)
+def cost_rendered(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
+    """Return what sampling a whole brain costs, in two lines."""
+    row = next(row for row in cpu["rows"] if row["sample_speedup"] is not None)
+    fast = next(each for each in gpu["rows"] if each["problem"] == row["problem"])
+    return (
+        f"200 samples of a brain of {row['voxels'] / 1e6:.1f} million voxels take "
+        f"{row['sample_s']:.0f} s and {row['sample_peak_gb']:.1f} GB on "
+        f"{cpu['plan']['threads']} CPU threads,\n{fast['sample_s']:.1f} s on one "
+        f"{gpu['machine']['gpu']}; a loop through pydensecrf2 takes {row['sample_speedup']:.0f} "
+        "times as long on that CPU."
+    )
+
+
+def with_figures(page: str, figures: str, begin: str = BEGIN, end: str = END) -> str:
+    """Return the page with its figures replaced."""
+    before, rest = page.split(begin, 1)
     after = rest.split(end, 1)[1]
     return f"{before}{begin}\n{figures}\n{end}{after}"
 
@@ -94,8 +111,7 @@ def gpu_rendered(results: dict[str, Any]) -> str:
         f"{plan['samples']} samples of {plan['iterations']} iterations, five labels, a spatial and "
         "a 7-D bilateral kernel, from the CRF's arrays on the host to its votes on the host, after "
         f"compilation; one {machine['gpu']}, {machine['date'][:10]}. "
-        "`python -m lab.benchmarks.gpu` does it "
-        "again ([benchmarks](lab/benchmarks/README.md))."
+        "`python -m lab.benchmarks.gpu` does it again."
     )
     lines = [about, "", GPU_HEADER, "|---|---|--:|--:|--:|--:|--:|"]
     for row in results["rows"]:
@@ -133,8 +149,7 @@ def _gpu_sentence(row: dict[str, Any]) -> str:
     bits = "the same bits" if all([*row["bits"].values(), small["same_bits"]]) else "OTHER BITS"
     return (
         f"- {row['problem']}, {row['setting']}: `sample` as a whole, from the CRF to the "
-        f"posterior, takes {row['sample_s']:.2f} s, {row['sample_fields_s']:.2f} s with two smooth "
-        f"fields. In 8 GB of memory the votes take {small['job_s']:.2f} s; in any chunks and on "
+        f"posterior, takes {row['sample_s']:.2f} s. In 8 GB of memory the votes take {small['job_s']:.2f} s; in any chunks and on "
         f"every run they are {bits}. `plain` gives the CPU's modal labels in "
         f"{100 * cpu['share']:.4f} % of the voxels. The error of `exact` on rows summed in float64 "
         f"is {row['filter_error']['exact_maximum']:.1e} at most."
@@ -142,7 +157,10 @@ def _gpu_sentence(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    text = with_figures(README.read_text(encoding="utf-8"), cpu_rendered(read_results(CPU_RESULTS)))
-    if GPU_BEGIN in text:
-        text = with_figures(text, gpu_rendered(read_results(GPU_RESULTS)), GPU_BEGIN, GPU_END)
+    on_cpu, on_gpu = read_results(CPU_RESULTS), read_results(GPU_RESULTS)
+    text = with_figures(PAGE.read_text(encoding="utf-8"), cpu_rendered(on_cpu))
+    text = with_figures(text, gpu_rendered(on_gpu), GPU_BEGIN, GPU_END)
+    PAGE.write_text(text, encoding="utf-8")
+    cost = cost_rendered(on_cpu, on_gpu)
+    text = with_figures(README.read_text(encoding="utf-8"), cost, COST_BEGIN, COST_END)
     README.write_text(text, encoding="utf-8")
