@@ -43,7 +43,7 @@ app.command(
 app.command(
     "lab.volumes.command:volumes",
     name="volumes",
-    help="Sample the volumes of real tumours with and without random fields; write a table.",
+    help="Sample the volumes of real tumours under noise of several lengths; write a table.",
     help_epilogue="Example:  python -m lab volumes --data brats2021_2mm --quick",
 )
 app.command(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.evaluation import Regions
 from perturb_mpm.files import Case, LabelScheme, geometry_from_affine
-from perturb_mpm.learning import Regions
 from perturb_mpm.model import DenseCRF, Grid, digest
 from perturb_mpm.phantom import Phantom
 from perturb_mpm.run import RunSettings, build_crf

@@ -15,6 +15,8 @@ from lab.clinical.biomarkers import (
     Coverage,
     ErrorTest,
     errors_of,
+    mean,
+    typical,
 )
 from lab.figures import new_figure
 from perturb_mpm.biomarkers import icc, kendalls_w
@@ -156,7 +158,7 @@ def _closer(results: BiomarkerResults) -> list[str]:
                         for rater in raters
                     ]
                 )
-                cells.append(f"{np.nanmean(errors):.3f} (median {np.nanmedian(errors):.3f})")
+                cells.append(f"{mean(errors):.3f} (median {typical(errors):.3f})")
             lines.append(f"| {perturbation} | {NAMES[quantity]} | " + " | ".join(cells) + " |")
     return [*lines, "", "Mean absolute error over all patients and raters."]
 

@@ -14,25 +14,18 @@ from lab.clinical.biomarkers import OperatedPatient
 from lab.clinical.patients import QUICK_PATIENTS, left_out, phantom_scene, train_on
 from lab.patients import Patient, phantom_patient
 from perturb_mpm import phantom
-from perturb_mpm.learning import FieldSetting, learn_fields
 from perturb_mpm.phantom import Phantom
 from perturb_mpm.progress import StagedProgress
-from perturb_mpm.run import RunSettings, build_crf
-from perturb_mpm.sampling import Sampling
+from perturb_mpm.run import RunSettings
 from perturb_mpm.segmenter import SegmenterModel
+from perturb_mpm.tune import TuningOptions, tune
 
 TRAINING_PATIENTS = 12
 QUICK_SPACING_MM = 5.0
 TRAINING_SEED = 10_000
 """What is added to the seed for patients to train on: no test patient is among them."""
 RESIDUALS_ML = (0.0, 0.5, 2.0, 5.0)
-LEARNING_PATIENTS = 6
-SETTINGS = tuple(
-    FieldSetting(length, shared, own)
-    for length in (20.0, 60.0)
-    for shared, own in ((0.5, 0.5), (1.0, 1.0), (2.0, 1.0), (3.0, 2.0))
-)
-PAPER, FIELDS = "independent noise (the paper)", "noise and learned fields"
+PAPER, TOGETHER = "independent noise (the paper)", "noise that goes together, learned"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +39,7 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False)
 class OperatedCohort:
-    """Patients before and after surgery, and what fields may be learned on."""
+    """Patients before and after surgery, and other scans after surgery to tune on."""
 
     patients: Iterable[OperatedPatient]
     region: tuple[int, ...]
@@ -145,31 +138,21 @@ def operated(
 
 
 def perturbations(
-    cohort: OperatedCohort,
-    settings: RunSettings,
-    with_fields: RunSettings | None,
-    *,
-    quick: bool,
-    progress: StagedProgress,
+    cohort: OperatedCohort, settings: RunSettings, *, quick: bool, progress: StagedProgress
 ) -> dict[str, RunSettings]:
-    """Return the paper's noise, and the same with fields: given, or learned on training scans."""
-    plain = settings.changed(fields=())
-    if with_fields is not None:
-        return {PAPER: plain, FIELDS: with_fields}
-    progress.stage("learning the fields")
-    training = list(cohort.training)[: 2 if quick else LEARNING_PATIENTS]
-    learned = learn_fields(
-        (build_crf(each.case, plain) for each in training),
-        (each.truth for each in training),
-        {"enhancing tumour": cohort.region},
-        settings=SETTINGS[:2] if quick else SETTINGS,
-        sampling=Sampling(
-            samples=8 if quick else 32,
-            iterations=settings.sampling.iterations,
-            seed=settings.sampling.seed,
-        ),
+    """Return independent noise, and what ``tune`` learns on the training scans.
+
+    Each of these comes with the probabilities of trees that never saw it.
+    """
+    start = RunSettings(compute=settings.compute, regions={"enhancing tumour": cohort.region})
+    drawn = settings.sampling
+    tuned = tune(
+        {each.name: each.case for each in cohort.training},
+        start.changed(samples=drawn.samples, seed=drawn.seed, iterations=drawn.iterations),
+        TuningOptions(folds=len(cohort.training), samples=8 if quick else 128),
+        progress,
     )
-    return {PAPER: plain, FIELDS: plain.changed(fields=learned.fields)}
+    return {PAPER: settings.changed(noise_length=0.0), TOGETHER: tuned.settings}
 
 
 def _segmented(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:

@@ -37,7 +37,7 @@ def quality(
         The output folder of the experiment segmentation on the same data with the same seed, whose
         forests are taken; else they are grown, and kept in the output folder.
     settings
-        A settings file as perturb-mpm tune writes it; the defaults of run without it.
+        A settings file as perturb-mpm tune writes it; the paper's algorithm without it.
     samples
         Samples of each patient and estimator.
     seed
@@ -95,7 +95,6 @@ def quality(
 def biomarkers(
     *,
     settings: Path | None = None,
-    fields_settings: Path | None = None,
     samples: int = 200,
     seed: int = 0,
     spacing: float = 2.0,
@@ -109,10 +108,8 @@ def biomarkers(
     Parameters
     ----------
     settings
-        A settings file for the paper's noise; the defaults of run without it.
-    fields_settings
-        A settings file with smooth random fields, as perturb-mpm tune writes it; without it
-        fields are learned on the patients that the forest is trained on.
+        A settings file for independent noise; the paper's algorithm without it. Noise that goes
+        together is learned on other scans, as perturb-mpm tune does.
     samples
         Samples of each scan and perturbation.
     seed
@@ -129,11 +126,6 @@ def biomarkers(
         Print every estimate as JSON instead of the page.
     """
     chosen = _settings(settings, samples=samples, seed=seed, quick=quick)
-    with_fields = (
-        None
-        if fields_settings is None
-        else _settings(fields_settings, samples=samples, seed=seed, quick=quick)
-    )
     _check_spacing(spacing)
     folder = prepare_folder(output)
 
@@ -144,14 +136,13 @@ def biomarkers(
 
     with shown_progress(quiet=quiet) as progress:
         cohort = sources.operated(seed, spacing, quick=quick, progress=progress)
-        perturbations = sources.perturbations(
-            cohort, chosen, with_fields, quick=quick, progress=progress
-        )
+        perturbations = sources.perturbations(cohort, chosen, quick=quick, progress=progress)
         found = experiment.measure_biomarkers(
             cohort.patients, cohort.region, perturbations, progress
         )
     tests, covered = experiment.error_tests(found), experiment.interval_coverage(found)
-    about = f"{cohort.about} {_sampling_words(chosen)}"
+    learned = " ".join(settings.note for settings in perturbations.values() if settings.note)
+    about = f"{cohort.about} {_sampling_words(chosen)}\n\n{learned}"
     text = biomarkers_page.page(found, tests, covered, about)
     columns = (
         "patient", "perturbation", "quantity", "method", "reference", "value", "reference_value",
@@ -162,7 +153,7 @@ def biomarkers(
     files = [folder / "biomarkers.csv", folder / "biomarkers.md"]
     for number, perturbation in enumerate(perturbations):
         for quantity, short in (("rtv_ml", "rtv"), ("eor_frac", "eor")):
-            files.append(folder / f"{short}-{('paper', 'fields')[number]}.png")
+            files.append(folder / f"{short}-{('paper', 'together')[number]}.png")
             write_figure(files[-1], biomarkers_page.boxplots(found, perturbation, quantity))
     numbers = {"estimates": found.estimates, "tests": tests, "coverage": covered}
     print_results(files, text, numbers, quiet=quiet, json=json)

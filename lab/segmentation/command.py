@@ -54,10 +54,9 @@ def segmentation(
 
 def _numbers(outcome: SegmentationOutcome) -> dict[str, object]:
     """Return the tables; the unit stands in the name of every key."""
-    from lab.segmentation.summary import calibration_rows, overlap_rows, volume_scores
+    from lab.segmentation.summary import calibration_rows, overlap_rows
 
     return {
         "overlap": overlap_rows(outcome.turns),
         "calibration": calibration_rows(outcome.turns),
-        "volumes": volume_scores(outcome.turns),
     }

@@ -23,7 +23,7 @@ from lab.patients import (
     phantom_patient,
 )
 from lab.store import PartStore
-from perturb_mpm.learning import Regions
+from perturb_mpm.evaluation import Regions
 from perturb_mpm.progress import StagedProgress
 
 PROBABILITIES = "probabilities"  # the folder of what the forests say

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from perturb_mpm.learning import FieldSetting, ObjectiveName, Phase
+from perturb_mpm.learning import ObjectiveName, Phase
 
 DEFAULT_ITERATIONS = 10
-
-
-class Amplitudes(NamedTuple):
-    """Fields of one length: shared by the tumour's labels, of each label, of the last one.
-
-    The last label is enhancing tumour, often small and then missed as a whole.
-    """
-
-    length_mm: float
-    shared: float
-    own: float
-    last: float
-
-    def setting(self, n_labels: int) -> FieldSetting:
-        """Return the setting of a problem with so many labels."""
-        own = (*[self.own] * (n_labels - 2), self.last)
-        return FieldSetting(self.length_mm, self.shared, own)
 
 
 class Tuning(NamedTuple):
@@ -46,7 +28,7 @@ TUNINGS = (
 
 @dataclass(frozen=True)
 class SegmentationPlan:
-    """Settings of tuning, sampling and fields; those of a made-up cohort beside them."""
+    """Settings of tuning and sampling; those of a made-up cohort beside them."""
 
     mode: str
     iterations: int  # of the tuned CRF, in tuning and in testing
@@ -54,7 +36,6 @@ class SegmentationPlan:
     steps: int
     crop_mm: float
     samples: int
-    amplitudes: tuple[Amplitudes, ...]
     phantoms: int
     phantom_mm: float
 
@@ -66,11 +47,6 @@ FULL = SegmentationPlan(
     steps=8,
     crop_mm=10.0,
     samples=32,
-    amplitudes=tuple(
-        Amplitudes(length, *nats)
-        for length in (60.0, 100.0, math.inf)
-        for nats in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 1, 3), (3, 2, 3), (4, 2, 4))
-    ),
     phantoms=6,
     phantom_mm=4.0,
 )
@@ -81,7 +57,6 @@ QUICK = SegmentationPlan(
     steps=2,
     crop_mm=10.0,
     samples=4,
-    amplitudes=(Amplitudes(60.0, 2.0, 2.0, 1.0), Amplitudes(math.inf, 1.0, 1.0, 1.0)),
     phantoms=3,
     phantom_mm=8.0,
 )

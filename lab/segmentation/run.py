@@ -5,7 +5,6 @@ Every turn that is done is kept in the folder: after an interruption the same ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,14 @@ from lab.segmentation.patients import (
     made_up_patients,
 )
 from lab.segmentation.plan import FULL, QUICK, TUNINGS, SegmentationPlan
-from lab.segmentation.segmentation_page import (
-    calibration_figure,
-    page,
-    patients_csv,
-    volume_csv,
-    volume_figure,
-)
-from lab.segmentation.summary import with_fields
+from lab.segmentation.segmentation_page import calibration_figure, page, patients_csv
 from lab.segmentation.turn import measure_turn
 from lab.store import PartStore
 from perturb_mpm.progress import Silent, StagedProgress
 
 CSV_NAME = "segmentation.csv"
-VOLUMES_NAME = "volumes.csv"
 PAGE_NAME = "segmentation.md"
+FIGURE_NAME = "calibration.png"
 TURNS = "turns"  # the folder of what was measured
 
 
@@ -53,7 +45,7 @@ def reproduce_segmentation(
     seed: int = 0,
     progress: StagedProgress | None = None,
 ) -> SegmentationOutcome:
-    """Run every turn that is not done yet; write the tables, the page and the pictures.
+    """Run every turn that is not done yet; write the table, the page and the picture.
 
     Parameters
     ----------
@@ -79,21 +71,19 @@ def reproduce_segmentation(
         experiment = made_up_patients(plan.phantoms, plan.phantom_mm, seed)
     else:
         experiment = glioma_patients(data, output, seed, progress)
-    turns = with_fields(_measured(experiment, plan, output, progress))
+    turns = _measured(experiment, plan, output, progress)
     options = f"{'' if data is None else f' --data {data.name}'}{' --quick' if quick else ''}"
     text = page(turns, plan, experiment.origin, experiment.unaries, options)
-    contents = {CSV_NAME: patients_csv(turns), VOLUMES_NAME: volume_csv(turns), PAGE_NAME: text}
-    for name, content in contents.items():
-        write_text(output / name, content)
-    figures = {"calibration.png": calibration_figure, "volumes.png": volume_figure}
-    for name, draw in figures.items():
-        write_figure(output / name, draw(turns))
-    return SegmentationOutcome(turns, text, [output / name for name in (*contents, *figures)])
+    write_text(output / CSV_NAME, patients_csv(turns))
+    write_text(output / PAGE_NAME, text)
+    write_figure(output / FIGURE_NAME, calibration_figure(turns))
+    files = [output / name for name in (CSV_NAME, PAGE_NAME, FIGURE_NAME)]
+    return SegmentationOutcome(turns, text, files)
 
 
 def _measured(
     experiment: LeaveOneOut, plan: SegmentationPlan, output: Path, progress: StagedProgress
-) -> list[Mapping[str, Any]]:
+) -> list[dict[str, Any]]:
     """Return the measurements of all turns, those on disk read from there."""
     tunings = [tuning._asdict() for tuning in TUNINGS]
     measuring = {**experiment.identity, "plan": asdict(plan), "tunings": tunings}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,8 @@ from numpy.typing import NDArray
 from lab.patients import Patient
 from lab.segmentation.patients import LeaveOneOut, LeftOut
 from lab.segmentation.plan import DEFAULT_ITERATIONS, TUNINGS, SegmentationPlan, Tuning
-from perturb_mpm.engines import Solver, prepare
 from perturb_mpm.evaluation import (
+    Regions,
     Reliability,
     dice,
     domain_mask,
@@ -21,19 +19,15 @@ from perturb_mpm.evaluation import (
     top_label,
 )
 from perturb_mpm.learning import (
-    NO_FIELDS,
     Learned,
     Problem,
-    Regions,
-    draw_votes,
     filter_maker,
     hard_iou,
     learn_from,
     make_problem,
-    score_votes,
 )
 from perturb_mpm.model import DenseCRF
-from perturb_mpm.sampling import Sampling
+from perturb_mpm.sampling import Sampler, Sampling
 from perturb_mpm.storage import json_ready
 
 # Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
@@ -41,16 +35,6 @@ MARGIN_MM = 10.0
 # A probability below this counts as this in the log score: marginals have 16 bits.
 LEAST = 1e-5
 SEED = 0
-
-
-@dataclass(frozen=True, eq=False)
-class SolvedCRF:
-    """A CRF on an engine, with its mean field and its votes inside the mask, both (L, N)."""
-
-    crf: DenseCRF
-    solver: Solver
-    mean_field: NDArray[np.floating]
-    votes: NDArray[np.float64]
 
 
 def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan) -> dict[str, Any]:
@@ -67,8 +51,8 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
         "forest, raw": turn.raw.T,
         "forest": turn.probabilities.T,
     }
-    maps |= {f"CRF, {name}": each.mean_field for name, each in crfs.items()}
-    votes = {f"votes, {name}": each.votes for name, each in crfs.items()}
+    maps |= {f"CRF, {name}": mean_field for name, (mean_field, _) in crfs.items()}
+    votes = {f"votes, {name}": shares for name, (_, shares) in crfs.items()}
     labels = {name: q.argmax(axis=0) for name, q in (maps | votes).items()}  # (N,) each
     domain = _domain(patient, turn)
     truth = patient.labels[domain]
@@ -97,7 +81,6 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
                 for name, q in votes.items()
             },
         },
-        "fields": _field_rows(patient, crfs["tuned for overlap"], regions, plan, domain),
         "parameters": {name: _parameters(found) for name, found in learned.items()},
     }
 
@@ -123,16 +106,13 @@ def _learned(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) ->
     )
 
 
-def _solved(crf: DenseCRF, iterations: int, samples: int) -> SolvedCRF:
-    """Solve and sample a CRF on an engine that is prepared once."""
-    solver = prepare(crf, compact=True)
-    solver.load(crf.energies[np.newaxis])
-    for left in range(iterations - 1, -1, -1):
-        solver.step(watched=left == 0)
-    marginals = solver.marginals()[0].copy()
-    law = Sampling(samples=samples, iterations=iterations, seed=SEED)
-    votes, _ = draw_votes(crf, solver, NO_FIELDS, law)
-    return SolvedCRF(crf, solver, marginals, votes / samples)
+def _solved(
+    crf: DenseCRF, iterations: int, samples: int
+) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
+    """Return the mean field and the shares of votes inside the mask, both (L, N)."""
+    sampler = Sampler(crf, Sampling(samples=samples, iterations=iterations, seed=SEED))
+    votes: NDArray[np.float64] = sampler.draw().voxel_counts / samples
+    return sampler.mean_field(), votes
 
 
 def _domain(patient: Patient, turn: LeftOut) -> NDArray[np.bool_]:
@@ -143,42 +123,6 @@ def _domain(patient: Patient, turn: LeftOut) -> NDArray[np.bool_]:
     near = domain_mask("dilated", predicted, true, mask, spacing, MARGIN_MM)
     inside: NDArray[np.bool_] = patient.grid.gather(near)
     return inside
-
-
-def _field_rows(
-    patient: Patient,
-    sampled: SolvedCRF,
-    regions: Regions,
-    plan: SegmentationPlan,
-    domain: NDArray[np.bool_],
-) -> list[dict[str, Any]]:
-    """Return what votes and sampled volumes are worth under every setting; without fields first."""
-    rows = []
-    crf, truth = sampled.crf, patient.labels[domain]
-    law = Sampling(samples=plan.samples, iterations=plan.iterations, seed=SEED)
-    for setting in (NO_FIELDS, *(each.setting(crf.n_labels) for each in plan.amplitudes)):
-        counts, sizes = draw_votes(crf, sampled.solver, setting, law)
-        found = score_votes(crf, patient.labels, regions, setting, counts, sizes)
-        near = counts[:, domain] / plan.samples
-        length = "inf" if math.isinf(setting.length_mm) else setting.length_mm
-        volumes = {
-            name: found.volumes_ml[:, list(labels)].sum(axis=1).round(4).tolist()
-            for name, labels in regions.items()
-        }
-        rows.append(
-            {
-                "length_mm": length,
-                "shared": setting.shared,
-                "own": setting.own,
-                "crps": found.crps,
-                "log_score_nats": found.log_score,
-                "volumes_ml": volumes,
-                "dice": _dice(patient, counts.argmax(axis=0), regions),
-                "reliability": _bins(top_label(near, truth)),
-                "near_log_score_nats": negative_log_likelihood(near, truth, plan.samples),
-            }
-        )
-    return rows
 
 
 def _volumes_ml(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict[str, float]:

@@ -16,7 +16,7 @@ def volumes(
     quiet: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Sample the volumes of real tumours with and without random fields; write a table and a page.
+    """Sample the volumes of real tumours under noise of several lengths; write a table and a page.
 
     Parameters
     ----------

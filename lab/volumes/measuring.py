@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -22,13 +22,24 @@ from lab.volumes.patients import (
     region_ml,
     worsened,
 )
+from perturb_mpm.biomarkers import OFFSET_ML, crps
 from perturb_mpm.engines import Solver
 from perturb_mpm.model import DenseCRF
-from perturb_mpm.noise import Field, Perturbation
 from perturb_mpm.posterior import Tally
 from perturb_mpm.progress import Progress
+from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf
+from perturb_mpm.sampling import Sampling
 
-OWN_SHARE = 0.7
+ASSUMED = "assumed"  # the length that run takes where nobody says one
+LENGTHS: dict[str, float | None] = {
+    "0": 0.0,
+    "10": 10.0,
+    "20": 20.0,
+    "40": 40.0,
+    "80": 80.0,
+    "inf": math.inf,
+    ASSUMED: None,
+}
 
 SEED = 0
 ITERATIONS = 10
@@ -41,51 +52,17 @@ CSV_NAME = "volumes.csv"
 PAGE_NAME = "volumes.md"
 
 
-@dataclass(frozen=True)
-class TumourFields:
-    """A field of ``scale`` shared by the tumour labels, and 0.7 of it for each of them."""
-
-    scale: float
-    length_mm: float
-
-    def fields(self) -> tuple[Field, ...]:
-        """Return the fields; none at scale 0, which is the paper's perturbation."""
-        if self.scale == 0:
-            return ()
-        tumour = REGIONS["whole tumour"]
-        own = (Field(self.length_mm, OWN_SHARE * self.scale, labels=[label]) for label in tumour)
-        return (Field(self.length_mm, self.scale, labels=tumour), *own)
-
-
-PAPER = TumourFields(0.0, math.nan)
-SETTINGS = (
-    PAPER,
-    TumourFields(1.0, 20.0),
-    TumourFields(1.0, 60.0),
-    TumourFields(2.0, 20.0),
-    TumourFields(2.0, 60.0),
-)
-
-
-def sampled_volumes_ml(
-    crf: DenseCRF,
-    solver: Solver,
-    fields: Sequence[Field],
-    *,
-    samples: int,
-    iterations: int,
-    seed: int,
-) -> NDArray[np.float64]:
+def sampled_volumes_ml(crf: DenseCRF, solver: Solver, law: Sampling) -> NDArray[np.float64]:
     """Return the volume of each label in each sample in ml, (S, L): those of ``pm.sample``.
 
-    A prepared solver is taken because it does not depend on the fields, and preparing costs as
+    A prepared solver is taken because it does not depend on the noise, and preparing costs as
     much as twenty samples.
     """
-    perturbation = Perturbation(seed, fields=tuple(fields))
     tally = Tally(crf.grid, crf.n_labels, conditional=False)
-    for first in range(0, samples, solver.batch):
-        solver.perturb(perturbation, np.arange(first, min(first + solver.batch, samples)))
-        for left in range(iterations - 1, -1, -1):
+    for first in range(0, law.samples, solver.batch):
+        part = np.arange(first, min(first + solver.batch, law.samples))
+        solver.perturb(law.perturbation, part)
+        for left in range(law.iterations - 1, -1, -1):
             solver.step(watched=left == 0)
         sizes = solver.count_votes(tally.counts)  # (B, L)
         tally.add_counted(sizes, np.zeros(len(sizes)))
@@ -96,17 +73,17 @@ def sampled_volumes_ml(
 
 @dataclass(frozen=True)
 class MeasuredVolume:
-    """One region of one patient under one kind of unaries and one perturbation.
+    """One region of one patient under one kind of unaries and one length of the noise.
 
-    Ratios are shares, not per cent. The length is empty in the file where there is no field, and
-    the coefficient of variation where no sample has the region.
+    Ratios are shares, not per cent. The coefficient of variation is empty in the file where no
+    sample has the region. The CRPS is of log(V + 0.1 ml).
     """
 
     patient: str
     unaries: str
     region: str
-    field_scale: float
-    field_length_mm: float
+    noise: str
+    noise_length_mm: float
     samples: int
     truth_ml: float
     mean_ml: float
@@ -117,6 +94,7 @@ class MeasuredVolume:
     width_over_truth: float
     error_over_truth: float
     truth_inside: int
+    crps_log: float
 
 
 def reproduce_volumes(
@@ -137,7 +115,7 @@ def reproduce_volumes(
     quick
         Take two patients and 8 samples instead of all patients and 32.
     progress
-        Called with (runs done, runs in all) after every patient, unaries and perturbation.
+        Called with (runs done, runs in all) after every patient, unaries and length.
     """
     from lab.volumes.volume_page import page
 
@@ -145,7 +123,7 @@ def reproduce_volumes(
     samples = SAMPLES
     if quick:
         folders, samples = folders[:QUICK_PATIENTS], QUICK_SAMPLES
-    runs = len(folders) * len(KINDS) * len(SETTINGS)
+    runs = len(folders) * len(KINDS) * len(LENGTHS)
     rows: list[MeasuredVolume] = []
     done = 0
     for folder in folders:
@@ -171,35 +149,40 @@ def volumes_csv(rows: list[MeasuredVolume]) -> str:
 
 
 def _of_one_patient(patient: Patient, samples: int) -> Iterator[list[MeasuredVolume]]:
-    """Yield the rows of each kind of unaries and each perturbation."""
+    """Yield the rows of each kind of unaries and each length of the noise."""
     from perturb_mpm.engines import prepare
 
     for kind in KINDS:
-        crf = worsened(patient, kind).crf()
+        case = worsened(patient, kind).case
+        crf = build_crf(case, RunSettings())
         solver = prepare(crf, compact=True)
-        for setting in SETTINGS:
-            volumes = sampled_volumes_ml(
-                crf, solver, setting.fields(), samples=samples, iterations=ITERATIONS, seed=SEED
+        for name, length in LENGTHS.items():
+            law = Sampling(
+                samples=samples,
+                iterations=ITERATIONS,
+                seed=SEED,
+                noise_length=assumed_length_mm(case) if length is None else length,
             )
-            yield list(_rows(patient, kind, setting, volumes))
+            yield list(_rows(patient, kind, name, law, sampled_volumes_ml(crf, solver, law)))
 
 
 def _rows(
-    patient: Patient, kind: str, setting: TumourFields, volumes: NDArray[np.float64]
+    patient: Patient, kind: str, noise: str, law: Sampling, volumes: NDArray[np.float64]
 ) -> Iterator[MeasuredVolume]:
     """Yield a row for every region that the patient has; ``volumes`` is (S, L) in ml."""
     for region, labels in REGIONS.items():
         truth = region_ml(patient, region)
         if truth > 0:
             sampled = volumes[:, list(labels)].sum(axis=1)  # (S,)
-            yield _row(patient.name, kind, region, setting, truth, sampled)
+            yield _row(patient.name, kind, region, noise, law, truth, sampled)
 
 
 def _row(
     patient: str,
     kind: str,
     region: str,
-    setting: TumourFields,
+    noise: str,
+    law: Sampling,
     truth: float,
     sampled: NDArray[np.float64],
 ) -> MeasuredVolume:
@@ -210,8 +193,8 @@ def _row(
         patient=patient,
         unaries=kind,
         region=region,
-        field_scale=setting.scale,
-        field_length_mm=setting.length_mm,
+        noise=noise,
+        noise_length_mm=law.lengths[0][0],
         samples=len(sampled),
         truth_ml=truth,
         mean_ml=mean,
@@ -222,6 +205,7 @@ def _row(
         width_over_truth=(upper - lower) / truth,
         error_over_truth=mean / truth - 1.0,
         truth_inside=int(lower <= truth <= upper),
+        crps_log=crps(np.log(sampled + OFFSET_ML), math.log(truth + OFFSET_ML)),
     )
 
 

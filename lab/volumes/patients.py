@@ -20,7 +20,7 @@ KINDS = ("blurred", "shifted", "eroded")
 BLUR_MM = 2.0
 SHIFT_MM = 4.0
 EROSION_MM = 2.0
-INDIFFERENCE = 0.02
+INDIFFERENCE = 0.001
 
 # From the largest region to the smallest: the label of what lies in it and in none further on.
 _OWN_LABEL = {"whole tumour": 2, "core": 1, "enhancing": 3}
