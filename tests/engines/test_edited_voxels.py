@@ -31,7 +31,9 @@ def centred_volume() -> pm.DenseCRF:
     )
 
 
-def editable(crf: pm.DenseCRF, engine: str, accuracy: str = "exact", **more: object) -> EditableSolver:
+def editable(
+    crf: pm.DenseCRF, engine: str, accuracy: str = "exact", **more: object
+) -> EditableSolver:
     solver = prepare(crf, engine, accuracy, **more)  # type: ignore[arg-type]
     assert isinstance(solver, EditableSolver)
     return solver

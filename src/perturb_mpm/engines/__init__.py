@@ -9,8 +9,11 @@ from perturb_mpm.engines.convergent import check_convergent, convergent_marginal
 from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
 from perturb_mpm.engines.protocol import (
     FRACTION_BITS,
+    FREE,
     Accuracy,
     Change,
+    EditableSolver,
+    EditedVoxels,
     Hold,
     Problems,
     Solver,
@@ -18,6 +21,7 @@ from perturb_mpm.engines.protocol import (
     change_between,
     count_votes,
     fixed_point,
+    log_odds_of,
 )
 from perturb_mpm.engines.reference import kernel_matrix, softmax
 
@@ -33,12 +37,16 @@ __all__ = [
     "Compute",
     "convergent_marginals",
     "count_votes",
+    "EditableSolver",
+    "EditedVoxels",
     "Engine",
     "fixed_point",
     "FRACTION_BITS",
+    "FREE",
     "give_back",
     "Hold",
     "kernel_matrix",
+    "log_odds_of",
     "MOST_ITERATIONS",
     "prepare",
     "prepare_with",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,12 @@ Problems = NDArray[np.floating] | Sequence[NDArray[np.floating]]
 # A conditional marginal is summed in units of 2⁻³⁰: off by at most 2⁻³¹ (5e-10) a sample, exact for
 # float32 above 1/128, inside int32 for one sample and inside int64 for 2³³ of them.
 FRACTION_BITS = 30
+
+FREE = -1
+"""Stands for a label where nobody has set one."""
+
+# Marginals in 16 bits are whole numbers of 1/65535: what is 0 there counts as a quarter of one.
+LEAST_MARGINAL = 2.0**-18
 
 
 @dataclass(frozen=True)
@@ -165,3 +171,42 @@ class Solver(Protocol):
 
         The sum leaves out j = i unless the CRF keeps its self term.
         """
+
+
+class EditedVoxels(Protocol):
+    """Some voxels of solved problems, where a few labels were set since; all others stay."""
+
+    def solve(
+        self, before: NDArray[np.float16], updates: int, *, sharpness: float = 1.0
+    ) -> NDArray[np.floating]:
+        """Return the marginals of B problems after so many updates, (B, L, A).
+
+        ``before`` are the log-odds x of their solution Q without edits, (A, L − 1, B). An update is
+        x' = x − pairwise(Q' − Q) among these voxels, from Q' = Q: where nothing is set nothing
+        moves, whether Q had converged or not.
+        """
+
+
+@runtime_checkable
+class EditableSolver(Solver, Protocol):
+    """A solver that can answer an edit without solving everything again."""
+
+    def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return log Q_l − log Q_0 of the current Q at some voxels, (V, L − 1, B)."""
+
+    def reach(
+        self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
+    ) -> NDArray[np.floating]:
+        """Return the pairwise energies (L, N) that changes of marginals (L, V) at voxels add."""
+
+    def edit(self, voxels: NDArray[np.int64], given: NDArray[np.int16]) -> EditedVoxels:
+        """Return these voxels (A,), rising, ready to be solved with labels ``given`` (A,) or FREE.
+
+        Neither this nor what it returns touches the problems that are loaded.
+        """
+
+
+def log_odds_of(marginals: NDArray[Any]) -> NDArray[np.float16]:
+    """Return marginals (V, L, B) as log-odds against label 0's, (V, L − 1, B)."""
+    logs = np.log(np.maximum(marginals, LEAST_MARGINAL))
+    return (logs[:, 1:] - logs[:, :1]).astype(np.float16)

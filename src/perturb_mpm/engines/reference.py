@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import (
+    FREE,
     Change,
     Hold,
     Problems,
@@ -17,6 +19,7 @@ from perturb_mpm.engines.protocol import (
     change_between,
     count_votes,
     fixed_point,
+    log_odds_of,
 )
 from perturb_mpm.noise import Perturbation
 
@@ -188,6 +191,22 @@ class ReferenceSolver:
         total: NDArray[np.int64] = fixed_point(taken).sum(axis=0)
         return total
 
+    def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
+        return log_odds_of(self.marginals()[:, :, voxels].transpose(2, 1, 0))
+
+    def reach(
+        self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
+    ) -> NDArray[np.float64]:
+        """Return the pairwise energies (L, N) that changes (L, V) at some voxels add."""
+        everywhere = np.zeros((1, *self._crf.energies.shape))
+        everywhere[0, :, voxels] = changes.T
+        return self._sent(everywhere, np.arange(everywhere.shape[2]))[0]
+
+    def edit(self, voxels: NDArray[np.int64], given: NDArray[np.int16]) -> ReferenceEdit:
+        """Return these voxels, ready to be solved with the labels that are given."""
+        return ReferenceEdit(self._sent, voxels, given)
+
     def _checked(self, values: Problems, name: str) -> NDArray[np.float64]:
         array = np.array(values, dtype=np.float64)
         wanted = self._crf.energies.shape
@@ -197,6 +216,36 @@ class ReferenceSolver:
                 f"got shape {array.shape}"
             )
         return array
+
+
+class ReferenceEdit:
+    """Edited problems at some voxels; see ``engines.protocol.EditedVoxels``."""
+
+    def __init__(
+        self,
+        sent: Callable[[NDArray[Any], NDArray[np.int64]], NDArray[np.float64]],
+        voxels: NDArray[np.int64],
+        given: NDArray[np.int16],
+    ) -> None:
+        self._sent, self._voxels, self._given = sent, voxels, given
+
+    def solve(
+        self, before: NDArray[np.float16], updates: int, *, sharpness: float = 1.0
+    ) -> NDArray[np.float64]:
+        """Return the marginals after so many updates, (B, L, A)."""
+        others = before.astype(np.float64).transpose(2, 1, 0)  # (B, L − 1, A)
+        x = np.concatenate([np.zeros_like(others[:, :1]), others], axis=1)
+        old = softmax(sharpness * x)
+        q = self._set(old)
+        for _ in range(updates):
+            sent = self._sent(q - old, self._voxels)
+            q = self._set(softmax(sharpness * (x - sent)))
+        return q
+
+    def _set(self, q: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return marginals with the given labels for certain."""
+        certain = np.arange(q.shape[1])[:, np.newaxis] == self._given  # (L, A)
+        return np.where(self._given == FREE, q, certain)
 
 
 def _inside(q: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -127,6 +127,18 @@ class ExactFilter:
         arguments = (self._features, self._features, self._before, values, target)
         threads.run(all_pairs, self.rows, *arguments)
 
+    def apply_from(
+        self,
+        places: NDArray[np.int64],
+        values: NDArray[np.float32],
+        target: NDArray[Any],
+        threads: Threads,
+    ) -> None:
+        """Write K·(before·values) at every voxel, (N, C), for values (V, C) at some of them."""
+        sources = np.ascontiguousarray(self._features[:, places])
+        arguments = (self._features, sources, self._before[places], values, target)
+        threads.run(all_pairs, self.rows, *arguments)
+
     def _row_sums(self, threads: Threads) -> NDArray[np.float64]:
         """Return K·before, (N,)."""
         ones = np.ones((self.rows, 1), dtype=np.float32)

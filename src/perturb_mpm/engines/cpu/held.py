@@ -73,7 +73,7 @@ class ActiveVoxels:
         settled = softmax(-(crf.energies + held.last - (0 if centre is None else centre)), axis=0)
         self._law = settled[:, self._held_order].astype(np.float32)  # (L, H)
         with announced():
-            self._chains, self._slices = _restricted(
+            self._chains, self._slices = restricted(
                 filters, slices, self._places, self._voxels, unit / float(self._unit), threads
             )
         self._problems = 0
@@ -232,7 +232,7 @@ class ActiveVoxels:
             self._threads.run(transfer.shift_energies, len(energies), *arguments)
 
 
-class _Chain:
+class RestrictedChain:
     """The stages of one kernel among active voxels."""
 
     def __init__(self, stages: Sequence[Taps]) -> None:
@@ -254,14 +254,14 @@ class _Chain:
             source = place
 
 
-def _restricted(
+def restricted(
     filters: Sequence[Filter | ExactFilter],
     slices: Slices,
     places: NDArray[np.int64],
     voxels: int,
     factor: float,
     threads: Threads,
-) -> tuple[list[_Chain | ExactFilter], Slices]:
+) -> tuple[list[RestrictedChain | ExactFilter], Slices]:
     """Return all kernels among the voxels at ``places``, and the slices that end them.
 
     Coefficients of slices are multiplied by ``factor``: values in rows have another unit.
@@ -270,15 +270,15 @@ def _restricted(
     read = np.zeros(sum(f.rows for f in filters), dtype=np.bool_)
     read[columns.reshape(-1)] = True
     numbers = np.full(len(read), -1, dtype=np.int32)
-    chains: list[_Chain | ExactFilter] = []
+    chains: list[RestrictedChain | ExactFilter] = []
     start = below = 0
     for f in filters:
         here = slice(start, start + f.rows)
         if isinstance(f, ExactFilter):
-            chain: _Chain | ExactFilter = f.among(places)
+            chain: RestrictedChain | ExactFilter = f.among(places)
             kept = places
         else:
-            chain, kept = _restricted_chain(f.stages, read[here], places, voxels, threads)
+            chain, kept = restricted_chain(f.stages, read[here], places, voxels, threads)
         numbers[here][kept] = below + np.arange(len(kept), dtype=np.int32)
         chains.append(chain)
         start, below = start + f.rows, below + chain.rows
@@ -289,13 +289,13 @@ def _restricted(
     return chains, Slices(numbers[columns], coefficients, slices.ends, diagonals, diagonals)
 
 
-def _restricted_chain(
+def restricted_chain(
     stages: Sequence[Taps],
     read: NDArray[np.bool_],
     places: NDArray[np.int64],
     voxels: int,
     threads: Threads,
-) -> tuple[_Chain, NDArray[np.int64]]:
+) -> tuple[RestrictedChain, NDArray[np.int64]]:
     """Return the stages between the voxels at ``places`` and rows that are ``read``, and which."""
     reached = np.zeros(voxels, dtype=np.bool_)
     reached[places] = True
@@ -320,7 +320,7 @@ def _restricted_chain(
         smaller.append(_part_of(stage, numbers, kept, threads))
         numbers = np.full(len(rows), -1, dtype=np.int32)
         numbers[kept] = np.arange(len(kept), dtype=np.int32)
-    return _Chain(smaller), kept
+    return RestrictedChain(smaller), kept
 
 
 def _part_of(

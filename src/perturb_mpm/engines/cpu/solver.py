@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
 from perturb_mpm.engines.cpu.chain import Filter, factorize
 from perturb_mpm.engines.cpu.compile import announced
+from perturb_mpm.engines.cpu.edited import CpuEdit, reached
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.groups import stack_slices
 from perturb_mpm.engines.cpu.held import ActiveVoxels
@@ -30,6 +32,7 @@ from perturb_mpm.engines.protocol import (
     Problems,
     Update,
     change_between,
+    log_odds_of,
 )
 from perturb_mpm.engines.reference import softmax
 from perturb_mpm.model import DenseCRF, PairwiseTerm
@@ -283,6 +286,53 @@ class CpuSolver:
                 out,
             )
         return out
+
+    def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
+        if self._held is not None:
+            return log_odds_of(self._held.marginals()[:, :, voxels].transpose(2, 1, 0))
+        others = self._buffers.marginals[self._place[voxels]] * (1 / self._unit)  # (V, L − 1, B)
+        first = np.maximum(1 - others.sum(axis=1, keepdims=True), 0)
+        return log_odds_of(np.concatenate([first, others], axis=1))
+
+    def reach(
+        self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
+    ) -> NDArray[np.float32]:
+        """Return the pairwise energies (L, N) that changes (L, V) at some voxels add."""
+        places = self._place[voxels]
+        rising = np.argsort(places)
+        with announced():
+            return reached(
+                places[rising],
+                changes[:, rising],
+                self._filters,
+                self._slices,
+                self._compatibilities,
+                self._order,
+                self._threads,
+                float(self._unit),
+            )
+
+    def edit(self, voxels: NDArray[np.int64], given: NDArray[np.int16]) -> CpuEdit:
+        """Return these voxels, ready to be solved with the labels that are given."""
+        return CpuEdit(
+            voxels,
+            given,
+            self._filters,
+            self._slices,
+            self._compatibilities,
+            self._order,
+            self._threads,
+            compact=self._dtype == np.uint16,
+            unit=float(self._unit),
+        )
+
+    @cached_property
+    def _place(self) -> NDArray[np.int64]:
+        """Where each voxel of the mask stands in the engine's order, (N,)."""
+        place = np.empty_like(self._order)
+        place[self._order] = np.arange(len(place))
+        return place
 
     def _filter(self, term: PairwiseTerm, budget: int) -> Filter | ExactFilter:
         features = term.features()[self._order]  # (N, d)
