@@ -74,10 +74,17 @@ def _sampling(rows: list[dict[str, Any]]) -> list[str]:
     sampled = [row for row in rows if row["sample_speedup"] is not None]
     return [
         f"200 samples of 10 iterations on {row['problem']} ({row['setting']}), from arrays to "
-        f"posterior: {row['sample_s']:.0f} s, {row['sample_peak_gb']:.1f} GB at most; "
-        f"{row['sample_speedup']:.1f} times faster than a loop through pydensecrf2."
+        f"posterior: {row['sample_s']:.0f} s{_correlated(row, 0)}, "
+        f"{row['sample_peak_gb']:.1f} GB at most; {row['sample_speedup']:.1f} times faster than a "
+        "loop through pydensecrf2."
         for row in sampled
     ]
+
+
+def _correlated(row: dict[str, Any], digits: int) -> str:
+    """Return the clause of noise that goes together, empty where it was not measured."""
+    seconds = row.get("sample_correlated_s")
+    return "" if seconds is None else f", {seconds:.{digits}f} s with noise over 20 mm and 60 mm"
 
 
 def _number(value: float | None, factor: float = 1.0) -> str:
@@ -149,10 +156,11 @@ def _gpu_sentence(row: dict[str, Any]) -> str:
     bits = "the same bits" if all([*row["bits"].values(), small["same_bits"]]) else "OTHER BITS"
     return (
         f"- {row['problem']}, {row['setting']}: `sample` as a whole, from the CRF to the "
-        f"posterior, takes {row['sample_s']:.2f} s. In 8 GB of memory the votes take {small['job_s']:.2f} s; in any chunks and on "
-        f"every run they are {bits}. `plain` gives the CPU's modal labels in "
-        f"{100 * cpu['share']:.4f} % of the voxels. The error of `exact` on rows summed in float64 "
-        f"is {row['filter_error']['exact_maximum']:.1e} at most."
+        f"posterior, takes {row['sample_s']:.2f} s{_correlated(row, 2)}. In 8 GB of memory the "
+        f"votes take {small['job_s']:.2f} s; in any chunks and on every run they are {bits}. "
+        f"`plain` gives the CPU's modal labels in {100 * cpu['share']:.4f} % of the voxels. The "
+        f"error of `exact` on rows summed in float64 is "
+        f"{row['filter_error']['exact_maximum']:.1e} at most."
     )
 
 

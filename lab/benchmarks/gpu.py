@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from lab.benchmarks import gpu_pack, machine
 from lab.benchmarks.gpu_pack import CPU_SAMPLES, SEED, PackedProblem
-from lab.benchmarks.problems import BenchmarkSetting
+from lab.benchmarks.problems import CORRELATED, BenchmarkSetting
 
 if TYPE_CHECKING:
     from perturb_mpm import DenseCRF
+    from perturb_mpm.noise import NoiseLength
 
 
 PEERS = (
@@ -165,7 +166,7 @@ def measure(packed: PackedProblem, number: int, plan: GpuPlan) -> dict[str, Any]
     }
     jobs = {accuracy: speed(crf, accuracy, plan, row) for accuracy in ACCURACIES}
     row["sample_s"] = whole_sample(crf, plan)
-    row["sample_fields_s"] = whole_sample(crf, plan, with_fields=True)
+    row["sample_correlated_s"] = whole_sample(crf, plan, CORRELATED)
     row["bits"] = bits(crf, plan, jobs["calibrated"])
     row["small_memory"] = small_memory(crf, plan, jobs["calibrated"])
     few = run(crf, "plain", plan, samples=CPU_SAMPLES)
@@ -210,15 +211,20 @@ def speed(crf: DenseCRF, accuracy: str, plan: GpuPlan, row: dict[str, Any]) -> J
     return runs[-1]
 
 
-def whole_sample(crf: DenseCRF, plan: GpuPlan, *, with_fields: bool = False) -> float:
+def whole_sample(crf: DenseCRF, plan: GpuPlan, noise_length: NoiseLength = 0.0) -> float:
     """Time ``sample`` from its CRF to its posterior, the mean field and its digest included."""
     import perturb_mpm as pm
 
-    fields = (pm.Field(20.0, 1.0), pm.Field(60.0, 0.7)) if with_fields else ()
     times = []
     for _ in range(2):
         began = time.perf_counter()
-        pm.sample(crf, plan.samples, iterations=plan.iterations, engine="gpu", fields=fields)
+        pm.sample(
+            crf,
+            plan.samples,
+            iterations=plan.iterations,
+            engine="gpu",
+            noise_length=noise_length,
+        )
         times.append(time.perf_counter() - began)
     return min(times)
 

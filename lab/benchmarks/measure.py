@@ -172,8 +172,8 @@ class BenchmarkRow:
     batch_peak_gb: float | None = None
     sample_s: float | None = None
     """Seconds for all samples, from arrays to posterior; the peer's loop is timed on a few."""
-    sample_fields_s: float | None = None
-    """The same with two smooth fields beside the noise."""
+    sample_correlated_s: float | None = None
+    """The same with noise that goes together over 20 mm and 60 mm."""
     sample_speedup: float | None = None
     sample_peak_gb: float | None = None
     error: FilterError | None = None
@@ -278,7 +278,7 @@ class _Bench:
                 "sample", samples=self.plan.samples, threads=self.plan.threads, **request
             )
             row.sample_s = answer["seconds"]["paper"]
-            row.sample_fields_s = answer["seconds"]["fields"]
+            row.sample_correlated_s = answer["seconds"]["correlated"]
             row.sample_peak_gb = _peak_gb(worker)
         if self.peer is not None:
             theirs += self.peer.ask("sample", samples=PEER_SAMPLES, **request)["seconds"]

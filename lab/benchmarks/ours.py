@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.benchmarks.problems import BenchmarkProblem, crf_of
+from lab.benchmarks.problems import CORRELATED, BenchmarkProblem, crf_of
 from lab.benchmarks.worker import Answer, Worker, peak_bytes, serve
 
 if TYPE_CHECKING:
@@ -85,16 +85,16 @@ class Ours:
 
     def sample(self, folder: str, samples: int, iterations: int, threads: int | None) -> Answer:
         """Sample the problem from its arrays to its posterior; return seconds."""
-        from perturb_mpm import Field, sample
+        from perturb_mpm import sample
 
         problem = BenchmarkProblem.load(Path(folder))
         warm_up(problem, 16, {"engine": "cpu", "accuracy": "calibrated", "threads": threads})
         seconds = {}
-        for name, fields in (("paper", ()), ("fields", (Field(20.0, 1.0), Field(60.0, 0.7)))):
-            sample(crf_of(corner_of(problem)), 16, iterations=2, fields=fields)
+        for name, length in (("paper", 0.0), ("correlated", CORRELATED)):
+            sample(crf_of(corner_of(problem)), 16, iterations=2, noise_length=length)
             crf = crf_of(problem)
             began = time.perf_counter()
-            sample(crf, samples, iterations=iterations, threads=threads, fields=fields)
+            sample(crf, samples, iterations=iterations, threads=threads, noise_length=length)
             seconds[name] = time.perf_counter() - began
         return {"seconds": seconds}
 

@@ -153,7 +153,7 @@ def calls(draw: st.DrawFn) -> Callable[[], object]:
                 lambda: sampled(model(), noise_scale=x),
                 lambda: sampled(model(), noise_length=x),
                 lambda: sampled(model(unary=array), until=y if _few(y) else None),
-                lambda: sampled(model(), fields=[pm.Field(x, y)]),
+                lambda: sampled(model(), noise_length=[(x, y), (z, x)]),
                 counted,
                 lambda: pm.samples_needed(x, y, z),
                 lambda: pm.Precision(x, y, z),

@@ -107,15 +107,27 @@ def test_a_packed_problem_survives_the_way_to_the_gpu_machine(
     )
 
 
-def test_the_readme_shows_the_figures_of_the_committed_runs() -> None:
-    text = figures.README.read_text(encoding="utf-8")
-    rendered = figures.cpu_rendered(machine.read_results(figures.CPU_RESULTS))
-    assert figures.with_figures(text, rendered) == text
-    assert figures.with_figures(text, "nothing") != text
-    if figures.GPU_BEGIN not in text:
-        pytest.skip("the README has no room for GPU figures")
-    rendered = figures.gpu_rendered(machine.read_results(figures.GPU_RESULTS))
-    assert figures.with_figures(text, rendered, figures.GPU_BEGIN, figures.GPU_END) == text
+def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
+    cpu, gpu = map(machine.read_results, (figures.CPU_RESULTS, figures.GPU_RESULTS))
+    for path, rendered, begin, end in (
+        (figures.PAGE, figures.cpu_rendered(cpu), figures.BEGIN, figures.END),
+        (figures.PAGE, figures.gpu_rendered(gpu), figures.GPU_BEGIN, figures.GPU_END),
+        (figures.README, figures.cost_rendered(cpu, gpu), figures.COST_BEGIN, figures.COST_END),
+    ):
+        text = path.read_text(encoding="utf-8")
+        assert figures.with_figures(text, rendered, begin, end) == text
+        assert figures.with_figures(text, "nothing", begin, end) != text
+
+
+def test_noise_that_goes_together_is_told_where_it_was_measured() -> None:
+    clause = "7 s with noise over 20 mm and 60 mm"
+    results = machine.read_results(figures.CPU_RESULTS)
+    for row in results["rows"]:
+        row.pop("sample_correlated_s", None)
+    assert clause not in figures.cpu_rendered(results)
+    for row in results["rows"]:
+        row["sample_correlated_s"] = 7.0
+    assert clause in figures.cpu_rendered(results)
 
 
 def test_gpu_figures_follow_the_results() -> None:
