@@ -53,6 +53,7 @@ class Attack:
     share: float = 1.0  # of the time
     longest: float = 10.0  # seconds that a trial may take
     grows: bool = True  # whether memory is watched
+    least: float = 0.0  # seconds under which it is not begun: a trial takes as long
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lab.torture.attack import Attack, Outcome, attacked
+from lab.torture.cohorts import COHORTS
 from lab.torture.interface import EXAMPLES, ODD
 from lab.torture.interruptions import DISKS, FOLDERS, KILLS
 from lab.torture.memory import MEMORY
@@ -19,9 +21,8 @@ from perturb_mpm.cli import UsageError
 from perturb_mpm.storage import write_json
 
 ATTACKS: dict[str, Attack] = {
-    each.name: each for each in (READING, ODD, KILLS, DISKS, FOLDERS, REQUESTS, MEMORY)
+    each.name: each for each in (READING, ODD, KILLS, DISKS, FOLDERS, REQUESTS, MEMORY, COHORTS)
 }
-"""All attacks; the loss of a worker joins them with the cohort command."""
 
 _COLUMNS = ("trials", "refused", "tracebacks", "crashes", "hangs", "growth", "lost")
 
@@ -29,6 +30,7 @@ _COLUMNS = ("trials", "refused", "tracebacks", "crashes", "hangs", "growth", "lo
 def torture(
     *,
     seconds: float = 60.0,
+    trials: int | None = None,
     seed: int = 1,
     attacks: Annotated[tuple[str, ...], Parameter(name="--attack", consume_multiple=True)] = (),
     output: Path = Path("torture"),
@@ -39,11 +41,13 @@ def torture(
     ----------
     seconds
         How long, all attacks together.
+    trials
+        How many of each attack at most; as many as the time allows by default.
     seed
         Of the attack: the same one makes the same trials.
     attacks
-        Which attacks: readers, interface, kills, disks, folders, requests, memory; all of them
-        where none is named.
+        Which attacks: readers, interface, kills, disks, folders, requests, memory, cohorts; all of
+        them where none is named, and the time is enough.
     output
         A folder for the table and for what went wrong.
     """
@@ -57,7 +61,11 @@ def torture(
     sys.stdout.write(f"seed {seed}\n")
     outcomes = []
     for attack in chosen:
-        outcome = attacked(attack, seconds * attack.share / whole, seed, kept)
+        if seconds * attack.share / whole < attack.least:
+            sys.stdout.write(f"{attack.name}: left out, it takes {attack.least:.0f} s or more\n")
+            continue
+        most = math.inf if trials is None else trials
+        outcome = attacked(attack, seconds * attack.share / whole, seed, kept, most)
         outcomes.append(outcome)
         sys.stdout.write(line_of(attack, outcome) + "\n")
         sys.stdout.flush()

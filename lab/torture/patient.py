@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from perturb_mpm.segmenter import (
 )
 
 SHAPE = (9, 8, 7)
+SERIES_SHAPE = (9, 8, 3)
 AFFINE = np.diag([-2.0, 2.0, 3.0, 1.0])
 IMAGES = ("t1", "flair")
 SAMPLES = 12
@@ -79,6 +81,30 @@ def _write_other_formats(folder: Path, bright: NDArray[np.float32]) -> None:
     picture.save(folder / "t1.tif")
 
 
+def write_series(folder: Path) -> None:
+    """Write the grid of the patient as a DICOM series of three slices, one of them deflated."""
+    import pydicom
+    from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, MRImageStorage
+
+    folder.mkdir()
+    numbers = [f"1.2.826.0.1.3680043.8.498.{n}" for n in (1, 2, 3)]
+    for k in range(SERIES_SHAPE[2]):
+        one: Any = pydicom.Dataset()
+        one.SOPClassUID, one.SOPInstanceUID = MRImageStorage, f"{numbers[1]}.{k + 1}"
+        one.StudyInstanceUID, one.SeriesInstanceUID, one.FrameOfReferenceUID = numbers
+        one.PatientName, one.PatientID, one.Modality, one.InstanceNumber = "A^B", "P", "MR", k + 1
+        one.Rows, one.Columns, one.PixelSpacing = SHAPE[1], SHAPE[0], [2, 2]
+        one.SliceThickness, one.ImagePositionPatient = 3, [0, 0, 3 * k]
+        one.ImageOrientationPatient = [1, 0, 0, 0, -1, 0]
+        one.SamplesPerPixel, one.PhotometricInterpretation = 1, "MONOCHROME2"
+        one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = 16, 16, 15, 0
+        one.PixelData = bytes(2 * SHAPE[0] * SHAPE[1])
+        one.file_meta = pydicom.dataset.FileMetaDataset()
+        packed = DeflatedExplicitVRLittleEndian if k == 1 else ExplicitVRLittleEndian
+        one.file_meta.TransferSyntaxUID = packed
+        one.save_as(folder / f"{k}.dcm", enforce_file_format=True)
+
+
 def probabilities() -> NDArray[np.float32]:
     """Return (L, X, Y, Z) of a ball in a ball."""
     places = np.indices(SHAPE) - (np.array(SHAPE).reshape(3, 1, 1, 1) - 1) / 2
@@ -130,4 +156,10 @@ def write_tables(folder: Path) -> None:
         *("none", {"a": 1}, ["a", "b"], 0.1, 9, 0.9, 0.5, 0.2, 0.7, 0.1, 1.0)
     )
     (folder / "calibration.json").write_text(json.dumps(asdict(calibration)), encoding="utf-8")
+    cluster = {"class": "dask_jobqueue.SLURMCluster", "workers": 3}
+    arguments = 'cores = 8\nmemory = "16 GB"\njob_extra_directives = ["--exclusive"]\n'
+    lines = f'class = "{cluster["class"]}"\nworkers = 3\n[arguments]\n{arguments}'
+    (folder / "cluster.toml").write_text(lines, encoding="utf-8")
+    words = {**cluster, "arguments": {"cores": 8, "memory": "16 GB"}}
+    (folder / "cluster.yaml").write_text(json.dumps(words, indent=1), encoding="utf-8")
     write_settings(folder / "settings.toml", SETTINGS, "settings of an attack")

@@ -15,16 +15,30 @@ import perturb_mpm as pm
 from lab.torture.attack import Attack, Finding, Trial, judged
 from lab.torture.damage import damaged
 from lab.torture.patient import (
+    AFFINE,
     IMAGES,
+    SERIES_SHAPE,
     patient_case,
     read_images_of,
     write_model,
     write_patient,
     write_run,
+    write_series,
     write_tables,
 )
 from perturb_mpm.assess import read_calibration, read_cohort, read_pairs
-from perturb_mpm.files import Source, read_case, read_dataset, read_images, read_volume
+from perturb_mpm.cohort import read_cluster_file
+from perturb_mpm.files import (
+    LabelScheme,
+    Source,
+    check_dicom_series,
+    geometry_from_affine,
+    read_case,
+    read_dataset,
+    read_images,
+    read_volume,
+    write_dicom,
+)
 from perturb_mpm.run import load_run, read_settings
 from perturb_mpm.segmenter import SegmenterModel, find_cases, probabilities_from_model
 from perturb_mpm.view import open_session
@@ -65,6 +79,14 @@ def _posterior(folder: Path) -> object:
     return posterior.labels, posterior.entropy
 
 
+def _series(folder: Path) -> object:
+    grid = geometry_from_affine(SERIES_SHAPE, AFFINE)
+    check_dicom_series(folder / "series", grid)
+    maps = np.zeros(SERIES_SHAPE, np.uint8), np.zeros(SERIES_SHAPE, np.float32)
+    scheme = LabelScheme((0, 1), ("background", "tumour"))
+    return write_dicom(folder, folder / "series", *maps, grid, scheme)
+
+
 _PATIENT = ("t1.nii.gz", "flair.nii.gz", "P.nii.gz", "dataset.json")
 READERS = (
     Reader("t1.nii", lambda f: read_images([f / "t1.nii"])),
@@ -87,6 +109,9 @@ READERS = (
     Reader("cohort.csv", lambda f: list(read_cohort(f / "cohort.csv"))),
     Reader("pairs.csv", lambda f: read_pairs(f / "pairs.csv")),
     Reader("calibration.json", lambda f: read_calibration(f / "calibration.json")),
+    *(Reader(f"series/{number}.dcm", _series, ("series",)) for number in (0, 1)),
+    Reader("cluster.toml", lambda f: read_cluster_file(f / "cluster.toml")),
+    Reader("cluster.yaml", lambda f: read_cluster_file(f / "cluster.yaml")),
     Reader("settings.toml", lambda f: read_settings(f / "settings.toml"), (), _LIBRARY),
 )  # fmt: skip
 
@@ -101,11 +126,13 @@ class _Loud(logging.Handler):
 
 def prepare_readers(folder: Path) -> Trial:
     """Write one file of every kind; a trial damages one and reads it."""
-    logging.getLogger("nibabel.global").addHandler(_Loud())
+    for name in ("nibabel.global", "pydicom", "highdicom"):
+        logging.getLogger(name).addHandler(_Loud())
     whole = folder / "whole"
     whole.mkdir()
     write_patient(whole)
     write_tables(whole)
+    write_series(whole / "series")
     write_model(whole, whole / "model.npz")
     write_run(whole, whole / "run")
     _correct(whole / "run")

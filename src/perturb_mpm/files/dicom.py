@@ -7,9 +7,13 @@ their content and their dates from the series, so that the same result gives the
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +29,14 @@ from perturb_mpm.files.geometry import (
     geometry_from_affine,
 )
 from perturb_mpm.files.labels import LabelScheme
-from perturb_mpm.files.source import Source
+from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.optional import optional_package
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
 from perturb_mpm.version import version
 
 DICOM_FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
 _PURPOSE = "writing DICOM"
+_DEFLATED = "1.2.840.10008.1.2.1.99"  # the transfer syntax of compressed headers
 TOLERANCE_MM = 1e-2  # DICOM keeps positions and directions as decimal text
 _NEEDED = (
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns"),
@@ -47,7 +52,9 @@ _MAY_BE_EMPTY = (
 def check_dicom_series(series_folder: Path, geometry: Geometry) -> None:
     """Refuse at once a series that is not on the grid of the images, or a missing package."""
     optional_package("highdicom", _PURPOSE)
-    orientation_on_series(read_series(series_folder), geometry)
+    series = read_series(series_folder)
+    with _damage_of(series.source):
+        orientation_on_series(series, geometry)
 
 
 def write_dicom(
@@ -70,10 +77,11 @@ def write_dicom(
     numbers = labels
     if not scheme.has_background:
         numbers = labels + 1 if mask is None else np.where(mask, labels + 1, 0)
-    objects = {
-        "dicom_labels": _segmentation(series, to_series_frames(numbers, axes), scheme),
-        "dicom_entropy": _parametric_map(series, to_series_frames(entropy, axes), len(scheme)),
-    }
+    with _damage_of(series.source):
+        objects = {
+            "dicom_labels": _segmentation(series, to_series_frames(numbers, axes), scheme),
+            "dicom_entropy": _parametric_map(series, to_series_frames(entropy, axes), len(scheme)),
+        }
     written = {}
     for name, dataset in objects.items():
         written[name] = folder / DICOM_FILES[name]
@@ -94,7 +102,12 @@ class Series:
 def read_series(folder: Path) -> Series:
     """Read the headers of the one DICOM series in a folder, and where its voxels are."""
     source = Source("dicom_series", folder)
-    slices = _headers(source)
+    with _damage_of(source):
+        return _stacked(source, _headers(source))
+
+
+def _stacked(source: Source, slices: list[Any]) -> Series:
+    """Return slices in their order, and the grid that they make up."""
     normal = np.cross(_direction(slices[0], 0), _direction(slices[0], 1))
     slices = sorted(slices, key=lambda one: float(np.dot(_position(one), normal)))
     _check_stack(source, slices)
@@ -123,7 +136,7 @@ def _headers(source: Source) -> list[Any]:
     for path in sorted(source.path.iterdir()):
         if path.is_file():
             try:
-                headers.append(pydicom.dcmread(path, stop_before_pixels=True))
+                headers.append(_header(pydicom, path))
             except pydicom.errors.InvalidDicomError:
                 continue  # a file of another kind beside the series
     found = [one for one in headers if "SeriesInstanceUID" in one]
@@ -138,6 +151,34 @@ def _headers(source: Source) -> list[Any]:
                 f"no {missing[0]}; a series of several frames in one file is not read"
             )
     return found
+
+
+def _header(pydicom: Any, path: Path) -> Any:  # noqa: ANN401 - a module and its dataset
+    """Return the header of one file, whose size is known before it is unpacked."""
+    meta = pydicom.filereader.read_file_meta_info(path)
+    packed = str(meta.get("TransferSyntaxUID", "")) == _DEFLATED
+    require_size(path.stat().st_size * (DEFLATE if packed else 1), largest_file())
+    return pydicom.dcmread(path, stop_before_pixels=True)
+
+
+@contextmanager
+def _damage_of(source: Source) -> Iterator[None]:
+    """Turn whatever damaged headers raise or print inside the block into one line."""
+    logs = [logging.getLogger(name) for name in ("pydicom", "highdicom")]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (InputError, ImportError):
+        raise
+    except Exception as error:  # pydicom has errors of its own that are nothing but exceptions
+        raise source.damaged(error) from error
+    finally:
+        for log, disabled in zip(logs, before, strict=True):
+            log.disabled = disabled
 
 
 def _check_stack(source: Source, slices: list[Any]) -> None:
