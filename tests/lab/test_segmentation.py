@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,21 +20,10 @@ from lab.segmentation import left_out as experiment
 from lab.segmentation.left_out import HeldOutProbabilities
 from lab.segmentation.patients import LeaveOneOut, LeftOut
 from lab.segmentation.run import reproduce_segmentation
-from lab.segmentation.segmentation_page import overlap_findings, patients_csv, volume_csv
-from lab.segmentation.summary import (
-    FIELDS,
-    calibration_rows,
-    chosen_settings,
-    log_scores,
-    mean_dice,
-    normal_crps,
-    overlap_rows,
-    volume_scores,
-    with_fields,
-)
+from lab.segmentation.segmentation_page import overlap_findings, patients_csv
+from lab.segmentation.summary import calibration_rows, mean_dice, overlap_rows
 from lab.store import OtherSettingsError, PartStore
 from perturb_mpm.files import save_nifti
-from perturb_mpm.learning.fields import FieldSetting
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.feature_store import ReadScene
 
@@ -55,27 +43,9 @@ def call(*arguments: str) -> object:
     return ending.value.code
 
 
-def turn(name: str, dice: float, truth: float, sampled: list[float]) -> dict[str, Any]:
+def turn(name: str, dice: float, truth: float) -> dict[str, Any]:
     """One patient with one region, whose tuned CRF finds 20 ml."""
     curve = {"confidence": [None, 0.8], "accuracy": [None, 0.6], "voxels": [0, 10]}
-    fields = [
-        {
-            "length_mm": length,
-            "shared": shared,
-            "own": 0.0,
-            "crps": {"all": crps},
-            "log_score_nats": log_score,
-            "volumes_ml": {"all": volumes},
-            "dice": {"all": dice - 0.1},
-            "reliability": curve,
-            "near_log_score_nats": 0.25,
-        }
-        for length, shared, crps, log_score, volumes in (
-            ("inf", 0.0, 0.5, 0.2, [20.0, 20.0]),
-            ("inf", 2.0, 0.2, 0.1, sampled),
-            (30.0, 2.0, 0.3, 0.1, sampled),
-        )
-    ]
     return {
         "patient": name,
         "truth_ml": {"all": truth},
@@ -83,17 +53,10 @@ def turn(name: str, dice: float, truth: float, sampled: list[float]) -> dict[str
         "dice": {method: {"all": dice if method != "forest" else 0.5} for method in METHODS},
         "reliability": dict.fromkeys(METHODS, curve),
         "log_score_nats": dict.fromkeys(METHODS, 0.3),
-        "fields": fields,
     }
 
 
-TURNS = with_fields(
-    [
-        turn("a", 0.6, 30.0, [10.0, 40.0]),
-        turn("b", 0.8, 10.0, [15.0, 40.0]),
-        turn("c", 0.7, 25.0, [10.0, 40.0]),
-    ]
-)
+TURNS = [turn("a", 0.6, 30.0), turn("b", 0.8, 10.0), turn("c", 0.7, 25.0)]
 
 
 def test_means_and_errors_by_hand() -> None:
@@ -104,42 +67,14 @@ def test_means_and_errors_by_hand() -> None:
     assert "Tuned for both the CRF is worse than the forest in no region's mean." in (
         overlap_findings(TURNS)
     )
-    assert mean_dice(rows, FIELDS)["all"] == pytest.approx(0.6)
-    assert calibration_rows(TURNS)[-1].map == FIELDS
-    assert calibration_rows(TURNS)[-1].log_score_nats == 0.25
-    worse = with_fields([turn("a", 0.4, 30.0, [10.0, 40.0]), turn("b", 0.4, 30.0, [10.0, 40.0])])
+    assert calibration_rows(TURNS)[-1].log_score_nats == pytest.approx(0.3)
+    worse = [turn("a", 0.4, 30.0), turn("b", 0.4, 30.0)]
     assert "Tuned for both the CRF is worse than the forest for: all." in overlap_findings(worse)
-
-
-def test_each_patients_setting_is_chosen_on_the_others() -> None:
-    best = FieldSetting(math.inf, 2.0, 0.0)
-    assert chosen_settings(TURNS) == [best] * 3
-    odd = json.loads(json.dumps(TURNS))
-    odd[0]["fields"][1]["crps"]["all"] = 5.0  # only the others of "a" still prefer it
-    assert chosen_settings(odd) == [
-        best,
-        FieldSetting(30.0, 2.0, 0.0),
-        FieldSetting(30.0, 2.0, 0.0),
-    ]
-    assert log_scores(TURNS) == pytest.approx((0.2, 0.1))
-
-
-def test_volumes_by_hand() -> None:
-    found = volume_scores(TURNS)
-    assert [row.inside for row in found] == [True, False, True]
-    assert not any(row.inside_without_fields for row in found)
-    errors = [math.log(11 / 21), math.log(26 / 21)]  # of "b" and "c"
-    width = math.sqrt(sum(error**2 for error in errors) / 2)
-    assert found[0].crps_fixed_width == pytest.approx(
-        normal_crps(math.log(21), width, math.log(31))
-    )
-    assert found[0].crps == 0.2
-    assert found[0].crps_without_fields == 0.5
 
 
 def test_tables_are_csv() -> None:
     rows = list(csv.DictReader(io.StringIO(patients_csv(TURNS))))
-    assert len(rows) == 3 * (len(METHODS) + 1)
+    assert len(rows) == 3 * len(METHODS)
     assert rows[0] == {
         "patient": "a",
         "method": "forest",
@@ -148,9 +83,6 @@ def test_tables_are_csv() -> None:
         "volume_ml": "20",
         "truth_ml": "30",
     }
-    volumes = list(csv.DictReader(io.StringIO(volume_csv(TURNS))))
-    assert volumes[1]["inside"] == "0"
-    assert volumes[0]["length_mm"] == "inf"
 
 
 @pytest.fixture(autouse=True)
@@ -200,8 +132,7 @@ def test_the_command_on_made_up_patients(
     found = json.loads(capsys.readouterr().out)
     assert {row["method"] for row in found["overlap"]} >= set(METHODS)
     assert {Path(file).name for file in found["files"]} == {
-        *("segmentation.csv", "volumes.csv", "segmentation.md"),
-        *("calibration.png", "volumes.png"),
+        *("segmentation.csv", "segmentation.md", "calibration.png"),
     }
     page = (tmp_path / "out" / "segmentation.md").read_text()
     assert "2 made-up patients" in page
@@ -270,9 +201,9 @@ def test_patients_from_files_are_measured_where_they_are(
         assert found["truth_ml"]["whole tumour"] == pytest.approx((inside > 0).sum() * 0.064)
         assert found["truth_ml"]["enhancing"] == pytest.approx((inside == 4).sum() * 0.064)
         assert found["dice"]["forest"] == {"whole tumour": 1.0, "core": 1.0, "enhancing": 1.0}
-        assert len(found["fields"]) == 2
-        volumes = found["fields"][1]["volumes_ml"]["whole tumour"]
-        assert len(volumes) == 3
+        for name in ("votes, default", "votes, tuned for both"):
+            volumes = found["volume_ml"][name]
+            assert 0 <= volumes["enhancing"] <= volumes["core"] <= volumes["whole tumour"]
     assert "2 patients of data" in outcome.page
     # Stopped after the forests and started again, it measures the same, bit for bit.
     (tmp_path / "out" / "turns" / "P1.json").unlink()

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -17,9 +18,8 @@ import perturb_mpm as pm
 from lab.__main__ import main
 from lab.volumes import patients
 from lab.volumes.measuring import (
-    PAPER,
-    SETTINGS,
-    TumourFields,
+    ASSUMED,
+    LENGTHS,
     reproduce_volumes,
     sampled_volumes_ml,
 )
@@ -27,6 +27,7 @@ from lab.volumes.volume_page import interval_coverage
 from perturb_mpm.engines import prepare
 from perturb_mpm.files import InputError
 from perturb_mpm.phantom import glioblastoma
+from perturb_mpm.sampling import Sampling
 
 SPACING = (8.0, 8.0, 8.0)
 
@@ -64,7 +65,8 @@ def output(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ending.value.code == 0
     summary = json.loads(printed.getvalue())
     assert summary["files"] == [str(folder / "volumes.csv"), str(folder / "volumes.md")]
-    assert {row["field_length_mm"] for row in summary["rows"]} == {None, 20.0, 60.0}
+    lengths = {row["noise_length_mm"] for row in summary["rows"] if row["noise"] != ASSUMED}
+    assert lengths == {0.0, 10.0, 20.0, 40.0, 80.0, "inf"}
     return folder
 
 
@@ -74,8 +76,10 @@ def test_the_command_writes_a_row_for_every_region_that_is_there(output: Path) -
     with (output / "volumes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     regions = 3 + 2  # of the two patients
-    assert len(rows) == regions * len(patients.KINDS) * len(SETTINGS)
-    assert {row["field_length_mm"] for row in rows if row["field_scale"] == "0"} == {""}
+    assert len(rows) == regions * len(patients.KINDS) * len(LENGTHS)
+    assert {row["noise_length_mm"] for row in rows if row["noise"] == "inf"} == {"inf"}
+    assumed = {row["noise_length_mm"] for row in rows if row["noise"] == ASSUMED}
+    assert all(5 < float(length) < 50 for length in assumed)  # radii of tumours
     for row in rows:
         lower, upper, truth = (float(row[name]) for name in ("lower_ml", "upper_ml", "truth_ml"))
         assert lower <= upper
@@ -84,16 +88,16 @@ def test_the_command_writes_a_row_for_every_region_that_is_there(output: Path) -
 
 
 @pytest.mark.slow
-def test_fields_spread_the_volumes_of_the_table(output: Path) -> None:
+def test_longer_noise_spreads_the_volumes_of_the_table(output: Path) -> None:
     with (output / "volumes.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["region"] == "whole tumour"]
     cv = {
-        scale: np.median(
-            [float(r["coefficient_of_variation"]) for r in rows if r["field_scale"] == scale]
+        noise: np.median(
+            [float(r["coefficient_of_variation"]) for r in rows if r["noise"] == noise]
         )
-        for scale in ("0", "1", "2")
+        for noise in ("0", "10", "40")
     }
-    assert 2 * cv["0"] < cv["1"] < cv["2"]
+    assert 2 * cv["0"] < cv["10"] < cv["40"]
     text = (output / "volumes.md").read_text()
     assert "`python -m lab volumes --quick`" in text
     assert f"{cv['0']:.1%}" in text
@@ -104,10 +108,10 @@ def test_the_volumes_are_those_of_the_sampler(data: Path) -> None:
     assert patient.case.geometry.spacing == SPACING
     crf = patients.worsened(patient, "blurred").crf()
     solver = prepare(crf, compact=True, batch=2)
-    for setting in (PAPER, TumourFields(1.0, 20.0)):
-        options = {"samples": 5, "iterations": 3, "seed": 4}
-        ours = sampled_volumes_ml(crf, solver, setting.fields(), **options)
-        theirs = pm.sample(crf, fields=setting.fields(), **options).volumes / 1000
+    for length in (0.0, 20.0, math.inf):
+        law = Sampling(samples=5, iterations=3, seed=4, noise_length=length)
+        ours = sampled_volumes_ml(crf, solver, law)
+        theirs = pm.sample(crf, 5, iterations=3, seed=4, noise_length=length).volumes / 1000
         np.testing.assert_allclose(ours, theirs)
 
 
@@ -137,7 +141,7 @@ def test_blurred_probabilities_sum_to_one_and_keep_their_floor() -> None:
     labels[4:, 4:, 4:] = 3
     p = patients.blurred(labels, (2.0, 2.0, 2.0))
     np.testing.assert_allclose(p.sum(axis=0), 1, atol=1e-6)
-    assert p.min() == pytest.approx(0.005, abs=1e-6)
+    assert p.min() == pytest.approx(patients.INDIFFERENCE / 4, abs=1e-6)
     assert p[3, 8, 8, 8] > 0.95
 
 
