@@ -52,14 +52,19 @@ _PAGE = """# Segmentation with a learned CRF
 
 Written by `python -m lab segmentation{options}`.
 
+Does a CRF segment better than its forest, and stay calibrated, when its weights and compatibility
+are learned by gradients? This experiment asks it of the paper's model. Settings for one's own cases
+come from `perturb-mpm tune`, which learns fewer numbers, and volume intervals beside them.
+
 {origin}, one left out in each turn. {unaries}.
 
 The CRF is tuned for overlap (the mean over patients of the intersection over union), for
-likelihood, and for both, their sum. Tuned it makes {iterations} mean-field iterations;
+likelihood, and for both, their sum. A tuned CRF makes {iterations} mean-field iterations;
 its phases are {phases}, its voxels those within {crop:g} mm of foreground, true or likely.
-The default CRF has a spatial kernel of 3 mm and weight 1, a bilateral kernel of 20 mm, 0.5 standard
-deviations and weight 3, and makes {default_iterations} iterations. A patient without a region does
-not count for it.
+The default CRF is the paper's, at full strength and not centred: a spatial kernel of 3 mm and
+weight 1, a bilateral kernel of 20 mm, 0.5 standard deviations and weight 3, and
+{default_iterations} iterations. Votes are {samples} samples under the paper's noise. A patient
+without a region does not count for it.
 
 ## Overlap
 
@@ -83,7 +88,6 @@ all patients, and the mean over patients; log score: the mean of −ln p(truth),
 {calibration_findings}
 
 ![Reliability before and after tuning](calibration.png)
-
 """
 
 
@@ -132,6 +136,7 @@ def page(
         default_iterations=DEFAULT_ITERATIONS,
         phases=" and ".join(plan.phases),
         crop=plan.crop_mm,
+        samples=plan.samples,
         overlap=_overlap_table(turns),
         overlap_findings=overlap_findings(turns),
         iou=_iou_table(turns),
