@@ -1,4 +1,4 @@
-"""Uncertain regions of maps made by hand."""
+"""Uncertain places of maps made by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from helpers.report_cases import entropy_bits, report_case, turned
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.places import UncertainRegion, uncertain_regions, uncertain_voxels
+from perturb_mpm.report.places import GAP_MM, UncertainPlace, uncertain_places, uncertain_voxels
 
 SHAPE = (20, 24, 16)
 Cube = tuple[slice, slice, slice]
@@ -28,36 +28,37 @@ def case(*cubes: tuple[Cube, Shares], uncertain: int = 2, **changes: object) -> 
     for cube, shares in cubes:
         marginals[:, *cube] = np.reshape(shares, (4, 1, 1, 1))
         classes[cube] = uncertain
-    return report_case(
-        SHAPE,
-        changes.pop("affine", None),
-        marginals=marginals,
-        uncertainty=classes,
-        entropy=entropy_bits(marginals),
-        **changes,
-    )
+    values = {
+        "marginals": marginals,
+        "labels": marginals.argmax(axis=0).astype(np.uint8),
+        "uncertainty": classes,
+        "entropy": entropy_bits(marginals),
+    }
+    return report_case(SHAPE, changes.pop("affine", None), **(values | changes))
 
 
-def two_regions(**changes: object) -> list[UncertainRegion]:
-    return uncertain_regions(case((SMALL, SHARES["small"]), (LARGE, SHARES["large"]), **changes))
+def two_places(**changes: object) -> list[UncertainPlace]:
+    return uncertain_places(case((SMALL, SHARES["small"]), (LARGE, SHARES["large"]), **changes))
 
 
 def test_volumes_entropy_and_labels_by_hand() -> None:
-    large, small = two_regions(affine=np.diag([2.0, 2.0, 3.0, 1.0]))
+    large, small = two_places(affine=np.diag([2.0, 2.0, 3.0, 1.0]))
     assert [large.rank, small.rank] == [1, 2]
     assert [large.voxels, small.voxels] == [27, 3]
     assert large.volume_ml == pytest.approx(27 * 12 / 1000)
     assert small.volume_ml == pytest.approx(3 * 12 / 1000)
+    assert large.wrong_ml == pytest.approx(0.55 * 27 * 12 / 1000)
+    assert small.wrong_ml == pytest.approx(0.25 * 3 * 12 / 1000)
     assert small.mean_entropy_bits == pytest.approx(0.811278, abs=1e-5)  # h(1/4)
     assert large.mean_entropy_bits == pytest.approx(1.512888, abs=1e-5)
-    assert [name for name, _ in large.labels] == ["healthy", "oedema"]
-    assert [share for _, share in large.labels] == pytest.approx([0.45, 0.35])
-    assert [name for name, _ in small.labels] == ["enhancing", "necrosis"]
-    assert [share for _, share in small.labels] == pytest.approx([0.75, 0.25])
+    assert large.labels == ("healthy", "oedema")
+    assert large.shares == pytest.approx((0.45, 0.35))
+    assert small.labels == ("enhancing", "necrosis")
+    assert small.shares == pytest.approx((0.75, 0.25))
 
 
 def test_centres_in_mm_of_an_oblique_scan() -> None:
-    large, small = two_regions(affine=turned(30.0))
+    large, small = two_places(affine=turned(30.0))
     assert large.centre_voxel == (3, 4, 5)
     assert small.centre_voxel == (14, 20, 11)
     c, s = math.sqrt(3.0) / 2.0, 0.5
@@ -66,24 +67,73 @@ def test_centres_in_mm_of_an_oblique_scan() -> None:
     assert large.volume_ml == pytest.approx(27 * 12 / 1000)
 
 
-def test_voxels_that_share_a_corner_are_one_region() -> None:
-    first, second = (slice(4, 6),) * 3, (slice(6, 8),) * 3
-    apart = (slice(7, 9),) * 3
-    touching = case((first, SHARES["small"]), (second, SHARES["small"]))
-    assert [region.voxels for region in uncertain_regions(touching)] == [16]
-    separate = case((first, SHARES["small"]), (apart, SHARES["small"]))
-    assert [region.voxels for region in uncertain_regions(separate)] == [8, 8]
+def test_pieces_near_each_other_are_one_place_and_far_ones_are_not() -> None:
+    def parts(gap_voxels: int) -> list[int]:
+        first: Cube = (slice(2, 4), slice(4, 6), slice(4, 6))
+        start = 4 + gap_voxels
+        second: Cube = (slice(start, start + 2), slice(4, 6), slice(4, 6))
+        data = case((first, SHARES["small"]), (second, SHARES["small"]), affine=np.eye(4))
+        return [place.voxels for place in uncertain_places(data)]
+
+    assert parts(0) == [16]
+    assert parts(round(GAP_MM) - 1) == [16]
+    assert parts(round(GAP_MM) + 2) == [8, 8]
 
 
-def test_a_small_and_very_uncertain_region_can_lead() -> None:
-    even = (0.25, 0.25, 0.25, 0.25)  # 2 bits
-    regions = uncertain_regions(case((LEAST, even), (LARGE, (0.98, 0.02, 0.0, 0.0))))
-    assert [region.mean_entropy_bits for region in regions] == pytest.approx(
-        [2.0, 0.141441], abs=1e-5
+def test_a_rim_in_pieces_is_one_place_but_each_pair_of_labels_has_its_own() -> None:
+    """Around a box of oedema: uncertain on all sides, in stripes; its middle competes with core."""
+    labels = np.zeros(SHAPE, dtype=np.uint8)
+    labels[5:15, 6:18, 4:12] = 2
+    marginals = np.zeros((4, *SHAPE), dtype=np.float32)
+    np.put_along_axis(marginals, labels[None].astype(int), 1.0, axis=0)
+    rim = labels == 2
+    rim[6:14, 7:17, 5:11] = False
+    rim[:, ::3] = False  # stripes
+    middle = np.zeros(SHAPE, dtype=bool)
+    middle[9:11, 11:13, 7:9] = True
+    marginals[:, rim] = np.reshape([0.4, 0, 0.6, 0], (4, 1))
+    marginals[:, middle] = np.reshape([0, 0.3, 0.7, 0], (4, 1))
+    data = report_case(
+        SHAPE,
+        marginals=marginals,
+        labels=labels,
+        entropy=entropy_bits(marginals),
+        uncertainty=np.where(rim | middle, 2, 0).astype(np.uint8),
     )
+    places = uncertain_places(data)
+    assert [(place.labels, place.voxels) for place in places] == [
+        (("oedema", "healthy"), int(rim.sum())),
+        (("oedema", "necrosis"), 8),
+    ]
+    assert [place.where for place in places] == ["border of oedema, all around", "inside oedema"]
 
 
-def test_a_hollow_region_has_its_centre_in_itself() -> None:
+def test_the_jump_goes_where_exactly_these_labels_compete() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(5):
+        shares = rng.dirichlet([0.5] * 4, SHAPE)
+        marginals = np.moveaxis(shares, -1, 0).astype(np.float32)
+        data = case(
+            marginals=marginals,
+            entropy=entropy_bits(marginals),
+            labels=marginals.argmax(axis=0).astype(np.uint8),
+            uncertainty=np.where(marginals.max(axis=0) < 0.95, 2, 0).astype(np.uint8),
+        )
+        for place in uncertain_places(data):
+            here = marginals[:, *place.centre_voxel]
+            leading = {data.label_names[label] for label in np.argsort(-here)[:2]}
+            assert leading == set(place.labels)
+            assert data.uncertainty[place.centre_voxel] == 2
+
+
+def test_a_small_place_with_more_errors_leads() -> None:
+    even = (0.25, 0.25, 0.25, 0.25)
+    places = uncertain_places(case((LEAST, even), (LARGE, (0.98, 0.02, 0.0, 0.0))))
+    assert [place.voxels for place in places] == [3, 27]
+    assert [place.wrong_ml for place in places] == pytest.approx([0.75 * 0.036, 0.02 * 0.324])
+
+
+def test_a_hollow_place_has_its_centre_in_itself() -> None:
     ring = np.zeros(SHAPE, dtype=bool)
     ring[4:9, 4:9, 5] = True
     ring[5:8, 5:8, 5] = False
@@ -95,35 +145,96 @@ def test_a_hollow_region_has_its_centre_in_itself() -> None:
         entropy=np.where(ring, 1.0, 0.0).astype(np.float32),
         uncertainty=(2 * ring).astype(np.uint8),
     )
-    (region,) = uncertain_regions(only)
-    assert region.voxels == 16
-    assert ring[region.centre_voxel]
-
-
-def test_a_wide_region_is_divided_and_none_is_lost() -> None:
-    bar: Cube = (slice(0, 20), slice(2, 5), slice(2, 5))  # 40 mm long
-    data = case((bar, SHARES["large"]))
-    parts = uncertain_regions(data)
-    assert len(parts) > 1
-    assert sum(part.voxels for part in parts) == 180
-    centres = [part.centre_mm for part in parts]
-    assert min(math.dist(a, b) for a in centres for b in centres if a != b) > 8.0
-    (whole,) = uncertain_regions(data, widest_mm=math.inf)
-    assert whole.voxels == 180
+    (place,) = uncertain_places(only)
+    assert place.voxels == 16
+    assert ring[place.centre_voxel]
 
 
 def test_the_limit_keeps_the_first() -> None:
-    data = case((SMALL, SHARES["small"]), (LARGE, SHARES["large"]))
-    assert uncertain_regions(data, limit=1) == uncertain_regions(data)[:1]
+    rng = np.random.default_rng(2)
+    shares = np.moveaxis(rng.dirichlet([0.3] * 4, SHAPE), -1, 0).astype(np.float32)
+    classes = np.where(rng.random(SHAPE) < 0.02, 2, 0).astype(np.uint8)
+    data = case(marginals=shares, entropy=entropy_bits(shares), uncertainty=classes)
+    every = uncertain_places(data, limit=10_000)
+    assert len(every) > 20
+    assert sum(place.voxels for place in every) == np.count_nonzero(classes)
+    for limit in (1, 3, 10):
+        assert uncertain_places(data, limit=limit) == every[:limit]
 
 
-def test_without_uncertain_voxels_undecided_ones_count_then_any_dissent() -> None:
+def test_without_uncertain_voxels_undecided_ones_count() -> None:
     undecided = case((SMALL, SHARES["small"]), uncertain=1)
-    assert [region.voxels for region in uncertain_regions(undecided)] == [3]
+    assert [place.voxels for place in uncertain_places(undecided)] == [3]
     assert uncertain_voxels(undecided)[1].startswith("undecided")
     # An undecided voxel without any dissent is no place to look at.
     agreed = case((SMALL, (1.0, 0.0, 0.0, 0.0)), uncertain=1)
-    assert uncertain_regions(agreed) == []
-    dissent = case((SMALL, SHARES["small"]), uncertain=0)
-    assert [region.voxels for region in uncertain_regions(dissent)] == [3]
-    assert uncertain_voxels(dissent)[1].startswith("disagreed")
+    assert uncertain_places(agreed) == []
+    assert uncertain_places(case((SMALL, SHARES["small"]), uncertain=0)) == []
+
+
+SIDES = {  # towards more of each scanner axis, and less
+    "right": (0, 1),
+    "left": (0, -1),
+    "front": (1, 1),
+    "back": (1, -1),
+    "upper": (2, 1),
+    "lower": (2, -1),
+}
+
+
+def ball_with_doubt(side: str, affine: np.ndarray, **changes: object) -> ReportData:
+    """A ball of oedema on a grid of 40 × 40 × 40 mm, uncertain on one side of its border."""
+    shape = (40, 40, 40)
+    steps = np.stack(np.meshgrid(*(np.arange(40) - 19.5,) * 3, indexing="ij"), axis=-1)
+    mm = steps @ affine[:3, :3].T  # (40, 40, 40, 3)
+    radius = np.linalg.norm(mm, axis=-1)
+    labels = np.where(radius < 12, 2, 0).astype(np.uint8)
+    world, sign = SIDES[side]
+    rim = (np.abs(radius - 12) < 1.5) & (sign * mm[..., world] > 9)
+    marginals = np.zeros((4, *shape), dtype=np.float32)
+    np.put_along_axis(marginals, labels[None].astype(int), 1.0, axis=0)
+    marginals[:, rim] = np.reshape([0.45, 0, 0.55, 0], (4, 1))
+    return report_case(
+        shape,
+        affine,
+        marginals=marginals,
+        labels=labels,
+        entropy=entropy_bits(marginals),
+        uncertainty=np.where(rim, 2, 0).astype(np.uint8),
+        **changes,
+    )
+
+
+AFFINES = {
+    "RAS": np.diag([1.0, 1.0, 1.0, 1.0]),
+    "LPS": np.diag([-1.0, -1.0, 1.0, 1.0]),
+    "axes swapped": np.array([[0, 0, -1.0, 0], [1, 0, 0, 0], [0, -1, 0, 0], [0, 0, 0, 1]]),
+}
+
+
+@pytest.mark.parametrize("affine", AFFINES)
+@pytest.mark.parametrize("side", SIDES)
+def test_sides_are_the_patients_whatever_the_order_of_voxels(side: str, affine: str) -> None:
+    (place,) = uncertain_places(ball_with_doubt(side, AFFINES[affine]))
+    assert place.where == f"{side} border of oedema"
+
+
+def test_without_an_orientation_no_side_is_said() -> None:
+    (place,) = uncertain_places(ball_with_doubt("front", AFFINES["RAS"], oriented=False))
+    assert place.where == "border of oedema near voxel " + ", ".join(map(str, place.centre_voxel))
+
+
+def test_doubt_away_from_its_label_and_where_no_label_is() -> None:
+    box: Cube = (slice(12, 18), slice(14, 20), slice(4, 10))
+    left: Cube = (slice(1, 4), slice(14, 18), slice(4, 8))
+    oedema = (box, (0.0, 0.0, 1.0, 0.0))
+    data = case(oedema, (left, (0.7, 0.0, 0.3, 0.0)))
+    data.uncertainty[box] = 0
+    (place,) = uncertain_places(data)
+    assert place.where == "apart from oedema, on its left side"
+    # Enhancing tumour competes but has no voxel of its own.
+    vanished = case(oedema, (left, (0.7, 0.0, 0.0, 0.3)))
+    vanished.uncertainty[box] = 0
+    (place,) = uncertain_places(vanished)
+    assert place.labels == ("healthy", "enhancing")
+    assert place.where == "left part of the image"

@@ -13,11 +13,11 @@ import pytest
 from helpers.browser import open_page
 from helpers.report_cases import NAMES, report_case, volume_rows
 from perturb_mpm.report.data import ReportData, Snapshot
-from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.places import uncertain_places
 from perturb_mpm.report.report import render_report, write_report
 
 NARROW = "reflect voxel noise alone and are far too narrow"
-SECTIONS = ["slices", "regions", "volumes", "settling", "truth", "viewer", "parameters", "glossary"]
+SECTIONS = ["slices", "places", "volumes", "settling", "truth", "viewer", "provenance", "glossary"]
 
 
 def full_case(**changes: Any) -> ReportData:
@@ -37,7 +37,8 @@ def test_sections_stand_in_the_order_a_reader_needs_them() -> None:
     html = render_report(full_case())
     found = re.findall(r'<section id="(\w+)"', html)
     assert found == SECTIONS
-    assert text_of(html).index("Bright = the sampled") < text_of(html).index("Look twice.")
+    text = text_of(html)
+    assert text.index("Main doubt:") < text.index("Look twice.") < text.index("Where the doubt is")
 
 
 def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
@@ -50,30 +51,30 @@ def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
     rows = volume_rows((0, 1, 2, 4), NAMES, np.array([10.8, 0.0, 1.2, 0.0]), volumes)
     changed = {"volumes": rows, "uncertainty": classes, "intervals": "assumed"}
     text = text_of(page(report_case((10, 10, 10), labels=labels, **changed)))
-    assert "oedema 1.20 ml 1.02 – 1.98 ml in 95 % of samples, assumed" in text
-    assert "uncertain voxels 0.60 ml 0.12 ml undecided" in text
-    assert "samples 40 seed 11" in text
+    assert "Oedema 1.2 ml (1.0–2.0)" in text
+    assert "0.60 ml are uncertain, 0.12 ml undecided: too few samples" in text
+    assert "40 samples, seed 11" in text
 
 
 def test_only_independent_noise_is_called_too_narrow() -> None:
     assert text_of(page(report_case())).count(NARROW) == 1
-    learned = report_case(intervals="learned", perturbation="Noise over 20 mm.")
+    learned = report_case(intervals="learned", perturbation="noise over 20 mm")
     text = text_of(page(learned))
     assert NARROW not in text
     assert "too narrow" not in text
-    assert "Perturbation: Noise over 20 mm." in text
+    assert "The samples come from noise over 20 mm." in text
 
 
-def test_region_rows_tell_the_viewer_where_to_go() -> None:
+def test_rows_of_places_tell_the_viewer_where_to_go() -> None:
     data = report_case()
     rows = re.findall(
-        r'<tr tabindex="0" class="region" data-rank="(\d+)" data-mm="(.*?)" data-voxel="(.*?)"',
+        r'<tr tabindex="0" class="place-row" data-rank="(\d+)" data-mm="(.*?)" data-voxel="(.*?)"',
         page(data),
     )
-    regions = uncertain_regions(data)
-    assert regions
+    places = uncertain_places(data)
+    assert places
     assert rows == [
-        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel))) for r in regions
+        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel))) for r in places
     ]
 
 
@@ -136,7 +137,7 @@ def test_an_empty_mask_has_a_page() -> None:
     blank = np.zeros((20, 24, 16), dtype=np.uint8)
     empty = {"mask": blank > 0, "labels": blank, "uncertainty": blank}
     html = page(full_case(**empty, entropy=blank.astype(np.float32)))
-    assert "No voxel inside the mask carries a wrong label" in html
+    assert "No voxel inside the mask has a wrong label" in html
 
 
 def test_a_single_label_is_not_added_up() -> None:
@@ -152,7 +153,6 @@ def test_a_single_label_is_not_added_up() -> None:
     text = text_of(page(two))
     assert "all labels" not in text
     assert "scale of entropy from 0 to 1 bits" in page(two)
-    assert "segmentation into 1 label and" in text
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -227,18 +227,18 @@ def test_layers_are_chosen_without_scripts(written: Path) -> None:
         assert shown() == [False, True, False, False]
 
 
-def test_a_click_and_a_key_on_a_region_ask_for_its_place(tmp_path: Path) -> None:
+def test_a_click_and_a_key_on_a_row_ask_for_its_place(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, full_case(), viewer=False)
     with open_page(path) as opened:
         opened.page.evaluate(
             "window.asked = []; window.addEventListener('pmpm:goto', e => asked.push(e.detail.mm))"
         )
-        row = opened.page.locator("tr.region").first
+        row = opened.page.locator("tr.place-row").first
         row.click()
         row.focus()
         opened.page.keyboard.press("Enter")
-        centre = list(uncertain_regions(report_case())[0].centre_mm)
+        centre = list(uncertain_places(report_case())[0].centre_mm)
         assert opened.page.evaluate("window.asked") == [centre, centre]
         assert opened.requests == []
         assert opened.errors == []

@@ -28,6 +28,11 @@ class Geometry:
     header: Any  # nibabel.Nifti1Header, for sform, qform and their codes
     ending: str = ".nii.gz"  # of files that are written in the format of this one
 
+    @property
+    def oriented(self) -> bool:
+        """Whether the file says how the patient lies: a NIfTI without sform and qform does not."""
+        return bool(self.header["sform_code"] > 0 or self.header["qform_code"] > 0)
+
 
 def geometry_from_header(header: Nifti1Header, shape: tuple[int, int, int]) -> Geometry:
     """Return the geometry that a NIfTI header gives to a grid: sform, else qform, else neither."""

@@ -12,8 +12,9 @@ from perturb_mpm.report.data import ReportData, Snapshot, VolumeKind, VolumeRow
 from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
 from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.pictures import data_uri, grey_png, palette_png
-from perturb_mpm.report.places import uncertain_regions
+from perturb_mpm.report.places import uncertain_places
 from perturb_mpm.report.planes import Plane, radiological_planes
+from perturb_mpm.report.provenance import Provenance
 from perturb_mpm.report.report import write_report
 from perturb_mpm.report.truth import LabelComparison, compare_labels
 from perturb_mpm.report.viewer import (
@@ -51,13 +52,14 @@ __all__ = [
     "most_uncertain_mm",
     "nifti_bytes",
     "niivue",
+    "Provenance",
     "ReportData",
     "script",
     "SHOWN_FROM_BITS",
     "ShownImage",
     "Snapshot",
     "Turning",
-    "uncertain_regions",
+    "uncertain_places",
     "viewer_label_colours",
     "ViewerSettings",
     "VolumeKind",

@@ -47,6 +47,7 @@ class Histogram:
     high: float
     median: float
     marked: float
+    truth: float | None = None  # where it is known
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,15 @@ class LineChart:
 
 
 def histogram(
-    values: NDArray[np.float64], interval: tuple[float, float], median: float, marked: float
+    values: NDArray[np.float64],
+    interval: tuple[float, float],
+    median: float,
+    marked: float,
+    truth: float = math.nan,
 ) -> Histogram:
-    """Return the histogram of values; its axis holds all of them and the marked one."""
-    ends = (min(values.min(), marked), max(values.max(), marked))
+    """Return the histogram of values; its axis holds all of them, the marked one and the truth."""
+    shown = [each for each in (marked, truth, *interval) if not math.isnan(each)]
+    ends = (min(values.min(), *shown), max(values.max(), *shown))
     spread = float(ends[1] - ends[0])
     if spread <= 1e-9 * float(ends[1]):  # rounding: too narrow for bins of their own
         spread = max(0.02 * float(ends[0]), 0.1)
@@ -93,7 +99,8 @@ def histogram(
     )
     ticks = tuple(Tick(place(value), text) for value, text in round_ticks(start, stop))
     low, high = interval
-    return Histogram(bars, ticks, place(low), place(high), place(median), place(marked))
+    true_place = None if math.isnan(truth) else place(truth)
+    return Histogram(bars, ticks, place(low), place(high), place(median), place(marked), true_place)
 
 
 def unit_chart(lines: Sequence[ChartLine], x_name: str, y_name: str) -> LineChart:

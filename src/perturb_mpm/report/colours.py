@@ -107,6 +107,7 @@ def grey_window(values: NDArray[np.floating]) -> tuple[float, float]:
 
     A few outliers do not count, and ordinary tissue is never darker than a middle grey: what is
     much brighter, such as vessels and enhancing tumour under contrast, is as bright as can be.
+    So is an image of one value, such as a mask.
     """
     values = values[np.isfinite(values)]
     if values.size == 0:
@@ -114,7 +115,9 @@ def grey_window(values: NDArray[np.floating]) -> tuple[float, float]:
     low, median, high = np.percentile(values, [0.5, 50.0, 99.7])
     if median > low:
         high = min(high, low + _WHITE_OVER_MEDIAN * (median - low))
-    return float(low), float(high if high > low else low + 1.0)
+    if high <= low:
+        low, high = values.min(), values.max()
+    return float(low if high > low else low - 1.0), float(high)
 
 
 def in_window(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.report.colours import COLOUR_MAPS
+from perturb_mpm.report.provenance import Provenance
 
 VolumeKind = Literal["region", "label", "background", "together"]
 
@@ -90,6 +91,8 @@ class ReportData:
     members: int = 0  # of an ensemble
     disagreement: NDArray[np.float32] | None = None  # (X, Y, Z) bits, their mutual information
     colour_map: str = "inferno"  # or "viridis", "jet", "hot"
+    provenance: Provenance = field(default_factory=Provenance)
+    oriented: bool = True  # whether the affine says which side of the patient is which
 
 
 def checked(data: ReportData) -> ReportData:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from perturb_mpm.report.colours import SHOWN_FROM_BITS, grey_window, in_window, label_styles
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.environment import page_environment
+from perturb_mpm.report.places import middle_of_labels, uncertain_places
 from perturb_mpm.report.planes import to_mm
 from perturb_mpm.report.viewer import (
     ShownImage,
@@ -44,7 +45,6 @@ WITHOUT_WEBGL = (
 BACKGROUND_COLOUR = "#ff6fd8"  # seen where a label was painted over with background
 
 _MARGIN_VOXELS = 3
-_AROUND_MM = 5.0
 # Tried in turn until the sequences fit: grey levels, and whether what is outside the mask is kept.
 _REDUCTIONS = ((256, True), (64, True), (64, False), (32, False), (16, False))
 
@@ -186,13 +186,9 @@ def viewer_fragment(data: ReportData) -> ViewerFragment:
 
 
 def most_uncertain_mm(data: ReportData) -> tuple[float, float, float]:
-    """Return the place whose surroundings are most uncertain, in mm."""
-    from scipy.ndimage import gaussian_filter
-
-    width = [_AROUND_MM / step for step in data.spacing]
-    around = gaussian_filter(np.where(data.mask, data.entropy, 0.0).astype(np.float32), width)
-    x, y, z = np.unravel_index(int(around.argmax()), around.shape)
-    return to_mm(data.affine, (int(x), int(y), int(z)))
+    """Return the first uncertain place, or the middle of the labels, in mm."""
+    places = uncertain_places(data, limit=1)
+    return places[0].centre_mm if places else to_mm(data.affine, middle_of_labels(data))
 
 
 def viewer_label_colours(label_names: tuple[str, ...]) -> tuple[str, ...]:

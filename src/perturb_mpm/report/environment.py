@@ -12,7 +12,7 @@ from perturb_mpm.report.planes import in_words
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from perturb_mpm.report.places import UncertainRegion
+    from perturb_mpm.report.places import UncertainPlace
 
 
 @cache
@@ -33,6 +33,7 @@ def page_environment(package: str | None = None) -> Environment:
         "percent": words.percent,
         "number": words.number,
         "centre": _centre,
+        "capitalise": words.capitalised,
     }
     environment.globals |= {
         "interval_ml": words.interval_ml,
@@ -41,6 +42,6 @@ def page_environment(package: str | None = None) -> Environment:
     return environment
 
 
-def _centre(region: UncertainRegion) -> str:
-    """Return where a region is by the patient's sides, in mm."""
-    return " · ".join(in_words(axis, mm) for axis, mm in enumerate(region.centre_mm))
+def _centre(place: UncertainPlace) -> str:
+    """Return where a place is by the patient's sides, in mm."""
+    return " · ".join(in_words(axis, mm) for axis, mm in enumerate(place.centre_mm))

@@ -28,7 +28,9 @@ from perturb_mpm.report.outlines import outline_path
 from perturb_mpm.report.planes import Plane, in_words, radiological_planes, to_mm
 
 _GREY, _PALETTE = 0, 3  # colour types of PNG
-_MARGIN_MM = 4.0
+_MARGIN_MM = 4.0  # around the mask
+_SURROUNDINGS_MM = 20.0  # around labels and places
+_LEAST_MM = 90.0  # of a side, where the mask is as wide
 _MOST_PIXELS = 320  # a side of a grey layer; more are averaged, to keep the page small
 _SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
 _ERROR_COLOUR = (255, 60, 200, 255)  # magenta: no sequence and no label has it
@@ -115,6 +117,7 @@ class Studio:
     """Makes the pictures of one report, all with the same windows, colours and field of view."""
 
     data: ReportData
+    places: tuple[Voxel, ...] = ()  # what the field of view holds besides the labels
     planes: tuple[Plane, ...] = field(init=False)
     styles: tuple[LabelStyle, ...] = field(init=False)
     scale: EntropyScale = field(init=False)
@@ -127,7 +130,7 @@ class Studio:
         set_once(self, "planes", _useful(radiological_planes(data.affine), data.mask.shape))
         set_once(self, "styles", label_styles(data.label_names))
         set_once(self, "scale", EntropyScale(data.colour_map, math.log2(len(data.label_names))))
-        set_once(self, "box", _box_around(data.mask, data.spacing))
+        set_once(self, "box", _field_of_view(data, self.places))
         windows = {name: grey_window(image[data.mask]) for name, image in data.images.items()}
         set_once(self, "windows", windows)
 
@@ -249,6 +252,24 @@ def _useful(planes: tuple[Plane, ...], shape: tuple[int, ...]) -> tuple[Plane, .
     """Leave out planes of which a slice would be a line, unless that is all there is."""
     wide = tuple(p for p in planes if shape[p.rows] > 1 and shape[p.columns] > 1)
     return wide or planes[:1]
+
+
+def _field_of_view(data: ReportData, places: tuple[Voxel, ...]) -> Box:
+    """Return the labels, some places and their surroundings, inside the box of the mask."""
+    whole = _box_around(data.mask, data.spacing)
+    shown = data.labels > 0
+    for place in places:
+        shown[place] = True
+    if not shown.any():
+        return whole
+    spans = []
+    for within, inner, step in zip(whole, _box_around(shown, data.spacing), data.spacing):
+        more = math.ceil((_SURROUNDINGS_MM - _MARGIN_MM) / step)
+        start, stop = inner.start - more, inner.stop + more
+        missing = max(0, math.ceil(_LEAST_MM / step) - (stop - start))
+        start, stop = start - missing // 2, stop + missing - missing // 2
+        spans.append(slice(max(within.start, start), min(within.stop, stop)))
+    return spans[0], spans[1], spans[2]
 
 
 def _box_around(mask: NDArray[np.bool_], spacing: tuple[float, float, float]) -> Box:

@@ -1,8 +1,13 @@
-"""Where the samples disagree: uncertain regions ranked, and the slices to look at first."""
+"""Where labels compete: uncertain voxels grouped into places, and the slices through them.
+
+A place is one border or area between the same two labels: a rim around a tumour is one place,
+however many pieces it falls into.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,105 +18,141 @@ from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.pictures import Picture, Studio, Voxel
 from perturb_mpm.report.planes import to_mm
+from perturb_mpm.report.whereabouts import Whereabouts
 
-WIDEST_MM = 30.0
-"""A connected component that is wider than this is divided: it is no single place to look at."""
-MOST_PLACES = 3
-APART_MM = 25.0
-"""Places that are shown are at least this far apart."""
-THUMBNAIL_REACH_MM = 22.0
+GAP_MM = 6.0
+"""Pieces between the same two labels that are no farther apart are one place."""
+MOST_SLICED = 3
+"""How many places are shown in slices."""
+THUMBNAIL_REACH_MM = 25.0
+
+_AROUND_MM = 4.0
+_COMPETING = 0.75  # of the strongest competition in the place: where one may jump to
 
 Voxels = NDArray[np.int64]  # (n, 3) indices
 
 
 @dataclass(frozen=True)
-class UncertainRegion:
-    """One place where the sampled segmentations disagree."""
+class UncertainPlace:
+    """One place where two labels compete."""
 
     rank: int  # from 1, the most uncertain
+    where: str  # in words, such as "front border of oedema"
+    labels: tuple[str, str]  # the two that compete, the more probable first
+    shares: tuple[float, float]  # their mean probabilities
     volume_ml: float
+    wrong_ml: float  # expected by the probabilities
     mean_entropy_bits: float
     centre_mm: tuple[float, float, float]  # scanner coordinates, to the right, front and top
-    centre_voxel: tuple[int, int, int]  # the voxel of the region that is nearest to its middle
-    labels: tuple[tuple[str, float], ...]  # the two labels that compete, with their mean share
+    centre_voxel: tuple[int, int, int]  # where to look: exactly these two labels compete there
     voxels: int
 
 
-def uncertain_regions(
-    data: ReportData, limit: int = 20, widest_mm: float = WIDEST_MM
-) -> list[UncertainRegion]:
-    """Return the places where most is undecided, at most ``limit``.
+def uncertain_places(data: ReportData, limit: int = 10) -> list[UncertainPlace]:
+    """Return the places where most is uncertain, at most ``limit``.
 
-    A region is a connected component of uncertain voxels (sharing a face, an edge or a corner).
-    One that is wider than ``widest_mm``, such as a rim all around a tumour, is divided into parts
-    around its most uncertain places. Regions are ranked by the sum of their entropy: large and
-    very uncertain ones come first.
+    Every uncertain voxel belongs to the two labels that are most probable in it. Voxels of the same
+    two labels that are connected, or no farther apart than ``GAP_MM``, are one place. Places are
+    ranked by the volume that is expected to be wrong, one minus the largest probability summed up.
     """
-    from scipy.ndimage import find_objects, label
-
-    uncertain = uncertain_voxels(data)[0]
-    components, count = label(uncertain, structure=np.ones((3, 3, 3)))
-    parts: list[Voxels] = []
-    if count:
-        for number, box in enumerate(find_objects(components), start=1):
-            corner = [span.start for span in box]
-            voxels = np.argwhere(components[box] == number) + corner
-            parts += _divided(voxels, data, widest_mm)
-    totals = [float(_at(data.entropy, part).sum(dtype=np.float64)) for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: (-totals[i], parts[i][0].tolist()))
-    return [_describe(rank, parts[i], data) for rank, i in enumerate(order[:limit], start=1)]
+    uncertain, _ = uncertain_voxels(data)
+    voxels = np.argwhere(uncertain)  # (n, 3)
+    shares = data.marginals[:, *voxels.T]  # (L, n)
+    wrong = 1.0 - shares.max(axis=0, initial=0).astype(np.float64)  # (n,)
+    pairs = _competing(shares)  # (2, n)
+    groups = pairs[0] * len(data.label_names) + pairs[1]  # (n,)
+    totals = {int(group): float(wrong[groups == group].sum()) for group in np.unique(groups)}
+    parts: list[tuple[float, Voxels, tuple[int, int]]] = []  # voxels expected to be wrong first
+    for group in sorted(totals, key=lambda each: (-totals[each], each)):
+        sure = sorted((total for total, _, _ in parts), reverse=True)
+        if len(sure) >= limit and sure[limit - 1] > totals[group]:
+            break  # nothing of this pair, or of any after it, is among the first
+        pair = divmod(group, len(data.label_names))
+        members = np.flatnonzero(groups == group)
+        parts += [
+            (float(wrong[members[part]].sum()), voxels[members[part]], pair)
+            for part in _connected(voxels[members], data.spacing)
+        ]
+    parts.sort(key=lambda each: (-each[0], each[1][0].tolist()))
+    where = Whereabouts(data)
+    return [
+        _describe(rank, part, pair, count, where)
+        for rank, (count, part, pair) in enumerate(parts[:limit], start=1)
+    ]
 
 
 def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
     """Return which voxels count as uncertain, and the rule in words.
 
-    Where no voxel is certainly uncertain, as with few samples, those that are undecided count, and
-    where there are none of these either, every voxel whose entropy is not 0.
+    Where no voxel is certainly uncertain, as with few samples, those that are undecided count.
     """
     uncertain = data.uncertainty == UNCERTAIN
-    if uncertain.any():
-        return uncertain, "uncertain"
-    disagreeing = data.entropy > 0
-    undecided = (data.uncertainty == UNDECIDED) & disagreeing
-    if undecided.any():
+    undecided = (data.uncertainty == UNDECIDED) & (data.entropy > 0)
+    if not uncertain.any() and undecided.any():
         return undecided, "undecided at this number of samples"
-    rule = "disagreed on by at least one sample" if data.by_samples else "less than wholly certain"
-    return disagreeing, rule
+    return uncertain, "uncertain"
 
 
-def _divided(voxels: Voxels, data: ReportData, widest_mm: float) -> list[Voxels]:
-    """Divide a component around seeds: the most uncertain voxel, then the farthest from seeds."""
-    points = voxels @ data.affine[:3, :3].T  # (n, 3) mm, but for the origin
-    if np.linalg.norm(np.ptp(points, axis=0)) <= widest_mm:
-        return [voxels]
-    distance = np.full(len(voxels), math.inf)  # to the nearest seed
-    owner = np.zeros(len(voxels), dtype=np.int64)
-    seed, seeds = int(np.argmax(_at(data.entropy, voxels))), 0
-    while distance.max() > widest_mm / 2.0:
-        away = np.linalg.norm(points - points[seed], axis=1)
-        nearer = away < distance
-        owner[nearer] = seeds
-        distance[nearer] = away[nearer]
-        seed, seeds = int(np.argmax(distance)), seeds + 1
-    return [voxels[owner == number] for number in range(seeds)]
+def _competing(shares: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return the two most probable labels of each voxel, the smaller first: (L, n) to (2, n)."""
+    leading = np.argsort(-shares, axis=0, kind="stable")[:2]
+    pairs: NDArray[np.int64] = np.sort(leading, axis=0).astype(np.int64)
+    return pairs
 
 
-def _describe(rank: int, voxels: Voxels, data: ReportData) -> UncertainRegion:
-    entropy = _at(data.entropy, voxels).astype(np.float64)
-    middle = np.average(voxels, axis=0, weights=entropy if entropy.any() else None)
-    away = np.linalg.norm((voxels - middle) @ data.affine[:3, :3].T, axis=1)
-    i, j, k = (int(index) for index in voxels[np.argmin(away)])
-    shares = data.marginals[:, *voxels.T].mean(axis=1, dtype=np.float64)  # (L,)
-    leading = np.argsort(-shares, kind="stable")[:2]
-    return UncertainRegion(
+def _connected(voxels: Voxels, spacing: tuple[float, float, float]) -> Iterator[NDArray[np.bool_]]:
+    """Yield which voxels belong together, (n,) each: connected but for small gaps."""
+    from scipy.ndimage import distance_transform_edt, label
+
+    corner = voxels.min(axis=0)
+    shape = tuple(np.ptp(voxels, axis=0) + 1)
+    free = np.ones(shape, dtype=bool)
+    free[tuple((voxels - corner).T)] = False
+    near = ~free | (distance_transform_edt(free, sampling=spacing) <= GAP_MM / 2)
+    pieces, count = label(near, structure=np.ones((3, 3, 3)))
+    owner = _at(pieces, voxels - corner)
+    for piece in range(1, count + 1):
+        yield owner == piece
+
+
+def _describe(
+    rank: int, voxels: Voxels, pair: tuple[int, int], wrong: float, where: Whereabouts
+) -> UncertainPlace:
+    data = where.data
+    voxel_ml = math.prod(data.spacing) / 1000.0
+    shares = data.marginals[:, *voxels.T]  # (L, n)
+    means = shares.mean(axis=1, dtype=np.float64)  # (L,)
+    first, second = sorted(pair, key=lambda each: (-means[each], each))
+    centre = _jump(voxels, np.minimum(shares[first], shares[second]), data)
+    return UncertainPlace(
         rank=rank,
-        volume_ml=len(voxels) * math.prod(data.spacing) / 1000.0,
-        mean_entropy_bits=float(entropy.mean()),
-        centre_mm=to_mm(data.affine, (i, j, k)),
-        centre_voxel=(i, j, k),
-        labels=tuple((data.label_names[l], float(shares[l])) for l in leading),
+        where=where.of(voxels, (first, second), centre),
+        labels=(data.label_names[first], data.label_names[second]),
+        shares=(float(means[first]), float(means[second])),
+        volume_ml=len(voxels) * voxel_ml,
+        wrong_ml=wrong * voxel_ml,
+        mean_entropy_bits=float(_at(data.entropy, voxels).mean(dtype=np.float64)),
+        centre_mm=to_mm(data.affine, centre),
+        centre_voxel=centre,
         voxels=len(voxels),
     )
+
+
+def _jump(voxels: Voxels, weaker: NDArray[np.floating], data: ReportData) -> Voxel:
+    """Return where most of a place's doubt is near, among voxels where both labels are strong.
+
+    ``weaker`` (n,) is the probability of the weaker of both labels.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    corner = voxels.min(axis=0)
+    here = np.zeros(tuple(np.ptp(voxels, axis=0) + 1), dtype=np.float32)
+    here[tuple((voxels - corner).T)] = _at(data.entropy, voxels)
+    around = gaussian_filter(here, [_AROUND_MM / step for step in data.spacing], mode="constant")
+    strong = weaker >= _COMPETING * weaker.max()
+    best = int(np.argmax(np.where(strong, _at(around, voxels - corner), -1.0)))
+    i, j, k = (int(index) for index in voxels[best])
+    return i, j, k
 
 
 def _at(volume: NDArray[Any], voxels: Voxels) -> NDArray[Any]:
@@ -120,27 +161,29 @@ def _at(volume: NDArray[Any], voxels: Voxels) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A point of the patient, seen in every plane."""
+class PlaceSlices:
+    """A place seen in every plane."""
 
-    region: UncertainRegion | None  # None: nothing is uncertain; this is the middle of the labels
+    place: UncertainPlace | None  # None: nothing is uncertain; this is the middle of the labels
     pictures: tuple[Picture, ...]
 
 
-def places(studio: Studio, regions: list[UncertainRegion]) -> list[Place]:
-    """Return a few regions in every plane, or the labels' middle where there is none."""
-    if not regions:
-        return [Place(None, _all_planes(studio, middle_of_labels(studio.data)))]
-    return [Place(each, _all_planes(studio, each.centre_voxel)) for each in _spread_out(regions)]
+def sliced(studio: Studio, places: list[UncertainPlace]) -> list[PlaceSlices]:
+    """Return the first places in every plane, or the labels' middle where there is none."""
+    if not places:
+        return [PlaceSlices(None, _all_planes(studio, middle_of_labels(studio.data)))]
+    return [
+        PlaceSlices(each, _all_planes(studio, each.centre_voxel)) for each in places[:MOST_SLICED]
+    ]
 
 
-def thumbnails(studio: Studio, regions: list[UncertainRegion]) -> list[Picture]:
-    """Return a small picture around the centre of each region."""
+def thumbnails(studio: Studio, places: list[UncertainPlace]) -> list[Picture]:
+    """Return a small picture around each place."""
     return [
         studio.entropy_picture(
-            studio.planes[0], region.centre_voxel, sequences=1, reach_mm=THUMBNAIL_REACH_MM
+            studio.planes[0], place.centre_voxel, sequences=1, reach_mm=THUMBNAIL_REACH_MM
         )
-        for region in regions
+        for place in places
     ]
 
 
@@ -154,18 +197,6 @@ def middle_of_labels(data: ReportData) -> Voxel:
             return int(i), int(j), int(k)
     i, j, k = (size // 2 for size in data.mask.shape)
     return i, j, k
-
-
-def _spread_out(regions: list[UncertainRegion]) -> list[UncertainRegion]:
-    """Return the first regions that are not close to one before them.
-
-    The parts of one wide region follow each other in rank, and their slices look alike.
-    """
-    chosen: list[UncertainRegion] = []
-    for region in regions:
-        if all(math.dist(region.centre_mm, other.centre_mm) >= APART_MM for other in chosen):
-            chosen.append(region)
-    return chosen[:MOST_PLACES]
 
 
 def _all_planes(studio: Studio, voxel: Voxel) -> tuple[Picture, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report import words
+from perturb_mpm.report.answer import answer
 from perturb_mpm.report.charts import round_ticks
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData, checked
@@ -17,14 +18,16 @@ from perturb_mpm.report.embedded import POLICY, viewer_fragment
 from perturb_mpm.report.environment import page_environment
 from perturb_mpm.report.pictures import Studio, data_uri, palette_png
 from perturb_mpm.report.places import (
-    WIDEST_MM,
+    MOST_SLICED,
+    UncertainPlace,
     middle_of_labels,
-    places,
+    sliced,
     thumbnails,
-    uncertain_regions,
+    uncertain_places,
     uncertain_voxels,
 )
 from perturb_mpm.report.planes import tilt_degrees
+from perturb_mpm.report.provenance import PAPER, methods
 from perturb_mpm.report.truth import compare_with_truth
 from perturb_mpm.report.volumes import (
     changes_bits,
@@ -38,38 +41,48 @@ _SETTLING_REACH_MM = 50.0
 _TILT_SAID_FROM_DEGREES = 1.0
 
 
-def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> None:
-    """Write the report of one patient; the same data give the same bytes.
+def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> str:
+    """Write the report of one patient, and return its answer; the same data, the same bytes.
 
     ``viewer=False`` leaves out the interactive viewer, and with it the volumes in the page.
     """
-    page = render_report(data, viewer=viewer)
+    data = checked(data)
+    places = uncertain_places(data)
+    page = _render(data, places, viewer=viewer)
     with atomic_open(path) as file:
         file.write(page.encode())
+    return str(answer(data, places))
 
 
 def render_report(data: ReportData, *, viewer: bool = True) -> str:
     """Return the report as HTML."""
     data = checked(data)
-    studio = Studio(data)
-    regions = uncertain_regions(data)
-    shown = places(studio, regions)
-    main = regions[0].centre_voxel if regions else middle_of_labels(data)
+    return _render(data, uncertain_places(data), viewer=viewer)
+
+
+def _render(data: ReportData, places: list[UncertainPlace], *, viewer: bool) -> str:
+    studio = Studio(data, tuple(place.centre_voxel for place in places[:MOST_SLICED]))
+    uncertain, rule = uncertain_voxels(data)
+    main = places[0].centre_voxel if places else middle_of_labels(data)
     return (
         page_environment()
         .get_template("report.html")
         .render(
             data=data,
+            answer=answer(data, places),
             studio=studio,
             summary=_summary(data),
             colour_bar=_colour_bar(studio),
             shown_from_bits=SHOWN_FROM_BITS,
             tilt=_tilt(data),
-            places=shown,
-            shown_ranks={place.region.rank for place in shown if place.region},
-            regions=list(zip(regions, thumbnails(studio, regions))),
-            widest_mm=WIDEST_MM,
-            rule=uncertain_voxels(data)[1],
+            slices=sliced(studio, places),
+            places_ml=np.count_nonzero(uncertain) * math.prod(data.spacing) / 1000.0,
+            colours={
+                data.label_names[0]: "",
+                **{style.name: style.colour for style in studio.styles},
+            },
+            places=list(zip(places, thumbnails(studio, places))),
+            rule=rule,
             volumes=[
                 (row, volume_histogram(row)) for row in data.volumes if row.kind != "background"
             ],
@@ -79,6 +92,14 @@ def render_report(data: ReportData, *, viewer: bool = True) -> str:
             policy=POLICY,
             viewer=viewer_fragment(data) if viewer else None,
             parameters=list(words.rows_of(data.parameters)),
+            paper=PAPER,
+            methods=methods(
+                data.provenance,
+                samples=data.samples,
+                perturbation=data.perturbation,
+                intervals=data.intervals,
+                learned_cases=data.learned_cases,
+            ),
         )
     )
 

@@ -23,11 +23,13 @@ SHOWN_SAMPLES = (10, 25, 50, 100, 200)  # as in the paper's figure
 def volume_histogram(volume: VolumeRow) -> Histogram | None:
     """Return the histogram of a row's sampled volumes, None where there are no samples.
 
-    The axis holds every sample and the label map's own volume, which is marked.
+    The axis holds every sample, the label map's own volume and the true one, which are marked.
     """
     if not len(volume.samples_ml):
         return None
-    return histogram(volume.samples_ml, volume.interval_ml, volume.median_ml, volume.volume_ml)
+    return histogram(
+        volume.samples_ml, volume.interval_ml, volume.median_ml, volume.volume_ml, volume.truth_ml
+    )
 
 
 def shown_snapshots(snapshots: tuple[Snapshot, ...]) -> tuple[Snapshot, ...]:

@@ -27,6 +27,15 @@ def ml(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
+def about_ml(value: float) -> str:
+    """Return a volume as one says it aloud: two or three digits, without its unit."""
+    size = abs(value)
+    if size == 0 or math.isnan(value):
+        return ml(value)
+    digits = 0 if size >= 9.95 else 1 if size >= 0.95 else 2 if size >= 0.095 else 3
+    return f"{value:.{digits}f}" if size >= 0.0005 else "under 0.001"
+
+
 def interval_ml(low: float, high: float) -> str:
     """Return an interval of volumes; both ends have enough digits to differ."""
     if math.isnan(low):
@@ -35,6 +44,11 @@ def interval_ml(low: float, high: float) -> str:
     while high > low and f"{low:.{digits}f}" == f"{high:.{digits}f}" and digits < 4:
         digits += 1
     return f"{low:.{digits}f} – {high:.{digits}f}"
+
+
+def capitalised(text: str) -> str:
+    """Return a text with its first letter as a capital, the others as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:

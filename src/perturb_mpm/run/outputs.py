@@ -23,6 +23,11 @@ from perturb_mpm.version import version
 if TYPE_CHECKING:
     from perturb_mpm.report import VolumeRow
 
+MAPS_IN_WORDS = {
+    "votes": "the samples' votes",
+    "conditional": "the samples' conditional probabilities",
+    "mean_field": "the mean field of the unperturbed model",
+}
 CLASSES = {"certain": CERTAIN, "undecided": UNDECIDED, "uncertain": UNCERTAIN}
 
 
@@ -90,9 +95,9 @@ def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
     )
 
 
-def write_page(run: Run, warnings: Sequence[str]) -> None:
-    """Write the report."""
-    from perturb_mpm.report import ReportData, Snapshot, write_report
+def write_page(run: Run, warnings: Sequence[str]) -> str:
+    """Write the report, and return the answer at its top."""
+    from perturb_mpm.report import Provenance, ReportData, Snapshot, write_report
 
     case, settings = run.case, run.settings
     data = ReportData(
@@ -122,8 +127,23 @@ def write_page(run: Run, warnings: Sequence[str]) -> None:
         parameters={"mask": case.mask_origin, **parameters_in_words(settings), **_weakened(run)},
         warnings=tuple(warnings),
         colour_map=settings.colour_map,
+        oriented=case.geometry.oriented,
+        provenance=Provenance(
+            version=version(),
+            date=run.begun,
+            inputs=case.hashes,
+            kernels=" and ".join(
+                f"a {kernel.kind} kernel ({_kernel(kernel)})" for kernel in settings.kernels
+            ),
+            maps=MAPS_IN_WORDS[settings.marginals],
+            software={
+                name: text
+                for name, text in _versions(run.posterior.parameters).items()
+                if name not in ("perturb-mpm", "engine")
+            },
+        ),
     )
-    write_report(run.files["report"], data)
+    return write_report(run.files["report"], data)
 
 
 def summary_of(run: Run) -> dict[str, Any]:

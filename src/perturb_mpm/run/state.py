@@ -23,8 +23,10 @@ sample's number alone, so that what they hold beyond it is right all the same.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -183,6 +185,17 @@ class Run:
         }
         plain_values: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False))
         return plain_values
+
+    @property
+    def begun(self) -> str:
+        """The day on which the run began (UTC), such as 2026-03-31.
+
+        ``SOURCE_DATE_EPOCH``, a number of seconds, stands for the clock where it is set.
+        """
+        kept = self.state / "case.npz"
+        said = os.environ.get("SOURCE_DATE_EPOCH", "")
+        seconds = float(said) if said.isdecimal() else kept.stat().st_mtime
+        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
     def write_start(self, problem: str) -> None:
         """Write what the run is, and the case that it is about."""

@@ -25,7 +25,7 @@ from perturb_mpm.report import (
     nifti_bytes,
     niivue,
     script,
-    uncertain_regions,
+    uncertain_places,
     viewer_label_colours,
 )
 from perturb_mpm.run import Run, volume_rows
@@ -153,11 +153,10 @@ def render_page(run: Run, token: str, nonce: str) -> str:
 def _settings(data: ReportData, token: str) -> ViewerSettings:
     regions = [
         {
-            "mm": region.centre_mm,
-            "words": f"{region.volume_ml:.2g} ml, {region.mean_entropy_bits:.2f} bits: "
-            + " or ".join(name for name, _ in region.labels),
+            "mm": place.centre_mm,
+            "words": f"{place.where}: {' or '.join(place.labels)}, {place.volume_ml:.2g} ml",
         }
-        for region in uncertain_regions(data, limit=_REGIONS)
+        for place in uncertain_places(data, limit=_REGIONS)
     ]
     return ViewerSettings(
         label_names=data.label_names,
@@ -205,4 +204,5 @@ def _report_data(run: Run) -> ReportData:
         snapshots=(),
         sampled_labels=run.sampled_labels,
         colour_map=run.settings.colour_map,
+        oriented=case.geometry.oriented,
     )

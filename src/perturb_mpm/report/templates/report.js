@@ -1,4 +1,4 @@
-// A click on a region, or Enter while it has the focus, asks the viewer to go there.
+// A click on a place, or Enter while its row has the focus, asks the viewer to go there.
 (() => {
   const go = (row) => {
     const detail = {
@@ -11,7 +11,7 @@
     const place = document.getElementById(`place-${detail.rank}`);
     if (place) place.scrollIntoView({ behavior: 'smooth' });
   };
-  for (const row of document.querySelectorAll('tr.region')) {
+  for (const row of document.querySelectorAll('tr.place-row')) {
     row.addEventListener('click', (event) => {
       if (!event.target.closest('a')) go(row);
     });
