@@ -23,7 +23,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
 ]
-exclude_patterns = ["_build", "_templates", "volumes.md"]
+exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 smartquotes = False  # would make one dash of the two of an option
 

@@ -1,22 +1,49 @@
-"""The pages under docs/: their Python runs, their links lead somewhere, their names exist."""
+"""README.md and docs/: their code runs, their commands exist, their links lead somewhere."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from cyclopts import CycloptsError
+
+from perturb_mpm.cli.app import app
+from perturb_mpm.files import save_nifti
+from perturb_mpm.phantom import glioblastoma
+from perturb_mpm.run import settings_from_text
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+MADE = {"_build", "generated"}  # by `make docs`
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(page for page in sorted(DOCS.rglob("*.md")) if not MADE & set(page.parts)),
+]
+BLOCK = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Languages whose blocks are run or read by a test of this file, are directives, or show output.
+KNOWN = {"python", "bash", "console", "toml", "text"}
+DIRECTIVES = {"{toctree}", "{eval-rst}"}
+# Options in the documents that belong to other programs: nnU-Net, Dask, SLURM, pip, make, git.
+FOREIGN = {
+    *("--save_probabilities", "--host", "--port", "--nthreads", "--no-nanny", "--resources"),
+    *("--array", "--cpus-per-task", "--mem", "--wrap"),
+}
+NEEDED = ("zarr", "monai")  # a page that imports one of these is skipped where it is missing
 
 
-def blocks(page: Path) -> list[str]:
-    return BLOCK.findall(page.read_text())
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
 def shifted(page: Path) -> str:
@@ -31,34 +58,131 @@ def shifted(page: Path) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
-    if "import zarr" in shifted(page):
-        pytest.importorskip("zarr")
-    script = tmp_path / f"{page.stem}.py"
-    script.write_text(shifted(page))
+def commands(page: Path) -> list[str]:
+    """Return every command line of a page that starts perturb-mpm, its comment left out."""
+    text = "\n".join(blocks(page, "bash") + blocks(page, "console")).replace("\\\n", " ")
+    indented = re.findall(r"^    (perturb-mpm .*)$", page.read_text(), re.MULTILINE)
+    lines = [line.strip() for line in [*text.splitlines(), *indented]]
+    return [line.split(" #")[0] for line in lines if line.startswith("perturb-mpm ")]
+
+
+def options() -> set[str]:
+    """Return every option of every command."""
+    text = app.generate_docs(output_format="markdown")
+    return set(re.findall(r"--[a-z][a-z0-9-]*", text)) | {"--help", "--version"}
+
+
+def patient_files(folder: Path) -> None:
+    """Write the files that the README speaks of: two images and nnU-Net's probabilities."""
+    patient = glioblastoma(seed=0, spacing_mm=8.0)
+    for name in ("T1c", "FLAIR"):
+        image = patient.images[patient.channel_names.index(name)]
+        save_nifti(folder / f"{name.lower()}.nii.gz", image, patient.affine)
+    np.savez(folder / "case.npz", probabilities=patient.probabilities.transpose(0, 3, 2, 1))
+
+
+def run(arguments: list[str], folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # the laboratory
     done = subprocess.run(
-        [sys.executable, "-W", "error", script.name],
+        [sys.executable, "-W", "error", *arguments],
         check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},  # the laboratory
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name_of)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    if page.name == "tutorial.md":
+        pytest.skip("runs with its commands, in test_tutorial.py")
+    code = shifted(page)
+    for package in NEEDED:
+        if re.search(rf"^(from|import) (perturb_mpm\.compat\.)?{package}\b", code, re.MULTILINE):
+            pytest.importorskip(package)
+    if page.name == "README.md":
+        patient_files(tmp_path)
+    script = tmp_path / f"{page.stem}_page.py"
+    script.write_text(code)
+    run([script.name], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    patient_files(tmp_path)
+    quick = {"demo": ["--spacing", "8", "--samples", "8", "--quiet"], "run": ["--samples", "8"]}
+    found = [shlex.split(line)[1:] for line in commands(ROOT / "README.md")]
+    assert [name for name, *_ in found] == ["demo", "run", "view"]
+    for command in found[:2]:
+        start = ["-c", "from perturb_mpm.cli import main; main()"]
+        run([*start, *command, *quick[command[0]]], tmp_path)
+    assert (tmp_path / "demo" / "report.html").is_file()
+    assert (tmp_path / "case" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name_of)
+def test_commands_are_such_as_the_parser_takes(page: Path) -> None:
+    for line in commands(page):
+        arguments = shlex.split(line.replace(" …", ""))[1:]
+        if "--help" not in arguments:
+            app.parse_args(arguments, exit_on_error=False, print_error=False)
+
+
+def test_a_wrong_command_is_found() -> None:
+    with pytest.raises(CycloptsError, match="--sample"):
+        app.parse_args(["view", "case", "--sample", "3"], exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_options_that_are_named_exist(page: Path) -> None:
+    if page.name == "CONTRIBUTING.md" or page.stem.startswith(("reproduce-", "held")):
+        pytest.skip("names options of the laboratory")
+    text = re.sub(r"`?python -m lab[^`\n]*`?", "", page.read_text())
+    named = set(re.findall(r"(?<![\w<!-])--[a-z][\w-]*", text))
+    assert named - options() - FOREIGN == set()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")], ids=name_of)
+def test_settings_in_a_page_are_such_as_run_takes(page: Path) -> None:
+    for text in blocks(page, "toml"):
+        settings_from_text(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_of_code_has_a_language_that_is_tested(page: Path) -> None:
+    found = {kind for kind, _ in BLOCK.findall(page.read_text())}
+    assert found - KNOWN - DIRECTIVES == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_tests_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_the_readme_keeps_the_place_of_its_figures() -> None:
-    assert "<!-- figures -->" in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_of_the_package_that_are_named_exist(page: Path) -> None:
+    for name in set(re.findall(r"`(perturb_mpm(?:\.\w+)+)", page.read_text())):
+        module, _, last = name.rpartition(".")
+        if name == "perturb_mpm.compat.monai":
+            continue  # needs MONAI to be imported
+        try:
+            found = hasattr(importlib.import_module(module), last)
+        except ModuleNotFoundError:
+            found = False
+        assert found or importlib.util.find_spec(name) is not None, name
+
+
+def test_the_readme_is_short_and_shows_six_lines_of_python() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text) < 4500
+    (example,) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in example.splitlines() if line]) == 6

@@ -1,44 +1,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DOCUMENTS = sorted(ROOT.glob("*.md"))
-
-
-def python_blocks(document: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def test_the_readme_has_an_example_of_about_fifteen_lines() -> None:
-    (example,) = python_blocks(ROOT / "README.md")
-    assert len(example.splitlines()) <= 16
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_examples_in_documents_run_as_they_are(document: Path, tmp_path: Path) -> None:
-    for example in python_blocks(document):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", example],
-            check=False,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_to_files_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text())
-    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
 def test_the_readmes_picture_is_small() -> None:
