@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.averaging import HoldRule
 from perturb_mpm.noise import Perturbation
 
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
@@ -90,13 +91,15 @@ class Solver(Protocol):
 
     engine: str
     accuracy: str
-    batch: int
-    """The most problems that ``load`` takes at once."""
     centre: NDArray[np.floating] | None
     """What the updates of a centred CRF take off the unaries: centring·pairwise(P), (L, N).
 
     ``load`` and ``perturb`` start without it; None where the CRF is not centred.
     """
+
+    @property
+    def batch(self) -> int:
+        """The most problems that ``load`` and ``perturb`` take at once."""
 
     @property
     def diagonal(self) -> NDArray[np.floating]:
@@ -173,6 +176,17 @@ class Solver(Protocol):
         """
 
 
+@runtime_checkable
+class HoldingSolver(Protocol):
+    """A solver that finds by itself what to hold, where its own memory is."""
+
+    def hold_by(self, rule: HoldRule) -> tuple[float, float]:
+        """Hold what the rule says; return the share of active voxels and the bound in nats.
+
+        The bound is that of the standard deviation by which noise moves a held message.
+        """
+
+
 class EditedVoxels(Protocol):
     """Some voxels of solved problems, where a few labels were set since; all others stay."""
 
@@ -209,4 +223,5 @@ class EditableSolver(Solver, Protocol):
 def log_odds_of(marginals: NDArray[Any]) -> NDArray[np.float16]:
     """Return marginals (V, L, B) as log-odds against label 0's, (V, L − 1, B)."""
     logs = np.log(np.maximum(marginals, LEAST_MARGINAL))
-    return (logs[:, 1:] - logs[:, :1]).astype(np.float16)
+    against_first: NDArray[np.float16] = (logs[:, 1:] - logs[:, :1]).astype(np.float16)
+    return against_first

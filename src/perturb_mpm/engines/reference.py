@@ -193,7 +193,9 @@ class ReferenceSolver:
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
-        return log_odds_of(self.marginals()[:, :, voxels].transpose(2, 1, 0))
+        if self._followed is not None:
+            raise ValueError("log_odds need every voxel, got problems with held voxels")
+        return log_odds_of(self._q[:, :, voxels].transpose(2, 1, 0))
 
     def reach(
         self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
@@ -201,7 +203,8 @@ class ReferenceSolver:
         """Return the pairwise energies (L, N) that changes (L, V) at some voxels add."""
         everywhere = np.zeros((1, *self._crf.energies.shape))
         everywhere[0, :, voxels] = changes.T
-        return self._sent(everywhere, np.arange(everywhere.shape[2]))[0]
+        energies: NDArray[np.float64] = self._sent(everywhere, np.arange(everywhere.shape[2]))[0]
+        return energies
 
     def edit(self, voxels: NDArray[np.int64], given: NDArray[np.int16]) -> ReferenceEdit:
         """Return these voxels, ready to be solved with the labels that are given."""

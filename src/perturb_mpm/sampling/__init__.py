@@ -1,7 +1,18 @@
 """Perturb-and-MPM: segmentations sampled from a dense CRF, and counted."""
 
+from perturb_mpm.sampling.editing import Edit, EditedVotes, Editor, sample_edited
 from perturb_mpm.sampling.sampler import Sampler, sample_range
 from perturb_mpm.sampling.sampling import sample
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
 
-__all__ = ["sample", "Sampling", "Sampler", "sample_range", "MOST_SAMPLES"]
+__all__ = [
+    "Edit",
+    "EditedVotes",
+    "Editor",
+    "MOST_SAMPLES",
+    "sample",
+    "sample_edited",
+    "sample_range",
+    "Sampler",
+    "Sampling",
+]

@@ -16,7 +16,7 @@ from perturb_mpm.model import DenseCRF, digest, fingerprint
 from perturb_mpm.noise import SAMPLES
 from perturb_mpm.posterior import Posterior, Tally, count_type, plain
 from perturb_mpm.progress import Progress
-from perturb_mpm.sampling.held import Holding, prepare_hold
+from perturb_mpm.sampling.held import Holding, hold_certain
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
 from perturb_mpm.version import version
 
@@ -61,6 +61,16 @@ class Sampler:
     def crf(self) -> DenseCRF:
         """What is sampled."""
         return self._crf
+
+    @property
+    def sampling(self) -> Sampling:
+        """How it is sampled."""
+        return self._sampling
+
+    @property
+    def solver(self) -> Solver:
+        """The engine; asking prepares it."""
+        return self._solver
 
     @cached_property
     def problem(self) -> str:
@@ -158,9 +168,7 @@ class Sampler:
             return None
         if self._members:
             return Holding(self._sampling.hold, None, 1.0, 0.0, "there are several members")
-        holding = prepare_hold(self._crf, self._solver, self._sampling)
-        self._solver.hold(holding.hold)
-        return holding
+        return hold_certain(self._crf, self._solver, self._sampling)
 
     def _draw_batch(
         self, part: range, tally: Tally, *, with_labels: bool

@@ -170,6 +170,8 @@ class CpuEdit:
         tile = max(1, LANES // problems)
         tiles, beta = -(-count // tile), np.float32(sharpness)
         out = np.empty((problems, labels + 1, count), dtype=np.float32)
+        if count == 0:
+            return out
         with announced():
             for _ in range(updates):
                 start = 0

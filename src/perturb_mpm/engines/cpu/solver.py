@@ -290,7 +290,7 @@ class CpuSolver:
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
         if self._held is not None:
-            return log_odds_of(self._held.marginals()[:, :, voxels].transpose(2, 1, 0))
+            raise ValueError("log_odds need every voxel, got problems with held voxels")
         others = self._buffers.marginals[self._place[voxels]] * (1 / self._unit)  # (V, L − 1, B)
         first = np.maximum(1 - others.sum(axis=1, keepdims=True), 0)
         return log_odds_of(np.concatenate([first, others], axis=1))

@@ -1,0 +1,280 @@
+"""Labels set by hand in a sampled CRF, answered without sampling everything again.
+
+An edit holds some voxels at labels and leaves the noise of every sample as it is. Where it moves a
+sample is known before that is solved: where the pairwise energies change and the voxel is in doubt.
+Only these voxels are updated, wherever they lie, from the solution that the sample had:
+
+    x' = x − pairwise(Q' − Q),   Q' = softmax(x'),   from Q' = Q but for the labels set,
+
+with x the log-odds of Q. Everything else keeps what it was, to the last bit. ``Editor.keep`` draws
+the samples once more and keeps x in 16 bits for the voxels most in doubt, within a bound.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.engines import (
+    FREE,
+    Compute,
+    EditableSolver,
+    log_odds_of,
+    resolve_budget,
+    softmax,
+)
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.progress import Progress
+from perturb_mpm.sampling.sampler import Sampler
+from perturb_mpm.sampling.settings import Sampling
+
+MOVED = 2e-4
+"""A voxel is updated where the change of its energies in nats, times the probability that a sample
+dissents, is above this: about the share of samples that would change their mind."""
+
+LEAST_DISSENT = 1e-3
+"""Voxels that dissent less often are not kept: they stay as they are unless they are set."""
+
+USUAL_MEMORY = "512 MB"
+MOST_FIRST = 16
+FORBIDDEN_NATS = 1e4
+"""No noise and no message comes near it; engines cut it to what they can hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """Labels set by hand, and the mean field that follows them."""
+
+    given: NDArray[np.int16]  # (N,): a label, or FREE
+    voxels: NDArray[np.int64]  # (A,), rising: what was solved again
+    marginals: NDArray[np.float32]  # (L, A): its mean field
+    felt_nats: NDArray[np.float32]  # (N,): how far the labels set move the energies by themselves
+
+
+@dataclass(frozen=True, eq=False)
+class EditedVotes:
+    """How the first samples of a run vote after an edit."""
+
+    samples: int  # how many are solved
+    voxels: NDArray[np.int64]  # (A,), rising: all others vote as they did
+    changes: NDArray[np.int64]  # (L, A): votes gained and lost
+    size_changes: NDArray[np.int64]  # (samples, L): voxels that each label gains and loses
+    first_labels: NDArray[np.uint8]  # (K, A): of samples 0 … K − 1, 16 at most
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The solution of every sample: log-odds at some voxels, and the labels of all others."""
+
+    posterior: Posterior
+    voxels: NDArray[np.int64]  # (V,), rising
+    log_odds: NDArray[np.float16]  # (V, L − 1, S)
+    usual: NDArray[np.uint8]  # (N,): the label of a voxel that is not kept …
+    dissent: NDArray[np.int64]  # (3, D): … but in these: voxel, sample, label; by voxel
+
+    def before(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return the log-odds of all samples at some voxels, (A, L − 1, S)."""
+        _, others, samples = self.log_odds.shape
+        out = np.empty((len(voxels), others, samples), dtype=np.float16)
+        place = np.minimum(np.searchsorted(self.voxels, voxels), max(len(self.voxels) - 1, 0))
+        known = self.voxels[place] == voxels if len(self.voxels) else np.zeros(len(voxels), bool)
+        out[known] = self.log_odds[place[known]]
+        rest = np.flatnonzero(~known)
+        labels = np.repeat(self.usual[voxels[rest], np.newaxis], samples, axis=1)  # (R, S)
+        for r, voxel in enumerate(voxels[rest].tolist()):
+            here = slice(*np.searchsorted(self.dissent[0], [voxel, voxel + 1]))
+            labels[r, self.dissent[1, here]] = self.dissent[2, here]
+        certain = labels[:, np.newaxis] == np.arange(others + 1)[:, np.newaxis]  # (R, L, S)
+        out[rest] = log_odds_of(certain.astype(np.float32))
+        return out
+
+
+class Editor:
+    """Answers edits of a CRF that was sampled; the engine must be ``cpu`` or ``reference``.
+
+    ``mean_field`` (L, N), where given, is the mean field of the CRF, which is else solved.
+    """
+
+    def __init__(self, sampler: Sampler, mean_field: NDArray[np.floating] | None = None) -> None:
+        solver = sampler.solver
+        if not isinstance(solver, EditableSolver):
+            raise ValueError(f'`sampler` must have the engine "cpu", got "{solver.engine}"')
+        self._sampler, self._solver = sampler, solver
+        self._mean_field = sampler.mean_field() if mean_field is None else mean_field
+        # Kernels make the mean field surer than samples are whose noise goes together.
+        apart = softmax(-sampler.crf.energies, axis=0).max(axis=0)
+        self._dissent = 1 - np.minimum(self._mean_field.max(axis=0), apart)  # (N,)
+        self._kept: _Kept | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory the samples' log-odds take."""
+        return 0 if self._kept is None else self._kept.log_odds.nbytes
+
+    def keep(
+        self, memory: int | str = USUAL_MEMORY, *, progress: Progress | None = None
+    ) -> Posterior:
+        """Draw the samples and keep their solutions, in at most so much memory; return all votes.
+
+        Of voxels that do not fit, those that dissent least are left out.
+        """
+        crf, sampling = self._sampler.crf, self._sampler.sampling
+        if sampling.estimator != "votes":
+            raise ValueError(f'`sampler` must count votes, got estimator "{sampling.estimator}"')
+        if sampling.hold > 0:
+            raise ValueError(f"`sampler` must update every voxel, got hold={sampling.hold:g}")
+        room = resolve_budget(memory) // (2 * (crf.n_labels - 1) * sampling.samples)
+        least = LEAST_DISSENT
+        if (self._dissent > least).sum() > room:
+            least = float(np.partition(self._dissent, -room - 1)[-room - 1])
+        voxels = np.flatnonzero(self._dissent > least)
+        others = np.flatnonzero(self._dissent <= least)
+        usual = self._mean_field.argmax(axis=0).astype(np.uint8)
+        log_odds = np.empty((len(voxels), crf.n_labels - 1, sampling.samples), dtype=np.float16)
+        dissent: list[NDArray[np.int64]] = []
+
+        def take(part: range, labels: NDArray[np.uint8]) -> None:
+            here = self._solver.log_odds(voxels)
+            _agree(here, labels[:, voxels].T)
+            log_odds[:, :, part.start : part.stop] = here
+            sample, place = np.nonzero(labels[:, others] != usual[others])
+            voxel = others[place]
+            dissent.append(np.stack([voxel, part.start + sample, labels[sample, voxel]]))
+
+        posterior = self._sampler.draw(progress=progress, keep=take)
+        found = np.concatenate(dissent, axis=1)
+        found = found[:, np.argsort(found[0], kind="stable")]
+        log_odds = log_odds[:, :, : posterior.samples]  # ``until`` may have ended it
+        self._kept = _Kept(posterior, voxels, log_odds, usual, found)
+        return posterior
+
+    def edit(self, given: NDArray[np.integer]) -> Edit:
+        """Return what labels set by hand, (N,) with FREE elsewhere, do to the mean field."""
+        labels = self._checked(given)
+        places = np.flatnonzero(labels != FREE)
+        certain = np.arange(len(self._mean_field))[:, np.newaxis] == labels[places]  # (L, G)
+        felt = self._felt(places, certain - self._mean_field[:, places])
+        voxels = np.flatnonzero((felt * self._dissent > MOVED) | (labels != FREE))
+        before = log_odds_of(self._mean_field[:, voxels].T[:, :, np.newaxis])
+        solver = self._solver.edit(voxels, labels[voxels])
+        marginals = solver.solve(before, self._sampler.sampling.iterations)[0]
+        return Edit(labels, voxels, marginals.astype(np.float32), felt)
+
+    def votes(self, edit: Edit) -> Iterator[EditedVotes]:
+        """Solve the samples again where the edit moves them, and yield the votes of those done."""
+        if self._kept is None:
+            raise ValueError("`votes` needs the samples: call `keep` first")
+        kept, sampling = self._kept, self._sampler.sampling
+        # What follows an edit moves others in turn, and the mean field has shown how far.
+        moved = edit.marginals - self._mean_field[:, edit.voxels]
+        felt = np.maximum(edit.felt_nats, self._felt(edit.voxels, moved))
+        worth = np.zeros(len(felt), dtype=np.bool_)
+        worth[kept.voxels] = (felt * self._dissent > MOVED)[kept.voxels]
+        voxels = np.flatnonzero(worth | (edit.given != FREE))
+        solver = self._solver.edit(voxels, edit.given[voxels])
+        before = kept.before(voxels)
+        n_labels, samples = self._sampler.crf.n_labels, kept.posterior.samples
+        changes = np.zeros((n_labels, len(voxels)), dtype=np.int64)
+        sizes: list[NDArray[np.int64]] = []
+        first = np.empty((0, len(voxels)), dtype=np.uint8)
+        for start in range(0, samples, self._sampler.batch):
+            part = np.ascontiguousarray(before[:, :, start : start + self._sampler.batch])
+            marginals = solver.solve(part, sampling.iterations, sharpness=sampling.sharpness)
+            new = marginals.argmax(axis=1).astype(np.uint8)  # (B, A)
+            old = _labels_of(part).T
+            for label in range(n_labels):
+                changes[label] += (new == label).sum(axis=0)
+                changes[label] -= (old == label).sum(axis=0)
+            sizes.append(_sizes(new, n_labels) - _sizes(old, n_labels))
+            first = np.concatenate([first, new[: MOST_FIRST - len(first)]])
+            done = start + len(new)
+            yield EditedVotes(done, voxels, changes.copy(), np.concatenate(sizes), first)
+
+    def posterior(self, edit: Edit, votes: EditedVotes) -> Posterior:
+        """Return the posterior of the edited CRF: the votes of all samples, and its mean field."""
+        if self._kept is None or votes.samples != self._kept.posterior.samples:
+            raise ValueError("`votes` must be those of all samples, got those of some")
+        base = self._kept.posterior
+        counts = base.voxel_counts.astype(np.int64)
+        counts[:, votes.voxels] += votes.changes
+        mean_field = self._mean_field.astype(np.float32)
+        mean_field[:, edit.voxels] = edit.marginals
+        return Posterior(
+            grid=base.grid,
+            counts=counts,
+            sample_index=base.sample_index,
+            volumes=base.volumes + votes.size_changes * math.prod(base.grid.spacing),
+            problem=base.problem,
+            parameters={**base.parameters, "edited_voxels": int((edit.given != FREE).sum())},
+            estimator=base.estimator,
+            mean_field=mean_field,
+            label_changes=base.label_changes,
+        )
+
+    def _felt(
+        self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
+    ) -> NDArray[np.float32]:
+        """Return how far changes of marginals (L, V) move the energies of two labels, (N,) nats."""
+        energies = self._solver.reach(voxels, changes)  # (L, N)
+        felt: NDArray[np.float32] = np.ptp(energies, axis=0).astype(np.float32)
+        return felt
+
+    def _checked(self, given: NDArray[np.integer]) -> NDArray[np.int16]:
+        labels, n_labels = checks.whole(given, "given"), len(self._mean_field)
+        if labels.shape != self._dissent.shape or labels.min() < FREE or labels.max() >= n_labels:
+            raise ValueError(
+                f"`given` must hold a label below {n_labels}, or {FREE}, for each of the "
+                f"{len(self._dissent)} voxels, got shape {labels.shape} with values from "
+                f"{labels.min()} to {labels.max()}"
+            )
+        return labels.astype(np.int16)
+
+
+def sample_edited(
+    crf: DenseCRF,
+    given: NDArray[np.integer],
+    sampling: Sampling,
+    compute: Compute,
+    *,
+    progress: Progress | None = None,
+) -> Posterior:
+    """Sample a CRF again with labels set by hand, everywhere: what ``Editor`` comes close to."""
+    fixed = given != FREE
+    energies = crf.energies.copy()  # (L, N)
+    for label, row in enumerate(energies):
+        row[fixed] = np.where(given[fixed] == label, 0.0, FORBIDDEN_NATS)
+    other = copy.copy(crf)  # what it is centred on stays
+    other.energies = checks.read_only(energies)
+    return Sampler(other, sampling, compute).draw(progress=progress)
+
+
+def _labels_of(log_odds: NDArray[np.float16]) -> NDArray[np.uint8]:
+    """Return the most probable labels, the lowest of equals: (V, L − 1, S) → (V, S)."""
+    best = log_odds.argmax(axis=1)
+    top = np.take_along_axis(log_odds, best[:, np.newaxis], axis=1)[:, 0]
+    return np.where(top > 0, best + 1, 0).astype(np.uint8)
+
+
+def _agree(log_odds: NDArray[np.float16], labels: NDArray[np.uint8]) -> None:
+    """Make log-odds (V, L − 1, B) agree with the labels (V, B) that were counted, in place.
+
+    16 bits make a few equal that were not.
+    """
+    voxel, sample = np.nonzero(_labels_of(log_odds) != labels)
+    others = log_odds[voxel, :, sample].astype(np.float32)  # (M, L − 1)
+    x = np.concatenate([np.zeros_like(others[:, :1]), others], axis=1)
+    top = x.max(axis=1)
+    x[np.arange(len(x)), labels[voxel, sample]] = top + np.maximum(np.abs(top), 1) / 256
+    log_odds[voxel, :, sample] = x[:, 1:] - x[:, :1]
+
+
+def _sizes(labels: NDArray[np.uint8], n_labels: int) -> NDArray[np.int64]:
+    """Return how many voxels of (B, A) have each label, (B, L)."""
+    return np.stack([(labels == label).sum(axis=1) for label in range(n_labels)], axis=1)
