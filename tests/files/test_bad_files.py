@@ -226,7 +226,7 @@ BAD = [
     ),
     Bad(
         "scores as the one map",
-        r"the probability of a region must be at most 1, got 3.*; say `kind=\"logits\"`",
+        r"a probability must be at most 1, got 3.*; say `kind=\"logits\"`",
         lambda f: maps_of(f, 3.5 * probabilities()[..., 0]),
     ),
     Bad(
@@ -267,8 +267,54 @@ BAD = [
     ),
     Bad(
         "percentages",
-        r'must sum to 1 over the 3 labels to within 0.01, got 100 .*say `kind="logits"`',
-        lambda f: maps_of(f, np.round(probabilities() * 64) / 64 * 100),
+        r"must sum to 1 over the 3 labels to within 0.01, got 100 .*; these look like per cent: "
+        r"divide them by 100",
+        lambda f: maps_of(f, probabilities() * 100),
+    ),
+    Bad(
+        "whole percentages",
+        r"these look like per cent: divide them by 100",
+        lambda f: maps_of(f, np.round(probabilities() * 100)),
+    ),
+    Bad(
+        "probabilities from 0 to 255",
+        r"these look like probabilities from 0 to 255: divide them by 255",
+        lambda f: maps_of(f, np.round(probabilities() * 255).astype(np.uint8)),
+    ),
+    Bad(
+        "one map in per cent",
+        r"got whole numbers up to 100; these look like per cent: divide them by 100",
+        lambda f: maps_of(f, np.linspace(0, 100, 120).round().reshape(SHAPE)),
+    ),
+    Bad(
+        "one map from 0 to 255",
+        r"got whole numbers up to 255; these look like probabilities from 0 to 255",
+        lambda f: maps_of(f, np.linspace(0, 255, 120).round().reshape(SHAPE)),
+    ),
+    Bad(
+        "one map in per cent with a fraction",
+        r"a probability must be at most 1, got 100 in map 0; these look like per cent",
+        lambda f: maps_of(f, np.linspace(0, 100, 120).reshape(SHAPE)),
+    ),
+    Bad(
+        "labels on the first axis",
+        r"must have the labels last, got shape \(3, 5, 6, 4\) with the labels on axis 0: "
+        r"numpy.moveaxis\(maps, 0, -1\) puts them last",
+        lambda f: maps_of(f, np.moveaxis(probabilities(), -1, 0)),
+    ),
+    Bad(
+        "labels on the third axis",
+        r"with the labels on axis 2: numpy.moveaxis\(maps, 2, -1\)",
+        lambda f: maps_of(f, np.moveaxis(probabilities(), -1, 2)),
+    ),
+    Bad(
+        "logits times 1000",
+        r"must be a network's raw scores, got whole numbers up to \d+: scores that were multiplied "
+        r"to be stored as integers must be divided again",
+        lambda f: {
+            **maps_of(f, np.round(1000 * np.log(probabilities())).astype(np.int16)),
+            "kind": "logits",
+        },
     ),
     Bad(
         "regions without their dataset.json",

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perturb_mpm.files.images import derive_mask, derived_names
+from perturb_mpm.files.images import derive_mask
+from perturb_mpm.files.names import derived_names
 
 
 def brain(background: float, seed: int = 0) -> np.ndarray:

@@ -150,7 +150,7 @@ CORE_FIRST = {
 
 def test_channels_may_come_core_first(tmp_path: Path) -> None:
     maps = ball_regions()
-    image = write(tmp_path / "t1.nii", maps[..., 1] + 1)
+    image = write(tmp_path / "t1.nii", maps.sum(axis=-1) + 1)
     core, whole, enhancing = np.moveaxis(maps, -1, 0)
     npz = predict(tmp_path, maps, CORE_FIRST)
     painted = np.zeros(core.shape, np.uint8)  # as nnU-Net paints: the whole over the core

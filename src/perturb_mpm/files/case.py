@@ -27,8 +27,10 @@ from perturb_mpm.files.labels import (
     label_map_values,
     probabilities_from_label_map,
 )
+from perturb_mpm.files.mistakes import background_warning, foreground_warning
 from perturb_mpm.files.named_regions import RegionValues
-from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid
+from perturb_mpm.files.names import other_patient_warnings
+from perturb_mpm.files.nifti import Volume, read_volume
 from perturb_mpm.files.nnunet import (
     Dataset,
     dataset_json_beside,
@@ -41,6 +43,7 @@ from perturb_mpm.files.probabilities import (
     distribution_from_maps,
     read_members,
 )
+from perturb_mpm.files.reorientation import on_grid
 from perturb_mpm.files.source import (
     AnyPath,
     Digests,
@@ -158,9 +161,8 @@ def read_case(
     first = next(iter(volumes.values()))
     ensemble = None
     if kind == "labels":
-        maps = _read_one_label_map(maps_paths, digests)
-        require_same_grid(maps.source, maps.geometry, first.source, first.geometry)
-        found = _from_label_map(maps, confidence, labels, dataset, background)
+        maps, note = _read_one_label_map(maps_paths, digests, first)
+        found = _from_label_map(maps, confidence, labels, dataset, background, note)
     else:
         members = (
             _from_score_maps(maps, first, kind, labels, dataset, background)
@@ -168,8 +170,14 @@ def read_case(
         )
         found, ensemble = _together(members, keep=keep_members)
 
-    inside, origin = find_mask(volumes, mask, digests, named_by)
-    warnings = [*found.warnings, *geometry_warnings(first.geometry)]
+    inside, origin, mask_note = find_mask(volumes, mask, digests, named_by)
+    warnings = [
+        *other_patient_warnings(first.source.path, [*maps_paths, *all_paths(mask or [])]),
+        *found.warnings,
+        *mask_note,
+        *geometry_warnings(first.geometry),
+        *_unlikely(found, inside),
+    ]
     if found.empty is not None and found.empty.any():
         inside, origin = _without_empty(inside, origin, found.empty, found.source)
         warnings.append(
@@ -202,6 +210,18 @@ class _Distribution:
     warnings: tuple[str, ...] = ()
 
 
+def _unlikely(found: _Distribution, mask: NDArray[np.bool_]) -> Iterator[str]:
+    """Yield what speaks against the maps being those of the patient in the mask."""
+    decided = found.probabilities.argmax(axis=0)  # (X, Y, Z)
+    background = background_warning(decided, mask, found.labels.names)
+    if not found.labels.has_background:
+        return
+    if background is not None:
+        yield background
+    elif (outside := foreground_warning(decided, mask)) is not None:
+        yield outside
+
+
 def _from_score_maps(
     maps: ScoreMaps,
     image: Volume,
@@ -210,7 +230,13 @@ def _from_score_maps(
     dataset: Dataset | None,
     background: int | None,
 ) -> _Distribution:
-    require_same_grid(maps.source, maps.geometry, image.source, image.geometry)
+    turned, note = on_grid(
+        np.moveaxis(maps.values, 0, -1), maps.source, maps.geometry, image.source, image.geometry
+    )
+    maps = replace(maps, values=np.require(np.moveaxis(turned, -1, 0), requirements=["C", "W"]))
+    if maps.label_map is not None and note is not None:
+        own, _ = on_grid(maps.label_map, maps.source, maps.geometry, image.source, image.geometry)
+        maps = replace(maps, label_map=own)
     known = dataset.labels if dataset else None
     distribution, empty = distribution_from_maps(maps, kind, dataset)
     scheme = choose_scheme(len(distribution), labels, known, background)
@@ -218,7 +244,7 @@ def _from_score_maps(
     if maps.label_map is not None:
         decided = dataset.decided(maps.values) if dataset else distribution.argmax(axis=0)
         warning = label_map_warning(decided, known.values[0] if known else 0, maps.label_map)
-    warnings = (warning,) if warning else ()
+    warnings = tuple(words for words in (note, warning) if words)
     return _Distribution(maps.source, distribution, scheme, empty, warnings)
 
 
@@ -255,6 +281,7 @@ def _from_label_map(
     labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
     background: int | None,
+    note: str | None = None,
 ) -> _Distribution:
     if labels is not None:
         scheme = choose_scheme(len(labels), labels, None, background)
@@ -266,7 +293,7 @@ def _from_label_map(
     distribution = probabilities_from_label_map(
         label_map.voxels, scheme.values, confidence, label_map.source
     )
-    warnings = (confidence_warning(confidence),)
+    warnings = (*((note,) if note else ()), confidence_warning(confidence))
     return _Distribution(label_map.source, distribution, scheme, warnings=warnings)
 
 
@@ -294,7 +321,10 @@ def _find_dataset(
     return dataset
 
 
-def _read_one_label_map(paths: Sequence[Path], digests: Digests) -> Volume:
+def _read_one_label_map(
+    paths: Sequence[Path], digests: Digests, image: Volume
+) -> tuple[Volume, str | None]:
+    """Read a label map on the image's grid, and say what was done to it."""
     if len(paths) != 1:
         raise InputError(
             f'`probabilities` must name one label map with `kind="labels"`, got {len(paths)}'
@@ -302,7 +332,10 @@ def _read_one_label_map(paths: Sequence[Path], digests: Digests) -> Volume:
     volume = read_volume(Source("probabilities", paths[0]), digests)
     if volume.voxels.ndim != 3:
         raise volume.source.error(f"a label map must be 3-D, got shape {volume.voxels.shape}")
-    return volume
+    voxels, note = on_grid(
+        volume.voxels, volume.source, volume.geometry, image.source, image.geometry
+    )
+    return replace(volume, voxels=voxels, geometry=image.geometry), note
 
 
 def _without_empty(

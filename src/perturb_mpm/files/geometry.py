@@ -78,7 +78,7 @@ def grid_difference(one: Geometry, other: Geometry) -> str | None:
 def affine_text(geometry: Geometry) -> str:
     """Return an affine in one line, with the directions of its axes."""
     rows = ("[" + " ".join(f"{v:.7g}" for v in row) + "]" for row in geometry.affine[:3])
-    return f"[{' '.join(rows)}] (axes {_axis_codes(geometry)})"
+    return f"[{' '.join(rows)}] (axes {axis_codes(geometry)})"
 
 
 def geometry_warnings(geometry: Geometry) -> list[str]:
@@ -104,7 +104,7 @@ def geometry_warnings(geometry: Geometry) -> list[str]:
     return warnings
 
 
-def _axis_codes(geometry: Geometry) -> str:
+def axis_codes(geometry: Geometry) -> str:
     """Return where the axes point, such as RAS: right, anterior, superior."""
     from nibabel.orientations import aff2axcodes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +11,9 @@ from numpy.typing import NDArray
 
 from perturb_mpm.files.formats import PICTURE_ENDINGS
 from perturb_mpm.files.geometry import Geometry, geometry_warnings
-from perturb_mpm.files.nifti import Volume, read_volume, read_volume_3d, require_same_grid
+from perturb_mpm.files.names import derived_names, other_patient_warnings
+from perturb_mpm.files.nifti import Volume, read_volume, read_volume_3d
+from perturb_mpm.files.reorientation import on_grid
 from perturb_mpm.files.source import (
     AnyPath,
     Digests,
@@ -24,8 +24,6 @@ from perturb_mpm.files.source import (
     require_readable,
 )
 
-SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
-_CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
 _COLOURS = ("_red", "_green", "_blue")
 _CORNERS = np.ix_([0, -1], [0, -1], [0, -1])
 
@@ -65,11 +63,10 @@ def read_images(
     digests = Digests()
     volumes = read_image_volumes(images, digests, image_names=image_names, named_by=named_by)
     geometry = next(iter(volumes.values())).geometry
-    inside, origin = find_mask(volumes, mask, digests, named_by)
+    inside, origin, notes = find_mask(volumes, mask, digests, named_by)
     found, warnings = clean_images(volumes, inside)
-    return ImageSet(
-        found, inside, origin, geometry, digests.named(), (*geometry_warnings(geometry), *warnings)
-    )
+    notes = [*notes, *geometry_warnings(geometry), *warnings]
+    return ImageSet(found, inside, origin, geometry, digests.named(), tuple(notes))
 
 
 def read_image_volumes(
@@ -92,7 +89,8 @@ def read_image_volumes(
     for name, source in zip(names, sources):
         volume = read_volume(source, digests)
         first = next(iter(volumes.values()), volume)
-        require_same_grid(source, volume.geometry, first.source, first.geometry)
+        turned, note = on_grid(volume.voxels, source, volume.geometry, first.source, first.geometry)
+        volume = replace(volume, voxels=turned, note=note)
         for channel, voxels in _channels_of(volume).items():
             own = np.require(voxels, requirements=["C", "W"])
             volumes[f"{name}{channel}"] = replace(volume, voxels=own)
@@ -114,8 +112,8 @@ def find_mask(
     path: AnyPath | None,
     digests: Digests,
     named_by: str | None = None,
-) -> tuple[NDArray[np.bool_], str]:
-    """Return the voxels (X, Y, Z) that count and where that is from: the file, or the images."""
+) -> tuple[NDArray[np.bool_], str, list[str]]:
+    """Return the voxels (X, Y, Z) that count, where that is from, and what was done to the file."""
     first = next(iter(images.values()))
     if path is None:
         mask, origin = derive_mask({name: image.voxels for name, image in images.items()})
@@ -123,13 +121,15 @@ def find_mask(
             raise first.source.error(
                 "must not be 0 everywhere in all images; name the voxels that count by `mask`"
             )
-        return mask, origin
+        return mask, origin, []
     volume = read_volume_3d(Source(named_by or "mask", Path(path)), digests)
-    require_same_grid(volume.source, volume.geometry, first.source, first.geometry)
-    mask = np.require(np.nan_to_num(volume.voxels) != 0, requirements=["C"])
+    voxels, note = on_grid(
+        volume.voxels, volume.source, volume.geometry, first.source, first.geometry
+    )
+    mask = np.require(np.nan_to_num(voxels) != 0, requirements=["C"])
     if not mask.any():
         raise volume.source.error("must have voxels that are not 0, got none")
-    return mask, "given"
+    return mask, "given", [note] if note else []
 
 
 def derive_mask(
@@ -169,11 +169,13 @@ def _foreground(
 def clean_images(
     images: Mapping[str, Volume], mask: NDArray[np.bool_]
 ) -> tuple[dict[str, NDArray[np.float32]], list[str]]:
-    """Return the images with 0 for NaN and infinity outside the mask, and warnings about that.
+    """Return the images with 0 for NaN and infinity outside the mask, and warnings about them.
 
     Inside the mask they are refused. The volumes' own voxels change.
     """
-    warnings = []
+    paths = [image.source.path for image in images.values()]
+    warnings = [note for image in images.values() if (note := image.note) is not None]
+    warnings += other_patient_warnings(paths[0], paths[1:], channels=True)
     for name, image in images.items():
         bad = ~np.isfinite(image.voxels)
         if not bad.any():
@@ -188,6 +190,12 @@ def clean_images(
         warnings.append(
             f"image {name}: {voxel_count(bad)} outside the mask are no numbers; set to 0"
         )
+    warnings += [
+        f"image {name} has the same value everywhere inside the mask and says nothing about the "
+        "labels: is it a mask?"
+        for name, image in images.items()
+        if np.ptp(image.voxels[mask]) == 0
+    ]
     return {name: image.voxels for name, image in images.items()}, warnings
 
 
@@ -199,44 +207,6 @@ def voxel_count(mask: NDArray[np.bool_]) -> str:
 def first_voxel(mask: NDArray[np.bool_]) -> tuple[int, ...]:
     """Return the index of the first voxel of a mask."""
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-
-
-def derived_names(paths: Sequence[Path], channels: dict[int, str] | None = None) -> list[str]:
-    """Return one short name for each image file, all of them different.
-
-    The name is the sequence that ends the file's name (``P01_t1ce.nii.gz``), or for nnU-Net's
-    ``P01_0000.nii.gz`` the channel's name where ``channels`` has it; otherwise what tells the
-    files apart, and for a single file its whole name.
-    """
-    stems = [without_endings(path) for path in paths]
-    short = [_sequence_name(stem, channels or {}) for stem in stems]
-    if all(short) and len(set(short)) == len(short):
-        return [name for name in short if name]
-    rest = [stem[_shared_prefix(stems) :].strip("_-. ") for stem in stems]
-    for names in (rest, stems):
-        if all(names) and len(set(names)) == len(names):
-            return names
-    return [f"{place}_{stem}" for place, stem in enumerate(stems, start=1)]
-
-
-def without_endings(path: Path) -> str:
-    """Return the name of a file without .nii.gz and other endings that stand for a format."""
-    endings = r"\.nii(\.gz)?|\.gz|\.npz|\.nrrd|\.nhdr|\.mha|\.mhd|\.mgz|\.mgh|\.tiff?|\.png"
-    return re.sub(rf"({endings})$", "", path.name, flags=re.IGNORECASE)
-
-
-def _shared_prefix(stems: Sequence[str]) -> int:
-    """Return how many letters all names begin with."""
-    same = (len(set(letters)) == 1 for letters in zip(*stems))
-    return sum(1 for _ in itertools.takewhile(bool, same)) if len(stems) > 1 else 0
-
-
-def _sequence_name(stem: str, channels: dict[int, str]) -> str | None:
-    channel = _CHANNEL.search(stem)
-    if channel:
-        return channels.get(int(channel[1]), channel[1])
-    last = re.split(r"[_\-. ]", stem)[-1]
-    return last if last.lower() in SEQUENCES else None
 
 
 def _checked_names(

@@ -73,6 +73,7 @@ class Volume:
     voxels: NDArray[np.float32]  # (X, Y, Z) or (X, Y, Z, L)
     geometry: Geometry
     digest: str  # SHA-256 of the file
+    note: str | None = None  # what was done to its voxels
 
 
 def read_volume(source: Source, digests: Digests | None = None) -> Volume:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.images import first_voxel
+from perturb_mpm.files.mistakes import labels_axis, scale_advice, scaled_logits_advice
 from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid
 from perturb_mpm.files.nnunet import (
     Dataset,
@@ -65,7 +66,7 @@ def read_members(
             yield _from_npz(source, reference, digests, image)
         else:
             volume = read_volume(source, digests) if place or first is None else first
-            yield _from_one(volume)
+            yield _from_one(volume, image)
 
 
 def distribution_from_maps(
@@ -113,9 +114,15 @@ def _of_one_map(
     if kind == "logits":
         sigmoid(values, maps.source)
     elif np.isfinite(values).all() and (values == np.rint(values)).all():
+        few = len(np.unique(values)) <= MOST_LABELS
+        advice = scale_advice(float(values.max())) if not few or values.max() > 1 else None
         raise maps.source.error(
             "one file must be 4-D with the labels last, or the probability of the foreground, got "
-            f"whole numbers alone, as a label map has them; say {_FOR_LABELS}"
+            + (
+                f"whole numbers up to {values.max():g}; {advice}"
+                if advice
+                else f"whole numbers alone, as a label map has them; say {_FOR_LABELS}"
+            )
         )
     check_regions(values, maps.source)
     return np.concatenate([1 - values, values]), np.zeros(values.shape[1:], dtype=bool)
@@ -167,6 +174,7 @@ def normalise(values: NDArray[np.float32], source: Source) -> NDArray[np.bool_]:
 def softmax(values: NDArray[np.float32], source: Source) -> None:
     """Turn logits (L, X, Y, Z) into probabilities, in place."""
     check_finite(values, source)
+    _check_logits(values, source)
     values -= values.max(axis=0)
     np.exp(values, out=values)
     values /= values.sum(axis=0)
@@ -175,10 +183,17 @@ def softmax(values: NDArray[np.float32], source: Source) -> None:
 def sigmoid(values: NDArray[np.float32], source: Source) -> None:
     """Turn the logits (R, X, Y, Z) of regions into their probabilities, in place."""
     check_finite(values, source)
+    _check_logits(values, source)
     values *= 0.5  # the same function by its tanh, which does not overflow on either side
     np.tanh(values, out=values)
     values += 1
     values *= 0.5
+
+
+def _check_logits(values: NDArray[np.float32], source: Source) -> None:
+    wrong = scaled_logits_advice(values)
+    if wrong is not None:
+        raise source.error(wrong)
 
 
 def check_regions(values: NDArray[np.float32], source: Source) -> None:
@@ -189,8 +204,8 @@ def check_regions(values: NDArray[np.float32], source: Source) -> None:
         highest = one.max()
         if highest > 1 + SUM_TOLERANCE:
             raise source.error(
-                f"the probability of a region must be at most 1, got {highest:.6g} in map "
-                f"{channel}; {_FOR_LOGITS}"
+                f"a probability must be at most 1, got {highest:.6g} in map {channel}; "
+                f"{scale_advice(float(highest)) or _FOR_LOGITS}"
             )
         np.minimum(one, 1, out=one)
 
@@ -206,7 +221,7 @@ def _not_a_distribution(
     largest = float(values.max())
     hint = "give the map of every label, background first"
     if largest > 1 + SUM_TOLERANCE:
-        hint = f"{_FOR_LOGITS}, {_FOR_LABELS}"
+        hint = scale_advice(float(np.median(sums[off]))) or f"{_FOR_LOGITS}, {_FOR_LABELS}"
     elif sums.max() > 1 + SUM_TOLERANCE:
         hint = f"nested regions of an nnU-Net model need its `dataset_json`; {_FOR_LOGITS}"
     return source.error(
@@ -215,8 +230,14 @@ def _not_a_distribution(
     )
 
 
-def _from_one(volume: Volume) -> ScoreMaps:
+def _from_one(volume: Volume, image: Volume) -> ScoreMaps:
     """Return the maps of one file; a single one is the probability of the foreground."""
+    axis = labels_axis(volume.voxels.shape, image.geometry.shape)
+    if axis is not None and volume.geometry.shape != image.geometry.shape:
+        raise volume.source.error(
+            f"must have the labels last, got shape {volume.voxels.shape} with the labels on axis "
+            f"{axis}: numpy.moveaxis(maps, {axis}, -1) puts them last"
+        )
     maps = volume.voxels if volume.voxels.ndim == 4 else volume.voxels[..., np.newaxis]
     values = np.require(np.moveaxis(maps, -1, 0), requirements=["C", "W"])
     return ScoreMaps(volume.source, values, volume.geometry)

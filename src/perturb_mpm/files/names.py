@@ -1,0 +1,108 @@
+"""What file names say: which sequence an image is, and which patient it is of."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
+_COLLECTION = re.compile(r"[a-z]+(19|20)\d\d|(dataset|task|fold)\d+")  # is of many patients
+_CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
+
+
+def derived_names(paths: Sequence[Path], channels: dict[int, str] | None = None) -> list[str]:
+    """Return one short name for each image file, all of them different.
+
+    The name is the sequence that ends the file's name (``P01_t1ce.nii.gz``), or for nnU-Net's
+    ``P01_0000.nii.gz`` the channel's name where ``channels`` has it; otherwise what tells the
+    files apart, and for a single file its whole name.
+    """
+    stems = [without_endings(path) for path in paths]
+    short = [_sequence_name(stem, channels or {}) for stem in stems]
+    if all(short) and len(set(short)) == len(short):
+        return [name for name in short if name]
+    rest = [stem[_shared_prefix(stems) :].strip("_-. ") for stem in stems]
+    for names in (rest, stems):
+        if all(names) and len(set(names)) == len(names):
+            return names
+    return [f"{place}_{stem}" for place, stem in enumerate(stems, start=1)]
+
+
+def without_endings(path: Path) -> str:
+    """Return the name of a file without .nii.gz and other endings that stand for a format."""
+    endings = r"\.nii(\.gz)?|\.gz|\.npz|\.nrrd|\.nhdr|\.mha|\.mhd|\.mgz|\.mgh|\.tiff?|\.png"
+    return re.sub(rf"({endings})$", "", path.name, flags=re.IGNORECASE)
+
+
+def _shared_prefix(stems: Sequence[str]) -> int:
+    """Return how many letters all names begin with."""
+    same = (len(set(letters)) == 1 for letters in zip(*stems))
+    return sum(1 for _ in itertools.takewhile(bool, same)) if len(stems) > 1 else 0
+
+
+def _sequence_name(stem: str, channels: dict[int, str]) -> str | None:
+    channel = _CHANNEL.search(stem)
+    if channel:
+        return channels.get(int(channel[1]), channel[1])
+    last = re.split(r"[_\-. ]", stem)[-1]
+    return last if last.lower() in SEQUENCES else None
+
+
+def other_patient_warnings(
+    first: Path, others: Sequence[Path], *, channels: bool = False
+) -> list[str]:
+    """Say which files seem to be of another patient than the first, by their names.
+
+    ``channels``: four digits at the end are nnU-Net's number of a sequence, not of a patient.
+    """
+    warnings = []
+    for path in others:
+        differing = _differing(first, path, channels=channels)
+        if differing is not None:
+            mine, theirs = differing
+            warnings.append(
+                f"{first.name} and {path.name} may be of different patients: one is named {mine}, "
+                f"the other {theirs}"
+            )
+    return list(dict.fromkeys(warnings))
+
+
+def _differing(one: Path, other: Path, *, channels: bool) -> tuple[str, str] | None:
+    """Return the parts of two names that number different patients, None where none do.
+
+    Parts such as P01 and P02 differ in their digits alone; what comes before them must be equal and
+    without a number that names the same patient. Where names hold no numbers, folders are compared.
+    """
+    for a, b in ((one, other), (one.parent, other.parent)):
+        mine, theirs = _parts(a, channels), _parts(b, channels)
+        for part, counterpart in itertools.zip_longest(mine, theirs):
+            if part == counterpart:
+                if part is not None and _numbered(part) and not _COLLECTION.fullmatch(part):
+                    return None
+                continue
+            if part is None or counterpart is None or not _numbered(part):
+                break
+            if _shape(part) != _shape(counterpart):
+                break
+            return part, counterpart
+        if any(map(_numbered, mine)) and any(map(_numbered, theirs)):
+            return None
+    return None
+
+
+def _parts(path: Path, channels: bool) -> list[str]:  # noqa: FBT001
+    """Return the parts of a name that may say whose it is, which a sequence does not."""
+    stem = without_endings(path).lower()
+    parts = re.split(r"[_\-. ]+", _CHANNEL.sub("", stem) if channels else stem)
+    return [part for part in parts if part and part not in SEQUENCES]
+
+
+def _numbered(part: str) -> bool:
+    return any(letter.isdigit() for letter in part)
+
+
+def _shape(part: str) -> str:
+    """Return a part with its numbers as one sign."""
+    return re.sub(r"\d+", "#", part)
