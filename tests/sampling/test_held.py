@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.engines import Compute, Hold, prepare, softmax
+from perturb_mpm.engines import (
+    Compute,
+    Hold,
+    averaged_marginals,
+    averaging_table,
+    prepare,
+    softmax,
+)
+from perturb_mpm.engines.averaging import SPAN
 from perturb_mpm.noise import Perturbation, gumbel
 from perturb_mpm.sampling import Sampler, Sampling
-from perturb_mpm.sampling.held import SPAN, averaged_marginals, averaging_table, prepare_hold
+from perturb_mpm.sampling.held import prepare_hold
 
 
 def certain_problem(seed: int = 1, shape: tuple[int, ...] = (9, 10, 8)) -> pm.DenseCRF:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perturb_mpm.engines.averaging import (
+    HoldRule,
+    averaged_marginals,
+    averaged_variance,
+    averaging_table,
+    next_average,
+)
 from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
@@ -15,6 +22,7 @@ from perturb_mpm.engines.protocol import (
     EditableSolver,
     EditedVoxels,
     Hold,
+    HoldingSolver,
     Problems,
     Solver,
     Update,
@@ -31,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Accuracy",
     "available_bytes",
+    "averaged_marginals",
+    "averaged_variance",
+    "averaging_table",
     "Change",
     "change_between",
     "check_convergent",
@@ -45,9 +56,12 @@ __all__ = [
     "FREE",
     "give_back",
     "Hold",
+    "HoldingSolver",
+    "HoldRule",
     "kernel_matrix",
     "log_odds_of",
     "MOST_ITERATIONS",
+    "next_average",
     "prepare",
     "prepare_with",
     "Problems",

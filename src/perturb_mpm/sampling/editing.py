@@ -222,6 +222,8 @@ class Editor:
         self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
     ) -> NDArray[np.float32]:
         """Return how far changes of marginals (L, V) move the energies of two labels, (N,) nats."""
+        if len(voxels) == 0:
+            return np.zeros(len(self._dissent), dtype=np.float32)
         energies = self._solver.reach(voxels, changes)  # (L, N)
         felt: NDArray[np.float32] = np.ptp(energies, axis=0).astype(np.float32)
         return felt

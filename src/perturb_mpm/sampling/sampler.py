@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -109,16 +110,9 @@ class Sampler:
             return after
         crf = self._crf
         tally = Tally(crf.grid, crf.n_labels, conditional=self._sampling.estimator == "conditional")
-        mean_field, _ = self._unperturbed, self._holding
-        block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
-        for part in _parts(numbers, held, self._solver.batch, block):
-            settled = self._draw_batch(part, tally, with_labels=keep is not None)
-            if keep is not None:
-                keep(part, self._solver.labels() if settled is None else settled)
-            if progress is not None:
-                progress(held + tally.samples, len(numbers))
-            if self._enough(tally.counts, held + tally.samples, after):
-                break
+        with ThreadPoolExecutor(1) as beside:  # to name large arrays takes a while of its own
+            beside.submit(lambda: self.problem)
+            self._tally(tally, numbers, held, after, progress, keep)
         drawn = Posterior(
             grid=crf.grid,
             counts=tally.counts.astype(count_type(tally.samples), copy=False),
@@ -128,10 +122,31 @@ class Sampler:
             parameters=self._parameters(),
             estimator=self._sampling.estimator,
             conditional=tally.conditional,
-            mean_field=mean_field,
+            mean_field=self._unperturbed,
             label_changes=tally.switched if self._sampling.iterations > 1 else None,
         )
         return drawn if after is None else after.merge(drawn)
+
+    def _tally(
+        self,
+        tally: Tally,
+        numbers: range,
+        held: int,
+        after: Posterior | None,
+        progress: Progress | None,
+        keep: Keep | None,
+    ) -> None:
+        """Draw the samples that are not held yet, and count them."""
+        _, _ = self._unperturbed, self._holding
+        block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
+        for part in _parts(numbers, held, self._solver.batch, block):
+            settled = self._draw_batch(part, tally, with_labels=keep is not None)
+            if keep is not None:
+                keep(part, self._solver.labels() if settled is None else settled)
+            if progress is not None:
+                progress(held + tally.samples, len(numbers))
+            if self._enough(tally.counts, held + tally.samples, after):
+                break
 
     @cached_property
     def _solver(self) -> Solver:

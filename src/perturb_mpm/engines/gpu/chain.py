@@ -8,7 +8,7 @@ the labels of a voxel always sum to the row sum of K̂.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,6 +33,22 @@ class LatticeFilter:
     def vertices(self) -> int:
         """V, the number of vertices."""
         return self.lattice.vertices
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that a slim filter takes, its passes aside."""
+        return sum(
+            each.nbytes for each in (self.columns, self.splats, self.slices, self.mass, self.total)
+        )
+
+    def slim(self) -> LatticeFilter:
+        """Return the filter without what only its making needs."""
+        none = self.total[:0]
+        corners = none.long()
+        lattice = replace(
+            self.lattice, weights=none, corners=corners, touched=corners, counts=corners, passes=()
+        )
+        return replace(self, lattice=lattice)
 
     @property
     def columns(self) -> torch.Tensor:

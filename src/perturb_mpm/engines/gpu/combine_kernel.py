@@ -14,7 +14,9 @@ import triton.language as tl
 
 from perturb_mpm.engines.gpu.device import interpreted
 
-ROWS, COLUMNS = (256, 64) if interpreted() else (1, 1024)
+# Rows and channels of a program: of one problem, many rows.
+WIDE = (256, 64) if interpreted() else (1, 1024)
+NARROW = (256, 16) if interpreted() else (64, 16)
 UNROLL = 2
 WARPS = 4
 
@@ -76,8 +78,9 @@ def _combine(
 def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:
     """Write the matrix's rows of matrix·source; both have rows of the same stride."""
     rows = len(matrix.targets)
+    at_once, columns = NARROW if width <= NARROW[1] else WIDE
     if rows:
-        _combine[(triton.cdiv(rows, ROWS), triton.cdiv(width, COLUMNS))](
+        _combine[(triton.cdiv(rows, at_once), triton.cdiv(width, columns))](
             source,
             target,
             matrix.targets,
@@ -87,8 +90,8 @@ def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: i
             rows,
             source.stride(0),
             width,
-            ROWS=ROWS,
-            COLUMNS=COLUMNS,
+            ROWS=at_once,
+            COLUMNS=columns,
             UNROLL=UNROLL,
             num_warps=WARPS,
         )

@@ -130,6 +130,46 @@ class Pool:
         )
 
 
+class Pools:
+    """Memory for one problem, and for a batch of them once anyone asks for a batch."""
+
+    def __init__(
+        self,
+        layout: BatchLayout,
+        needs: Needs,
+        planned: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._layout, self._needs, self._planned = layout, needs, planned
+        self._dtype, self._device = dtype, device
+        self._one: Pool | None = None
+        self._whole: Pool | None = None
+
+    @property
+    def batch(self) -> int:
+        """How many problems there is room for; asking takes the memory."""
+        self._taken()
+        return self._planned
+
+    def _taken(self) -> Pool:
+        if self._whole is None:
+            self._one = None
+            self._planned, self._whole = take_pool(
+                self._layout, self._needs, self._planned, self._dtype, self._device
+            )
+        return self._whole
+
+    def room(self, layout: BatchLayout) -> Room:
+        """Return room for the problems of a layout, at most ``batch``; its marginals are 0."""
+        if layout.problems <= 1 and self._whole is None:
+            if self._one is None:
+                one = replace(layout, problems=1)
+                self._one = Pool(one, self._needs, self._dtype, self._device)
+            return self._one.room(layout)
+        return self._taken().room(layout)
+
+
 def bytes_for(layout: BatchLayout, needs: Needs, item: int) -> int:
     """Return how much memory the problems of a layout take."""
     rows = 2 * layout.rows + needs.rows + needs.spare + needs.partials

@@ -204,6 +204,7 @@ def _perturb(
     NOISY: tl.constexpr,
     TOGETHER: tl.constexpr,
     START: tl.constexpr,
+    VOTE: tl.constexpr,
     AXES: tl.constexpr,
     TAPS: tl.constexpr,
     VOXELS: tl.constexpr,
@@ -281,13 +282,15 @@ def _perturb(
     zero = tl.sum(tl.where((label == 0)[None, None, :], away, 0.0), axis=2)
     stored = (away - zero[:, :, None]).to(energies.dtype.element_ty)
     at = (voxel.to(tl.int64) * stride)[:, None, None] + channel
-    tl.store(energies + at, stored, mask=real)
+    if not VOTE:
+        tl.store(energies + at, stored, mask=real)
     if START:
         logits = tl.where(known, -sharpness * stored.to(tl.float32), -NO_LABEL)
         highest = tl.max(logits, axis=2)
-        shares = tl.exp(logits - highest[:, :, None])
-        new = shares / tl.sum(shares, axis=2)[:, :, None]
-        tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
+        if not VOTE:
+            shares = tl.exp(logits - highest[:, :, None])
+            new = shares / tl.sum(shares, axis=2)[:, :, None]
+            tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
         best = tl.min(tl.where(logits == highest[:, :, None], label[None, None, :], LABELS), axis=2)
         where = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
         tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
@@ -310,6 +313,59 @@ def perturb(
     ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
     engine's order.
     """
+    marginals, labels = (energies, noise.samples) if start is None else start
+    _launch(
+        unaries,
+        index,
+        noise,
+        smooth,
+        layout,
+        (energies, marginals, labels),
+        ceiling=ceiling,
+        sharpness=sharpness,
+        starts=start is not None,
+        votes=False,
+    )
+
+
+def vote(
+    unaries: torch.Tensor,
+    index: torch.Tensor,
+    noise: Noise,
+    smooth: SmoothNoise,
+    layout: BatchLayout,
+    labels: torch.Tensor,
+) -> None:
+    """Fill ``labels`` (rows, B) with those of the lowest perturbed energies, and keep nothing."""
+    nothing = torch.empty((1, 1), device=unaries.device)
+    _launch(
+        unaries,
+        index,
+        noise,
+        smooth,
+        layout,
+        (nothing, nothing, labels),
+        ceiling=math.inf,
+        sharpness=1.0,
+        starts=True,
+        votes=True,
+    )
+
+
+def _launch(
+    unaries: torch.Tensor,
+    index: torch.Tensor,
+    noise: Noise,
+    smooth: SmoothNoise,
+    layout: BatchLayout,
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    *,
+    ceiling: float,
+    sharpness: float,
+    starts: bool,
+    votes: bool,
+) -> None:
+    energies, marginals, labels = out
     blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
     problems = max(1, ELEMENTS // (VOXELS * 4 * blocks))
     _perturb[(layout.rows // VOXELS, triton.cdiv(layout.problems, problems))](
@@ -317,8 +373,8 @@ def perturb(
         index,
         noise.samples,
         energies,
-        energies if start is None else start[0],
-        noise.samples if start is None else start[1],
+        marginals,
+        labels,
         smooth.nodes,
         smooth.firsts,
         smooth.weights,
@@ -343,7 +399,8 @@ def perturb(
         ANTITHETIC=noise.antithetic,
         NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
         TOGETHER=smooth.white is not None,
-        START=start is not None,
+        START=starts,
+        VOTE=votes,
         AXES=smooth.axes,
         TAPS=3**smooth.axes,
         VOXELS=VOXELS,

@@ -8,13 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.averaging import HoldRule
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import transfer
+from perturb_mpm.engines.gpu.averaged import averaged_marginals, averaged_variance, next_average
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
 from perturb_mpm.engines.gpu.exact import ExactFilter
 from perturb_mpm.engines.gpu.features import morton_order
-from perturb_mpm.engines.gpu.memory import BatchLayout, choose_batch, take_pool
+from perturb_mpm.engines.gpu.held import ActiveVoxels, DeviceHold
+from perturb_mpm.engines.gpu.memory import BatchLayout, Pools, choose_batch
 from perturb_mpm.engines.gpu.messages import (
     ExactMessages,
     LatticeMessages,
@@ -95,12 +98,17 @@ class GpuSolver:
             if accuracy == "exact"
             else LatticeMessages(lattices, groups, self._coupling.totals, dtype)
         )
+        self._groups, self._lattices = groups, [each.slim() for each in lattices]
         del filters, lattices
         give_back(budget, device)
         shared = self._messages.nbytes + self._unaries.nbytes + 3 * self._index.nbytes
+        shared += sum(each.nbytes for each in self._lattices)
+        self._dtype, self._wanted, self._budget = dtype, batch, budget
         planned = choose_batch(layout, self._messages, batch, shared, dtype.itemsize, budget)
-        self.batch, self._pool = take_pool(layout, self._messages, planned, dtype, device)
-        self._room = self._pool.room(layout)
+        self._pools = Pools(layout, self._messages, planned, dtype, device)
+        self._room = self._pools.room(layout)
+        self._active: ActiveVoxels | None = None  # what perturbed problems will be
+        self._held: ActiveVoxels | None = None  # what the present problems are
         self._smooth = SmoothDrawer(Perturbation(), crf.grid, crf.n_labels, device)
         self._without_noise = self._smooth
         self._samples = np.empty(0, dtype=np.int64)
@@ -112,6 +120,11 @@ class GpuSolver:
             self.centre = np.float32(crf.centring) * self.pairwise()[0]
             taken = self._taken(self.centre, "centre")
             self._centre = (taken[1:] - taken[:1]).T
+
+    @property
+    def batch(self) -> int:
+        """The most problems at once; asking takes their memory."""
+        return self._pools.batch if self._active is None else self._active.batch
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -139,8 +152,19 @@ class GpuSolver:
                 SmoothDrawer(each, crf.grid, crf.n_labels, self._device)
                 for each in (perturbation, perturbation.without_noise())
             )
-        self._make_room(len(samples), "samples")
         self._samples = samples
+        self._held = self._active
+        if self._held is not None:
+            if marginals is not None:
+                raise ValueError("marginals must be None on the engine gpu where voxels are held")
+            self._held.perturb(
+                self._noise(samples, perturbation),
+                self._smooth.draw(samples),
+                ceiling=self._ceiling,
+                sharpness=sharpness,
+            )
+            return
+        self._make_room(len(samples), "samples")
         room = self._room
         self._perturbed(
             samples,
@@ -165,6 +189,8 @@ class GpuSolver:
         watched: bool = True,
     ) -> Change:
         """Update every marginal once."""
+        if self._held is not None:
+            return self._held.step(damping, sharpness, watched=watched)
         if update == "convergent" and not self._crf.self_term:
             return self._convergent_step(damping)
         self._refresh()
@@ -194,14 +220,110 @@ class GpuSolver:
         return total
 
     def hold(self, held: Hold | None) -> None:
-        """Take every voxel, which is all that this engine does so far."""
-        if held is not None:
-            raise ValueError("held must be None on the engine gpu, which updates every voxel")
+        """Update only active voxels of the problems that ``perturb`` takes from now on."""
+        self._active = None
+        if held is None:
+            return
+        rank = np.full(self._crf.grid.voxels, -1, dtype=np.int64)
+        rank[held.active] = np.arange(len(held.active))
+        mine = on_device(rank, self._device)[self._order]
+        active = mine >= 0
+        own = mine[active]  # where each active voxel stands in the arrays of ``held``
+        energies = [on_device(each, self._device)[:, own] for each in held.energies]
+        marginals = [on_device(each, self._device)[1:, own] for each in held.marginals]
+        last = self._taken(held.last, "held")
+        against_first = [each[1:] - each[:1] for each in energies]
+        self._hold(DeviceHold(active, against_first, marginals, self._without_centre(last)))
+
+    def hold_by(self, rule: HoldRule) -> tuple[float, float]:
+        """Hold what the rule says; return the share of active voxels and the bound in nats."""
+        self._active = None
+        table = on_device(rule.table, self._device)
+        n = self._crf.grid.voxels
+        unaries = -self._unaries[:, :n]  # (L, N)
+        centred = unaries if self._centre is None else unaries + _with_first(self._centre.T)
+        energies: list[torch.Tensor] = []  # of q̄ᵗ, (L − 1, N) against label 0's
+        path = [averaged_marginals(unaries, table)]  # q̄ᵗ, (L, N)
+        while True:
+            sent = self._pairwise_of(path[-1])
+            energies.append(sent[1:] - sent[:1])
+            if len(energies) == rule.iterations or _still(energies, rule.still_nats):
+                break
+            logits = centred - _with_first(energies[-1])
+            path.append(next_average(path[-1], logits, table, rule.damping))
+        law = torch.softmax(centred - _with_first(energies[-1]), 0)
+        active = law.amax(0) < 1 - rule.epsilon
+        share = int(active.sum()) / n
+        if share > rule.most_active:
+            return share, 0.0
+        last = self._without_centre(_with_first(energies[-1]))
+        bound = self._bound(averaged_variance(path[-1], rule.spread), active)
+        self._hold(
+            DeviceHold(
+                active,
+                [each[:, active] for each in energies],
+                [each[1:, active] for each in path],
+                last,
+            )
+        )
+        return share, bound
+
+    def _hold(self, held: DeviceHold) -> None:
+        self._active = ActiveVoxels(
+            held,
+            self._lattices,
+            self._groups,
+            self._unaries,
+            self._index,
+            self._centre,
+            self._dtype,
+            self._wanted,
+            self._budget,
+            self_term=self._crf.self_term,
+        )
+
+    def _without_centre(self, energies: torch.Tensor) -> torch.Tensor:
+        """Return pairwise energies (L, N) less the centre, both against label 0's."""
+        centre = 0.0 if self._centre is None else _with_first(self._centre.T)
+        return energies - energies[:1] - centre
+
+    def _pairwise_of(self, marginals: torch.Tensor) -> torch.Tensor:
+        """Return the pairwise energies of marginals on the device, both (L, N)."""
+        self._make_room(1, "marginals")
+        transfer.load_marginals(self._room, 0, marginals)
+        return self._pairwise(0, 1)[0]
+
+    def _bound(self, variance: torch.Tensor, active: torch.Tensor) -> float:
+        """Return the largest standard deviation by which noise may move a held message, in nats.
+
+        ``sampling/held.py`` says why this is one.
+        """
+        diagonal = torch.zeros_like(variance)
+        for term, d in zip(self._crf.terms, self._diagonals):
+            diagonal += float(np.abs(term.compatibility).max()) * d
+        root = diagonal.sqrt()
+        sources = torch.where(active, 0.0, variance * root)
+        most = float(sources.max())
+        if most == 0:
+            return 0.0
+        sent = torch.zeros((2, self._crf.n_labels, len(variance)), device=self._device)
+        sent[:, 0] = 1
+        sent[1, 0] -= sources / most
+        sent[1, 1] += sources / most
+        without, filtered = (self._pairwise_of(each) for each in sent)
+        moved = (filtered - without).abs().amax(0) * most  # (N,)
+        return float((root * moved).max().sqrt())
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
         if chosen is not None and not chosen.all():
             raise ValueError("chosen must be None on the engine gpu, which sums over all problems")
+        if self._held is not None:
+            step = max(1, CHANNELS_AT_ONCE // self._crf.n_labels)
+            parts = range(0, self._held.problems, step)
+            sums = [self._held.conditional(k, min(k + step, self._held.problems)) for k in parts]
+            held = torch.stack(sums).sum(0)
+            return transfer.in_mask_order(held, self._order).cpu().numpy()
         layout = self._room.layout
         total = torch.zeros(
             (layout.n_labels, layout.voxels), dtype=torch.int64, device=self._device
@@ -229,12 +351,18 @@ class GpuSolver:
             labels = self.labels()
             count_on_host(labels[chosen], counts)
             return count_on_host(labels, np.zeros_like(counts))
-        votes, sizes = count_votes(self._room)
-        counts += transfer.in_mask_order(votes, self._order).cpu().numpy().astype(np.uint32)
+        if self._held is not None:
+            votes, sizes = self._held.votes()
+        else:
+            votes, sizes = count_votes(self._room.labels, self._room.layout)
+        counted = transfer.in_mask_order(votes, self._order).cpu().numpy()
+        np.add(counts, counted, out=counts, casting="unsafe")
         return sizes.cpu().numpy()
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
+        if self._held is not None:
+            return transfer.in_mask_order(self._held.marginals(), self._order).cpu().numpy()
         layout = self._room.layout
         out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
         for b in range(layout.problems):
@@ -244,7 +372,10 @@ class GpuSolver:
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        labels = self._room.labels[: self._room.layout.voxels].T
+        if self._held is not None:
+            labels = self._held.labels()
+        else:
+            labels = self._room.labels[: self._room.layout.voxels].T
         return transfer.in_mask_order(labels, self._order).cpu().numpy()
 
     def pairwise(self) -> NDArray[np.float32]:
@@ -285,18 +416,10 @@ class GpuSolver:
         start: tuple[torch.Tensor, torch.Tensor] | None,
         sharpness: float,
     ) -> None:
-        perturbation = drawer.perturbation
-        low, high = (int(word) for word in key_words(perturbation.seed))
-        noise = Noise(
-            torch.from_numpy(samples.astype(np.int64)).to(self._device),
-            (low, high),
-            perturbation.scale,
-            perturbation.antithetic,
-        )
         perturb(
             self._unaries,
             self._index,
-            noise,
+            self._noise(samples, drawer.perturbation),
             drawer.draw(samples),
             layout,
             energies,
@@ -305,6 +428,11 @@ class GpuSolver:
             sharpness=sharpness,
         )
 
+    def _noise(self, samples: NDArray[np.int64], perturbation: Perturbation) -> Noise:
+        low, high = (int(word) for word in key_words(perturbation.seed))
+        numbers = torch.from_numpy(samples.astype(np.int64)).to(self._device)
+        return Noise(numbers, (low, high), perturbation.scale, perturbation.antithetic)
+
     def _shift(self, energies: torch.Tensor, layout: BatchLayout) -> None:
         """Take the centre of a centred CRF off the energies of every problem, (rows, stride)."""
         if self._centre is not None:
@@ -312,11 +440,13 @@ class GpuSolver:
             shaped[:, :, : layout.n_labels - 1] -= self._centre[:, None]
 
     def _make_room(self, problems: int, name: str) -> None:
-        if problems > self.batch:
-            raise ValueError(f"{name} must hold at most {self.batch} problems, got {problems}")
+        if problems > 1 and problems > self._pools.batch:
+            raise ValueError(
+                f"{name} must hold at most {self._pools.batch} problems, got {problems}"
+            )
         if problems != self._room.layout.problems:
-            self._room = self._pool.room(replace(self._room.layout, problems=problems))
-        self._fresh = False
+            self._room = self._pools.room(replace(self._room.layout, problems=problems))
+        self._fresh, self._held = False, None
 
     def _refresh(self) -> None:
         """Filter the marginals with every kernel, unless that has been done."""
@@ -350,3 +480,13 @@ class GpuSolver:
             )
         narrow = np.asarray(array, dtype=np.float32)
         return on_device(narrow, self._device)[:, self._order]
+
+
+def _with_first(against_first: torch.Tensor) -> torch.Tensor:
+    """Put label 0's energies, 0, before those of the others, (L − 1, N)."""
+    return torch.cat([torch.zeros_like(against_first[:1]), against_first])
+
+
+def _still(energies: list[torch.Tensor], nats: float) -> bool:
+    """Return whether the averaged energies no longer move."""
+    return len(energies) > 1 and float((energies[-1] - energies[-2]).abs().max()) <= nats

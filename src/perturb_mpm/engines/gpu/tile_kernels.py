@@ -13,6 +13,7 @@ from perturb_mpm.engines.gpu.memory import BatchLayout
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 
 LANES = 128
+NARROW = 16  # of one problem, and the fewest that tensor cores multiply
 WARPS = 4
 
 
@@ -83,7 +84,8 @@ def _splat(
 
 def splat(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: int) -> None:
     """Write what every tile sends to each of its entries, (E, stride)."""
-    blocks = triton.cdiv(width, LANES)
+    lanes = LANES if width > NARROW else NARROW
+    blocks = triton.cdiv(width, lanes)
     if tiles.entries:
         _splat[(tiles.count * blocks,)](
             marginals,
@@ -97,7 +99,7 @@ def splat(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: 
             width,
             TILE=TILE,
             STEP=STEP,
-            LANES=LANES,
+            LANES=lanes,
             num_warps=WARPS,
         )
 
@@ -149,7 +151,8 @@ def slice_group(
     They are to be multiplied by the voxel's row sum.
     """
     messages = torch.empty((layout.rows, width), dtype=torch.float32, device=rows.device)
-    blocks = triton.cdiv(width, layout.lanes)
+    lanes = layout.lanes if width > NARROW else NARROW
+    blocks = triton.cdiv(width, lanes)
     _slice[(layout.tiles * blocks,)](
         rows,
         tiles.vertices,
@@ -165,7 +168,7 @@ def slice_group(
         messages.stride(0),
         TILE=TILE,
         STEP=STEP,
-        LANES=layout.lanes,
+        LANES=lanes,
         num_warps=4,
     )
     return messages

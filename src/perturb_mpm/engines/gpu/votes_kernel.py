@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.memory import Room
+from perturb_mpm.engines.gpu.memory import BatchLayout
 
 VOXELS = 64
 PROBLEMS = 64
@@ -42,9 +42,11 @@ def _count(
         tl.store(votes + l * voxels + voxel, total.to(votes.dtype.element_ty), mask=inside)
 
 
-def count_votes(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each label's votes, (L, N), uint8 where they fit, and label sizes, (B, L)."""
-    layout, labels = room.layout, room.labels
+def count_votes(labels: torch.Tensor, layout: BatchLayout) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each label's votes, (L, N), uint8 where they fit, and label sizes, (B, L).
+
+    ``labels`` are (rows, B).
+    """
     fits = layout.problems < 2**8
     votes = torch.empty(
         (layout.n_labels, layout.voxels),
@@ -70,9 +72,10 @@ def count_votes(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
     return votes, sizes.sum(0, dtype=torch.int64).T
 
 
-def count_votes_twin(room: Room) -> tuple[torch.Tensor, torch.Tensor]:
+def count_votes_twin(
+    labels: torch.Tensor, layout: BatchLayout
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what ``count_votes`` does in plain PyTorch."""
-    given = room.labels[: room.layout.voxels, :, None] == torch.arange(
-        room.layout.n_labels, device=room.labels.device
-    )
+    every = torch.arange(layout.n_labels, device=labels.device)
+    given = labels[: layout.voxels, :, None] == every
     return given.sum(1).T, given.sum(0)

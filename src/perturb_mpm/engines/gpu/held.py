@@ -1,0 +1,275 @@
+"""Samples of active voxels: the lattices restricted to them, and the state of one batch.
+
+A sample's messages at active voxels are those of the averaged mean field and, by linearity, what
+its own marginals there add: Qᵗ − q̄ᵗ, which is 0 at every held voxel. The rows of a lattice stay
+those of the whole problem; what active voxels neither reach nor read is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from perturb_mpm.engines.gpu import transfer
+from perturb_mpm.engines.gpu.chain import LatticeFilter
+from perturb_mpm.engines.gpu.combine_kernel import Sparse
+from perturb_mpm.engines.gpu.memory import BatchLayout, Room, choose_batch, take_pool
+from perturb_mpm.engines.gpu.messages import LatticeMessages, coupling_of
+from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothNoise, perturb, vote
+from perturb_mpm.engines.gpu.update_kernel import AveragedTerms, update
+from perturb_mpm.engines.gpu.votes_kernel import count_votes
+from perturb_mpm.engines.lattice import KernelGroup
+from perturb_mpm.engines.protocol import Change
+
+
+@dataclass(frozen=True)
+class DeviceHold:
+    """What ``protocol.Hold`` says, on the device and in the engine's order."""
+
+    active: torch.Tensor  # (N,) bool
+    energies: list[torch.Tensor]  # T of (L − 1, A): the pairwise energies of q̄ᵗ against label 0's
+    marginals: list[torch.Tensor]  # T of (L − 1, A): q̄ᵗ
+    last: torch.Tensor  # (L, N): the last pairwise energies, less the centre
+
+
+class ActiveVoxels:
+    """The kernels of a CRF among the active voxels of a hold, and room for a batch of them."""
+
+    def __init__(
+        self,
+        held: DeviceHold,
+        filters: Sequence[LatticeFilter],
+        groups: Sequence[KernelGroup],
+        unaries: torch.Tensor,
+        index: torch.Tensor,
+        centre: torch.Tensor | None,
+        dtype: torch.dtype,
+        wanted: int | None,
+        budget: int,
+        *,
+        self_term: bool,
+    ) -> None:
+        """Take ``unaries`` (L, rows), ``index`` (N,) and ``centre`` (N, L − 1) of all voxels."""
+        device, (n_labels, n) = unaries.device, held.last.shape
+        places = torch.nonzero(held.active)[:, 0]
+        others = torch.nonzero(~held.active)[:, 0]
+        self.places, self.held_places = places, others
+        layout = BatchLayout(len(places), n_labels, 0)
+        self._held_layout = BatchLayout(len(others), n_labels, 0)
+        self._unaries = _padded(unaries[:, places], layout)
+        self._index = index[places]
+        self._held_unaries = _padded(unaries[:, others] + held.last[:, others], self._held_layout)
+        self._held_index = index[others]
+        self._centre = None if centre is None else centre[places]
+        smaller = [restricted(each, places) for each in filters]
+        self._coupling = coupling_of(groups, smaller, layout, device, self_term=self_term)
+        self._messages = LatticeMessages(smaller, groups, self._coupling.totals, dtype)
+        self._base = [_by_row(-each, layout) for each in held.energies]
+        self._averages = [_by_row(each, layout) for each in held.marginals]
+        shared = self._messages.nbytes + 8 * n * n_labels
+        item = dtype.itemsize
+        planned = choose_batch(
+            layout, self._messages, wanted, shared, item, budget - n * (wanted or 256)
+        )
+        self.batch, self._pool = take_pool(layout, self._messages, planned, dtype, device)
+        self._room = self._pool.room(layout)
+        self._held_labels = torch.empty((0, 0), dtype=torch.uint8, device=device)
+        self._updates = 0
+        self._voxels = n
+
+    @property
+    def problems(self) -> int:
+        """How many problems are loaded."""
+        return self._room.layout.problems
+
+    def perturb(
+        self, noise: Noise, smooth: SmoothNoise, *, ceiling: float, sharpness: float
+    ) -> None:
+        """Take the perturbed problems of these samples; held voxels vote at once."""
+        problems = len(noise.samples)
+        if problems != self.problems:
+            self._room = self._pool.room(replace(self._room.layout, problems=problems))
+            rows = self._held_layout.rows
+            self._held_labels = torch.empty(
+                (rows, problems), dtype=torch.uint8, device=self._index.device
+            )
+        room, self._updates = self._room, 0
+        everyone = replace(self._held_layout, problems=problems)
+        vote(self._held_unaries, self._held_index, noise, smooth, everyone, self._held_labels)
+        start = (room.marginals, room.labels)
+        limits = {"ceiling": ceiling, "sharpness": sharpness}
+        perturb(
+            self._unaries, self._index, noise, smooth, room.layout, room.energies, start, **limits
+        )
+        _shaped(room, room.marginals).sub_(self._averages[0][: room.layout.voxels, None])
+        if self._centre is not None:
+            labels = room.layout.n_labels - 1
+            _shaped(room, room.energies)[:, :, :labels] -= self._centre[:, None]
+
+    def step(self, damping: float, sharpness: float, *, watched: bool) -> Change:
+        """Update every active voxel once."""
+        now = min(self._updates, len(self._base) - 1)
+        following = min(now + 1, len(self._base) - 1)
+        room = self._room
+        self._messages.refresh(room)
+        changes = update(
+            room,
+            self._messages.tiles,
+            self._coupling,
+            damping=damping,
+            sharpness=sharpness,
+            watched=watched,
+            averaged=AveragedTerms(self._base[now], self._averages[now], self._averages[following]),
+        )
+        self._updates += 1
+        if changes is None:
+            nothing = np.zeros(self.problems)
+            return Change(nothing, nothing, nothing)
+        maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
+        return Change(maximum, foreground, switched / self._voxels)
+
+    def votes(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each label's votes at every voxel, (L, N), and label sizes, (B, L)."""
+        room = self._room
+        layout = replace(self._held_layout, problems=self.problems)
+        here, sizes = count_votes(room.labels, room.layout)
+        there, held_sizes = count_votes(self._held_labels, layout)
+        votes = torch.empty((len(here), self._voxels), dtype=here.dtype, device=here.device)
+        votes[:, self.places], votes[:, self.held_places] = here, there
+        return votes, sizes + held_sizes
+
+    def labels(self) -> torch.Tensor:
+        """Return the labels of every voxel, (B, N)."""
+        out = torch.empty(
+            (self.problems, self._voxels), dtype=torch.uint8, device=self._index.device
+        )
+        out[:, self.places] = self._room.labels[: len(self.places)].T
+        out[:, self.held_places] = self._held_labels[: len(self.held_places)].T
+        return out
+
+    def marginals(self) -> torch.Tensor:
+        """Return Q of every problem, (B, L, N): held voxels have the law of their labels."""
+        layout = self._room.layout
+        q = _shaped(self._room, self._room.marginals).float() + self._now(self._averages)[:, None]
+        others = q[:, :, : layout.n_labels - 1].permute(1, 2, 0)  # (B, L − 1, A)
+        first = (1 - others.sum(1, keepdim=True)).clamp_(min=0)
+        out = torch.empty((self.problems, layout.n_labels, self._voxels), device=q.device)
+        out[:, :, self.places] = torch.cat([first, others], 1)
+        out[:, :, self.held_places] = self._law()
+        return out
+
+    def conditional(self, first: int, stop: int) -> torch.Tensor:
+        """Return Σ softmax(−U − pairwise) of some problems in units of 2⁻³⁰, (L, N)."""
+        room, coupling = self._room, self._coupling
+        layout = room.layout
+        if first == 0:
+            self._messages.refresh(room)
+        lanes = slice(first * layout.padded, stop * layout.padded)
+        part = replace(layout, problems=stop - first)
+        away = transfer.by_problem(room.marginals[:, lanes].float(), part)  # (b, L − 1, A)
+        total = torch.zeros((stop - first, layout.n_labels, layout.voxels), device=away.device)
+        for g, matrix in enumerate(coupling.compatibilities):
+            message = self._messages.received(room, g, lanes.start, lanes.stop - lanes.start)
+            message = transfer.by_problem(message, part)
+            message = message - away * coupling.diagonals[g][: layout.voxels]
+            whole = torch.cat([-message.sum(1, keepdim=True), message], 1)
+            total += torch.einsum("lm,bmn->bln", matrix, whole)
+        logits = -self._unaries[:, : layout.voxels] - total
+        logits[:, 1:] += self._now(self._base)[:, : layout.n_labels - 1].T
+        if self._centre is not None:
+            logits[:, 1:] += self._centre.T
+        out = torch.empty((layout.n_labels, self._voxels), dtype=torch.int64, device=logits.device)
+        out[:, self.places] = transfer.fixed_point(torch.softmax(logits, 1)).sum(0)
+        out[:, self.held_places] = (stop - first) * transfer.fixed_point(self._law())
+        return out
+
+    def _law(self) -> torch.Tensor:
+        """Return the law of the labels of held voxels, (L, H)."""
+        return torch.softmax(-self._held_unaries[:, : len(self.held_places)], 0)
+
+    def _now(self, path: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return what the path says at the next update, (A, P)."""
+        return path[min(self._updates, len(path) - 1)][: self._room.layout.voxels]
+
+
+def restricted(whole: LatticeFilter, places: torch.Tensor) -> LatticeFilter:
+    """Return a filter among some voxels, with the rows that these reach and read."""
+    columns = whole.columns[places].long()  # (A, p)
+    read = torch.zeros(whole.vertices, dtype=torch.bool, device=columns.device)
+    read[columns.reshape(-1)] = True
+    owners = [_owners(each) for each in whole.passes]
+    reached = [read]
+    for taps, owner in zip(whole.passes, owners, strict=True):
+        following = torch.zeros_like(read)
+        following[taps.targets[owner[reached[-1][taps.columns.long()]]].long()] = True
+        reached.append(following)
+    kept: list[tuple[Sparse, torch.Tensor, torch.Tensor]] = []
+    needed, used = read, read.clone()
+    for k in range(len(whole.passes) - 1, -1, -1):
+        taps, owner = whole.passes[k], owners[k]
+        rows = (needed & reached[k + 1])[taps.targets.long()]  # (R,)
+        entries = rows[owner] & reached[k][taps.columns.long()]
+        needed = torch.zeros_like(read)
+        needed[taps.columns[entries].long()] = True
+        used |= needed
+        used[taps.targets[rows].long()] = True
+        kept.append((taps, rows, entries))
+    number = (used.cumsum(0) - 1).int()
+    passes = [_part(taps, rows, entries, number) for taps, rows, entries in reversed(kept)]
+    lattice = replace(
+        whole.lattice, columns=number[columns], vertices=int(used.sum()), passes=(), pass_weights=()
+    )
+    return LatticeFilter(
+        lattice=lattice,
+        passes=tuple(passes),
+        splats=whole.splats[places],
+        mass=whole.mass[used],
+        slices=whole.slices[places],
+        total=whole.total[places],
+        diagonal=whole.diagonal[places],
+    )
+
+
+def _owners(matrix: Sparse) -> torch.Tensor:
+    """Return the row of each entry."""
+    lengths = matrix.pointers.diff().long()
+    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+
+
+def _part(
+    matrix: Sparse, rows: torch.Tensor, entries: torch.Tensor, number: torch.Tensor
+) -> Sparse:
+    """Return some rows and some of their entries, with new numbers for all that they name."""
+    taken = torch.cat([entries.new_zeros(1), entries]).cumsum(0).int()
+    counts = taken[matrix.pointers.long()].diff()[rows]  # (R',)
+    pointers = torch.zeros(len(counts) + 1, dtype=torch.int32, device=counts.device)
+    pointers[1:] = counts.cumsum(0)
+    return Sparse(
+        number[matrix.targets[rows].long()],
+        pointers,
+        number[matrix.columns[entries].long()],
+        matrix.coefficients[entries],
+    )
+
+
+def _padded(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:
+    """Return (L, V) values as (L, rows)."""
+    out = torch.zeros((len(values), layout.rows), device=values.device)
+    out[:, : layout.voxels] = values
+    return out
+
+
+def _by_row(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:
+    """Return (L − 1, A) values as (rows, P), as the channels of one problem lie."""
+    out = torch.zeros((layout.rows, layout.padded), device=values.device)
+    out[: layout.voxels, : layout.n_labels - 1] = values.T
+    return out
+
+
+def _shaped(room: Room, values: torch.Tensor) -> torch.Tensor:
+    """Return the channels of all problems, a view (A, B, P) of energies or marginals."""
+    layout = room.layout
+    return values[: layout.voxels, : layout.width].unflatten(1, (-1, layout.padded))
