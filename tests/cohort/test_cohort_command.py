@@ -100,6 +100,65 @@ def test_evaluate_takes_the_folder_as_it_is(
             assert float(row["dice"]) == pytest.approx(found[row["case"], row["name"]])
 
 
+def test_evaluate_takes_truths_of_a_folder_and_workers(cohort: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="the extra cluster is not installed")
+    out, truths = tmp_path / "out", tmp_path / "labelsTs"
+    assert call(*cohort, "--output", str(out)) == 0
+    command = ["evaluate", "--table", str(out), "--truth", str(truths), "--quiet"]
+    for workers in ("1", "2"):
+        place = ["--output", str(tmp_path / f"by{workers}"), "--workers", workers]
+        assert call(*command, *place) == 0
+    one, two = ((tmp_path / f"by{n}" / "metrics.csv").read_bytes() for n in (1, 2))
+    assert one == two
+    assert b"B1" in one
+    (truths / "B1.nii.gz").unlink()  # a case without a truth is left out
+    assert call(*command, "--output", str(tmp_path / "fewer")) == 0
+    assert b"B1" not in (tmp_path / "fewer" / "metrics.csv").read_bytes()
+    assert call(*command[:3], "--truth", str(out / "cohort.csv"), "--quiet") == 2
+
+
+def test_biomarkers_takes_both_sessions_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = tuple(f"sub-{n}_ses-{when}" for n in (1, 2, 3) for when in ("pre", "post"))
+    files = write_small_cohort(tmp_path, names)
+    out, truths = tmp_path / "out", tmp_path / "labelsTs"
+    (tmp_path / "predicted" / f"{names[5]}.npz").write_bytes(b"no archive")
+    settings = [*SETTINGS, "--noise-length", "8", "--truth", str(truths)]
+    assert call("cohort", *files, *settings, "--output", str(out)) == 3
+    command = ["biomarkers", "--table", str(out), "--region", "core=2", "--quiet"]
+    assert call(*command, "--output", str(tmp_path / "found")) == 0
+    with (tmp_path / "found" / "biomarkers.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == "original"]
+    volumes = {row["case"]: row["volume_ml"] for row in rows_of(out) if row["name"] == "core"}
+    assert [row["case"] for row in rows] == ["sub-1", "sub-2"]  # the third has no scan after
+    for row in rows:
+        before, after = (float(volumes[f"{row['case']}_ses-{when}"]) for when in ("pre", "post"))
+        assert float(row["before_ml"]) == pytest.approx(before)
+        assert float(row["rtv_ml"]) == pytest.approx(after)
+    assert (tmp_path / "found" / "calibration.json").is_file()  # of the cohort's truths
+    assert call(*command, "--sessions", "a", "b", "--output", str(tmp_path / "none")) == 2
+    assert "must have both cases NAME_ses-a and NAME_ses-b" in capsys.readouterr().err
+
+
+def test_tune_takes_the_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = tuple(f"A{n}" for n in range(5))
+    files = write_small_cohort(tmp_path, names)
+    out, truths = tmp_path / "out", tmp_path / "labelsTs"
+    assert call("cohort", *files, *SETTINGS, "--output", str(out)) == 0
+    options = ["--folds", "2", "--samples", "8", "--quiet", "--threads", "1"]
+    command = ["tune", "--data", str(out), *options]
+    assert call(*command, "--output", str(tmp_path / "none")) == 2
+    assert "must have a case that is done and has a truth" in capsys.readouterr().err
+    tuned = tmp_path / "tuned"
+    assert call(*command, "--truth", str(truths), "--output", str(tuned)) == 0
+    again = ["--settings", str(tuned / "settings.toml"), "--match", "A0", "--quiet"]
+    assert call("cohort", *files, *again, "--samples", "4", "--output", str(tmp_path / "b")) == 0
+    labels = ["--labels", "0:background", "1:oedema", "2:core"]
+    assert call(*command, *labels, "--output", str(tuned)) == 2
+    assert "--labels must not be given for the folder of a cohort" in capsys.readouterr().err
+
+
 def test_broken_cases_are_rows_and_stop_nobody(cohort: list[str], tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert call(*cohort, "--output", str(whole)) == 0

@@ -263,11 +263,15 @@ def test_a_killed_client_goes_on_with_the_same_command(
 
 
 def test_a_lost_scheduler_is_said_and_the_same_command_goes_on(
-    cases: list[Any], expected: dict[str, bytes], tmp_path: Path
+    cases: list[Any],
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     lost = pytest.raises(ConnectionError, match="the same again goes on where it stopped")
     with hand_started(tmp_path) as (address, scheduler), connected(address) as client, lost:
         run_cohort(cases, SETTINGS, tmp_path / "out", client, finished=lambda _: scheduler())
+    assert "Traceback" not in capfd.readouterr().err
     assert 1 <= len(list((tmp_path / "out").glob("*/summary.json"))) <= len(NAMES)
     assert run_cohort(cases, SETTINGS, tmp_path / "out").failed == {}
     assert outputs(tmp_path / "out", NAMES) == expected
@@ -290,6 +294,25 @@ def test_other_versions_are_refused_by_name(
     with pytest.raises(ClusterError, match=r"must have workers with numba 0\.1 as here"):
         run_cohort(cases, SETTINGS, tmp_path, client)
     assert not (tmp_path / "A1").exists()
+
+
+def test_a_worker_that_dies_while_it_is_asked_is_left_out(client: Any) -> None:
+    class Asked:
+        def __init__(self, answers: dict[str, Any] | Exception) -> None:
+            self.answers = answers
+
+        def run(self, *_: Any, **__: Any) -> Any:
+            if isinstance(self.answers, Exception):
+                raise self.answers
+            return self.answers
+
+    here = cluster.worker_versions()
+    cluster.check_versions(Asked({"tcp://a:1": here, "tcp://b:1": OSError("Stream is closed")}))
+    with pytest.raises(ClusterError, match="got tcp://b:1 without: No module named perturb_mpm"):
+        cluster.check_versions(Asked({"tcp://b:1": ImportError("No module named perturb_mpm")}))
+    with pytest.raises(ConnectionError, match="scheduler was lost"):
+        cluster.check_versions(Asked(OSError("Stream is closed")))
+    cluster.check_versions(client)
 
 
 def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

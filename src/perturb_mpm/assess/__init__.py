@@ -27,6 +27,7 @@ from perturb_mpm.assess.scans import (
 )
 from perturb_mpm.assess.sources import (
     CaseFiles,
+    cases_done,
     read_cohort,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "calibrate",
     "CaseAssessment",
     "CaseFiles",
+    "cases_done",
     "check_biomarkers_folder",
     "check_evaluation_folder",
     "checked_spacing",

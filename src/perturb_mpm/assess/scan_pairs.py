@@ -12,6 +12,7 @@ import numpy as np
 
 from perturb_mpm import checks
 from perturb_mpm.assess.scans import PAPER_RULE, Biomarkers
+from perturb_mpm.assess.sources import cases_done
 from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ConformalWidening,
@@ -39,6 +40,7 @@ COLUMNS = (
     "samples_before",
     "samples_after",
 )
+SESSIONS = ("pre", "post")
 LARGEST_WIDENING_LOG = 100.0  # e to this is more than any volume
 Line = tuple[object, ...]
 
@@ -54,17 +56,47 @@ class ScanPair:
     truth_after: Path | None = None
 
 
-def read_pairs(path: Path) -> list[ScanPair]:
-    """Read the columns case, before, after and, where volumes are known, truth_before and after."""
+def read_pairs(
+    path: Path, sessions: tuple[str, str] = SESSIONS, truths: Path | None = None
+) -> list[ScanPair]:
+    """Read the columns case, before, after and, where volumes are known, truth_before and after.
+
+    A folder of ``perturb-mpm cohort`` stands for its subjects of whom both sessions are done: the
+    cases sub-NAME_ses-pre and sub-NAME_ses-post, or other sessions by their names. Truths are the
+    cohort's own, or CASE.nii.gz in the folder ``truths``.
+    """
+    if path.is_dir():
+        return _pairs_done(path, sessions, truths)
     known = ("truth_before", "truth_after")
     required = ("case", "before", "after")
     pairs = []
     for row in read_table(Source("table", path), required, known, unique="case"):
         before, after = row.path("before"), row.path("after")
-        truths = tuple(row.path(name) for name in known)
-        if before is None or after is None or (truths[0] is None) != (truths[1] is None):
+        both = tuple(row.path(name) for name in known)
+        if before is None or after is None or (both[0] is None) != (both[1] is None):
             raise row.error("must name both truths or none")
-        pairs.append(ScanPair(row.fields["case"], before, after, *truths))
+        pairs.append(ScanPair(row.fields["case"], before, after, *both))
+    return pairs
+
+
+def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) -> list[ScanPair]:
+    """Return the subjects of a cohort's folder of whom both sessions are done, by name."""
+    done = {each.case: each for each in cases_done(folder, truths)}
+    endings = [f"_ses-{name.removeprefix('ses-')}" for name in sessions]
+    subjects = [name.removesuffix(endings[0]) for name in done if name.endswith(endings[0])]
+    pairs = []
+    for subject in subjects:
+        before, after = done[subject + endings[0]], done.get(subject + endings[1])
+        if after is None:
+            continue
+        known = None not in (before.truth, after.truth)
+        both = (before.truth, after.truth) if known else (None, None)
+        pairs.append(ScanPair(subject, before.prediction, after.prediction, *both))
+    if not pairs:
+        raise InputError(
+            f"`table` must have both cases NAME{endings[0]} and NAME{endings[1]} of a subject, "
+            f"got {len(done)} cases in {folder} without such a pair; name the `sessions`"
+        )
     return pairs
 
 

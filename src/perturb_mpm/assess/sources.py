@@ -40,14 +40,25 @@ class CaseFiles:
     mask: Path | None = None
 
 
-def read_cohort(path: Path) -> list[CaseFiles]:
+def read_cohort(path: Path, truths: Path | None = None) -> list[CaseFiles]:
     """Read the columns case, prediction, truth, mask and any number that begin with rater.
 
     Each case needs a prediction and a truth or a rater. A folder of ``perturb-mpm cohort`` stands
-    for its cases that are done and have a truth.
+    for its cases that are done and have a truth: the cohort's own, or CASE.nii.gz in the folder
+    ``truths``.
     """
     if path.is_dir():
-        return _cases_done(path)
+        found = cases_done(path, truths)
+        known = [each for each in found if each.truth is not None]
+        if not known:
+            where = f" in {truths}" if truths else ""
+            raise InputError(
+                f"`table` {path}: must have a case that is done and has a truth, got "
+                f"{len(found)} done and no truth{where}"
+            )
+        return known
+    if truths is not None:
+        raise InputError(f"`truth` must not be given for a table, which names truths: {path}")
     rows = read_table(
         Source("table", path),
         ("case", "prediction"),
@@ -57,31 +68,42 @@ def read_cohort(path: Path) -> list[CaseFiles]:
     )
     cases = []
     for row in rows:
-        found = {name: row.path(name) for name in row.fields if name != "case"}
-        raters = tuple(p for name, p in found.items() if name.startswith("rater") and p)
-        truth, prediction = found.get("truth"), found["prediction"]
+        found_paths = {name: row.path(name) for name in row.fields if name != "case"}
+        raters = tuple(p for name, p in found_paths.items() if name.startswith("rater") and p)
+        truth, prediction = found_paths.get("truth"), found_paths["prediction"]
         if prediction is None or (truth is None and not raters):
             raise row.error("must name a truth or a rater")
-        cases.append(CaseFiles(row.fields["case"], prediction, truth, raters, found.get("mask")))
+        mask = found_paths.get("mask")
+        cases.append(CaseFiles(row.fields["case"], prediction, truth, raters, mask))
     return cases
 
 
-def _cases_done(folder: Path) -> list[CaseFiles]:
-    """Return the cases of a cohort's folder that are done and have a truth, by name."""
+def cases_done(folder: Path, truths: Path | None = None) -> list[CaseFiles]:
+    """Return the cases of a cohort's folder that are done, by name, with a truth or without.
+
+    Truths are the cohort's own, or CASE.nii.gz in the folder ``truths``.
+    """
+    if truths is not None and not truths.is_dir():
+        raise InputError(f"`truth` must be a folder with CASE.nii.gz of each case, got {truths}")
     source = Source("table", folder / "cohort.json")
     with open_source(source) as file:
         content = source.json(file)
     try:
         found = {
-            str(each["case"]): Path(each["truth"])
+            str(each["case"]): each["truth"] and Path(each["truth"])
             for each in content["records"]
-            if each["status"] == "done" and each["truth"]
+            if each["status"] == "done"
         }
     except (KeyError, TypeError) as error:
         raise source.error(f"must be what perturb-mpm cohort writes, got no {error}") from error
-    if not found:
-        raise source.error("must have a case that is done and has a truth, got none")
+    if truths is not None:
+        found = {name: _label_map_of(name, truths) for name in found}
     return [CaseFiles(name, folder / name, truth) for name, truth in sorted(found.items())]
+
+
+def _label_map_of(case: str, folder: Path) -> Path | None:
+    candidates = (folder / f"{case}{ending}" for ending in (".nii.gz", ".nii"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +117,8 @@ class Segmentation:
     sampled_labels: NDArray[np.uint8] | None = None  # (K, X, Y, Z) label indices
     posterior: Posterior | None = None
     regions: Regions = field(default_factory=dict)  # those of a run
+    inputs: tuple[Path, ...] = ()  # names of the files that a run was made from
+    image: NDArray[np.float32] | None = None  # (X, Y, Z), the first of a run
 
 
 def read_segmentation(
@@ -204,6 +228,8 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
         run.sampled_labels,
         run.posterior,
         run.regions,
+        tuple(map(Path, run.case.hashes)),
+        next(iter(run.case.images.values()), None),
     )
 
 

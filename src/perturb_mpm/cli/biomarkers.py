@@ -29,6 +29,8 @@ def biomarkers(
     before: Path | None = None,
     after: Path | None = None,
     table: Path | None = None,
+    sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post"),
+    truth: Path | None = None,
     region: Annotated[list[str], Parameter(consume_multiple=True, negative="")],
     spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None,
     classes: Literal["rano", "karschnia"] = "rano",
@@ -51,7 +53,12 @@ def biomarkers(
     after
         The scan after surgery, likewise.
     table
-        A cohort instead: CSV with the columns case, before, after, truth_before, truth_after.
+        A cohort instead: CSV with the columns case, before, after, truth_before, truth_after, or
+        the folder of perturb-mpm cohort with the cases sub-NAME_ses-pre and sub-NAME_ses-post.
+    sessions
+        Which sessions of a cohort's folder are before and after surgery.
+    truth
+        A folder with CASE.nii.gz of a cohort's cases, in place of the truths that it was given.
     region
         Enhancing tumour by a name and its label values, as in enhancing=4, or the values alone.
     spacing
@@ -69,7 +76,7 @@ def biomarkers(
     json
         Print the results as JSON instead of a table.
     """
-    pairs = _pairs(before, after, table)
+    pairs = _pairs(before, after, table, sessions, truth)
     if not 0 <= noise_floor_ml <= LARGEST_NOISE_FLOOR_ML:
         raise UsageError(
             f"--noise-floor-ml must lie between 0 and {LARGEST_NOISE_FLOOR_ML:g}, "
@@ -169,13 +176,21 @@ def _calibrate(
     )
 
 
-def _pairs(before: Path | None, after: Path | None, table: Path | None) -> list[ScanPair]:
+def _pairs(
+    before: Path | None,
+    after: Path | None,
+    table: Path | None,
+    sessions: tuple[str, str],
+    truth: Path | None,
+) -> list[ScanPair]:
     from perturb_mpm.assess import ScanPair, read_pairs
 
+    if truth is not None and (table is None or not table.is_dir()):
+        raise UsageError("--truth must come with the folder of a cohort as --table")
     if table is not None:
         if before is not None or after is not None:
             raise UsageError("give --before and --after, or --table, not both")
-        return read_pairs(table)
+        return read_pairs(table, sessions, truth)
     if before is None or after is None:
         raise UsageError("give --before and --after for one patient, or --table for a cohort")
     for option, path in (("--before", before), ("--after", after)):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 
 from perturb_mpm.cli.console import (
+    MOST_WORKERS,
     Flag,
     UsageError,
     given,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from perturb_mpm.run import RunSettings
 
 _EXIT_SOME_FAILED = 3
-_MOST_WORKERS = 1024
 _MOST_PARTS = 256
 _MOST_NAMED = 20
 
@@ -146,7 +146,7 @@ def cohort(
     """Run every case of a folder or table; write maps for each, one table and one page."""
     from perturb_mpm.cohort import CaseReading, CohortFolders, find_cohort, run_cohort
 
-    whole_number(place.workers, "--workers", 1, _MOST_WORKERS)
+    whole_number(place.workers, "--workers", 1, MOST_WORKERS)
     whole_number(place.split, "--split", 1, _MOST_PARTS)
     _check_place(place)
     model, sampling = model or ModelOptions(), sampling or SamplingOptions()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Flag = Annotated[bool, Parameter(negative="")]
 """An option that is given or not, without ``--no-``."""
 
+MOST_WORKERS = 1024
+
 # Arguments of Python whose option has another name.
 _OPTION = {
     "inputs": "input",
@@ -107,6 +109,11 @@ def print_plain(*parts: str | Table) -> None:
         console.print(part, soft_wrap=isinstance(part, str))
 
 
+def print_warning(words: str) -> None:
+    """Print a warning on stderr, its arguments written as options."""
+    _print(f"warning: {in_options(words)}")
+
+
 def prepare_folder(folder: Path) -> Path:
     """Make ``folder`` where it is missing, and make sure that files can be put there."""
     if folder.exists() and not folder.is_dir():
@@ -156,7 +163,7 @@ class Lines:
 
     def warn(self, words: str) -> None:
         """Print a warning."""
-        _print(f"warning: {in_options(words)}")
+        print_warning(words)
 
     def __call__(self, done: float, total: float, /) -> None:
         """Print how much is done, unless that was said just now."""

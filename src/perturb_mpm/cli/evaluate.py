@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from perturb_mpm.cli.console import (
+    MOST_WORKERS,
     UsageError,
     prepare_folder,
     print_json,
     print_plain,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ def evaluate(
         list[float] | None, Parameter(consume_multiple=True, negative="")
     ] = None,
     output: Path = Path("evaluation"),
+    workers: int = 1,
     quiet: Flag = False,
     json: Flag = False,
 ) -> None:
@@ -61,7 +66,8 @@ def evaluate(
         A folder of perturb-mpm run, or a 4-D NIfTI file from elsewhere: sampled label maps (whole
         numbers, one map a sample) or marginals (one map a label).
     truth
-        The true label map, NIfTI, on the same grid and with the same label values.
+        The true label map, NIfTI, on the same grid and with the same label values; for the folder
+        of a cohort a folder with CASE.nii.gz, in place of the truths that the cohort was given.
     rater
         A rater's label map; several give measures of how alike samples and raters spread.
     mask
@@ -83,11 +89,15 @@ def evaluate(
         At which specificities sensitivity is given; 0.8, 0.9 and 0.95 by default.
     output
         The folder to write to; made where it is missing.
+    workers
+        How many cases of a cohort are measured at once on this machine; more than 1 needs the extra
+        cluster.
     quiet
         Print nothing.
     json
         Print the summary as JSON instead of a table.
     """
+    whole_number(workers, "--workers", 1, MOST_WORKERS)
     cases = _cases(prediction, truth, rater or [], mask, table)
 
     from perturb_mpm.assess import (
@@ -105,18 +115,15 @@ def evaluate(
             raise UsageError(f"--specificity must be between 0 and 1, got {value}")
     check_evaluation_folder(output)
     prepare_folder(output)
-    assessments = [
-        each
-        for files in cases
-        for each in assess_case(
-            files,
-            scheme,
-            region or [],
-            estimator=estimator,
-            mapped=mapped,
-            specificities=specificity or SPECIFICITIES_TOLD,
-        )
-    ]
+    measure = partial(
+        assess_case,
+        scheme=scheme,
+        region_words=region or [],
+        estimator=estimator,
+        mapped=mapped,
+        specificities=specificity or SPECIFICITIES_TOLD,
+    )
+    assessments = [each for found in _measured(measure, cases, workers) for each in found]
     title = cases[0].case if len(cases) == 1 else f"{len(cases)} cases"
     files = write_evaluation(output, title, assessments)
     summaries = summarise(row for each in assessments for row in each.rows)
@@ -126,6 +133,29 @@ def evaluate(
         print_json(summaries)
     elif not quiet:
         _print(summaries, files.values())
+
+
+def _measured(
+    measure: Callable[[CaseFiles], list[CaseAssessment]], cases: list[CaseFiles], workers: int
+) -> Iterable[list[CaseAssessment]]:
+    """Measure the cases in their order, here or on workers of this machine."""
+    if workers == 1:
+        return map(measure, cases)
+    from perturb_mpm.cohort import each_on_workers, local_workers
+
+    with local_workers(workers) as client:
+        return each_on_workers(client, measure, [_everywhere(each) for each in cases])
+
+
+def _everywhere(files: CaseFiles) -> CaseFiles:
+    """Return the files by paths that hold in any working folder."""
+    return replace(
+        files,
+        prediction=files.prediction.resolve(),
+        truth=files.truth and files.truth.resolve(),
+        raters=tuple(path.resolve() for path in files.raters),
+        mask=files.mask and files.mask.resolve(),
+    )
 
 
 def _cases(
@@ -140,9 +170,9 @@ def _cases(
     if (prediction is None) == (table is None):
         raise UsageError("give --prediction for one case or --table for a cohort, one of the two")
     if table is not None:
-        if truth is not None or raters or mask is not None:
+        if raters or mask is not None or (truth is not None and not table.is_dir()):
             raise UsageError("--truth, --rater and --mask belong into the --table of a cohort")
-        return read_cohort(table)
+        return read_cohort(table, truth)
     if prediction is None or not prediction.exists():
         raise UsageError(f"--prediction {prediction}: there is no such file or folder")
     if truth is None and not raters:

@@ -33,9 +33,10 @@ SCORES_NAME = "scores.csv"
 def tune(
     *,
     data: Path,
-    layout: Literal["table", "brats", "nnunet", "bids"],
-    labels: Words,
+    layout: Literal["table", "brats", "nnunet", "bids"] | None = None,
+    labels: Words | None = None,
     output: Path,
+    truth: Path | None = None,
     probabilities: Path | None = None,
     model: Path | None = None,
     region: Words | None = None,
@@ -56,7 +57,8 @@ def tune(
     Parameters
     ----------
     data
-        The cases: a folder, or a CSV table with the columns case, labels and one a sequence.
+        The cases: a folder, or a CSV table with the columns case, labels and one a sequence; or the
+        folder of perturb-mpm cohort, which knows all that follows up to region.
     layout
         How the cases lie in it.
     labels
@@ -64,6 +66,8 @@ def tune(
         as 0:background 1:tumour. They are never guessed from the values.
     output
         The folder to write settings.toml and scores.csv to; made where it is missing.
+    truth
+        A folder with CASE.nii.gz of a cohort's cases, in place of the truths that it was given.
     probabilities
         A folder with each case's probabilities, CASE.nii.gz (4-D, labels last) or nnU-Net's
         CASE.npz, by a classifier that did not see the case.
@@ -99,10 +103,18 @@ def tune(
     changed = _changed(start, threads)
     if region is not None:
         changed = changed.changed(regions=region_values_from_text(region))
-    scheme = labels_from_text(labels)
+    of_cohort = _is_cohort(data, layout, labels, probabilities, model, truth)
+    scheme = None if labels is None else labels_from_text(labels)
     with shown_progress(quiet=quiet) as progress:
-        workers = changed.compute.threads
-        cases = _cases(data, layout, scheme, probabilities, model, options, workers, progress)
+        threads_used = changed.compute.threads
+        if of_cohort:
+            cases = _cases_of_cohort(data, truth, options, progress)
+        elif layout is None or scheme is None:
+            raise UsageError("--layout and --labels must be given, but for the folder of a cohort")
+        else:
+            cases = _cases(
+                data, layout, scheme, probabilities, model, options, threads_used, progress
+            )
         folder = prepare_folder(output)
         tuned = tune_settings(cases, changed, options, progress)
     # How many threads this machine had is no part of what was learned.
@@ -129,6 +141,39 @@ def _changed(start: RunSettings, threads: int | None) -> RunSettings:
         return start if threads is None else start.changed(threads=threads)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
+
+
+def _is_cohort(
+    data: Path,
+    layout: str | None,
+    labels: list[str] | None,
+    probabilities: Path | None,
+    model: Path | None,
+    truth: Path | None,
+) -> bool:
+    """Whether the cases are those of a cohort's folder; refuse what it knows itself."""
+    found = layout is None and (data / "cohort.json").is_file()
+    others = {"labels": labels, "probabilities": probabilities, "model": model}
+    given_too = [name for name, value in others.items() if value is not None]
+    if found and given_too:
+        raise UsageError(f"--{given_too[0]} must not be given for the folder of a cohort: {data}")
+    if truth is not None and not found:
+        raise UsageError("--truth must come with the folder of a cohort as --data")
+    return found
+
+
+def _cases_of_cohort(
+    data: Path, truth: Path | None, options: TuningOptions, progress: StagedProgress
+) -> dict[str, Case]:
+    from perturb_mpm.tune import cases_of_cohort
+
+    cases = cases_of_cohort(data, truth, progress)
+    if len(cases) < options.folds:
+        raise UsageError(
+            f"--folds must be at most the number of cases with a truth, {len(cases)}, "
+            f"got {options.folds}"
+        )
+    return cases
 
 
 def _cases(

@@ -6,7 +6,13 @@ runs them. What fails is one case's row, and the same call again goes on where i
 
 from perturb_mpm.cohort.cases import COHORT_LAYOUTS, CohortCase, CohortFolders, find_cohort
 from perturb_mpm.cohort.checking import CaseCheck, check_cohort
-from perturb_mpm.cohort.cluster import ClusterError, connected, local_workers, shared_out
+from perturb_mpm.cohort.cluster import (
+    ClusterError,
+    connected,
+    each_on_workers,
+    local_workers,
+    shared_out,
+)
 from perturb_mpm.cohort.cluster_file import ClusterFile, read_cluster_file, started_cluster
 from perturb_mpm.cohort.one_case import CaseReading, Record
 from perturb_mpm.cohort.running import CohortResult, run_cohort
@@ -28,5 +34,6 @@ __all__ = [
     "ClusterFile",
     "started_cluster",
     "shared_out",
+    "each_on_workers",
     "ClusterError",
 ]

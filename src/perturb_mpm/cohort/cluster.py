@@ -15,12 +15,12 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cohort.cases import CohortCase
@@ -41,6 +41,10 @@ from perturb_mpm.version import version
 if TYPE_CHECKING:
     from distributed import Client, Future, Worker
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_LOST = "Dask's scheduler was lost: the same again goes on where it stopped"
 _SECONDS_TO_CONNECT = 30
 _DEATHS = 10  # of workers under one case before it counts as failed
 _SECONDS_LOCKED = 3600  # that a worker waits for one that was given up and still writes
@@ -101,6 +105,15 @@ def shared_out(settings: RunSettings, workers: int) -> RunSettings:
     return settings.changed(threads=threads, memory=memory)
 
 
+def each_on_workers(
+    client: Client, function: Callable[[Item], Result], items: Sequence[Item]
+) -> list[Result]:
+    """Return what a function gives for each item, in their order; the first error is raised."""
+    check_versions(client)
+    found: list[Result] = client.gather(client.map(function, items, pure=False))
+    return found
+
+
 def on_workers(
     client: Client,
     cases: Sequence[CohortCase],
@@ -138,9 +151,7 @@ def on_workers(
                 words = _why(error)
                 yield failed_record(case, folder, words, request, "a worker of Dask")
             else:
-                raise ConnectionError(
-                    "Dask's scheduler was lost: the same again goes on where it stopped"
-                )
+                raise ConnectionError(_LOST)
             future.release()
     finally:
         left = list(ended.futures)
@@ -219,7 +230,7 @@ def check_resources(client: Client, engine: str) -> None:
     """Refuse workers of which none has a GPU where the engine wants one: cases would wait."""
     if _resources(engine) is None:
         return
-    offered: dict[str, dict[str, float]] = client.run(_offered)
+    offered = _asked_of_workers(client, _offered)
     if offered and not any(each.get("GPU") for each in offered.values()):
         raise ClusterError(
             '`engine` "gpu" must have a Dask worker that offers the resource GPU=1, got '
@@ -265,13 +276,23 @@ def _require_same(address: str, there: Mapping[str, str], here: Mapping[str, str
 
 
 def _versions_of_workers(client: Client) -> dict[str, dict[str, str]]:
-    try:
-        found: dict[str, dict[str, str]] = client.run(worker_versions)
-    except (ImportError, AttributeError) as error:
-        raise ClusterError(
-            f"`scheduler` must have workers with perturb-mpm {version()}, got one without: {error}"
-        ) from error
+    found = _asked_of_workers(client, worker_versions)
+    for address, versions in found.items():
+        if isinstance(versions, Exception):
+            raise ClusterError(
+                f"`scheduler` must have workers with perturb-mpm {version()}, got {address} "
+                f"without: {versions}"
+            )
     return found
+
+
+def _asked_of_workers(client: Client, question: Callable[..., Any]) -> dict[str, Any]:
+    """Return what each worker answers, or its error; one that dies meanwhile is left out."""
+    try:
+        found: dict[str, Any] = client.run(question, on_error="return")
+    except OSError as error:
+        raise ConnectionError(_LOST) from error
+    return {name: answer for name, answer in found.items() if not isinstance(answer, OSError)}
 
 
 def _resolved(case: CohortCase) -> CohortCase:
@@ -311,7 +332,8 @@ def dask_distributed() -> Any:  # noqa: ANN401 - a module
 
 def _quiet() -> None:
     """Keep Dask's own words about workers that come and go out of the terminal."""
-    for name in ("distributed", "distributed.nanny", "distributed.worker", "distributed.scheduler"):
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    for name in ("distributed", *known):  # Dask's configuration gives some a level of their own
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 

@@ -1,6 +1,6 @@
 """Settings of ``run`` learned from labelled cases, and what they are worth on cases left out."""
 
-from perturb_mpm.tune.cases import cases_of_model, cases_with_probabilities
+from perturb_mpm.tune.cases import cases_of_cohort, cases_of_model, cases_with_probabilities
 from perturb_mpm.tune.problem import NEAR_MM, LabelledProblem
 from perturb_mpm.tune.scores import (
     CaseScores,
@@ -14,6 +14,7 @@ from perturb_mpm.tune.summary import METHODS, maps_table, means, volumes_table, 
 from perturb_mpm.tune.tuning import Tuned, TuningOptions, tune
 
 __all__ = [
+    "cases_of_cohort",
     "cases_of_model",
     "cases_with_probabilities",
     "CaseScores",

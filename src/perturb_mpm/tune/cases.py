@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from perturb_mpm.files import Case, InputError, LabelScheme, Source, read_case, read_images
+from perturb_mpm.assess import read_cohort
+from perturb_mpm.files import (
+    Case,
+    InputError,
+    LabelScheme,
+    Source,
+    read_case,
+    read_images,
+    read_label_map,
+)
 from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.run import load_run
 from perturb_mpm.segmenter import (
     LabelledFiles,
     SegmenterModel,
@@ -75,6 +85,33 @@ def cases_of_model(
             probabilities = model.honest_probabilities(case.name, prepared)
         truth = read_truth(case, found.geometry, scheme)
         read[case.name] = Case.from_images(found, probabilities, scheme, truth)
+        progress(len(read), len(files))
+    return read
+
+
+def cases_of_cohort(
+    folder: Path, truths: Path | None = None, progress: StagedProgress | None = None
+) -> dict[str, Case]:
+    """Read the cases of a cohort's folder that are done and have a truth, as they were run.
+
+    Truths are the cohort's own, or CASE.nii.gz in the folder ``truths``.
+    """
+    progress = progress or Silent()
+    files = read_cohort(folder, truths)
+    progress.stage("reading the cases")
+    read: dict[str, Case] = {}
+    for each in files:
+        case = load_run(each.prediction).case
+        source = Source("truth", each.truth or folder)
+        like = Source("data", each.prediction)
+        truth = read_label_map(source, case.labels, case.geometry, like, mask=case.mask)
+        read[each.case] = replace(case, truth=truth)
+        first = next(iter(read.values()))
+        if case.labels != first.labels:
+            raise InputError(
+                f"`data` must hold cases of the same labels, got {first.labels.names} and "
+                f"{case.labels.names} of {each.case}"
+            )
         progress(len(read), len(files))
     return read
 
