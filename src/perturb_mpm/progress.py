@@ -8,7 +8,17 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What long computations call: how much of the total is done."""
+    """What long computations call: how much of the total is done.
+
+    Examples
+    --------
+    >>> def show(done, total):
+    ...     print(f"{done:g} of {total:g}")
+    >>> crf = pm.DenseCRF(pm.unary_from_logits(np.zeros((2, 3))))
+    >>> posterior = pm.sample(crf, samples=4, batch=2, engine="reference", progress=show)
+    2 of 4
+    4 of 4
+    """
 
     def __call__(self, done: float, total: float, /) -> object:
         """Take what is done of the total, in the same unit."""

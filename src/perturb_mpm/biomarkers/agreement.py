@@ -27,6 +27,13 @@ def icc(ratings: ArrayLike, confidence: float = 0.95) -> IntraclassCorrelation:
 
     (MSR − MSE)/(MSR + (k − 1)·MSE + k·(MSC − MSE)/n), McGraw & Wong 1996, who give the interval.
     Subjects with a NaN are dropped. Where all ratings are equal it is undefined: NaN.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import icc
+    >>> found = icc([[9.0, 10.0], [20.0, 21.0], [31.0, 30.0], [40.0, 41.0]])  # 4 subjects, 2 raters
+    >>> round(found.estimate, 3)
+    0.997
     """
     from scipy.stats import f as f_law
 
@@ -77,6 +84,13 @@ def bland_altman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> BlandA
     """Return mean and mean ± 1.96 sd of x − y, with exact intervals (Carkeet 2015).
 
     The limits' intervals come from the noncentral t distribution. Pairs with a NaN are dropped.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import bland_altman
+    >>> found = bland_altman([10.0, 20.0, 31.0, 41.0], [9.0, 21.0, 30.0, 40.0])
+    >>> found.bias, round(found.lower_limit, 2), round(found.upper_limit, 2)
+    (0.5, -1.46, 2.46)
     """
     from scipy.stats import nct, norm
     from scipy.stats import t as t_law
@@ -124,6 +138,12 @@ def kendalls_w(ratings: ArrayLike) -> Concordance:
 
     W = 12·S/(m²(n³ − n) − m·ΣT), S the sum of squared deviations of the subjects' rank sums, T the
     sum of t³ − t over each rater's groups of t tied ranks. NaN where every rater ties all subjects.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import kendalls_w
+    >>> kendalls_w([[1, 1], [2, 2], [3, 3]]).w  # two raters, the same order
+    1.0
     """
     from scipy.stats import chi2, rankdata
 

@@ -19,6 +19,12 @@ def crps(samples: ArrayLike, truth: float) -> float:
 
     Over all ordered pairs of samples (the score of the empirical distribution; Gneiting & Raftery
     2007). For one sample it is the absolute error. It has the unit of the values.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import crps
+    >>> crps([9.0, 10.0, 11.0], truth=10.0) < crps([19.0, 20.0, 21.0], truth=10.0)
+    True
     """
     x = np.sort(checks.floats(samples, "samples").astype(np.float64).ravel())
     n = len(x)
@@ -31,7 +37,14 @@ def crps(samples: ArrayLike, truth: float) -> float:
 
 
 def coverage(lower: ArrayLike, upper: ArrayLike, truth: ArrayLike) -> float:
-    """Return the share of cases whose truth lies within its interval."""
+    """Return the share of cases whose truth lies within its interval.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import coverage
+    >>> coverage([1.0, 2.0], [3.0, 4.0], truth=[2.0, 5.0])
+    0.5
+    """
     low, high, value = (np.asarray(each, dtype=np.float64) for each in (lower, upper, truth))
     if not low.shape == high.shape == value.shape or low.size == 0:
         raise ValueError(
@@ -43,7 +56,16 @@ def coverage(lower: ArrayLike, upper: ArrayLike, truth: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class ConformalWidening:
-    """What to add to both ends of sampled intervals, on the scale log(V + offset)."""
+    """What to add to both ends of sampled intervals, on the scale log(V + offset).
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import ConformalWidening
+    >>> learned = ConformalWidening(amount=0.1, offset_ml=0.1, confidence=0.95, cases=40)
+    >>> low, high = learned.widen([10.0], [12.0])
+    >>> low.round(1), high.round(1)
+    (array([9.]), array([13.3]))
+    """
 
     amount: float
     """Infinite where the calibration cohort is too small for the confidence asked for."""
@@ -75,6 +97,15 @@ def conformal_widening(
     smallest score. New cases like these are then covered with at least that confidence, whatever
     the samples are worth. 19 cases are the fewest for 95 %. ``offset_ml`` keeps volumes of 0 on the
     logarithmic scale.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import conformal_widening
+    >>> truth = np.linspace(5.0, 50.0, 40)
+    >>> learned = conformal_widening(0.95 * truth, 0.99 * truth, truth)  # never wide enough
+    >>> low, high = learned.widen([9.5], [9.9])
+    >>> bool(high[0] > 10.0), learned.cases
+    (True, 40)
     """
     confidence = checks.number(confidence, "confidence", positive=True, below=1)
     offset = checks.number(offset_ml, "offset_ml", positive=True)

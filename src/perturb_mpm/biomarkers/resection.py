@@ -15,7 +15,14 @@ _MOST_PAIRS = 40_000
 
 
 def extent_of_resection(before_ml: ArrayLike, after_ml: ArrayLike) -> NDArray[np.float64]:
-    """Return (V_pre − V_post)/V_pre as a fraction; NaN where V_pre = 0."""
+    """Return (V_pre − V_post)/V_pre as a fraction; NaN where V_pre = 0.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import extent_of_resection
+    >>> extent_of_resection([20.0, 20.0, 0.0], [1.0, 25.0, 0.0])
+    array([ 0.95, -0.25,   nan])
+    """
     before = _volumes(before_ml, "before_ml")
     after = _volumes(after_ml, "after_ml")
     try:
@@ -36,6 +43,12 @@ def region_volume_ml(
     """Return the volume of the voxels whose label is in ``region``, where ``keep`` is true.
 
     With ``keep`` the certain voxels this is the paper's corrected volume: it can only shrink.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import region_volume_ml
+    >>> region_volume_ml([0, 1, 4, 4], region=(1, 4), voxel_mm3=1000.0)
+    3.0
     """
     voxel_mm3 = checks.number(voxel_mm3, "voxel_mm3", positive=True)
     labels = checks.whole(labels, "labels")
@@ -52,7 +65,14 @@ def region_volume_ml(
 
 @dataclass(frozen=True)
 class SampledBiomarker:
-    """The distribution of a biomarker over samples."""
+    """The distribution of a biomarker over samples.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import distribution
+    >>> distribution([0.90, 0.95, float("nan")]).undefined
+    1
+    """
 
     values: NDArray[np.float64]  # (S,) NaN where undefined
     median: float
@@ -64,7 +84,15 @@ class SampledBiomarker:
 
 
 def distribution(values: ArrayLike, confidence: float = 0.95) -> SampledBiomarker:
-    """Return median and central interval of sampled values; NaN where no sample defines one."""
+    """Return median and central interval of sampled values; NaN where no sample defines one.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import distribution
+    >>> found = distribution([0.90, 0.92, 0.95, 0.97, 1.0])
+    >>> round(found.median, 2), round(found.lower, 3), round(found.upper, 3)
+    (0.95, 0.902, 0.997)
+    """
     confidence = checks.number(confidence, "confidence", positive=True, below=1)
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) == 0:
@@ -85,6 +113,13 @@ def paired_samples(
 
     The samples of the two scans are independent, so sample t of one has nothing to do with sample
     t of the other, and every pair is as good.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import paired_samples
+    >>> before, after = paired_samples([20.0, 22.0], [0.0, 1.0])
+    >>> list(zip(before.tolist(), after.tolist()))
+    [(20.0, 0.0), (20.0, 1.0), (22.0, 0.0), (22.0, 1.0)]
     """
     before = _volumes(before_ml, "before_ml").ravel()
     after = _volumes(after_ml, "after_ml").ravel()
@@ -107,7 +142,16 @@ def _volumes(value: ArrayLike, name: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class ResectionClass:
-    """A class holds where the residual volume and the extent are within its limits."""
+    """A class holds where the residual volume and the extent are within its limits.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import RANO_RESECT, ResectionClass
+    >>> [each.name for each in RANO_RESECT]
+    ['2A complete', '2B near-total', '3A subtotal', '3B partial']
+    >>> ResectionClass("at most 2 ml left", most_residual_ml=2.0).most_residual_ml
+    2.0
+    """
 
     name: str
     most_residual_ml: float = math.inf
@@ -143,6 +187,12 @@ def classify(
 
     A residual of at most ``noise_floor_ml`` counts as none. Where there was no tumour before, the
     extent is undefined and no limit on it holds.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import RANO_RESECT, classify
+    >>> [RANO_RESECT[index].name for index in classify([20.0, 20.0], [0.0, 3.0])]
+    ['2A complete', '3A subtotal']
     """
     _check(classes)
     floor = checks.number(noise_floor_ml, "noise_floor_ml", minimum=0)
@@ -166,7 +216,14 @@ def class_probabilities(
     classes: Sequence[ResectionClass] = RANO_RESECT,
     noise_floor_ml: float = 0.0,
 ) -> dict[str, float]:
-    """Return the share of sampled pairs of volumes that fall into each class."""
+    """Return the share of sampled pairs of volumes that fall into each class.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import class_probabilities
+    >>> class_probabilities([20.0] * 4, [0.0, 0.4, 0.4, 3.0])
+    {'2A complete': 0.25, '2B near-total': 0.5, '3A subtotal': 0.25, '3B partial': 0.0}
+    """
     index = classify(before_ml, after_ml, classes, noise_floor_ml)
     if index.size == 0:
         raise ValueError("before_ml and after_ml must hold at least one pair of volumes, got none")

@@ -40,6 +40,12 @@ def wilcoxon_exact(x: ArrayLike, y: ArrayLike) -> SignedRank:
     the null distribution is that of the midranks at hand (Streitberg & Röhmel 1986), so that ties
     keep the test exact. SciPy's own exact method ignores ties. With 50 pairs or more the normal
     distribution with variance Σ r²/4 is used, without correction for continuity.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import wilcoxon_exact
+    >>> wilcoxon_exact([1.2, 0.8, 2.0, 0.5], [0.9, 0.8, 1.1, 0.6]).pvalue
+    0.5
     """
     differences, missing = _differences(x, y)
     ranked = _with_equal_ties(differences, x, y)
@@ -73,6 +79,13 @@ def hodges_lehmann(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> Shif
     Its interval is that of the signed-rank test, cut from the ordered means (Hodges & Lehmann
     1963); it assumes differences that are symmetric about the shift, and without ties. Where n
     is too small for the confidence asked for, the interval is unbounded.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import hodges_lehmann
+    >>> shift = hodges_lehmann([3.0, 4.0, 5.0, 7.0, 9.0, 10.0], [2.0, 2.0, 4.0, 5.0, 8.0, 7.0])
+    >>> shift.estimate, shift.lower, shift.upper
+    (1.5, 1.0, 3.0)
     """
     confidence = checks.number(confidence, "confidence", positive=True, below=1)
     differences, _ = _differences(x, y)
@@ -154,14 +167,28 @@ def _normal_pvalue(doubled: NDArray[np.int64], v: int) -> float:
 
 
 def bonferroni(pvalues: ArrayLike, m: int | None = None) -> NDArray[np.float64]:
-    """Return min(1, m·p); ``m`` is the number of tests made, at least the number given."""
+    """Return min(1, m·p); ``m`` is the number of tests made, at least the number given.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import bonferroni
+    >>> bonferroni([0.01, 0.04], m=5)
+    array([0.05, 0.2 ])
+    """
     p = _pvalues(pvalues)
     tests = len(p) if m is None else checks.integer(m, "m", minimum=len(p))
     return np.minimum(1.0, tests * p)
 
 
 def holm(pvalues: ArrayLike) -> NDArray[np.float64]:
-    """Return Holm's adjusted p-values (1979): valid like Bonferroni's, and never larger."""
+    """Return Holm's adjusted p-values (1979): valid like Bonferroni's, and never larger.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import holm
+    >>> holm([0.01, 0.04, 0.03])
+    array([0.03, 0.06, 0.06])
+    """
     p = _pvalues(pvalues)
     order = np.argsort(p, kind="stable")
     factors = np.arange(len(p), 0, -1)

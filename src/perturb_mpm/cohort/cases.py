@@ -25,7 +25,16 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class CohortCase:
-    """The files of one case, and the name of its folder in the output."""
+    """The files of one case, and the name of its folder in the output.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import CohortFolders, find_cohort
+    >>> case, *others = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> [path.name for path in case.images]
+    ['A_0000.nii.gz', 'A_0001.nii.gz']
+    """
 
     name: str
     images: tuple[Path, ...]
@@ -44,7 +53,15 @@ class CohortCase:
 
 @dataclass(frozen=True)
 class CohortFolders:
-    """Where to look: images, folders of probabilities (several are an ensemble), masks, truths."""
+    """Where to look: images, folders of probabilities (several are an ensemble), masks, truths.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import CohortFolders, find_cohort
+    >>> CohortFolders(Path("imagesTs"), (Path("predicted"),)).images.name
+    'imagesTs'
+    """
 
     images: Path
     probabilities: tuple[Path, ...] = ()
@@ -55,7 +72,16 @@ class CohortFolders:
 
 
 def find_cohort(folders: CohortFolders, layout: str | None = None) -> list[CohortCase]:
-    """Return the cases sorted by name; without a ``layout`` it is told by what is there."""
+    """Return the cases sorted by name; without a ``layout`` it is told by what is there.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import CohortFolders, find_cohort
+    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> [case.name for case in cases]
+    ['A', 'B']
+    """
     if layout is not None and layout not in COHORT_LAYOUTS:
         raise InputError(f"`layout` must be one of {', '.join(COHORT_LAYOUTS)}, got {layout}")
     if not folders.images.exists():

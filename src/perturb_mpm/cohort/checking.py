@@ -38,7 +38,16 @@ def check_cohort(
     folder: str | Path,
     reading: CaseReading | None = None,
 ) -> Iterator[CaseCheck]:
-    """Read every case in turn and yield what it takes, or why it cannot be read; write nothing."""
+    """Read every case in turn and yield what it takes, or why it cannot be read; write nothing.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import CohortFolders, check_cohort, find_cohort
+    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> [check.error for check in check_cohort(cases, pm.RunSettings(), "out")]
+    [None, None]
+    """
     out, how = Path(folder), reading or CaseReading()
     request = request_of(settings, how)
     pace = _seconds_a_voxel(cases, out)

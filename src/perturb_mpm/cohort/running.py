@@ -39,7 +39,16 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class CohortResult:
-    """What became of a cohort."""
+    """What became of a cohort.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import CohortFolders, find_cohort, run_cohort
+    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> sorted(run_cohort(cases, pm.RunSettings().changed(samples=4), "cohort-2").files)
+    ['csv', 'html', 'json']
+    """
 
     folder: Path
     cases: int
@@ -83,6 +92,15 @@ def run_cohort(
         Shows how many cases are done; a case that fails is a warning.
     finished
         Is called with the record of every case that ends.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import CohortFolders, find_cohort, run_cohort
+    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> result = run_cohort(cases, pm.RunSettings().changed(samples=4), "cohort")
+    >>> result.cases, result.failed
+    (2, {})
     """
     out, show, how = Path(folder), progress or Silent(), reading or CaseReading()
     request = request_of(settings, how)

@@ -106,6 +106,13 @@ def prepare(
     compact
         Let an engine keep values in 16 bits: half the memory and faster, marginals good to about
         1e-3. Meant for many noisy problems.
+
+    Examples
+    --------
+    >>> crf = pm.DenseCRF(pm.unary_from_logits(np.zeros((2, 3))))
+    >>> solver = pm.prepare(crf, engine="reference", batch=4)
+    >>> solver.batch
+    4
     """
     return prepare_with(crf, Compute(engine, accuracy, batch, threads, memory), compact=compact)
 

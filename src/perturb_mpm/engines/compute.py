@@ -21,6 +21,11 @@ class Compute:
     """Where and how to compute; all but engine and accuracy change no result.
 
     ``help`` in a field's metadata is what the command line says of its option.
+
+    Examples
+    --------
+    >>> pm.Compute(engine="cpu", threads=2, memory="4 GB").accuracy
+    'calibrated'
     """
 
     engine: Engine = field(

@@ -87,6 +87,15 @@ class Solver(Protocol):
 
     N counts the voxels inside the mask, in the order of ``DenseCRF.energies``; whatever order an
     engine works in stays inside it. L is the number of labels.
+
+    Examples
+    --------
+    >>> crf = pm.DenseCRF(pm.unary_from_logits([[1.0, 0.0], [0.0, 0.0]]))
+    >>> solver = pm.prepare(crf, engine="reference", batch=1)
+    >>> solver.load(crf.energies[np.newaxis])  # (problems, labels, voxels)
+    >>> solver.marginals().round(3)
+    array([[[0.731, 0.5  ],
+            [0.269, 0.5  ]]])
     """
 
     engine: str

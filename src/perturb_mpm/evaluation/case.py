@@ -49,6 +49,14 @@ def domain_mask(
 
     "brain": all; "prediction", "truth": the region's predicted or true voxels; "union": either;
     "dilated": all within ``margin_mm`` of the union. The masks have the image's shape.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import domain_mask
+    >>> brain = np.ones(6, bool)
+    >>> predicted, truth = np.array([[0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0]], bool)
+    >>> domain_mask("union", predicted, truth, brain, [1.0]).astype(int)
+    array([0, 1, 1, 1, 0, 0])
     """
     checks.choice(domain, "domain", get_args(Domain))
     predicted, true = mask_pair(prediction, truth, ("prediction", "truth"))
@@ -78,7 +86,14 @@ def _dilated(mask: NDArray[np.bool_], spacing: Sequence[float], margin: float) -
 
 
 def default_regions(label_names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return one region a label but the background, and all of them together where several."""
+    """Return one region a label but the background, and all of them together where several.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import default_regions
+    >>> default_regions(["background", "core", "oedema"])
+    {'core': (1,), 'oedema': (2,), 'foreground': (1, 2)}
+    """
     regions: dict[str, tuple[int, ...]] = {
         name: (label,) for label, name in enumerate(label_names) if label > 0
     }
@@ -100,7 +115,15 @@ def checked_regions(regions: Regions, n_labels: int) -> dict[str, tuple[int, ...
 
 
 def truth_in_mask(prediction: Prediction, truth: ArrayLike) -> NDArray[np.int64]:
-    """Return a truth (*spatial), label indices 0 … L − 1, as background outside the mask."""
+    """Return a truth (*spatial), label indices 0 … L − 1, as background outside the mask.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import from_marginals, truth_in_mask
+    >>> prediction = from_marginals([[0.8, 0.4], [0.2, 0.6]], spacing=[1.0], mask=[1, 0])
+    >>> truth_in_mask(prediction, np.array([1, 1]))
+    array([1, 0])
+    """
     grid = prediction.grid
     true = checks.whole(truth, "truth")
     if true.shape != grid.shape:
@@ -146,6 +169,17 @@ def evaluate_case(
     tumour labels which compete do not count as uncertainty of the whole tumour. Those of all labels
     use the entropy over labels. Nothing outside the prediction's mask counts, the truth neither:
     where there is a mask, ``truth_outside_mask_voxels`` says how much of it that is.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import evaluate_case, from_samples
+    >>> truth = np.zeros((6, 6, 4), int)
+    >>> truth[1:5, 1:5, 1:3] = 1
+    >>> samples = [truth, np.roll(truth, 1, axis=0), truth]
+    >>> prediction = from_samples(samples, n_labels=2, spacing=(1.0, 1.0, 2.0))
+    >>> rows = evaluate_case(prediction, truth, {"lesion": (1,)})
+    >>> next(row.value for row in rows if row.metric == "dice")
+    1.0
     """
     grid = prediction.grid
     true = truth_in_mask(prediction, truth)

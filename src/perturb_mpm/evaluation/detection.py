@@ -20,6 +20,14 @@ def error_detection(uncertainty: ArrayLike, error: ArrayLike, threshold: float) 
 
     Its ``sensitivity`` is p(uncertain | error) and its ``specificity`` p(certain | correct), as in
     Meier et al. 2017; NaN where there is no error, or nothing but errors.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import error_detection
+    >>> error = [True, False, False, True]
+    >>> found = error_detection([0.9, 0.1, 0.8, 0.0], error, threshold=0.5)
+    >>> found.sensitivity, found.specificity
+    (0.5, 0.5)
     """
     u, e = _pair(uncertainty, error)
     return confusion(u > checks.number(threshold, "threshold"), e)
@@ -86,6 +94,13 @@ def detection_curve(uncertainty: ArrayLike, error: ArrayLike) -> DetectionCurve:
 
     Equal uncertainties move together, so a map that is 0 almost everywhere gets no credit for an
     order it does not have.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import detection_curve
+    >>> curve = detection_curve([0.9, 0.1, 0.8, 0.0], error=[True, False, False, False])
+    >>> curve.auroc, curve.prevalence
+    (1.0, 0.25)
     """
     u, e = _pair(uncertainty, error)
     values, where = np.unique(u.ravel(), return_inverse=True)
@@ -98,12 +113,26 @@ def detection_curve(uncertainty: ArrayLike, error: ArrayLike) -> DetectionCurve:
 
 
 def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float:
-    """Return the tie-correct area under the ROC curve; NaN without errors or without hits."""
+    """Return the tie-correct area under the ROC curve; NaN without errors or without hits.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import auroc
+    >>> round(auroc([0.9, 0.1, 0.8, 0.0], error=[False, False, True, False]), 3)
+    0.667
+    """
     return detection_curve(uncertainty, error).auroc
 
 
 def average_precision(uncertainty: ArrayLike, error: ArrayLike) -> float:
-    """Return the average precision (AUPRC) of finding errors; NaN without errors."""
+    """Return the average precision (AUPRC) of finding errors; NaN without errors.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import average_precision
+    >>> average_precision([0.9, 0.1, 0.8, 0.0], error=[False, False, True, False])
+    0.5
+    """
     return detection_curve(uncertainty, error).average_precision
 
 
@@ -150,6 +179,14 @@ def error_overlap(
 
     The uncertainty is normalised, 0 … 1 (entropy over log2 L). Where there is neither an error nor
     an uncertain voxel the overlap is 1.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import error_overlap
+    >>> error = [True, False, True, False]
+    >>> found = error_overlap([0.9, 0.1, 0.8, 0.0], error, thresholds=[0.05, 0.5])
+    >>> found.best, found.best_threshold
+    (1.0, 0.5)
     """
     u = checks.numeric(uncertainty, "uncertainty")
     if u.size and (u.min() < 0 or u.max() > 1 + 1e-9):
@@ -205,6 +242,14 @@ def patch_counts(
     A patch is accurate where more than half of its voxels inside the mask are right, and uncertain
     where their mean uncertainty is above ``threshold``. Patches with no voxel inside do not count.
     With a width of 1 these are the counts of ``error_detection``.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import patch_counts
+    >>> uncertainty, correct = np.zeros((4, 8)), np.ones((4, 8), bool)
+    >>> uncertainty[:, 4:], correct[:, 4:] = 1.0, False
+    >>> patch_counts(uncertainty, correct, np.ones((4, 8), bool), threshold=0.5).pavpu
+    1.0
     """
     u, right, brain = (np.asarray(each) for each in (uncertainty, correct, inside))
     if not u.shape == right.shape == brain.shape:

@@ -51,6 +51,14 @@ def filtered_curve(
     All three are over the voxels of the brain. Dice is 1 where nothing is left of both masks. A map
     that is 0 almost everywhere loses hardly any true negative: read it beside the average
     precision.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import filtered_curve
+    >>> predicted, truth = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    >>> curve = filtered_curve(predicted, truth, uncertainty=[0.0, 80.0, 10.0])
+    >>> curve.dice[[50, 100]].round(3)  # without the uncertain voxel, and with it
+    array([1.   , 0.667])
     """
     predicted, true = mask_pair(prediction, truth, ("prediction", "truth"))
     u = checks.numeric(uncertainty, "uncertainty")
@@ -71,7 +79,14 @@ def filtered_curve(
 
 
 def binary_entropy_percent(share: ArrayLike) -> NDArray[np.float64]:
-    """Return 100·h2(p) of the share p of samples that hold a region: the uncertainty it takes."""
+    """Return 100·h2(p) of the share p of samples that hold a region: the uncertainty it takes.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import binary_entropy_percent
+    >>> binary_entropy_percent([0.0, 0.25, 0.5]).round(1)
+    array([  0. ,  81.1, 100. ])
+    """
     p = np.asarray(share, dtype=np.float64)
     if p.size and (p.min() < 0 or p.max() > 1):
         raise ValueError(f"share must lie between 0 and 1, got {p.min()} to {p.max()}")

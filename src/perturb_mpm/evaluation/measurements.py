@@ -18,7 +18,14 @@ ALL = "all labels"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured value; NaN where the measure is not defined for this case."""
+    """One measured value; NaN where the measure is not defined for this case.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import Measurement
+    >>> Measurement("P1", "votes", "core", "brain", "dice", 0.91).value
+    0.91
+    """
 
     case: str
     method: str
@@ -31,7 +38,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MetricSummary:
-    """A metric over the cases of a cohort."""
+    """A metric over the cases of a cohort.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import Measurement, summarise
+    >>> summarise([Measurement("P1", "votes", "core", "brain", "dice", 0.9)])[0].median
+    0.9
+    """
 
     method: str
     region: str
@@ -48,7 +62,16 @@ class MetricSummary:
 
 
 def summarise(rows: Iterable[Measurement]) -> list[MetricSummary]:
-    """Return mean, sd and median of every metric over cases, in the order they first appear."""
+    """Return mean, sd and median of every metric over cases, in the order they first appear.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import Measurement, summarise
+    >>> rows = [Measurement(f"P{n}", "votes", "core", "brain", "dice", n / 10) for n in (7, 8, 9)]
+    >>> summary = summarise(rows)[0]
+    >>> round(summary.mean, 2), summary.cases
+    (0.8, 3)
+    """
     groups: dict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
     for row in rows:
         groups[row.method, row.region, row.domain, row.metric, row.against].append(row.value)

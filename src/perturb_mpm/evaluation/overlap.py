@@ -47,7 +47,15 @@ class Confusion:
 
 
 def confusion(first: ArrayLike, second: ArrayLike) -> Confusion:
-    """Count the voxels of two masks of the same shape."""
+    """Count the voxels of two masks of the same shape.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import confusion
+    >>> first, second = np.array([[1, 1, 0, 0], [1, 0, 1, 0]], bool)
+    >>> confusion(first, second)
+    Confusion(both=1, first_only=1, second_only=1, neither=1)
+    """
     a, b = mask_pair(first, second, ("first", "second"))
     both = int(np.count_nonzero(a & b))
     size_a, size_b = int(np.count_nonzero(a)), int(np.count_nonzero(b))
@@ -55,12 +63,28 @@ def confusion(first: ArrayLike, second: ArrayLike) -> Confusion:
 
 
 def dice(first: ArrayLike, second: ArrayLike) -> float:
-    """Return 2|A∩B|/(|A| + |B|); 1 where both are empty."""
+    """Return 2|A∩B|/(|A| + |B|); 1 where both are empty.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import dice
+    >>> first, second = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    >>> round(dice(first, second), 3)
+    0.667
+    """
     return confusion(first, second).dice
 
 
 def iou(first: ArrayLike, second: ArrayLike) -> float:
-    """Return |A∩B|/|A∪B|; 1 where both are empty."""
+    """Return |A∩B|/|A∪B|; 1 where both are empty.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import iou
+    >>> first, second = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    >>> iou(first, second)
+    0.5
+    """
     return confusion(first, second).iou
 
 

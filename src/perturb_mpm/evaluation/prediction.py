@@ -16,7 +16,15 @@ from perturb_mpm.posterior import MarginalKind, Posterior, entropy_of_marginals
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Labels and marginals of the N voxels inside a mask."""
+    """Labels and marginals of the N voxels inside a mask.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import from_marginals
+    >>> prediction = from_marginals([[0.8, 0.4], [0.2, 0.6]], spacing=[1.0])
+    >>> prediction.labels, prediction.entropy_bits.round(2)
+    (array([0, 1]), array([0.72, 0.97]))
+    """
 
     grid: Grid
     labels: NDArray[np.int64]  # (N,)
@@ -54,6 +62,14 @@ def from_posterior(
 
     ``labels_from`` names the marginals whose most probable labels count as the prediction, the same
     by default: fix it to compare uncertainties of one segmentation.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import from_posterior
+    >>> crf = pm.DenseCRF(pm.unary_from_logits([[1.0, 0.0], [0.0, 0.0]]))
+    >>> posterior = pm.sample(crf, samples=10, engine="reference")
+    >>> from_posterior(posterior, "mean_field").name
+    'mean_field'
     """
     chosen = source or posterior.estimator
     marginals = posterior.voxel_marginals(chosen)
@@ -77,7 +93,15 @@ def from_samples(
     mask: ArrayLike | None = None,
     name: str = "samples",
 ) -> Prediction:
-    """Take sampled label maps (S, *spatial) from elsewhere: an ensemble, Monte Carlo dropout."""
+    """Take sampled label maps (S, *spatial) from elsewhere: an ensemble, Monte Carlo dropout.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import from_samples
+    >>> from_samples([[0, 1], [1, 1]], n_labels=2, spacing=[1.0]).marginals
+    array([[0.5, 0. ],
+           [0.5, 1. ]], dtype=float32)
+    """
     n_labels = checks.integer(n_labels, "n_labels", minimum=2, maximum=checks.MOST_LABELS)
     maps = np.asarray(label_maps)
     if maps.ndim < 2 or len(maps) == 0:
@@ -99,7 +123,14 @@ def from_marginals(
     mask: ArrayLike | None = None,
     name: str = "marginals",
 ) -> Prediction:
-    """Take marginals (L, *spatial) alone: a network's softmax, say."""
+    """Take marginals (L, *spatial) alone: a network's softmax, say.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import from_marginals
+    >>> from_marginals([[0.8, 0.4], [0.2, 0.6]], spacing=[1.0]).labels
+    array([0, 1])
+    """
     p = checks.floats(marginals, "marginals")
     checks.labels_first(p, "marginals")
     grid = Grid(p.shape[1:], spacing, mask)

@@ -22,6 +22,12 @@ def pairwise_overlap(
 
     ``first`` (S, *spatial) and ``second`` (R, *spatial) are booleans; the result is (S, R). Two
     empty masks overlap with 1.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import pairwise_overlap
+    >>> pairwise_overlap(np.array([[1, 1, 0]], bool), np.array([[1, 1, 0], [1, 0, 0]], bool))
+    array([[1. , 0.5]])
     """
     checks.choice(overlap, "overlap", get_args(Overlap))
     a, b = _masks(first, "first"), _masks(second, "second")
@@ -47,6 +53,13 @@ def generalized_energy_distance(
 
     Means are over all ordered pairs, each with itself included (Kohl et al. 2018). With one rater
     the last term is 0.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import generalized_energy_distance
+    >>> drawn = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    >>> generalized_energy_distance(drawn, drawn)  # the same spread
+    0.0
     """
     across = 1 - pairwise_overlap(samples, raters, overlap)
     within = 1 - pairwise_overlap(samples, samples, overlap)
@@ -58,6 +71,14 @@ def matched_iou(samples: ArrayLike, raters: ArrayLike) -> float:
     """Return the mean IoU of samples and raters matched one to one, higher is better.
 
     Both sets are repeated to their least common multiple and matched by the Hungarian method.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import matched_iou
+    >>> samples = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    >>> raters = samples[::-1]
+    >>> matched_iou(samples, raters)
+    1.0
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -69,7 +90,16 @@ def matched_iou(samples: ArrayLike, raters: ArrayLike) -> float:
 
 
 def best_dice(samples: ArrayLike, raters: ArrayLike) -> NDArray[np.float64]:
-    """Return, for each rater, the Dice of the sample that comes closest, (R,)."""
+    """Return, for each rater, the Dice of the sample that comes closest, (R,).
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import best_dice
+    >>> samples = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    >>> raters = np.array([[1, 0, 0], [1, 1, 1]], bool)
+    >>> best_dice(samples, raters)
+    array([1. , 0.8])
+    """
     best: NDArray[np.float64] = pairwise_overlap(samples, raters, "dice").max(axis=0)
     return best
 
@@ -79,6 +109,13 @@ def rater_correlation(uncertainty: ArrayLike, raters: ArrayLike) -> float:
 
     The normalised cross-correlation of ValUES (Kahl et al. 2024) as a plain Pearson correlation
     over voxels; NaN where either is constant, as with one rater.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import rater_correlation
+    >>> raters = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    >>> round(rater_correlation([0.0, 1.0, 0.0, 0.0], raters), 3)
+    1.0
     """
     votes = _masks(raters, "raters")
     u = np.asarray(uncertainty, dtype=np.float64).ravel()
@@ -96,7 +133,15 @@ def rater_correlation(uncertainty: ArrayLike, raters: ArrayLike) -> float:
 
 
 def level_dice(share: ArrayLike, raters: ArrayLike) -> float:
-    """Return the mean Dice of the samples' and the raters' mean maps cut at 0.1 … 0.9 (QUBIQ)."""
+    """Return the mean Dice of the samples' and the raters' mean maps cut at 0.1 … 0.9 (QUBIQ).
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import level_dice
+    >>> raters = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    >>> level_dice([1.0, 0.5, 0.0, 0.0], raters)
+    1.0
+    """
     votes = _masks(raters, "raters").mean(axis=0)
     p = np.asarray(share, dtype=np.float64).ravel()
     if p.shape != votes.shape:

@@ -17,7 +17,15 @@ _EDGE = 1e-9  # votes k/S sit on the edges of bins: 0.29·100 must not fall into
 
 @dataclass(frozen=True)
 class Reliability:
-    """How often events of a stated probability happen, bin by bin; bins without any are NaN."""
+    """How often events of a stated probability happen, bin by bin; bins without any are NaN.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import top_label
+    >>> curve = top_label(np.array([[0.9, 0.9], [0.1, 0.1]]), truth=np.array([0, 1]))
+    >>> round(curve.expected_error, 2)  # sure of both, right once
+    0.4
+    """
 
     confidence: NDArray[np.float64]  # (B,) mean stated probability
     accuracy: NDArray[np.float64]  # (B,) how often it happened
@@ -84,19 +92,42 @@ def top_label(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Re
     """Return how often the most probable label is right, by its probability, 15 bins.
 
     ``marginals`` (L, N), ``truth`` (N,). What TorchMetrics calls the calibration error.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import top_label
+    >>> curve = top_label(np.array([[0.9, 0.9], [0.1, 0.1]]), truth=np.array([0, 0]))
+    >>> round(curve.expected_error, 2)
+    0.1
     """
     _check(marginals, truth)
     return reliability(marginals.max(axis=0), marginals.argmax(axis=0) == truth, TOP_LABEL_BINS)
 
 
 def foreground(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Reliability:
-    """Return how often there is foreground, by 1 − p(background), 10 bins (Jungo & Reyes 2019)."""
+    """Return how often there is foreground, by 1 − p(background), 10 bins (Jungo & Reyes 2019).
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import foreground
+    >>> curve = foreground(np.array([[0.3, 0.3], [0.7, 0.7]]), truth=np.array([1, 1]))
+    >>> round(curve.expected_error, 2)
+    0.3
+    """
     _check(marginals, truth)
     return reliability(np.clip(1 - marginals[0], 0, 1), truth != 0, FOREGROUND_BINS)
 
 
 def class_wise(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> list[Reliability]:
-    """Return the curve of each label's marginal, 20 bins; MONAI averages their errors."""
+    """Return the curve of each label's marginal, 20 bins; MONAI averages their errors.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import class_wise
+    >>> curves = class_wise(np.array([[0.9, 0.9], [0.1, 0.1]]), truth=np.array([0, 0]))
+    >>> [round(curve.expected_error, 2) for curve in curves]
+    [0.1, 0.1]
+    """
     _check(marginals, truth)
     return [reliability(p, truth == label, CLASS_BINS) for label, p in enumerate(marginals)]
 
@@ -114,7 +145,15 @@ def smoothed(
 def negative_log_likelihood(
     marginals: NDArray[np.floating], truth: NDArray[np.integer], samples: int | None
 ) -> float:
-    """Return the mean −ln p(truth) in nats, of frequencies smoothed with α = ½."""
+    """Return the mean −ln p(truth) in nats, of frequencies smoothed with α = ½.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import negative_log_likelihood
+    >>> p, truth = np.array([[0.9, 0.5], [0.1, 0.5]]), np.array([0, 1])
+    >>> round(negative_log_likelihood(p, truth, samples=None), 3)
+    0.399
+    """
     _check(marginals, truth)
     if truth.size == 0:
         return math.nan
@@ -124,7 +163,14 @@ def negative_log_likelihood(
 
 
 def brier(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> float:
-    """Return the mean over voxels of Σ_l (p(l) − [truth = l])², 0 … 2."""
+    """Return the mean over voxels of Σ_l (p(l) − [truth = l])², 0 … 2.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import brier
+    >>> round(brier(np.array([[0.9, 0.5], [0.1, 0.5]]), truth=np.array([0, 1])), 3)
+    0.26
+    """
     _check(marginals, truth)
     if truth.size == 0:
         return math.nan

@@ -57,7 +57,14 @@ from perturb_mpm.files.source import (
 
 @dataclass(frozen=True)
 class Case:
-    """One patient on one grid: images, probabilities, mask, and the truth where it is known."""
+    """One patient on one grid: images, probabilities, mask, and the truth where it is known.
+
+    Examples
+    --------
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> case.geometry.spacing, case.mask_origin
+    ((8.0, 8.0, 8.0), 'derived: the 2 601 of 10 500 voxels where any image is not 0')
+    """
 
     images: dict[str, NDArray[np.float32]]  # name -> (X, Y, Z)
     probabilities: NDArray[np.float32]  # (L, X, Y, Z), sums to 1
@@ -143,6 +150,12 @@ def read_case(
         Keep every member of an ensemble too, which takes memory.
     named_by
         The argument that errors name where one has named images and mask, such as ``data``.
+
+    Examples
+    --------
+    >>> case = pm.read_case(["t1c.nii.gz", "flair.nii.gz"], "case.npz")
+    >>> list(case.images), case.probabilities.shape
+    (['t1c', 'flair'], (5, 20, 25, 21))
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")

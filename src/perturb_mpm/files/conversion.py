@@ -31,6 +31,13 @@ def convert(
     Several 3-D files become the maps of one 4-D file. ``reference`` says where the voxels of
     nnU-Net's .npz are; else the label map beside it does. ``labels`` names the segments of a
     .seg.nrrd. Whole numbers are written as integers, all others as float32.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.files import convert
+    >>> convert([Path("t1c.nii.gz")], Path("t1c.nrrd"))  # the shape that was written
+    (20, 25, 21)
     """
     if ending_of(output) is None:
         raise InputError(f"`output` must end in one of {', '.join(ENDINGS)}, got {output.name}")

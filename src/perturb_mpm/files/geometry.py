@@ -20,7 +20,14 @@ _RIGHT_ANGLE = 1e-3  # the largest cosine between two axes that still counts as 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the voxels are: shape, affine and the header that outputs take their geometry from."""
+    """Where the voxels are: shape, affine and the header that outputs take their geometry from.
+
+    Examples
+    --------
+    >>> geometry = pm.read_case("t1c.nii.gz", "case.npz").geometry
+    >>> geometry.spacing, geometry.affine.shape
+    ((8.0, 8.0, 8.0), (4, 4))
+    """
 
     shape: tuple[int, int, int]
     affine: NDArray[np.float64]  # (4, 4), voxel indices to mm

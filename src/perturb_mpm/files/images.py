@@ -30,7 +30,15 @@ _CORNERS = np.ix_([0, -1], [0, -1], [0, -1])
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images and mask of one patient on one grid, a ``Case`` before it has probabilities."""
+    """Images and mask of one patient on one grid, a ``Case`` before it has probabilities.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import read_images
+    >>> images = read_images("t1c.nii.gz")
+    >>> images.geometry.spacing, images.mask_origin
+    ((8.0, 8.0, 8.0), 'derived: the 2 601 of 10 500 voxels where any image is not 0')
+    """
 
     images: dict[str, NDArray[np.float32]]  # name -> (X, Y, Z)
     mask: NDArray[np.bool_]  # (X, Y, Z)
@@ -59,6 +67,12 @@ def read_images(
         Short names of the images; else from their files' names.
     named_by
         The argument that errors name where one has named images and mask, such as ``data``.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import read_images
+    >>> sorted(read_images(["t1c.nii.gz", "flair.nii.gz"]).images)
+    ['flair', 't1c']
     """
     digests = Digests()
     volumes = read_image_volumes(images, digests, image_names=image_names, named_by=named_by)

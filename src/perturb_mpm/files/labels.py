@@ -27,6 +27,12 @@ class LabelScheme:
 
     Maps of tissues may have no background: then no label is what lies outside the mask, and
     ``background`` is the value written there, 0 where it is None.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import LabelScheme
+    >>> LabelScheme(values=(0, 1, 4), names=("background", "core", "enhancing")).values
+    (0, 1, 4)
     """
 
     values: tuple[int, ...]
@@ -97,6 +103,14 @@ def labels_from_text(words: Sequence[str]) -> LabelScheme:
     """Return the scheme of ``brats2021``, of ``0:background 1:tumour`` or of ``0 1 4``.
 
     Words may be joined by commas; labels without a name are called "label 4".
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import labels_from_text
+    >>> labels_from_text(["0:background", "1:core", "4:enhancing"]).names
+    ('background', 'core', 'enhancing')
+    >>> labels_from_text(["brats2021"]).values
+    (0, 1, 2, 4)
     """
     text = ",".join(words)
     if text in SCHEMES:

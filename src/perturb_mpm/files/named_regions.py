@@ -56,7 +56,15 @@ def region_members(regions: RegionValues, scheme: LabelScheme) -> dict[str, tupl
 
 
 def regions_from_text(words: Sequence[str], scheme: LabelScheme) -> dict[str, tuple[int, ...]]:
-    """Return named sets of label indices from "core=1,4", in the user's label values."""
+    """Return named sets of label indices from "core=1,4", in the user's label values.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import labels_from_text, regions_from_text
+    >>> scheme = labels_from_text(["0", "1", "2", "4"])
+    >>> regions_from_text(["whole=1,2,4", "core=1,4"], scheme)  # as indices 0 … L − 1
+    {'whole': (1, 2, 3), 'core': (1, 3)}
+    """
     return region_members(region_values_from_text(words), scheme)
 
 

@@ -261,6 +261,11 @@ def save_nifti(
     ``affine`` (4, 4) takes voxel indices to mm, axes pointing right, front and up. The
     ``description`` (at most 79 bytes) says what the numbers are and in which unit. The same
     volume gives the same bytes, and the file appears whole or not at all.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import save_nifti
+    >>> save_nifti("entropy.nii.gz", np.zeros((4, 5, 6), np.float32), np.eye(4), "entropy, bits")
     """
     import nibabel as nib
 
@@ -283,6 +288,12 @@ def save_like(
     The ending of ``path`` says in which format. In a NIfTI voxel order, sform, qform, their codes
     and the units are that file's own to the last bit, whatever they are; otherwise it is as of
     ``save_nifti``. Other formats have no description.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import save_like
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> save_like("mask.nii.gz", case.mask.astype(np.uint8), case.geometry)
     """
     import nibabel as nib
 

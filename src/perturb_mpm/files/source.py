@@ -19,7 +19,17 @@ Paths = AnyPath | Sequence[AnyPath]
 
 
 class InputError(ExpectedError):
-    """A file or argument is wrong; one line says which, what it must be and what it got."""
+    """A file or argument is wrong; one line says which, what it must be and what it got.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import InputError
+    >>> try:
+    ...     pm.read_case("nowhere.nii.gz", "case.npz")
+    ... except InputError as error:
+    ...     print(error)
+    `images` nowhere.nii.gz: there is no such file
+    """
 
 
 @dataclass(frozen=True)

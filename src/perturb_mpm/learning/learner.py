@@ -123,6 +123,14 @@ class Learned:
     """What ``learn`` found; ``apply`` makes a CRF of it.
 
     ``objective_before`` and ``objective_after`` are those of the volumes it was learned on.
+
+    Examples
+    --------
+    >>> truth = np.array([0, 0, 1, 1])
+    >>> crf = pm.DenseCRF(pm.unary_from_logits([[0.2] * 4, [-1, 0, 1, 1]]))
+    >>> learned = pm.learn([crf], [truth], steps=2, phases=["unary"], engine="reference")
+    >>> learned.apply(crf).n_labels
+    2
     """
 
     parameters: Parameters
@@ -213,6 +221,16 @@ def learn(
         ``perturb_mpm.engines.prepare``; "auto" takes the first up to 4096 voxels.
     trace
         Called with (phase, evaluations so far, objective) after each evaluation.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = (np.hypot(*(np.indices((12, 12)) - 5.5)) < 4).astype(int)
+    >>> logits = np.stack([0.0 * truth, 2.0 * truth - 1.5]) + rng.normal(0, 1, (2, 12, 12))
+    >>> crf = pm.DenseCRF(pm.unary_from_logits(logits), [pm.SpatialKernel(sigma=1.5, weight=0.5)])
+    >>> learned = pm.learn([crf], [truth], steps=3, phases=["unary"], engine="reference")
+    >>> learned.objective_after > learned.objective_before
+    True
     """
     volumes = _check_crfs(crfs)
     labels = list(truths)

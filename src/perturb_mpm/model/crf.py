@@ -72,6 +72,13 @@ class DenseCRF:
         are: they act on deviations from it alone, on noise and on what a person corrects, and
         cannot eat up a small structure among what looks alike. (Deviations die out only where the
         kernels are weak enough: with two labels at even odds, of a total weight below 2.)
+
+    Examples
+    --------
+    >>> unary = pm.unary_from_logits(np.zeros((2, 4, 3)))  # 2 labels, 4 × 3 voxels
+    >>> crf = pm.DenseCRF(unary, [pm.SpatialKernel(sigma=3.0, weight=2.0)], spacing=(1.0, 2.0))
+    >>> crf.n_labels, crf.grid.voxels
+    (2, 12)
     """
 
     grid: Grid

@@ -20,6 +20,18 @@ class Grid:
 
     ``spacing`` is in mm, one number for every axis or one for each (1 mm where it is None). A
     voxel is inside where ``mask`` is not zero; without a mask every voxel is.
+
+    Examples
+    --------
+    >>> grid = pm.Grid((2, 3), spacing=(1.0, 2.5), mask=[[1, 1, 0], [0, 1, 0]])
+    >>> grid.voxels
+    3
+    >>> inside = grid.gather(np.arange(6).reshape(2, 3))
+    >>> inside
+    array([0, 1, 4])
+    >>> grid.scatter(inside, outside=-1)
+    array([[ 0,  1, -1],
+           [-1,  4, -1]])
     """
 
     shape: tuple[int, ...]

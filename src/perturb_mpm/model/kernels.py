@@ -56,7 +56,15 @@ class Kernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class SpatialKernel(Kernel):
-    """Neighbours in space: features are position / sigma, sigma in mm, one or one for each axis."""
+    """Neighbours in space: features are position / sigma, sigma in mm, one or one for each axis.
+
+    Examples
+    --------
+    >>> pm.SpatialKernel(sigma=3.0, weight=2.0)  # mm, the same along every axis
+    SpatialKernel(sigma=3.0, weight=2.0, normalization='symmetric', compatibility=None)
+    >>> pm.SpatialKernel(sigma=(3.0, 3.0, 6.0)).sigma
+    (3.0, 3.0, 6.0)
+    """
 
     sigma: Sigma
     weight: float = 1.0
@@ -83,6 +91,13 @@ class BilateralKernel(Kernel):
     ``images`` is (C, *spatial), any number of channels. ``sigma_space`` is in mm, one number or one
     for each axis. ``sigma_intensity`` is in standard deviations of the channel inside the mask, one
     number or one for each channel; with ``standardize=False`` it is in the image's own units.
+
+    Examples
+    --------
+    >>> images = np.random.default_rng(0).random((2, 8, 8))  # two channels
+    >>> kernel = pm.BilateralKernel(images, sigma_space=30.0, sigma_intensity=0.5, weight=5.0)
+    >>> kernel.sigma_intensity  # standard deviations
+    0.5
     """
 
     images: ArrayLike = field(repr=False)
@@ -131,7 +146,14 @@ class BilateralKernel(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class FeatureKernel(Kernel):
-    """Neighbours in any space: ``features`` (d, *spatial) / sigma, one or one for each feature."""
+    """Neighbours in any space: ``features`` (d, *spatial) / sigma, one or one for each feature.
+
+    Examples
+    --------
+    >>> depth_mm = np.arange(12.0).reshape(1, 4, 3)  # one feature
+    >>> pm.FeatureKernel(depth_mm, sigma=2.0, weight=1.5).sigma
+    2.0
+    """
 
     features: ArrayLike = field(repr=False)
     sigma: Sigma = 1.0

@@ -35,6 +35,16 @@ def unary_from_probabilities(
     Probabilities must not be negative and must sum to 1 at every voxel to within 1e-3; what is
     missing is then shared out by an exact renormalisation. ``temperature`` above 1 makes them
     less sure of themselves; ``clip`` is the smallest probability taken at its word.
+
+    Examples
+    --------
+    >>> p = np.array([[0.9, 0.5], [0.1, 0.5]])  # 2 labels, 2 voxels
+    >>> pm.unary_from_probabilities(p).round(3)
+    array([[0.105, 0.693],
+           [2.303, 0.693]])
+    >>> pm.unary_from_probabilities(p, temperature=2.0).round(3)  # less sure
+    array([[0.288, 0.693],
+           [1.386, 0.693]])
     """
     temperature, clip = _checked_parameters(temperature, clip)
     given = checks.floats(probabilities, "probabilities")
@@ -59,6 +69,13 @@ def unary_from_logits(
     """Return the energies of unnormalised log-probabilities (L, *spatial), a network's output.
 
     The same as ``unary_from_probabilities`` of their softmax.
+
+    Examples
+    --------
+    >>> unary = pm.unary_from_logits([[2.0, 0.0], [0.0, 0.0]])
+    >>> np.exp(-unary).round(3)  # their softmax
+    array([[0.881, 0.5  ],
+           [0.119, 0.5  ]])
     """
     temperature, clip = _checked_parameters(temperature, clip)
     given = checks.floats(logits, "logits")
@@ -76,6 +93,13 @@ def unary_from_labels(
 
     The label of a voxel has the probability ``confidence``, the others share the rest equally.
     Voxels of the value ``unsure`` (any integer, such as 255 or −1) leave all labels equally likely.
+
+    Examples
+    --------
+    >>> unary = pm.unary_from_labels([0, 1, 255], n_labels=2, confidence=0.9, unsure=255)
+    >>> np.exp(-unary).round(3)
+    array([[0.9, 0.1, 0.5],
+           [0.1, 0.9, 0.5]])
     """
     n_labels = checks.integer(
         n_labels, "n_labels", minimum=checks.FEWEST_LABELS, maximum=checks.MOST_LABELS

@@ -19,7 +19,15 @@ _LARGEST_SHARE = 0.35  # of the enhancing tumour that is left behind
 
 @dataclass(frozen=True)
 class ResectionPair:
-    """The same patient before and right after surgery."""
+    """The same patient before and right after surgery.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import resection_cohort
+    >>> pair = next(resection_cohort(spacing_mm=8.0))
+    >>> pair.complete == (pair.residual_ml == 0)
+    True
+    """
 
     before: Phantom
     after: Phantom
@@ -34,7 +42,14 @@ class ResectionPair:
 def cohort(
     n: int, seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
 ) -> Iterator[Phantom]:
-    """Return ``n`` patients before surgery; each is made when its turn comes."""
+    """Return ``n`` patients before surgery; each is made when its turn comes.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import cohort
+    >>> len([patient.truth for patient in cohort(2, seed=5, spacing_mm=8.0)])
+    2
+    """
     seeds = _seeds(integer(n, "n", minimum=1), integer(seed, "seed", minimum=0))
     return (glioblastoma(each, spacing_mm=spacing_mm) for each in seeds)
 
@@ -42,7 +57,15 @@ def cohort(
 def preoperative_cohort(
     seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
 ) -> Iterator[Phantom]:
-    """Return a cohort of the size of the paper's for the quality of uncertainty: 14 patients."""
+    """Return a cohort of the size of the paper's for the quality of uncertainty: 14 patients.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import preoperative_cohort
+    >>> first = next(preoperative_cohort(spacing_mm=8.0))
+    >>> first.stage
+    'pre-operative'
+    """
     return cohort(PREOPERATIVE_CASES, seed, spacing_mm=spacing_mm)
 
 
@@ -52,6 +75,13 @@ def resection_cohort(
     """Return pairs like the paper's for the biomarkers: 9 partial and 10 complete resections.
 
     Their order is random, the volumes left behind are spread evenly over the logarithm.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import resection_cohort
+    >>> pair = next(resection_cohort(spacing_mm=8.0))
+    >>> pair.before.seed == pair.after.seed
+    True
     """
     seed = integer(seed, "seed", minimum=0)
     rng = np.random.default_rng([seed, PARTIAL_RESECTIONS])

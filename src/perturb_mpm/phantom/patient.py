@@ -32,7 +32,17 @@ _OEDEMA_LEFT = 0.9  # and of the volume of its oedema
 
 @dataclass(frozen=True)
 class Phantom:
-    """A patient whose truth is known."""
+    """A patient whose truth is known.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import glioblastoma
+    >>> patient = glioblastoma(seed=0, spacing_mm=8.0)
+    >>> patient.label_names
+    ('healthy', 'necrosis', 'oedema', 'non-enhancing core', 'enhancing tumour')
+    >>> patient.probabilities.shape == (5, *patient.truth.shape)
+    True
+    """
 
     seed: int
     stage: Stage
@@ -92,6 +102,13 @@ def glioblastoma(
         The size of a voxel, one number or three, 0.9 to 8 mm.
     mass_effect
         How hard the tumour pushes: 1 as this patient's does, 0 not at all.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import glioblastoma
+    >>> patient = glioblastoma(seed=0, spacing_mm=8.0)
+    >>> patient.images.shape[0], patient.channel_names
+    (4, ('T1', 'T1c', 'T2', 'FLAIR'))
     """
     seed = integer(seed, "seed", minimum=0)
     grid = PhantomGrid.over_the_brain(_checked_spacing(spacing_mm))
@@ -120,6 +137,13 @@ def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
         A patient before surgery, from ``glioblastoma``.
     residual_ml
         How much enhancing tumour is left at the wall of the cavity; 0 is a complete resection.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import glioblastoma, resected
+    >>> after = resected(glioblastoma(seed=0, spacing_mm=8.0), residual_ml=1.5)
+    >>> after.stage
+    'post-operative'
     """
     if patient.stage != "pre-operative":
         raise ValueError("patient must be pre-operative, got one who was operated on already")

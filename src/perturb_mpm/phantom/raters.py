@@ -18,7 +18,14 @@ _HAND_MM = ((14.0, 0.35), (5.0, 0.55))  # length and size of the wanderings of a
 
 @dataclass(frozen=True)
 class Rater:
-    """How one person draws."""
+    """How one person draws.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import RATERS
+    >>> len({rater.name for rater in RATERS})
+    4
+    """
 
     name: str
     enhancing_mm: float  # how far outside its border enhancing tumour is drawn; negative inside
@@ -45,6 +52,13 @@ def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
         Whom they outline; the labels are those of its truth.
     seed
         Which occasion: another one moves every line a little.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import glioblastoma, raters
+    >>> drawn = raters(glioblastoma(seed=0, spacing_mm=8.0))
+    >>> len(drawn)  # one label map for each rater
+    4
     """
     seed = integer(seed, "seed", minimum=0)
     box = _box(patient)

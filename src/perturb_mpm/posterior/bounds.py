@@ -26,6 +26,13 @@ def samples_needed(epsilon: float, delta: float, labels: int, voxels: int = 1) -
     the L labels is further than ε from its expectation: at one given voxel (``voxels=1``, the
     paper's bound), or at all V voxels at once. S must be fixed beforehand; ``Precision`` is for
     stopping as soon as it is enough. It bounds |f̂ − f|, not the distance of f to P.
+
+    Examples
+    --------
+    >>> pm.samples_needed(epsilon=0.1, delta=0.05, labels=4)
+    254
+    >>> pm.samples_needed(epsilon=0.1, delta=0.05, labels=4, voxels=1_000_000)
+    945
     """
     epsilon = checks.number(epsilon, "epsilon", positive=True, below=1)
     checks.number(epsilon, "epsilon", minimum=_SMALLEST_EPSILON)
@@ -36,6 +43,11 @@ def hoeffding(samples: int, delta: float, labels: int, voxels: int = 1) -> float
     """Return ε = √(log(2·L·V/δ) / (2S)), what S samples guarantee as ``samples_needed`` says.
 
     It holds for every f and so is wide: for one frequency ``clopper_pearson`` is narrower.
+
+    Examples
+    --------
+    >>> round(pm.posterior.hoeffding(samples=200, delta=0.05, labels=4), 3)
+    0.113
     """
     samples = checks.integer(samples, "samples", minimum=1)
     return math.sqrt(_log_events(delta, labels, voxels) / (2.0 * samples))
@@ -50,6 +62,12 @@ def clopper_pearson(
     and are 0 at k = 0 and 1 at k = n. The interval covers the share with at least the confidence
     for every share, at an n fixed beforehand and for one label of one voxel. Looked at again and
     again while n grows, it fails far more often: use ``anytime_interval`` then.
+
+    Examples
+    --------
+    >>> lower, upper = pm.posterior.clopper_pearson(k=[0, 10], n=200)
+    >>> lower.round(3), upper.round(3)
+    (array([0.   , 0.024]), array([0.018, 0.09 ]))
     """
     from scipy.special import betainccinv, betaincinv
 
@@ -76,6 +94,12 @@ def total_variation_bound(losses: ArrayLike, distance: float = 0.0) -> NDArray[n
     joint labelling, as the paper's Proposition 2 assumes; with noise on the unaries alone it is
     not, and with the default of 0 only the frequencies of the two samplers are compared. The
     mean over S pairs bounds the distance of the S samples' frequencies themselves, exactly.
+
+    Examples
+    --------
+    >>> losses = [0.02, 0.04, 0.03]  # Hamming losses of three pairs of labellings
+    >>> round(float(pm.posterior.total_variation_bound(losses)), 3)
+    0.03
     """
     array = _shares(losses, "losses")
     if array.ndim == 0 or len(array) == 0:
@@ -96,6 +120,11 @@ def entropy_bound(epsilon: ArrayLike, labels: int) -> NDArray[np.float64]:
 
     ε is a total variation, ½ Σ|p − q|; frequencies that are each off by at most e give one of at
     most ⌊L/2⌋·e.
+
+    Examples
+    --------
+    >>> pm.posterior.entropy_bound([0.0, 0.1, 1.0], labels=4).round(3)  # bits
+    array([0.   , 0.627, 2.   ])
     """
     from scipy.special import entr
 
@@ -113,6 +142,11 @@ def plug_in_bias(support: ArrayLike, samples: int) -> NDArray[np.float64]:
     In bits; m is the number of labels that can occur, and for want of that the number seen
     (Miller–Madow). It is the first order in 1/S of a mean: add it to means over voxels, not to
     single voxels, and do not expect it to mend labels that S samples never show.
+
+    Examples
+    --------
+    >>> pm.posterior.plug_in_bias(support=[1, 2, 4], samples=100).round(4)  # bits
+    array([0.    , 0.0072, 0.0216])
     """
     m = checks.whole(support, "support")
     if m.size and m.min() < 1:

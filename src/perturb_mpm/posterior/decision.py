@@ -40,6 +40,14 @@ def decided_labels(scores: NDArray[Any], regions: Regions | None = None) -> NDAr
 
     Of equals it is the lowest label, and a region with exactly half of the probability is not
     taken. Without regions it is the most probable label.
+
+    Examples
+    --------
+    >>> p = np.array([[0.4], [0.2], [0.2], [0.2]])  # background and three labels of a tumour
+    >>> pm.posterior.decided_labels(p)
+    array([0], dtype=uint8)
+    >>> pm.posterior.decided_labels(p, {"tumour": (1, 2, 3)})
+    array([1], dtype=uint8)
     """
     if not regions:
         best: NDArray[np.uint8] = np.argmax(scores, axis=0).astype(np.uint8)

@@ -11,7 +11,13 @@ from perturb_mpm import checks
 
 
 def hamming_loss(a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None) -> float:
-    """Return the share of voxels whose labels differ: (1/V) Σ_i [a_i ≠ b_i], inside the mask."""
+    """Return the share of voxels whose labels differ: (1/V) Σ_i [a_i ≠ b_i], inside the mask.
+
+    Examples
+    --------
+    >>> pm.posterior.hamming_loss([0, 1, 1, 2], [0, 1, 2, 2])
+    0.25
+    """
     one, other = _alike(a, b, "a", "b")
     return float(_inside(one != other, mask).mean())
 
@@ -21,12 +27,25 @@ def total_variation(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = None) -
 
     The paper writes it ‖P − Q‖₁: half the l1 norm of the difference, averaged over the voxels. It
     compares marginals, voxel by voxel; joint laws of equal marginals are at distance 0.
+
+    Examples
+    --------
+    >>> p, q = [[0.9, 0.5], [0.1, 0.5]], [[0.7, 0.5], [0.3, 0.5]]
+    >>> round(pm.posterior.total_variation(p, q), 3)
+    0.1
     """
     return float(_inside(total_variation_map(p, q), mask).mean())
 
 
 def total_variation_map(p: ArrayLike, q: ArrayLike) -> NDArray[np.float64]:
-    """Return ½ Σ_l |p_i(l) − q_i(l)| of each voxel, (*spatial)."""
+    """Return ½ Σ_l |p_i(l) − q_i(l)| of each voxel, (*spatial).
+
+    Examples
+    --------
+    >>> p, q = [[0.9, 0.5], [0.1, 0.5]], [[0.7, 0.5], [0.3, 0.5]]
+    >>> pm.posterior.total_variation_map(p, q).round(3)
+    array([0.2, 0. ])
+    """
     one, other = _marginals(p, q)
     total = np.zeros(one.shape[1:])
     for mine, theirs in zip(one, other):  # each (*spatial); one label at a time to save memory
@@ -39,6 +58,12 @@ def log_probability_error(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = N
 
     It is what the caption of the paper's synthetic experiment names, where its text names the l1
     norm. It needs p, q > 0: pass frequencies through ``smoothed_frequencies``.
+
+    Examples
+    --------
+    >>> p, q = [[0.5], [0.5]], [[0.25], [0.75]]
+    >>> round(pm.posterior.log_probability_error(p, q), 3)
+    0.549
     """
     one, other = _marginals(p, q)
     errors = []
@@ -55,7 +80,14 @@ def log_probability_error(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = N
 
 
 def smoothed_frequencies(counts: ArrayLike) -> NDArray[np.float64]:
-    """Return (k + ½) / (S + L/2) for counts k (L, *spatial) that sum to S: never 0 or 1."""
+    """Return (k + ½) / (S + L/2) for counts k (L, *spatial) that sum to S: never 0 or 1.
+
+    Examples
+    --------
+    >>> pm.posterior.smoothed_frequencies([[10, 5], [0, 5]]).round(3)
+    array([[0.955, 0.5  ],
+           [0.045, 0.5  ]])
+    """
     votes = checks.whole(counts, "counts")
     if votes.ndim < 2 or votes.min() < 0:
         raise ValueError(

@@ -60,6 +60,17 @@ class Posterior:
         The marginals of the unperturbed problem, kept as float32.
     label_changes
         The share of the voxels whose label the last iteration changed, one a sample, (S,).
+
+    Examples
+    --------
+    >>> crf = pm.DenseCRF(pm.unary_from_probabilities([[0.9, 0.5], [0.1, 0.5]]), spacing=2.0)
+    >>> posterior = pm.sample(crf, samples=100, seed=7, engine="reference")
+    >>> posterior.samples, posterior.n_labels
+    (100, 2)
+    >>> posterior.labels, posterior.entropy.round(2)  # bits
+    (array([0, 1], dtype=uint8), array([0.47, 1.  ]))
+    >>> posterior.volumes.mean(axis=0)  # mm³
+    array([2.74, 1.26])
     """
 
     grid: Grid

@@ -22,6 +22,12 @@ def anytime_interval(
     The set is an interval around k/n. With probability at least 1 − δ the true q is in it at every
     n at once; at a single n it is therefore wider than ``clopper_pearson``. It is about one
     frequency: for several at once divide δ by their number. Solved to 1e-10, outwards.
+
+    Examples
+    --------
+    >>> lower, upper = pm.posterior.anytime_interval(k=10, n=200, delta=0.05)
+    >>> float(lower.round(3)), float(upper.round(3))
+    (0.014, 0.121)
     """
     seen, of = successes(k, n)
     delta = checks.number(delta, "delta", positive=True, below=1)
@@ -37,6 +43,11 @@ def anytime_halfwidth(counts: ArrayLike, samples: int, delta: float) -> float:
 
     It is the largest distance from k/S to an end of its ``anytime_interval`` over all ``counts`` k,
     (L, …). Equal counts have equal intervals, so that a map costs no more than its distinct counts.
+
+    Examples
+    --------
+    >>> round(float(pm.posterior.anytime_halfwidth([[150, 198], [50, 2]], 200, delta=0.05)), 3)
+    0.113
     """
     distinct = distinct_counts(counts, samples)
     lower, upper = anytime_interval(distinct, samples, delta)
@@ -147,6 +158,14 @@ class Precision:
 
     The frequencies are those of independent samples' votes, and the precision is about their own
     law: it does not say how far that law is from the CRF's distribution.
+
+    Examples
+    --------
+    >>> enough = pm.Precision(epsilon=0.1, delta=0.05)
+    >>> enough.samples_to_reach(labels=4)
+    378
+    >>> enough.reached([[400, 398], [0, 2]], samples=400)
+    True
     """
 
     epsilon: float

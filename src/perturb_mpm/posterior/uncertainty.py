@@ -14,7 +14,13 @@ CERTAIN, UNDECIDED, UNCERTAIN = 0, 1, 2
 
 
 def entropy_of_marginals(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return −Σ_l p(l)·log2 p(l) of each voxel: (L, N) → (N,)."""
+    """Return −Σ_l p(l)·log2 p(l) of each voxel: (L, N) → (N,).
+
+    Examples
+    --------
+    >>> pm.posterior.entropy_of_marginals(np.array([[1.0, 0.5], [0.0, 0.5]]))  # bits
+    array([0., 1.])
+    """
     bits = np.zeros(p.shape[1])
     for row in p:  # (N,)
         bits += _minus_p_log_p(row)

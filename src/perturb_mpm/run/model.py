@@ -32,6 +32,13 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     """Return the CRF of a case: unaries by temperature, clip and bias, kernels in mm.
 
     Without settings it has those of ``run``.
+
+    Examples
+    --------
+    >>> case = pm.read_case(["t1c.nii.gz", "flair.nii.gz"], "case.npz")
+    >>> crf = pm.build_crf(case, pm.RunSettings(temperature=1.5))
+    >>> crf.n_labels, len(crf.kernels)
+    (5, 2)
     """
     settings = settings or RunSettings()
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)

@@ -97,6 +97,14 @@ def run_case(
         How the files were read, as values that JSON can hold: a part of what makes the run.
     progress
         Shows how far the run is.
+
+    Examples
+    --------
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> settings = pm.RunSettings().changed(samples=4, seed=7)
+    >>> run = pm.run_case(case, settings, "out", title="Patient 1")
+    >>> sorted(run.files)
+    ['entropy', 'labels', 'marginals', 'report', 'summary', 'uncertainty', 'volumes']
     """
     started = time.monotonic()
     if resume and overwrite:

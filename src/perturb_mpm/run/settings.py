@@ -158,7 +158,14 @@ _SMALLEST, _LARGEST = 1e-6, 1e6
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """A kernel in mm and, where it is bilateral, in standard deviations of the images."""
+    """A kernel in mm and, where it is bilateral, in standard deviations of the images.
+
+    Examples
+    --------
+    >>> from perturb_mpm.run import KernelSettings
+    >>> kernel = KernelSettings("bilateral", sigma_space=20.0, weight=3.0, sigma_intensity_sd=0.5)
+    >>> settings = pm.RunSettings(kernels=(kernel,))
+    """
 
     kind: KernelKind
     sigma_space: Numbers
@@ -199,7 +206,14 @@ DEFAULT_BILATERAL = KernelSettings(
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All parameters of a run; see the top of this file for what each means."""
+    """All parameters of a run; see the top of this file for what each means.
+
+    Examples
+    --------
+    >>> settings = pm.RunSettings().changed(samples=50, seed=7, temperature=1.5)
+    >>> settings.sampling.samples, settings.temperature, settings.strength
+    (50, 1.5, 0.35)
+    """
 
     sampling: Sampling = field(default_factory=Sampling)
     compute: Compute = field(default_factory=Compute)
@@ -333,6 +347,13 @@ def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None)
     """Read a settings file; what it leaves out is that of ``base``, the defaults unless given.
 
     What is wrong with it is a ValueError that names the file.
+
+    Examples
+    --------
+    >>> from perturb_mpm.run import read_settings, write_settings
+    >>> write_settings("mine.toml", pm.RunSettings(temperature=1.5))
+    >>> read_settings("mine.toml").temperature
+    1.5
     """
     try:
         return settings_from_tables(read_toml(Path(path)), base)
@@ -345,12 +366,26 @@ def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None)
 
 
 def settings_from_text(text: str) -> RunSettings:
-    """Return the settings that ``settings_text`` wrote."""
+    """Return the settings that ``settings_text`` wrote.
+
+    Examples
+    --------
+    >>> from perturb_mpm.run import settings_from_text
+    >>> settings_from_text("unary.temperature = 1.5").temperature
+    1.5
+    """
     return settings_from_tables(toml_of(text, "settings"))
 
 
 def settings_text(settings: RunSettings, comment: str = "") -> str:
-    """Write settings as TOML, after a comment; what has no value is left out."""
+    """Write settings as TOML, after a comment; what has no value is left out.
+
+    Examples
+    --------
+    >>> from perturb_mpm.run import settings_text
+    >>> "temperature = 1.5" in settings_text(pm.RunSettings(temperature=1.5))
+    True
+    """
     tables = settings.as_tables()
     parts = ["".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())]
     if not tables["kernels"]:
@@ -368,7 +403,13 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
 
 
 def write_settings(path: str | os.PathLike[str], settings: RunSettings, comment: str = "") -> None:
-    """Write a settings file, whole or not at all; ``comment`` comes first, line by line."""
+    """Write a settings file, whole or not at all; ``comment`` comes first, line by line.
+
+    Examples
+    --------
+    >>> from perturb_mpm.run import write_settings
+    >>> write_settings("mine.toml", pm.RunSettings(temperature=1.5), "for perturb-mpm run")
+    """
     with atomic_open(path) as file:
         file.write(settings_text(settings, comment).encode())
 

@@ -87,6 +87,13 @@ class Run:
 
     Maps are (X, Y, Z) in the order of the input; outside the mask they are label 0, for certain.
     Each is computed once.
+
+    Examples
+    --------
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> run = pm.run_case(case, pm.RunSettings().changed(samples=4), "folder", title="Patient 1")
+    >>> run.labels.shape == run.entropy.shape == case.mask.shape
+    True
     """
 
     folder: Path
@@ -269,7 +276,15 @@ class Run:
 
 
 def load_run(folder: str | Path) -> Run:
-    """Read the run in ``folder``; ``build_crf(run.case, run.settings)`` is its CRF."""
+    """Read the run in ``folder``; ``build_crf(run.case, run.settings)`` is its CRF.
+
+    Examples
+    --------
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> run = pm.run_case(case, pm.RunSettings().changed(samples=4), "again", title="Patient 1")
+    >>> pm.load_run("again").posterior.samples
+    4
+    """
     folder = Path(folder)
     found = read_run_json(folder / STATE)
     if found is None:

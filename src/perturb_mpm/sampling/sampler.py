@@ -32,6 +32,14 @@ class Sampler:
 
     The arguments are checked at once; the first ``draw`` prepares the engine. ``members``, where
     given, are unaries (L, N) in place of the CRF's own: sample s perturbs member s mod M.
+
+    Examples
+    --------
+    >>> crf = pm.DenseCRF(pm.unary_from_logits(np.zeros((2, 3))))
+    >>> sampler = pm.Sampler(crf, pm.Sampling(seed=7), pm.Compute(engine="reference"))
+    >>> first, second = sampler.draw(range(0, 5)), sampler.draw(range(5, 10))
+    >>> first.merge(second).samples
+    10
     """
 
     def __init__(

@@ -136,6 +136,14 @@ def sample(
     store
         A folder for the label maps of all samples, (S, *spatial) uint8 in Zarr, one chunk a sample
         (needs the extra ``zarr``).
+
+    Examples
+    --------
+    >>> unary = pm.unary_from_probabilities([[0.9, 0.5], [0.1, 0.5]])
+    >>> posterior = pm.sample(pm.DenseCRF(unary), samples=4000, seed=7, engine="reference")
+    >>> posterior.marginals.round(2)  # without coupling, votes follow the probabilities
+    array([[0.9, 0.5],
+           [0.1, 0.5]])
     """
     numbers, shown = sample_range(samples), progress_from(progress)
     sampling = Sampling(

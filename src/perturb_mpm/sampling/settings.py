@@ -39,6 +39,12 @@ class Sampling:
 
     ``help`` in a field's metadata is what the command line says of its option, ``option`` the
     option's type where it is another; a field without help has no option.
+
+    Examples
+    --------
+    >>> sampling = pm.Sampling(samples=50, seed=7, noise_length=20.0)
+    >>> sampling.samples, sampling.noise_length
+    (50, 20.0)
     """
 
     samples: int = field(

@@ -19,6 +19,14 @@ def install() -> None:
     """Let ``import pydensecrf`` give this package, in this process, even where the other is there.
 
     A module of the other pydensecrf that was imported before stays what it is.
+
+    Examples
+    --------
+    >>> from perturb_mpm.compat.pydensecrf import install
+    >>> install()
+    >>> import pydensecrf.densecrf as dcrf  # perturb_mpm's, in this process
+    >>> dcrf.DenseCRF2D(30, 20, 3).__module__.split(".")[0]
+    'perturb_mpm'
     """
     sys.modules["pydensecrf"] = sys.modules[__name__]
     for name in _MODULES:
