@@ -248,6 +248,26 @@ def test_biomarkers_of_label_maps(case: Path, capsys: pytest.CaptureFixture) -> 
     assert "label maps alone say nothing" in " ".join(capsys.readouterr().out.split())
 
 
+def test_two_patients_are_told(case: Path, capsys: pytest.CaptureFixture) -> None:
+    for name in ("P01_pre", "P01_post", "P02_post"):
+        (case / f"{name}.nii.gz").write_bytes((case / "truth.nii.gz").read_bytes())
+
+    def told(before: str, after: str) -> str:
+        paths = [case / f"{name}.nii.gz" for name in (before, after)]
+        assert run(
+            "biomarkers", "--before", paths[0], "--after", paths[1], "--region", 4,
+            "--output", case / "pair",
+        ) == 0  # fmt: skip
+        return capsys.readouterr().err
+
+    words = told("P01_pre", "P02_post")
+    assert "warning: P01_pre.nii.gz and P02_post.nii.gz may be of different patients" in words
+    (found,) = json.loads((case / "pair" / "biomarkers.json").read_text()).values()
+    assert len(found["warnings"]) == 1
+    assert told("P01_pre", "P01_post") == ""
+    assert "warning: both scans are" in told("P01_pre", "P01_pre")
+
+
 def test_no_ml_without_a_spacing(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for name in ("before", "after"):
         nib.save(nib.Nifti1Image(ball(3.0), np.eye(4)), tmp_path / f"{name}.nii.gz")

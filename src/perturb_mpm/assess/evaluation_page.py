@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -14,10 +15,17 @@ from perturb_mpm.evaluation import ALL, MetricSummary, Reliability, summarise
 from perturb_mpm.report import (
     DASHES,
     ChartLine,
+    EntropyScale,
     LineChart,
+    Picture,
+    colour_bar,
     data_uri,
+    entropy_overlay,
+    error_overlay,
     grey_png,
+    label_styles,
     page_environment,
+    slice_picture,
     unit_chart,
 )
 
@@ -63,11 +71,9 @@ class ErrorSlice:
 
     case: str
     against: str
-    number: int
-    errors: str  # address of the pixels
-    entropy: str
-    most_bits: float
-    shape: str  # width over height, as in CSS
+    errors: Picture
+    entropy: Picture
+    oriented: bool
 
 
 def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
@@ -87,6 +93,10 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             calibration_error=reliability.expected_error,
             detection=detection_chart(assessments),
             slices=[error_slice(each) for each in assessments[:MOST_SLICES]],
+            styles=label_styles(assessments[0].worst.label_names),
+            colour_bar=colour_bar(
+                EntropyScale("inferno", math.log2(len(assessments[0].worst.label_names)))
+            ),
             left_out=max(0, len(assessments) - MOST_SLICES),
         )
     )
@@ -123,24 +133,35 @@ def detection_chart(assessments: Sequence[CaseAssessment]) -> LineChart:
 
 def error_slice(assessment: CaseAssessment) -> ErrorSlice:
     """Return the slice with most errors: where it is wrong, and where it is uncertain."""
-    width, height = (
-        n * step for n, step in zip(assessment.error.shape, assessment.pixel_mm, strict=True)
-    )
+    worst = assessment.worst
+    greys = [] if worst.grey is None else [("image", data_uri(grey_png(worst.grey)))]
+    wrong = worst.labels != worst.truth
+    scale = EntropyScale("inferno", math.log2(len(worst.label_names)))
+
+    def picture(overlay: str, labels: NDArray[np.uint8], description: str) -> Picture:
+        return slice_picture(
+            worst.plane,
+            worst.position_mm,
+            worst.spacing,
+            greys=greys,
+            overlay=overlay,
+            labels=labels,
+            styles=label_styles(worst.label_names),
+            description=description,
+        )
+
+    most = float(worst.entropy_bits.max(initial=0.0))
     return ErrorSlice(
         assessment.case,
         assessment.against,
-        assessment.slice_number,
-        _darkness(assessment.error.astype(np.float64)),
-        _darkness(assessment.entropy_bits / assessment.most_bits),
-        assessment.most_bits,
-        f"{width:.6g} / {height:.6g}",
+        picture(error_overlay(wrong), worst.truth, f"{int(wrong.sum())} wrong voxels"),
+        picture(
+            entropy_overlay(worst.entropy_bits, scale),
+            worst.labels,
+            f"entropy up to {most:.2f} bits",
+        ),
+        worst.oriented,
     )
-
-
-def _darkness(share: NDArray[np.float64]) -> str:
-    """Return the address of a picture, white for 0 and black for 1, the second axis upwards."""
-    shades = np.round(255 * (1 - np.clip(share, 0, 1))).astype(np.uint8)
-    return data_uri(grey_png(shades.T[::-1]))
 
 
 def _pooled(assessments: Sequence[CaseAssessment]) -> Reliability:

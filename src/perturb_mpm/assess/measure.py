@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,9 @@ from perturb_mpm.evaluation import (
 from perturb_mpm.files import InputError, LabelScheme, Source, regions_from_text
 from perturb_mpm.posterior import MarginalKind, decided_labels
 
+if TYPE_CHECKING:
+    from perturb_mpm.report import Plane
+
 SPECIFICITIES = np.linspace(0, 1, 101)
 
 
@@ -52,13 +56,24 @@ class CaseAssessment:
     reliability: Reliability
     """Of the most probable label, around the union of predicted and true foreground."""
     sensitivity: dict[str, NDArray[np.float64]]  # region -> (101,) at the specificities 0 … 1
-    error: NDArray[np.bool_]  # (X, Y) of one slice
-    entropy_bits: NDArray[np.float64]  # (X, Y) of the same slice
-    pixel_mm: tuple[float, float]  # of that slice
-    most_bits: float
-    slice_number: int
+    worst: WorstSlice
     truth_outside_mask: int
     """Foreground voxels of the truth outside the prediction's mask, which do not count."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorstSlice:
+    """The axial slice with most errors, (rows, columns) as a radiologist looks at it."""
+
+    plane: Plane
+    position_mm: float
+    spacing: tuple[float, float, float]
+    grey: NDArray[np.uint8] | None  # the image, where there is one
+    labels: NDArray[np.uint8]  # label indices
+    truth: NDArray[np.uint8]
+    entropy_bits: NDArray[np.float32]
+    label_names: tuple[str, ...]
+    oriented: bool
 
 
 def assess_case(
@@ -138,8 +153,6 @@ def assess(
     inside = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
     around = grid.gather(domain_mask("dilated", labels > 0, true > 0, inside, grid.spacing))
     wrong = labels != true
-    entropy = grid.scatter(prediction.entropy_bits, 0)
-    worst = int(wrong.sum(axis=(0, 1)).argmax())
     curves = {}
     for name, members in {ALL: (), **regions}.items():
         uncertainty = prediction.entropy_bits
@@ -155,12 +168,48 @@ def assess(
         rows=rows,
         reliability=top_label(prediction.marginals[:, around], grid.gather(true)[around]),
         sensitivity=curves,
-        error=wrong[:, :, worst],
-        entropy_bits=entropy[:, :, worst],
-        pixel_mm=(grid.spacing[0], grid.spacing[1]),
-        most_bits=float(np.log2(prediction.n_labels)),
-        slice_number=worst,
+        worst=_worst_slice(segmentation, labels, true, inside),
         truth_outside_mask=int(np.count_nonzero(truth) - np.count_nonzero(true)),
+    )
+
+
+def _worst_slice(
+    segmentation: Segmentation,
+    labels: NDArray[np.integer],
+    truth: NDArray[np.integer],
+    inside: NDArray[np.bool_],
+) -> WorstSlice:
+    """Return the slice with most wrong labels, cut to the foreground and its surroundings."""
+    from perturb_mpm.report import (
+        field_of_view,
+        grey_window,
+        in_window,
+        radiological_planes,
+        to_mm,
+    )
+
+    grid, geometry = segmentation.prediction.grid, segmentation.geometry
+    plane = radiological_planes(geometry.affine)[0]
+    others = tuple(axis for axis in range(3) if axis != plane.across)
+    index = int((labels != truth).sum(axis=others).argmax())
+    box = field_of_view((labels > 0) | (truth > 0), inside, geometry.spacing)
+    grey = None
+    if segmentation.image is not None:
+        window = grey_window(segmentation.image[inside])
+        grey = in_window(plane.cut(segmentation.image, index, box), window)
+    voxel = [0, 0, 0]
+    voxel[plane.across] = index
+    bits = grid.scatter(segmentation.prediction.entropy_bits, 0)
+    return WorstSlice(
+        plane=plane,
+        position_mm=to_mm(geometry.affine, (voxel[0], voxel[1], voxel[2]))[plane.looks_along],
+        spacing=geometry.spacing,
+        grey=grey,
+        labels=plane.cut(labels, index, box).astype(np.uint8),
+        truth=plane.cut(truth, index, box).astype(np.uint8),
+        entropy_bits=plane.cut(bits, index, box).astype(np.float32),
+        label_names=segmentation.scheme.names,
+        oriented=geometry.oriented,
     )
 
 

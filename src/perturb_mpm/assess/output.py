@@ -125,6 +125,7 @@ def _one_as_json(found: Biomarkers, calibration: ResectionCalibration | None) ->
         },
         "samples": list(found.samples),
         "perturbation": found.perturbation,
+        "warnings": list(found.warnings),
     }
     if sampled is None:
         return result

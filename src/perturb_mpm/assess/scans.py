@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,13 @@ from perturb_mpm.biomarkers import (
     paired_samples,
     region_volume_ml,
 )
-from perturb_mpm.files import Geometry, InputError, Source, read_volume
+from perturb_mpm.files import (
+    Geometry,
+    InputError,
+    Source,
+    other_patient_warnings,
+    read_volume,
+)
 from perturb_mpm.posterior import Posterior
 
 PAPER_RULE = "no sample dissents (entropy 0, the paper's rule)"
@@ -41,6 +48,8 @@ class Scan:
     """What the samples come from, in words."""
     law: Mapping[str, Any] | None = None
     """The same as numbers, as ``law_of`` gives it."""
+    files: tuple[Path, ...] = ()
+    """The label map, or the folder of a run and the names of the files it was made from."""
 
     @property
     def samples(self) -> int | None:
@@ -67,7 +76,8 @@ def read_scan(
             f"must be a label map of whole numbers, got {float(volume.voxels[~whole].flat[0]):g}"
         )
     voxel_mm3 = math.prod(step or _spacing(source, volume.geometry))
-    return Scan(region_volume_ml(volume.voxels, tuple(region), voxel_mm3), None, None, None)
+    volume_ml = region_volume_ml(volume.voxels, tuple(region), voxel_mm3)
+    return Scan(volume_ml, None, None, None, files=(source.path,))
 
 
 def scan_of(
@@ -117,7 +127,8 @@ def _from_run(source: Source, region: Sequence[int], spacing: Sequence[float] | 
             f"got {', '.join(map(str, region))} for {source}"
         )
     members = [found.scheme.values.index(value) for value in region]
-    return scan_of(found.posterior, members, labels=found.prediction.labels)
+    scan = scan_of(found.posterior, members, labels=found.prediction.labels)
+    return replace(scan, files=(source.path, *found.inputs))
 
 
 def _spacing(source: Source, geometry: Geometry) -> Sequence[float]:
@@ -159,6 +170,7 @@ class Biomarkers:
     perturbation: str | None
     laws: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None)
     """What the samples before and after come from, as ``law_of`` gives it."""
+    warnings: tuple[str, ...] = ()
 
 
 def resection(
@@ -184,7 +196,19 @@ def resection(
         samples=(before.samples, after.samples),
         perturbation=_in_words(before, after),
         laws=(before.law, after.law),
+        warnings=tuple(_unlike(before, after)),
     )
+
+
+def _unlike(before: Scan, after: Scan) -> Iterator[str]:
+    """Yield what speaks against two scans being of one patient at two times."""
+    if before.files and before.files[:1] == after.files[:1]:
+        yield f"both scans are {before.files[0]}: name one before and one after surgery"
+        return
+    for one, other in zip(before.files, after.files):
+        if found := other_patient_warnings(one, [other]):
+            yield from found
+            return
 
 
 def _in_words(before: Scan, after: Scan) -> str | None:

@@ -13,6 +13,7 @@ from perturb_mpm.cli.console import (
     plain_console,
     prepare_folder,
     print_json,
+    print_warning,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def biomarkers(
     learnt = _calibrate(found, truths, limits, noise_floor_ml)
 
     files = write_biomarkers(prepare_folder(output), found, known, learnt)
+    for words in () if quiet else (words for each in found.values() for words in each.warnings):
+        print_warning(words)
     if json:
         plain = biomarkers_as_json(found, known)
         print_json(plain)

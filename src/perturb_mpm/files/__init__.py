@@ -28,6 +28,7 @@ from perturb_mpm.files.named_regions import (
     region_values_from_text,
     regions_from_text,
 )
+from perturb_mpm.files.names import other_patient_warnings
 from perturb_mpm.files.nifti import (
     Volume,
     read_volume,
@@ -48,6 +49,7 @@ __all__ = [
     "read_case",
     "ImageSet",
     "read_images",
+    "other_patient_warnings",
     "LabelScheme",
     "SCHEMES",
     "labels_from_text",

@@ -7,13 +7,24 @@ from perturb_mpm.report.colours import (
     EntropyScale,
     grey_window,
     in_window,
+    label_styles,
 )
 from perturb_mpm.report.data import ReportData, Snapshot, VolumeKind, VolumeRow
 from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
 from perturb_mpm.report.environment import page_environment
-from perturb_mpm.report.pictures import data_uri, grey_png, palette_png
+from perturb_mpm.report.pictures import (
+    Picture,
+    colour_bar,
+    data_uri,
+    entropy_overlay,
+    error_overlay,
+    field_of_view,
+    grey_png,
+    slice_picture,
+    thumbnail,
+)
 from perturb_mpm.report.places import uncertain_places
-from perturb_mpm.report.planes import Plane, radiological_planes
+from perturb_mpm.report.planes import Plane, radiological_planes, to_mm
 from perturb_mpm.report.provenance import Provenance
 from perturb_mpm.report.report import write_report
 from perturb_mpm.report.truth import LabelComparison, compare_labels
@@ -41,7 +52,15 @@ __all__ = [
     "LineChart",
     "number",
     "page_environment",
-    "palette_png",
+    "colour_bar",
+    "entropy_overlay",
+    "error_overlay",
+    "field_of_view",
+    "label_styles",
+    "Picture",
+    "slice_picture",
+    "thumbnail",
+    "to_mm",
     "Plane",
     "radiological_planes",
     "unit_chart",

@@ -10,12 +10,14 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.report.charts import round_ticks
 from perturb_mpm.report.colours import (
     EntropyScale,
     LabelStyle,
@@ -130,7 +132,10 @@ class Studio:
         set_once(self, "planes", _useful(radiological_planes(data.affine), data.mask.shape))
         set_once(self, "styles", label_styles(data.label_names))
         set_once(self, "scale", EntropyScale(data.colour_map, math.log2(len(data.label_names))))
-        set_once(self, "box", _field_of_view(data, self.places))
+        shown = data.labels > 0
+        for place in self.places:
+            shown[place] = True
+        set_once(self, "box", field_of_view(shown, data.mask, data.spacing))
         windows = {name: grey_window(image[data.mask]) for name, image in data.images.items()}
         set_once(self, "windows", windows)
 
@@ -155,7 +160,7 @@ class Studio:
             plane,
             voxel,
             box,
-            overlay=data_uri(palette_png(self.scale.levels(bits), self.scale.colours)),
+            overlay=entropy_overlay(bits, self.scale),
             labels=self.data.labels,
             sequences=sequences,
             description=f"{plane.name} slice with entropy up to {bits.max():.2f} bits",
@@ -166,12 +171,12 @@ class Studio:
     ) -> Picture:
         """Return the slice through a voxel with what members of an ensemble disagree about."""
         bits = plane.cut(disagreement, voxel[plane.across], self.box)
-        levels = self.scale.levels(bits * (self.scale.top_bits / top_bits))
+        stretched = bits * (self.scale.top_bits / top_bits)
         return self._picture(
             plane,
             voxel,
             self.box,
-            overlay=data_uri(palette_png(levels, self.scale.colours)),
+            overlay=entropy_overlay(stretched, self.scale),
             labels=self.data.labels,
             sequences=None,
             description=f"{plane.name} slice with disagreement up to {bits.max():.2f} bits",
@@ -180,14 +185,12 @@ class Studio:
     def error_picture(self, plane: Plane, voxel: Voxel, truth: NDArray[np.uint8]) -> Picture:
         """Return the slice through a voxel with wrong voxels coloured and the truth's outlines."""
         wrong = (truth != self.data.labels) & self.data.mask
-        pixels = plane.cut(wrong, voxel[plane.across], self.box).astype(np.uint8)
-        colours = np.zeros((256, 4), dtype=np.uint8)
-        colours[1] = _ERROR_COLOUR
+        pixels = plane.cut(wrong, voxel[plane.across], self.box)
         return self._picture(
             plane,
             voxel,
             self.box,
-            overlay=data_uri(palette_png(pixels, colours)),
+            overlay=error_overlay(pixels),
             labels=truth,
             sequences=None,
             description=f"{plane.name} slice with {int(pixels.sum())} wrongly labelled voxels",
@@ -205,34 +208,21 @@ class Studio:
         description: str,
     ) -> Picture:
         index = voxel[plane.across]
-        shown = plane.cut(labels, index, box)
-        rows, columns = shown.shape
-        width_mm = columns * self.data.spacing[plane.columns]
         down, right = plane.place(voxel, box)
-        position = in_words(
-            plane.looks_along, to_mm(self.data.affine, voxel)[plane.looks_along], digits=1
-        )
-        return Picture(
-            plane=plane,
-            position=f"{position} mm",
-            description=f"{description}, at {position} mm",
-            width_mm=width_mm,
-            height_mm=rows * self.data.spacing[plane.rows],
-            columns=columns,
-            rows=rows,
-            greys=tuple(
+        picture = slice_picture(
+            plane,
+            to_mm(self.data.affine, voxel)[plane.looks_along],
+            self.data.spacing,
+            greys=[
                 (name, self._grey(name, plane, index, box))
                 for name in list(self.data.images)[:sequences]
-            ),
+            ],
             overlay=overlay,
-            outlines=tuple(
-                Outline(style, outline_path(shown == label))
-                for label, style in enumerate(self.styles, start=1)
-                if (shown == label).any()
-            ),
-            cross=(100.0 * down, 100.0 * right),
-            scale_bar_mm=next((bar for bar in _SCALE_BARS_MM if bar <= 0.4 * width_mm), 0),
+            labels=plane.cut(labels, index, box),
+            styles=self.styles,
+            description=description,
         )
+        return replace(picture, cross=(100.0 * down, 100.0 * right))
 
     def _grey(self, name: str, plane: Plane, index: int, box: Box) -> str:
         pixels = _averaged(plane.cut(self.data.images[name], index, box).astype(np.float64))
@@ -248,22 +238,97 @@ class Studio:
         return spans[0], spans[1], spans[2]
 
 
+def slice_picture(
+    plane: Plane,
+    position_mm: float,
+    spacing: tuple[float, float, float],
+    *,
+    greys: Sequence[tuple[str, str]],
+    overlay: str,
+    labels: NDArray[np.uint8],
+    styles: Sequence[LabelStyle],
+    description: str,
+) -> Picture:
+    """Return a slice whose labels (rows, columns) are outlined.
+
+    ``greys`` are names of sequences and addresses of their pixels, ``overlay`` the address of the
+    coloured pixels over them.
+    """
+    rows, columns = labels.shape
+    width_mm = columns * spacing[plane.columns]
+    position = in_words(plane.looks_along, position_mm, digits=1)
+    return Picture(
+        plane=plane,
+        position=f"{position} mm",
+        description=f"{description}, at {position} mm",
+        width_mm=width_mm,
+        height_mm=rows * spacing[plane.rows],
+        columns=columns,
+        rows=rows,
+        greys=tuple(greys),
+        overlay=overlay,
+        outlines=tuple(
+            Outline(style, outline_path(labels == label))
+            for label, style in enumerate(styles, start=1)
+            if (labels == label).any()
+        ),
+        scale_bar_mm=next((bar for bar in _SCALE_BARS_MM if bar <= 0.4 * width_mm), 0),
+    )
+
+
+def error_overlay(wrong: NDArray[np.bool_]) -> str:
+    """Return the address of a picture (rows, columns) in which what is wrong is magenta."""
+    colours = np.zeros((256, 4), dtype=np.uint8)
+    colours[1] = _ERROR_COLOUR
+    return data_uri(palette_png(wrong.astype(np.uint8), colours))
+
+
+def entropy_overlay(bits: NDArray[np.floating], scale: EntropyScale) -> str:
+    """Return the address of a picture (rows, columns) of entropy in the colours of a scale."""
+    return data_uri(palette_png(scale.levels(bits), scale.colours))
+
+
+def colour_bar(scale: EntropyScale) -> dict[str, Any]:
+    """Return the pixels of a scale, its labelled places in % and its top, for a template."""
+    top = scale.top_bits
+    ticks = [(bits, text) for bits, text in round_ticks(0.0, top) if bits < 0.85 * top]
+    return {
+        "pixels": data_uri(palette_png(np.arange(256, dtype=np.uint8)[None], scale.colours)),
+        "ticks": [(100.0 * bits / top, text) for bits, text in ticks],
+        "top": f"{top:.3g}",
+    }
+
+
+def thumbnail(greys: NDArray[np.uint8], bits: NDArray[np.floating], scale: EntropyScale) -> str:
+    """Return the address of one small picture (rows, columns): entropy over greys of a window.
+
+    Every second grey and colour are left out, so that all fit into one palette.
+    """
+    levels = scale.levels(bits)
+    shown = levels >= scale.first_shown
+    kept = np.maximum(levels // 2 * 2, scale.first_shown)
+    pixels = np.where(shown[..., None], scale.palette[kept], (greys // 2 * 2)[..., None])
+    colours, numbers = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+    table = np.full((256, 4), 255, dtype=np.uint8)
+    table[: len(colours), :3] = colours
+    return data_uri(palette_png(numbers.reshape(bits.shape).astype(np.uint8), table))
+
+
 def _useful(planes: tuple[Plane, ...], shape: tuple[int, ...]) -> tuple[Plane, ...]:
     """Leave out planes of which a slice would be a line, unless that is all there is."""
     wide = tuple(p for p in planes if shape[p.rows] > 1 and shape[p.columns] > 1)
     return wide or planes[:1]
 
 
-def _field_of_view(data: ReportData, places: tuple[Voxel, ...]) -> Box:
-    """Return the labels, some places and their surroundings, inside the box of the mask."""
-    whole = _box_around(data.mask, data.spacing)
-    shown = data.labels > 0
-    for place in places:
-        shown[place] = True
+def field_of_view(
+    shown: NDArray[np.bool_], mask: NDArray[np.bool_], spacing: tuple[float, float, float]
+) -> Box:
+    """Return the box of what is shown and its surroundings, inside that of the mask."""
+    whole = _box_around(mask, spacing)
     if not shown.any():
         return whole
     spans = []
-    for within, inner, step in zip(whole, _box_around(shown, data.spacing), data.spacing):
+    for within, inner, step in zip(whole, _box_around(shown, spacing), spacing):
         more = math.ceil((_SURROUNDINGS_MM - _MARGIN_MM) / step)
         start, stop = inner.start - more, inner.stop + more
         missing = max(0, math.ceil(_LEAST_MM / step) - (stop - start))

@@ -11,12 +11,11 @@ import numpy as np
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report import words
 from perturb_mpm.report.answer import answer
-from perturb_mpm.report.charts import round_ticks
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData, checked
 from perturb_mpm.report.embedded import POLICY, viewer_fragment
 from perturb_mpm.report.environment import page_environment
-from perturb_mpm.report.pictures import Studio, data_uri, palette_png
+from perturb_mpm.report.pictures import Studio, colour_bar
 from perturb_mpm.report.places import (
     MOST_SLICED,
     UncertainPlace,
@@ -72,7 +71,7 @@ def _render(data: ReportData, places: list[UncertainPlace], *, viewer: bool) -> 
             answer=answer(data, places),
             studio=studio,
             summary=_summary(data),
-            colour_bar=_colour_bar(studio),
+            colour_bar=colour_bar(studio.scale),
             shown_from_bits=SHOWN_FROM_BITS,
             tilt=_tilt(data),
             slices=sliced(studio, places),
@@ -113,17 +112,6 @@ def _summary(data: ReportData) -> dict[str, Any]:
         "seed": words.find_parameter(data.parameters, "seed"),
         "uncertain_ml": float(np.count_nonzero(inside == UNCERTAIN) * voxel_ml),
         "undecided_ml": float(np.count_nonzero(inside == UNDECIDED) * voxel_ml),
-    }
-
-
-def _colour_bar(studio: Studio) -> dict[str, Any]:
-    """Return the pixels of the scale and its labelled places in %."""
-    top = studio.scale.top_bits
-    ticks = [(bits, text) for bits, text in round_ticks(0.0, top) if bits < 0.85 * top]
-    return {
-        "pixels": data_uri(palette_png(np.arange(256, dtype=np.uint8)[None], studio.scale.colours)),
-        "ticks": [(100.0 * bits / top, text) for bits, text in ticks],
-        "top": f"{top:.3g}",
     }
 
 
