@@ -10,9 +10,10 @@ Few numbers are learned, and every choice is made by cases left out:
 4. from 19 cases on, by how much volume intervals move until they hold 95 of 100 truths.
 
 Everything that is printed is of cases left out: case i is solved with what the other folds say of
-steps 1 to 4. Two economies are taken. Messages of kernels are computed once, under the temperature
-and bias of all cases, and each fold then learns its own with these messages. Choices are made from
-scores of left-out cases, whose temperature other folds learned.
+steps 1 to 4. Three economies are taken. Messages of kernels are computed once, under the
+temperature and bias of all cases, and each fold then learns its own with these messages. Choices
+are made from scores of left-out cases, whose temperature other folds learned. Of many cases some,
+spread over all folds, say which kernels are worth having; the rest see only those.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ ITERATIONS = 5
 # Lengths that are tried, in radii of a ball of the expected foreground, the median over cases.
 LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
 FEW_LENGTHS = (0.35, 0.7, 1.4)  # of these, for choices that come before that of the length
+# Of how many cases at most kernels are chosen on: enough to see a gain of two per cent.
+KERNEL_CASES = 30
 # What labels may lose of their mean overlap for better maps and volumes: no one can see it.
 DICE_TOLERANCE = 0.002
 # What kernels must gain, of log score and CRPS in shares of the probabilities' own: they cost time.
@@ -100,8 +103,8 @@ class Candidate:
     name: str
     without: tuple[RunSettings, ...]  # one a fold
     overall: RunSettings
-    scores: tuple[MapScore, ...]  # one a case
-    volumes: tuple[tuple[float, ...], ...]  # by length, the mean CRPS of the regions, one a case
+    scores: Mapping[int, MapScore]  # of all cases, or of those that kernels are chosen on
+    volumes: tuple[Mapping[int, float], ...]  # by length, the mean CRPS of the regions of a case
 
     def loss(self, alone: Candidate, cases: Sequence[int]) -> NDArray[np.float64]:
         """Return log score and CRPS of these cases, in shares of those of the probabilities.
@@ -114,10 +117,11 @@ class Candidate:
 
     def best_length(self, cases: Sequence[int]) -> int:
         """Return the place of the length with the lowest mean CRPS of these cases."""
-        return int(np.array(self.volumes)[:, list(cases)].mean(axis=1).argmin())
+        return int(np.argmin([mean_of([row[i] for i in cases]) for row in self.volumes]))
 
     def _at_best_length(self, cases: Sequence[int]) -> NDArray[np.float64]:
-        return np.array(self.volumes[self.best_length(cases)])[list(cases)]
+        row = self.volumes[self.best_length(cases)]
+        return np.array([row[i] for i in cases])
 
 
 def _in_shares(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -156,6 +160,11 @@ def tune(
     candidates = _candidates(problems, start, folds, scorer, progress)
     chosen = [_chosen(candidates, _others(fold_of, k)) for k in range(len(folds))]
     final = _chosen(candidates, list(fold_of))
+    whole = {
+        each.name: _on_all(each, problems, folds, scorer, progress)
+        for each in dict.fromkeys((*chosen, final))
+    }
+    chosen, final = [whole[each.name] for each in chosen], whole[final.name]
     own = [chosen[fold_of[i]].without[fold_of[i]] for i in range(len(problems))]
 
     # First all lengths, without the kernels, which are slow to sample; then those that matter.
@@ -194,7 +203,10 @@ def tune(
             problem.name: _complete(own[i], lengths, table, without[fold_of[i]], fold_of, i, sets)
             for i, problem in enumerate(problems)
         },
-        tried={each.name: mean_of([s.log_score_nats for s in each.scores]) for each in candidates},
+        tried={
+            each.name: mean_of([score.log_score_nats for score in each.scores.values()])
+            for each in candidates
+        },
     )
     words = verdict(tuned)
     return replace(tuned, verdict=words, settings=settings.changed(note=words))
@@ -228,19 +240,58 @@ def _candidates(
     ]
     everyone = range(len(problems))
     couplings = COUPLINGS if any(each.weight > 0 for each in start.kernels) else ()
-    scorer = replace(scorer, lengths_mm=[scorer.lengths_mm[found[-1].best_length(everyone)]])
+    best = scorer.lengths_mm[found[-1].best_length(everyone)]
+    some = _spread_out(folds, KERNEL_CASES)
+    scorer = replace(scorer, lengths_mm=[best], cases=some)
     for strength, centring in couplings:
         name = f"kernels × {strength:g}, centring {centring:g}"
         progress.stage(f"learning with {name}")
         iterations = min(ITERATIONS, start.sampling.iterations)
         coupled = overall.changed(strength=strength, centring=centring, iterations=iterations)
-        overall, last = calibrated(problems, coupled, progress, many=many)
-        overall, without = _fitted(last, folds, overall, with_bias=many)
+        overall, without = _coupled(problems, some, folds, coupled, progress, many=many)
         found.append(scorer.candidate(name, list(map(taken, without)), taken(overall)))
-        before, after = (each.loss(found[0], everyone).mean() for each in found[-2:])
+        before, after = (each.loss(found[0], some).mean() for each in found[-2:])
         if after >= before:
             break  # a stronger coupling is worse still
     return found
+
+
+def _coupled(
+    problems: Sequence[LabelledProblem],
+    cases: Sequence[int],
+    folds: Sequence[Sequence[int]],
+    coupled: RunSettings,
+    progress: StagedProgress,
+    *,
+    many: bool,
+) -> tuple[RunSettings, list[RunSettings]]:
+    """Return the calibration under some kernels of these cases, and those without each fold."""
+    overall, last = calibrated([problems[i] for i in cases], coupled, progress, many=many)
+    places = [[place for place, i in enumerate(cases) if i in fold] for fold in folds]
+    return _fitted(last, places, overall, with_bias=many)
+
+
+def _on_all(
+    candidate: Candidate,
+    problems: Sequence[LabelledProblem],
+    folds: Sequence[Sequence[int]],
+    scorer: Scorer,
+    progress: StagedProgress,
+) -> Candidate:
+    """Return the candidate learned on and scored for all cases, where it has seen only some."""
+    if len(candidate.scores) == len(problems):
+        return candidate
+    progress.stage(f"learning with {candidate.name} from all cases")
+    overall, without = _coupled(
+        problems, range(len(problems)), folds, candidate.overall, progress, many=True
+    )
+    return replace(scorer, lengths_mm=()).candidate(candidate.name, without, overall)
+
+
+def _spread_out(folds: Sequence[Sequence[int]], most: int) -> list[int]:
+    """Return at most so many cases, as many of each fold as of any other."""
+    each = max(most // len(folds), 1)
+    return sorted(i for fold in folds for i in fold[:each])
 
 
 def _fitted(
@@ -276,6 +327,7 @@ class Scorer:
     lengths_mm: Sequence[float]
     samples: int
     progress: StagedProgress
+    cases: Sequence[int] | None = None  # all unless some are given
 
     def candidate(
         self, name: str, without: Sequence[RunSettings], overall: RunSettings
@@ -284,8 +336,9 @@ class Scorer:
         self.progress.stage(f"scoring cases left out: {name}")
         maps: dict[int, MapScore] = {}
         volumes: dict[int, list[float]] = {}
+        wanted = range(len(self.problems)) if self.cases is None else self.cases
         for fold, settings in zip(self.folds, without, strict=True):
-            for i in fold:
+            for i in (case for case in fold if case in wanted):
                 problem = self.problems[i]
                 marginals = problem.marginals(settings)
                 maps[i] = score_maps(problem, marginals, self.shown, self.decisions)
@@ -293,15 +346,11 @@ class Scorer:
                     self._crps(problem, settings.changed(noise_length=length), seed=i)
                     for length in self.lengths_mm
                 ]
-                self.progress(len(maps), len(self.problems))
-        order = range(len(self.problems))
-        return Candidate(
-            name,
-            tuple(without),
-            overall,
-            tuple(maps[i] for i in order),
-            tuple(zip(*(volumes[i] for i in order), strict=True)),
+                self.progress(len(maps), len(wanted))
+        by_length = tuple(
+            {i: volumes[i][place] for i in volumes} for place in range(len(self.lengths_mm))
         )
+        return Candidate(name, tuple(without), overall, maps, by_length)
 
     def _crps(self, problem: LabelledProblem, settings: RunSettings, seed: int) -> float:
         drawn = problem.sampled_ml(settings, self.samples, seed)
@@ -313,8 +362,12 @@ def _others(fold_of: Mapping[int, int], fold: int) -> list[int]:
 
 
 def _chosen(candidates: Sequence[Candidate], cases: Sequence[int]) -> Candidate:
-    """Return the candidate that is best for maps and volumes on these cases and keeps overlap."""
+    """Return the candidate that is best for maps and volumes on these cases and keeps overlap.
+
+    Candidates are compared on the cases that all of them have seen.
+    """
     alone = candidates[0]
+    cases = [i for i in cases if all(i in each.scores for each in candidates)]
     allowed = [each for each in candidates if _keeps_overlap(each, alone, cases)]
 
     def loss(each: Candidate) -> float:
