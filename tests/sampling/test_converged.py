@@ -99,7 +99,7 @@ def test_no_update_asked_for_and_none_needed() -> None:
     assert pm.sample(alone, 3, tolerance=0.01, engine="cpu").label_changes.tolist() == [0.0] * 3
 
 
-@pytest.mark.parametrize("bad", [0.0, -0.1, 1.0, math.nan])
+@pytest.mark.parametrize("bad", [-0.1, 1.0, math.nan])
 def test_what_tolerance_must_be(bad: float) -> None:
     with pytest.raises(ValueError, match="tolerance must be"):
         pm.sample(weak(), 2, tolerance=bad)

@@ -18,10 +18,11 @@ from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 from perturb_mpm.run.state import Run
 from perturb_mpm.run.volumes import INTERVAL, volume_rows
+from perturb_mpm.sampling import Sampling
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
-    from perturb_mpm.report import VolumeRow
+    from perturb_mpm.report import ReportData, VolumeRow
 
 MAPS_IN_WORDS = {
     "votes": "the samples' votes",
@@ -97,10 +98,17 @@ def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
 
 def write_page(run: Run, warnings: Sequence[str]) -> str:
     """Write the report, and return the answer at its top."""
-    from perturb_mpm.report import Provenance, ReportData, Snapshot, write_report
+    from perturb_mpm.report import write_report
+
+    return write_report(run.files["report"], report_data(run, warnings))
+
+
+def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
+    """Return what the report and the viewer show of a run."""
+    from perturb_mpm.report import Provenance, ReportData, Snapshot
 
     case, settings = run.case, run.settings
-    data = ReportData(
+    return ReportData(
         title=run.title,
         images=case.images,
         mask=case.mask,
@@ -143,7 +151,6 @@ def write_page(run: Run, warnings: Sequence[str]) -> str:
             },
         ),
     )
-    return write_report(run.files["report"], data)
 
 
 def summary_of(run: Run) -> dict[str, Any]:
@@ -288,7 +295,7 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
     """Return the parameters as a reader of the report wants them, with their units."""
     rows: dict[str, object] = {
         "seed": settings.sampling.seed,
-        "mean-field iterations": settings.sampling.iterations,
+        "mean-field iterations": _iterations(settings.sampling),
         "estimator": settings.sampling.estimator,
         "labels and maps from": settings.marginals.replace("_", " "),
         "temperature": settings.temperature,
@@ -308,6 +315,13 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         rows[f"{kernel.kind} kernel"] = _kernel(kernel)
     rows["engine"] = f"{settings.compute.engine}, {settings.compute.accuracy}"
     return rows
+
+
+def _iterations(sampling: Sampling) -> str:
+    if sampling.tolerance == 0:
+        return str(sampling.iterations)
+    share = f"{100 * sampling.tolerance:.2g} % of a sample's labels"
+    return f"until about {share} would still change, {sampling.iterations} at most"
 
 
 def _kernel(kernel: KernelSettings) -> str:

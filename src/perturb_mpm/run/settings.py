@@ -6,7 +6,7 @@ key that is not known is refused with the nearest that is.
     [sampling]
     samples = 200             # how many; with until the most
     seed = 0
-    iterations = 10           # mean-field updates of each sample
+    iterations = 40           # the most mean-field updates of a sample; 10 are the paper's
     until = 0.1               # stop when frequencies are known to ±0.1; left out: draw all samples
     estimator = "votes"       # or "conditional"
     noise_scale = 1.0         # times the Gumbel noise; left out: what the estimator asks for
@@ -16,7 +16,7 @@ key that is not known is refused with the nearest that is.
     start = "cold"            # or "warm", which is another law
     antithetic = false        # samples 2t and 2t + 1 are opposites
     tolerance = 1e-4          # stop a sample when about this share of its labels would still
-                              # change; left out: make all iterations
+                              # change; 0.0 makes all iterations, as the paper does
     hold = 0.0                # update only voxels that dissent with a probability above this
 
     [unary]
@@ -204,6 +204,11 @@ DEFAULT_BILATERAL = KernelSettings(
 )
 
 
+# Ten updates of the paper's kernels leave some volumes 4 % from where they end. Weak kernels settle
+# in about five, and each sample stops when it has.
+CONVERGED = Sampling(iterations=40, tolerance=1e-4)
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """All parameters of a run; see the top of this file for what each means.
@@ -215,7 +220,7 @@ class RunSettings:
     (50, 1.5, 0.35)
     """
 
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = CONVERGED
     compute: Compute = field(default_factory=Compute)
     temperature: float = 1.0
     clip: float = 1e-6

@@ -167,9 +167,15 @@ class Sampler:
     @cached_property
     def _unperturbed(self) -> NDArray[np.floating]:
         """The mean field of the problem itself, (L, N)."""
+        sampling = self._sampling
         self._solver.load(self._crf.energies[np.newaxis])
-        for left in range(self._sampling.iterations - 1, -1, -1):
-            self._solver.step(watched=left == 0)
+        moved, switched = np.zeros(1), np.ones(1)
+        for done in range(sampling.iterations):
+            if sampling.tolerance > 0 and _settled(switched, moved, sampling.tolerance, done):
+                break
+            watched = sampling.tolerance > 0 or done == sampling.iterations - 1
+            step = self._solver.step(damping=sampling.damping, watched=watched)
+            moved, switched = switched, step.switched
         marginals: NDArray[np.floating] = self._solver.marginals()[0]
         return marginals
 
@@ -209,7 +215,7 @@ class Sampler:
                 start,
                 sharpness=self._sampling.sharpness,
             )
-        if self._sampling.tolerance is not None:
+        if self._sampling.tolerance > 0:
             return self._converge(
                 len(part), self._sampling.tolerance, tally, with_labels=with_labels
             )

@@ -71,7 +71,7 @@ def sample(
     noise_length: NoiseLength = 0.0,
     start: Start = "cold",
     antithetic: bool = False,
-    tolerance: float | None = None,
+    tolerance: float = 0.0,
     hold: float = 0.0,
     until: Precision | float | None = None,
     engine: Engine = "auto",
@@ -118,7 +118,7 @@ def sample(
     tolerance
         Let each sample converge: stop as soon as about this share of its labels would still
         change, by the last two updates; ``iterations`` is then the most. Updates go further than
-        the paper's, to the same fixed points in fewer steps. None makes ``iterations`` updates.
+        the paper's, to the same fixed points in fewer steps. 0 makes ``iterations`` updates.
     hold
         Update only the voxels where a sample dissents with a probability above this, and hold the
         others at marginals averaged over the noise: 0.01 changes fewer votes than the filter's

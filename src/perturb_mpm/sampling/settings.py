@@ -56,7 +56,7 @@ class Sampling:
         metadata={"help": "Names the noise: the same seed gives the same files. Default 0."},
     )
     iterations: int = field(
-        default=10, metadata={"help": "Mean-field updates of each sample. Default 10."}
+        default=10, metadata={"help": "The most mean-field updates of a sample. Default 40."}
     )
     until: Precision | None = field(
         default=None,
@@ -82,11 +82,11 @@ class Sampling:
     )
     start: Start = "cold"
     antithetic: bool = False
-    tolerance: float | None = field(
-        default=None,
+    tolerance: float = field(
+        default=0.0,
         metadata={
-            "help": "Stop a sample when about this share of its labels would still change, as in "
-            "1e-4; iterations is then the most."
+            "help": "Stop a sample when about this share of its labels would still change; 0 makes "
+            "all iterations. Default 1e-4."
         },
     )
     hold: float = field(
@@ -105,14 +105,11 @@ class Sampling:
                 self.iterations, "iterations", minimum=0, maximum=MOST_ITERATIONS
             ),
             "until": _checked_until(self.until),
+            "tolerance": checks.number(self.tolerance, "tolerance", minimum=0, below=1),
             "hold": checks.number(self.hold, "hold", minimum=0, below=1),
         }
         checks.choice(self.estimator, "estimator", get_args(Estimator))
         checks.choice(self.start, "start", get_args(Start))
-        if self.tolerance is not None:
-            checked["tolerance"] = checks.number(
-                self.tolerance, "tolerance", positive=True, below=1
-            )
         if self.noise_scale is not None:
             checked["noise_scale"] = checks.nats(self.noise_scale, "noise_scale")
         for name, value in checked.items():
@@ -134,7 +131,7 @@ class Sampling:
     @property
     def damping(self) -> float:
         """What the updates keep of old marginals; below 0 they go further, towards convergence."""
-        return 0.0 if self.tolerance is None else -RELAXATION
+        return 0.0 if self.tolerance == 0 else -RELAXATION
 
     @property
     def perturbation(self) -> Perturbation:
@@ -158,7 +155,7 @@ class Sampling:
             "perturbation": self.perturbation.describe(),
             "sharpness": self.sharpness,
             "start": self.start,
-            **({} if self.tolerance is None else {"tolerance": self.tolerance}),
+            **({} if self.tolerance == 0 else {"tolerance": self.tolerance}),
             "until": None if self.until is None else asdict(self.until),
         }
 

@@ -98,7 +98,7 @@ class LabelledProblem:
         foreground is next to impossible not at all.
         """
         drawn = settings.changed(samples=samples, seed=seed, until=None)
-        bare = drawn.changed(iterations=0, strength=0.0)
+        bare = drawn.changed(iterations=0, strength=0.0, tolerance=0.0)
         possible = softmax(-self._energies(settings), axis=0)[1:].sum(axis=0) > IMPOSSIBLE
         if settings.strength == 0 or not settings.kernels:
             return self._drawn_ml(bare, possible)

@@ -247,7 +247,9 @@ def _candidates(
         name = f"kernels × {strength:g}, centring {centring:g}"
         progress.stage(f"learning with {name}")
         iterations = min(ITERATIONS, start.sampling.iterations)
-        coupled = overall.changed(strength=strength, centring=centring, iterations=iterations)
+        coupled = overall.changed(
+            strength=strength, centring=centring, iterations=iterations, tolerance=0.0
+        )
         overall, without = _coupled(problems, some, folds, coupled, progress, many=many)
         found.append(scorer.candidate(name, list(map(taken, without)), taken(overall)))
         before, after = (each.loss(found[0], some).mean() for each in found[-2:])

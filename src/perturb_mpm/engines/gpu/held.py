@@ -131,12 +131,12 @@ class ActiveVoxels:
         maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
         return Change(maximum, foreground, switched / self._voxels)
 
-    def votes(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def votes(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each label's votes at every voxel, (L, N), and label sizes, (B, L)."""
         room = self._room
         layout = replace(self._held_layout, problems=self.problems)
-        here, sizes = count_votes(room.labels, room.layout)
-        there, held_sizes = count_votes(self._held_labels, layout)
+        here, sizes = count_votes(room.labels, room.layout, chosen)
+        there, held_sizes = count_votes(self._held_labels, layout, chosen)
         votes = torch.empty((len(here), self._voxels), dtype=here.dtype, device=here.device)
         votes[:, self.places], votes[:, self.held_places] = here, there
         return votes, sizes + held_sizes
@@ -161,8 +161,11 @@ class ActiveVoxels:
         out[:, :, self.held_places] = self._law()
         return out
 
-    def conditional(self, first: int, stop: int) -> torch.Tensor:
-        """Return Σ softmax(−U − pairwise) of some problems in units of 2⁻³⁰, (L, N)."""
+    def conditional(self, first: int, stop: int, chosen: torch.Tensor) -> torch.Tensor:
+        """Return Σ softmax(−U − pairwise) of some problems in units of 2⁻³⁰, (L, N).
+
+        They are those of ``chosen`` (B,) from the first up to the last.
+        """
         room, coupling = self._room, self._coupling
         layout = room.layout
         if first == 0:
@@ -182,8 +185,10 @@ class ActiveVoxels:
         if self._centre is not None:
             logits[:, 1:] += self._centre.T
         out = torch.empty((layout.n_labels, self._voxels), dtype=torch.int64, device=logits.device)
-        out[:, self.places] = transfer.fixed_point(torch.softmax(logits, 1)).sum(0)
-        out[:, self.held_places] = (stop - first) * transfer.fixed_point(self._law())
+        taken = chosen[first:stop].long()
+        units = transfer.fixed_point(torch.softmax(logits, 1)) * taken[:, None, None]
+        out[:, self.places] = units.sum(0)
+        out[:, self.held_places] = taken.sum() * transfer.fixed_point(self._law())
         return out
 
     def _law(self) -> torch.Tensor:

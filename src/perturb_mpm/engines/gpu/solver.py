@@ -38,7 +38,6 @@ from perturb_mpm.engines.protocol import (
     Update,
     change_between,
 )
-from perturb_mpm.engines.protocol import count_votes as count_on_host
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation, key_words
 
@@ -316,12 +315,12 @@ class GpuSolver:
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
-        if chosen is not None and not chosen.all():
-            raise ValueError("chosen must be None on the engine gpu, which sums over all problems")
+        problems = self._room.layout.problems if self._held is None else self._held.problems
+        taken = self._chosen(chosen, problems)
         if self._held is not None:
             step = max(1, CHANNELS_AT_ONCE // self._crf.n_labels)
-            parts = range(0, self._held.problems, step)
-            sums = [self._held.conditional(k, min(k + step, self._held.problems)) for k in parts]
+            parts = range(0, problems, step)
+            sums = [self._held.conditional(k, min(k + step, problems), taken) for k in parts]
             held = torch.stack(sums).sum(0)
             return transfer.in_mask_order(held, self._order).cpu().numpy()
         layout = self._room.layout
@@ -340,24 +339,29 @@ class GpuSolver:
             logits = -pairwise
             own = transfer.by_problem(energies[:, : part.width], part)
             logits[:, 1:] -= own
-            total += transfer.fixed_point(torch.softmax(logits, 1)).sum(0)
+            units = transfer.fixed_point(torch.softmax(logits, 1))
+            total += (units * taken[first:stop, None, None].long()).sum(0)
         return transfer.in_mask_order(total, self._order).cpu().numpy()
 
     def count_votes(
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
-        if chosen is not None:
-            labels = self.labels()
-            count_on_host(labels[chosen], counts)
-            return count_on_host(labels, np.zeros_like(counts))
         if self._held is not None:
-            votes, sizes = self._held.votes()
+            votes, sizes = self._held.votes(self._chosen(chosen, self._held.problems))
         else:
-            votes, sizes = count_votes(self._room.labels, self._room.layout)
+            layout = self._room.layout
+            votes, sizes = count_votes(
+                self._room.labels, layout, self._chosen(chosen, layout.problems)
+            )
         counted = transfer.in_mask_order(votes, self._order).cpu().numpy()
         np.add(counts, counted, out=counts, casting="unsafe")
         return sizes.cpu().numpy()
+
+    def _chosen(self, chosen: NDArray[np.bool_] | None, problems: int) -> torch.Tensor:
+        """Return which problems count, (B,)."""
+        every = np.ones(problems, dtype=np.bool_) if chosen is None else chosen
+        return on_device(every, self._device)
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""

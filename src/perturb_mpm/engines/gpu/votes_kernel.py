@@ -17,6 +17,7 @@ def _count(
     labels,
     votes,
     sizes,
+    chosen,
     voxels,
     problems,
     n_labels,
@@ -36,16 +37,19 @@ def _count(
                 other=255,
             )
             hit = (given == l).to(tl.int32)
-            total += tl.sum(hit, axis=1)
+            taken = tl.load(chosen + problem, mask=real, other=0).to(tl.int32)
+            total += tl.sum(hit * taken[None, :], axis=1)
             place = (tl.program_id(0) * n_labels + l) * problems + problem
             tl.store(sizes + place, tl.sum(hit, axis=0).to(tl.uint8), mask=real)
         tl.store(votes + l * voxels + voxel, total.to(votes.dtype.element_ty), mask=inside)
 
 
-def count_votes(labels: torch.Tensor, layout: BatchLayout) -> tuple[torch.Tensor, torch.Tensor]:
+def count_votes(
+    labels: torch.Tensor, layout: BatchLayout, chosen: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each label's votes, (L, N), uint8 where they fit, and label sizes, (B, L).
 
-    ``labels`` are (rows, B).
+    ``labels`` are (rows, B), and only those of ``chosen`` (B,) vote; the sizes are of all.
     """
     fits = layout.problems < 2**8
     votes = torch.empty(
@@ -62,6 +66,7 @@ def count_votes(labels: torch.Tensor, layout: BatchLayout) -> tuple[torch.Tensor
         labels,
         votes,
         sizes,
+        chosen.to(torch.uint8),
         layout.voxels,
         layout.problems,
         layout.n_labels,
@@ -73,9 +78,9 @@ def count_votes(labels: torch.Tensor, layout: BatchLayout) -> tuple[torch.Tensor
 
 
 def count_votes_twin(
-    labels: torch.Tensor, layout: BatchLayout
+    labels: torch.Tensor, layout: BatchLayout, chosen: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what ``count_votes`` does in plain PyTorch."""
     every = torch.arange(layout.n_labels, device=labels.device)
     given = labels[: layout.voxels, :, None] == every
-    return given.sum(1).T, given.sum(0)
+    return (given & chosen[:, None]).sum(1).T, given.sum(0)
