@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perturb_mpm.cli.app import app as commands
 from perturb_mpm.version import version as installed_version
@@ -57,7 +58,8 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "tutorial": [], "changelog": []}
 
-ROOT = Path(__file__).parents[1]
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 COMMANDS = "<!-- commands -->"
 WHOLE_FILE = re.compile(r"<!-- all of (\w+\.md) -->")
 PAGES = {  # files beside docs/ that are pages of the site
@@ -72,29 +74,71 @@ def command_reference() -> str:
     """Return every command with its options in Markdown, as the parser itself knows them."""
     text = commands.generate_docs(output_format="markdown")
     first = text.index("\n## perturb-mpm ")  # before it: a table of contents, which the theme makes
-    return re.sub(r"^(\*\*\w[^*\n]*\*\*):$", r"\1", text[first:], flags=re.MULTILINE)
+    text = text[first:].replace(" *[default: False]*", "")  # of flags
+    return re.sub(r"^(\*\*\w[^*\n]*\*\*):$", r"\1", text, flags=re.MULTILINE)
 
 
-def link_in_site(found: re.Match[str]) -> str:
+def link_in_site(found: re.Match[str], page: Path) -> str:
     """Return a link that leads to a page of the site, or to no page but the name of the file."""
     text, target, anchor = found.groups()
-    if target.startswith("docs/"):
+    place = (page.parent / target).resolve()
+    if place.is_file() and place.is_relative_to(DOCS):
+        return found.group()
+    if target.startswith("docs/"):  # from a page that lies beside docs/
         return f"[{text}]({target.removeprefix('docs/')}{anchor or ''})"
     name = target.removeprefix("../")
     if name in PAGES:
         return f"[{text}]({PAGES[name]}{anchor or ''})"
-    if target.startswith("../") or (ROOT / target).is_file():
-        return f"{text} (`{name}` in the source)"
-    return found.group()
+    return f"{text} (`{name}` in the source)" if (ROOT / name).is_file() else found.group()
 
 
-def read_source(_app: Sphinx, _name: str, source: list[str]) -> None:
+def read_source(app: Sphinx, name: str, source: list[str]) -> None:
     """Put files from elsewhere and the commands into their pages; keep links inside the site."""
+    page = Path(app.env.doc2path(name))
     text = WHOLE_FILE.sub(lambda found: (ROOT / found.group(1)).read_text(), source[0])
-    text = re.sub(r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)", link_in_site, text)
+    text = re.sub(
+        r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)", lambda found: link_in_site(found, page), text
+    )
     if COMMANDS in text:
         text = text.replace(COMMANDS, command_reference())
     source[0] = text
+
+
+class SourceText(str):
+    """An annotation as it stands in the source, shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def read_signature(
+    _app: Sphinx,
+    what: str,
+    _name: str,
+    value: Any,  # noqa: ANN401 - a class or a function
+    _options: object,
+    arguments: str | None,
+    result: str | None,
+) -> tuple[str | None, str | None]:
+    """Show types as the source writes them: ArrayLike alone is made of six others."""
+    if arguments is None:
+        return arguments, result
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return arguments, result
+    parameters = list(signature.parameters.values())
+    if what == "method" and not inspect.ismethod(value):
+        parameters = parameters[1:]  # self
+    shown = [each.replace(annotation=_as_written(each.annotation)) for each in parameters]
+    returned = signature.return_annotation
+    if what == "class" or returned is inspect.Signature.empty:
+        returned = None
+    return str(inspect.Signature(shown)), returned
+
+
+def _as_written(annotation: object) -> object:
+    return SourceText(annotation) if isinstance(annotation, str) else annotation
 
 
 def read_docstring(
@@ -111,4 +155,5 @@ def read_docstring(
 def setup(app: Sphinx) -> None:
     """Hear when a page or a docstring is read, the latter before numpydoc does."""
     app.connect("source-read", read_source)
+    app.connect("autodoc-process-signature", read_signature)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
