@@ -61,15 +61,15 @@ def make_case() -> Case:
 
 
 @cache
-def _finished() -> Path:
+def _finished(settings: RunSettings) -> Path:
     parent = Path(mkdtemp(prefix="perturb-mpm-view-"))
     atexit.register(shutil.rmtree, parent)
     folder = parent / "case"
-    run_case(make_case(), SETTINGS, folder, title="Made-up patient")
+    run_case(make_case(), settings, folder, title="Made-up patient")
     return folder
 
 
-def copy_run(folder: Path) -> Path:
+def copy_run(folder: Path, settings: RunSettings = SETTINGS) -> Path:
     """Put a finished run into ``folder``; it is computed once for all tests."""
-    shutil.copytree(_finished(), folder)
+    shutil.copytree(_finished(settings), folder)
     return folder

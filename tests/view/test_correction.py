@@ -1,212 +1,174 @@
-"""Voxels held by hand: the same as solving all again, only where they are felt, and the list."""
+"""Voxels set by hand: what sampling all again gives, only where they are felt, and the list."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-import perturb_mpm as pm
+from helpers.viewer_run import SETTINGS, copy_run
 from perturb_mpm.engines import Compute
 from perturb_mpm.files import Geometry, LabelScheme
-from perturb_mpm.model.grid import Grid
 from perturb_mpm.progress import Silent
-from perturb_mpm.sampling import Sampler, Sampling
-from perturb_mpm.view import correction as module
-from perturb_mpm.view.correction import (
-    FREE,
-    Correction,
-    Corrector,
-    draw,
-    reach_mm,
-    with_held,
-    within_reach,
-)
+from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
+from perturb_mpm.sampling import sample_edited
+from perturb_mpm.view.correction import Correction, CorrectionError, Corrector
 from perturb_mpm.view.edits import EditsError, EditsFile
+from perturb_mpm.view.saving import save_maps, save_pages, volume_changes
 
-SAMPLES = 24
-SEED = 3
-SHAPE = (22, 20, 14)
-SPACING = (4.0, 4.0, 4.0)
+CORE = 2
 ONE_EDIT = '{"format": 1, "run": "digest", "edits": [{"order": 1, "voxel": %s, "new_label": %d}]}'
-PLAN = Sampling(SAMPLES, SEED, iterations=6)
+DEFAULTS = RunSettings().changed(
+    samples=24, seed=5, iterations=10, kernels=SETTINGS.kernels, accuracy="plain"
+)
+CONDITIONAL = SETTINGS.changed(estimator="conditional", marginals="conditional", samples=6)
+KINDS = {"votes": SETTINGS, "mean field": DEFAULTS, "conditional": CONDITIONAL}
 
 
-def make_problem() -> pm.DenseCRF:
-    """Return two blurred balls in a block without its corners, three labels."""
-    from scipy.ndimage import gaussian_filter
+@pytest.fixture(params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return load_run(copy_run(tmp_path / "case", KINDS[request.param]))
 
-    places = np.stack(np.indices(SHAPE), axis=-1)
-    truth = np.zeros(SHAPE, dtype=int)
-    for label, centre, radius in ((1, (7, 9, 7), 5.0), (2, (9, 10, 6), 3.0)):
-        truth[np.linalg.norm(places - np.array(centre), axis=-1) < radius] = label
-    generator = np.random.default_rng(1)
-    image = truth + 0.3 * generator.standard_normal(SHAPE)
-    soft = np.stack([gaussian_filter((truth == label) * 1.0, 1.3) for label in range(3)]) + 0.05
-    mask = np.linalg.norm((places - np.array([10.5, 9.5, 6.5])) / (11, 10, 7), axis=-1) < 1.2
-    return pm.DenseCRF(
-        pm.unary_from_probabilities(soft / soft.sum(axis=0)),
-        [pm.SpatialKernel(4.0, 1.0), pm.BilateralKernel(image[np.newaxis], 6.0, 0.5, 2.0)],
-        spacing=SPACING,
-        mask=mask,
+
+@pytest.fixture
+def by_votes(tmp_path: Path) -> Run:
+    return load_run(copy_run(tmp_path / "case"))
+
+
+def ball(run: Run, label: int = CORE, radius_mm: float = 9.0) -> dict[int, int]:
+    """Voxels around the middle of the oedema."""
+    places = np.stack(np.unravel_index(np.arange(run.labels.size), run.labels.shape), axis=1)
+    oedema = np.argwhere(run.labels == 1)
+    centre = oedema[len(oedema) // 3]
+    near = np.linalg.norm((places - centre) * run.case.geometry.spacing, axis=1) < radius_mm
+    return dict.fromkeys(np.flatnonzero(near & run.case.mask.ravel()).tolist(), label)
+
+
+def solved(run: Run, edits: dict[int, int]) -> tuple[Run, Correction, list[Correction]]:
+    """The corrected run, its maps, and all maps on the way there."""
+    corrector = Corrector(run)
+    corrector.keep(Silent())
+    edit, first = corrector.preview(edits)
+    shown = [first]
+    corrected, last = corrector.solve(edits, edit, Silent(), shown.append)
+    return corrected, last, shown
+
+
+def test_a_correction_is_what_sampling_all_again_gives(run: Run) -> None:
+    edits = ball(run)
+    corrected, correction, shown = solved(run, edits)
+    crf = build_crf(run.case, run.settings)
+    given = np.full(crf.grid.voxels, -1, dtype=np.int16)
+    given[np.isin(crf.grid.index, list(edits))] = CORE
+    sampling = replace(run.settings.sampling, samples=run.posterior.samples)
+    again = sample_edited(crf, given, sampling, Compute(engine="cpu", accuracy="plain"))
+    kind = run.settings.marginals
+    new, wanted, old = (
+        each.voxel_marginals(kind) for each in (corrected.posterior, again, run.posterior)
     )
-
-
-@pytest.fixture(scope="module")
-def crf() -> pm.DenseCRF:
-    return make_problem()
-
-
-@pytest.fixture(scope="module")
-def posterior(crf: pm.DenseCRF) -> pm.Posterior:
-    return pm.sample(crf, SAMPLES, SEED, iterations=6)
-
-
-@pytest.fixture(scope="module")
-def edits(crf: pm.DenseCRF, posterior: pm.Posterior) -> dict[int, int]:
-    """Background where the inner ball begins: labels 1 and 2 until now."""
-    places = np.stack(np.indices(SHAPE), axis=-1)
-    ball = np.linalg.norm(places - np.array([6, 10, 6]), axis=-1) < 2
-    assert (posterior.labels[ball] > 0).all()
-    return dict.fromkeys(np.flatnonzero(ball).tolist(), 0)
-
-
-@pytest.fixture(scope="module")
-def whole(crf: pm.DenseCRF, edits: dict[int, int]) -> pm.Posterior:
-    """Sample again with the edits written into the unaries, by the public interface alone."""
-    unary = crf.grid.scatter(crf.energies, 0)
-    flat = unary.reshape(3, -1)
-    flat[:, list(edits)] = 1e4
-    flat[0, list(edits)] = 0.0
-    again = pm.DenseCRF(unary, crf.kernels, spacing=SPACING, mask=crf.grid.mask)
-    return pm.sample(again, SAMPLES, SEED, iterations=6)
-
-
-def make_corrector(crf: pm.DenseCRF, posterior: pm.Posterior, **changes: int) -> Corrector:
-    plan = replace(PLAN, **changes)  # type: ignore[arg-type]
-    return Corrector(
-        crf, plan, Compute(), posterior.voxel_marginals(posterior.estimator), posterior.samples
-    )
-
-
-def near_edits(crf: pm.DenseCRF, edits: dict[int, int]) -> NDArray[np.bool_]:
-    near = within_reach(np.isin(crf.grid.index, list(edits)), crf.grid, reach_mm(crf.kernels))
-    image: NDArray[np.bool_] = crf.grid.scatter(near, ~np.True_)
-    return image
-
-
-def test_a_correction_is_what_solving_all_again_gives_within_reach(
-    crf: pm.DenseCRF, posterior: pm.Posterior, edits: dict[int, int], whole: pm.Posterior
-) -> None:
-    corrected = make_corrector(crf, posterior).correct(edits)
-    labels = corrected.labels(posterior.labels)
-    bits = corrected.entropy(posterior.entropy.astype(np.float32))
-    near = near_edits(crf, edits)
-    assert 0.3 < near[crf.grid.mask].mean() < 0.95  # both kinds of voxels are there
-    assert (labels == whole.labels)[near].mean() >= 0.99
-    assert bits[near] == pytest.approx(whole.entropy[near], abs=1e-6)
-    assert np.array_equal(labels[~near], posterior.labels[~near])
-    assert np.array_equal(bits[~near], posterior.entropy.astype(np.float32)[~near])
-    assert (labels.flat[list(edits)] == 0).all()
-    assert (bits.flat[list(edits)] == 0).all()
-    pulled = set(np.flatnonzero(labels != posterior.labels)) - edits.keys()
+    moved = np.abs(wanted - old).sum()
+    assert moved > 20
+    assert np.abs(new - wanted).sum() < 0.15 * moved
+    assert (corrected.labels == again.labels_of(kind, run.regions)).mean() > 0.999
+    away = np.abs(corrected.posterior.volumes - again.volumes).sum()
+    assert away < 0.15 * np.abs(run.posterior.volumes - again.volumes).sum()
+    # What is shown is what the corrected run has; all else is the run's own, to the last bit.
+    assert np.array_equal(correction.labels(run.labels, run.regions), corrected.labels)
+    rest = np.ones(run.labels.size, dtype=bool)
+    rest[correction.index] = False
+    assert rest.sum() > 0.3 * rest.size
+    # Conditional marginals have no last bit: differences below 1e-9 count as none.
+    apart = np.abs(corrected.entropy - run.entropy).ravel()[rest].max()
+    assert apart <= (1e-6 if kind == "conditional" else 0)
+    assert (corrected.labels.flat[list(edits)] == CORE).all()
+    assert (corrected.entropy.flat[list(edits)] == 0).all()
+    pulled = set(np.flatnonzero(corrected.labels != run.labels)) - edits.keys()
     assert pulled  # neighbours follow
-    assert all(posterior.entropy.flat[voxel] > 0 for voxel in pulled)  # and only doubtful ones
+    assert all(run.entropy.flat[voxel] > 0 for voxel in pulled)  # and only doubtful ones
+    # The first picture is most of it already.
+    early = shown[0].labels(run.labels, run.regions)
+    assert (early != corrected.labels).sum() < 0.3 * (run.labels != corrected.labels).sum()
 
 
-def test_fewer_samples_move_the_marginals_by_their_difference(
-    crf: pm.DenseCRF, posterior: pm.Posterior, edits: dict[int, int], whole: pm.Posterior
-) -> None:
-    shares: list[float] = []
-    corrector = make_corrector(crf, posterior, samples=8)
-    corrected = corrector.correct(edits, lambda done, of: shares.append(done / of))
-    labels = corrected.labels(posterior.labels)
-    near = near_edits(crf, edits)
-    assert (labels == whole.labels)[near].mean() >= 0.98
-    assert np.allclose(corrected.marginals.sum(axis=0), 1)
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-    before = len(shares)
-    corrector.correct(
-        edits, lambda done, of: shares.append(done / of)
-    )  # what is free of edits is not solved again
-    assert len(shares) - before < before
+def test_pictures_on_the_way_come_nearer_to_the_last(by_votes: Run) -> None:
+    few = by_votes.settings.changed(batch=6)
+    _, last, shown = solved(replace(by_votes, settings=few), ball(by_votes))
+    assert len(shown) == 1 + 4
+    index = last.index
+
+    def away(one: Correction) -> float:
+        own = by_votes.marginals.reshape(3, -1).astype(np.float64)
+        own[:, one.index] = one.marginals
+        return float(np.abs(own[:, index] - last.marginals).sum())
+
+    assert away(shown[-1]) < 1e-4 < away(shown[1])
+    assert all(np.allclose(each.marginals.sum(axis=0), 1) for each in shown)
 
 
-def test_voxels_that_are_held_at_what_they_are_move_nothing_else(
-    crf: pm.DenseCRF, posterior: pm.Posterior
-) -> None:
-    sure = crf.grid.scatter(posterior.voxel_marginals(posterior.estimator)[0], 0) == 1
-    voxel = int(np.flatnonzero(sure & (crf.grid.mask == 1))[0])
-    corrected = make_corrector(crf, posterior).correct({voxel: 0})
-    assert np.array_equal(corrected.labels(posterior.labels), posterior.labels)
+def test_voxels_set_to_what_they_are_move_nothing_else(by_votes: Run) -> None:
+    sure = (by_votes.marginals[0] == 1) & by_votes.case.mask
+    corrected, _, _ = solved(by_votes, {int(np.flatnonzero(sure)[0]): 0})
+    assert np.array_equal(corrected.labels, by_votes.labels)
+    assert np.array_equal(corrected.posterior.volumes, by_votes.posterior.volumes)
 
 
-def test_the_order_of_edits_does_not_matter(
-    crf: pm.DenseCRF, posterior: pm.Posterior, edits: dict[int, int]
-) -> None:
-    plan = {"samples": 2}
-    one = make_corrector(crf, posterior, **plan).correct(edits)
-    other = make_corrector(crf, posterior, **plan).correct(dict(reversed(edits.items())))
+def test_the_order_of_edits_does_not_matter(by_votes: Run) -> None:
+    edits = ball(by_votes)
+    _, one, _ = solved(by_votes, edits)
+    _, other, _ = solved(by_votes, dict(reversed(edits.items())))
     assert np.array_equal(one.index, other.index)
     assert np.array_equal(one.marginals, other.marginals)
     assert (np.diff(one.index) > 0).all()
 
 
-def test_nothing_is_solved_for_edits_outside_the_mask(
-    crf: pm.DenseCRF, posterior: pm.Posterior, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(module, "draw", never)
-    assert crf.grid.mask is not None
-    outside = int(np.flatnonzero(~crf.grid.mask)[7])
-    corrector = make_corrector(crf, posterior)
-    corrected = corrector.correct({outside: 2})
-    assert corrected.index.tolist() == [outside]
-    labels = corrected.labels(posterior.labels)
-    assert labels.flat[outside] == 2
-    assert (labels != posterior.labels).sum() == 1
-    assert not len(corrector.correct({}).index)
+def test_voxels_set_outside_the_mask_become_part_of_it(run: Run) -> None:
+    outside = int(np.flatnonzero(~run.case.mask)[7])
+    corrected, correction, _ = solved(run, {outside: CORE})
+    assert correction.index.tolist() == [outside]
+    assert corrected.labels.flat[outside] == CORE
+    assert (corrected.labels != run.labels).sum() == 1
+    assert corrected.case.mask.sum() == run.case.mask.sum() + 1
+    voxel_ml = math.prod(run.case.geometry.spacing) / 1000
+    gained = corrected.posterior.volumes - run.posterior.volumes
+    assert gained / 1000 == pytest.approx(np.array([[0, 0, voxel_ml]] * run.posterior.samples))
+    assert corrected.sampled_labels[:, *np.unravel_index(outside, run.labels.shape)].min() == CORE
 
 
-@pytest.mark.parametrize("estimator", ["votes", "conditional"])
-def test_drawing_again_gives_the_runs_own_marginals(
-    crf: pm.DenseCRF, estimator: pm.posterior.Estimator
-) -> None:
-    posterior = pm.sample(crf, 6, SEED, iterations=6, estimator=estimator)
-    drawn = draw(crf, replace(PLAN, samples=6, estimator=estimator), Compute(), Silent())
-    assert np.array_equal(drawn, posterior.voxel_marginals(posterior.estimator))
-    assert drawn == pytest.approx(crf.grid.gather(posterior.marginals), abs=1e-8)
+def test_changes_of_volumes_are_those_of_the_maps_and_of_the_pages(run: Run) -> None:
+    untouched = {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
+    edits = ball(run)
+    corrected, correction, _ = solved(run, edits)
+    rows = {row.name: row.volume_ml for row in volume_rows(corrected)}
+    changes = volume_changes(run, correction)
+    assert [each.name for each in changes] == [
+        row.name for row in volume_rows(run) if row.kind != "background"
+    ]
+    assert {each.name: each.after_ml for each in changes} == pytest.approx(
+        {each.name: rows[each.name] for each in changes}
+    )
+    core = next(each for each in changes if each.name == "core")
+    assert core.after_ml > core.before_ml
+    save_maps(run, edits, correction)
+    save_pages(run, corrected, edits, correction)
+    summary = json.loads((run.folder / "summary-corrected.json").read_text())
+    told = next(each for each in summary["labels"] if each["name"] == "core")
+    assert told["volume_ml"] == pytest.approx(core.after_ml)
+    assert summary["corrected"]["edited_voxels"] == len(edits)
+    page = (run.folder / "report-corrected.html").read_text()
+    assert "Made-up patient, corrected" in page
+    assert f"{len(edits)} voxels were set by hand" in page
+    assert {path: path.read_bytes() for path in untouched} == untouched
 
 
-def test_held_voxels_keep_their_label_against_any_noise(crf: pm.DenseCRF) -> None:
-    held = np.full(crf.grid.voxels, FREE, dtype=np.int16)
-    held[::7], held[3::7] = 2, 1
-    drawn = draw(with_held(crf, held), replace(PLAN, samples=8), Compute(), Silent())
-    assert (drawn[2, ::7] == 1).all()
-    assert (drawn[1, 3::7] == 1).all()
-    assert (drawn[0, 1::7] > 0).any()
-
-
-def test_reach_follows_the_widest_kernel() -> None:
-    features = pm.FeatureKernel(np.zeros((1, 4, 4, 4)), 1.0)
-    assert reach_mm([]) == 0
-    assert reach_mm([pm.SpatialKernel(2.0), pm.SpatialKernel((1.0, 4.0, 1.0))]) == 16.0
-    assert reach_mm([features]) == np.inf
-
-
-def test_distance_is_in_mm() -> None:
-    grid = Grid((1, 9), (1.0, 3.0))
-    edited = np.arange(9) == 4
-    assert within_reach(edited, grid, 6.0).nonzero()[0].tolist() == [2, 3, 4, 5, 6]
-    assert not within_reach(~edited & edited, grid, 6.0).any()
+def test_a_run_that_cycles_through_members_is_refused(by_votes: Run) -> None:
+    cycling = replace(by_votes, settings=replace(by_votes.settings, members="cycle"))
+    with pytest.raises(CorrectionError, match="does not keep its members"):
+        Corrector(cycling)
 
 
 def test_a_correction_writes_only_its_own_voxels() -> None:
@@ -266,20 +228,3 @@ def test_a_list_that_is_not_of_this_run_is_refused(
     edits_file.path.write_text(text)
     with pytest.raises(EditsError, match=words):
         edits_file.read()
-
-
-def test_maps_of_the_mean_field_are_solved_once_and_not_sampled(
-    crf: pm.DenseCRF, posterior: pm.Posterior
-) -> None:
-    own = posterior.voxel_marginals("mean_field")
-    corrector = Corrector(crf, PLAN, Compute(), own, posterior.samples, by_samples=False)
-    voxel = int(crf.grid.index[crf.grid.voxels // 2])
-    label = int(own[:, crf.grid.voxels // 2].argmin())
-    found = corrector.correct({voxel: label})
-    held = np.full(crf.grid.voxels, -1, dtype=np.int16)
-    held[crf.grid.voxels // 2] = label
-    again = Sampler(with_held(crf, held), PLAN, Compute()).mean_field()
-    places = np.searchsorted(crf.grid.index, found.index)
-    free = found.index != voxel
-    np.testing.assert_array_equal(found.marginals[:, free], again[:, places[free]])
-    assert found.marginals[label, ~free] == 1

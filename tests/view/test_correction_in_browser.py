@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.browser import OpenPage, open_page
 from helpers.viewer_run import SHAPE, VALUES, copy_run
@@ -110,10 +112,11 @@ def test_paint_update_and_look_at_the_disk(server: ViewServer, folder: Path) -> 
         stroke(opened, point)
         assert told(opened)["edited"] > 0
         part(opened, "update").click()
-        wait_for(opened, "revision", 1)
+        wait_for(opened, "updates", 1)
         choose_pen(opened, "none")
         canvas_box(opened)
         opened.page.mouse.click(*point)
+        assert told(opened)["revision"] >= 2  # the mean field first, then the samples
         assert told(opened)["label"] == CORE  # the maps in the page are the new ones
         assert told(opened)["bits"] == 0
         assert "labels-corrected.nii.gz" in part(opened, "status").inner_text()
@@ -153,6 +156,113 @@ def test_paint_update_and_look_at_the_disk(server: ViewServer, folder: Path) -> 
         assert (folder / name).read_bytes() == content
 
 
+def colour_at(opened: OpenPage, point: tuple[float, float]) -> NDArray[np.int64]:
+    """The mean colour of a few pixels of the page, [r, g, b]."""
+    from PIL import Image
+
+    clip = {"x": point[0] - 1, "y": point[1] - 1, "width": 3, "height": 3}
+    picture = Image.open(io.BytesIO(opened.page.screenshot(clip=clip))).convert("RGB")
+    mean: NDArray[np.int64] = np.asarray(picture).mean(axis=(0, 1)).astype(int)
+    return mean
+
+
+def test_paint_is_seen_at_once_above_entropy_and_outlines(server: ViewServer) -> None:
+    with open_page(server.address, width=1400, height=900) as opened:
+        ready(opened)
+        x, y = find(opened, OEDEMA)
+        colours = [label["colour"] for label in viewer_settings(opened)["labels"]]
+        opened.page.mouse.click(x + 60, y + 60)  # the crosshair is out of the way
+        before = colour_at(opened, (x, y))
+        choose_pen(opened, CORE)
+        part(opened, "brush").fill("5")
+        canvas_box(opened)
+        opened.page.mouse.move(x - 12, y)
+        opened.page.mouse.down()
+        opened.page.mouse.move(x - 6, y)
+        opened.page.mouse.move(x + 2, y)
+        opened.page.wait_for_timeout(100)
+        during = colour_at(opened, (x - 12, y))  # the button is still down
+        opened.page.mouse.up()
+        away = [np.abs(each - np.array(colours[CORE])).sum() for each in (before, during)]
+        assert away[1] < 0.5 * np.abs(np.array(colours[CORE])).sum()
+        hue = during / during.max() - np.array(colours[CORE]) / max(colours[CORE])
+        assert np.abs(hue).max() < 0.2  # the pen's colour over a dim image, nothing of the scale
+
+
+def viewer_settings(opened: OpenPage) -> dict[str, Any]:
+    text = opened.page.locator("#pmpm-settings").text_content()
+    settings: dict[str, Any] = json.loads(text or "{}")
+    return settings
+
+
+def test_controls_stay_where_they_are_while_texts_change(server: ViewServer) -> None:
+    names = ("update", "undo", "revert", "original", "volumes", "threshold", "next", "sequence")
+    with open_page(server.address, width=1400, height=900) as opened:
+        ready(opened)
+
+        def places() -> list[tuple[float, float]]:
+            opened.page.evaluate("window.scrollTo(0, 0)")
+            boxes = [part(opened, name).bounding_box() for name in names]
+            return [(box["x"], box["y"]) for box in boxes]
+
+        before = places()
+        point = find(opened, OEDEMA)
+        assert places() == before
+        choose_pen(opened, CORE)
+        stroke(opened, point)
+        part(opened, "update").click()
+        seen = set()
+        while told(opened).get("updates") != 1:
+            seen.add(part(opened, "status").inner_text())
+            assert places() == before
+            opened.page.wait_for_timeout(20)
+        assert places() == before
+        part(opened, "next").click()
+        assert places() == before
+        assert any("Now" in words for words in seen)
+
+
+def test_what_changed_is_told_in_ml_and_undo_takes_it_back(
+    server: ViewServer, folder: Path
+) -> None:
+    with open_page(server.address, width=1400, height=900) as opened:
+        ready(opened)
+        rows = part(opened, "volume-rows")
+        untouched = rows.inner_text()
+        assert "core" in untouched
+        point = find(opened, OEDEMA)
+        choose_pen(opened, CORE)
+        stroke(opened, point)
+        part(opened, "update").click()
+        wait_for(opened, "updates", 1)
+        changed = rows.inner_text()
+        summary = json.loads((folder / "summary-corrected.json").read_text())
+        core = next(each for each in summary["labels"] if each["name"] == "core")
+        assert f"{core['volume_ml']:.2f}" in changed
+        assert "+" in changed
+        assert (folder / "report-corrected.html").is_file()
+        part(opened, "undo").click()
+        assert part(opened, "update").is_enabled()
+        part(opened, "update").click()
+        wait_for(opened, "updates", 2)
+        assert rows.inner_text() == untouched
+        assert opened.errors == []
+    assert not (folder / "report-corrected.html").exists()
+
+
+def test_brightness_and_contrast_move_what_is_black_and_white(server: ViewServer) -> None:
+    with open_page(server.address, width=700, height=620) as opened:
+        ready(opened)
+        low, high = told(opened)["range"]
+        part(opened, "contrast").fill("1")
+        wait_for(opened, "range", [low + (high - low) / 4, high - (high - low) / 4])
+        part(opened, "contrast").fill("0")
+        part(opened, "brightness").fill("0.5")
+        opened.page.wait_for_timeout(200)
+        brighter = told(opened)["range"]
+        assert brighter == pytest.approx([low - (high - low) / 4, high - (high - low) / 4])
+
+
 def test_undo_take_back_reopen_and_revert(server: ViewServer, folder: Path) -> None:
     with open_page(server.address, width=700, height=620) as opened:
         ready(opened)
@@ -166,7 +276,7 @@ def test_undo_take_back_reopen_and_revert(server: ViewServer, folder: Path) -> N
         part(opened, "undo").click()
         assert told(opened)["edited"] == one
         part(opened, "update").click()
-        wait_for(opened, "revision", 1)
+        wait_for(opened, "updates", 1)
         assert part(opened, "update").is_disabled()
         assert len(json.loads((folder / "edits.json").read_text())["edits"]) == one
 
@@ -181,7 +291,7 @@ def test_undo_take_back_reopen_and_revert(server: ViewServer, folder: Path) -> N
         assert told(opened)["edited"] == one
         opened.page.once("dialog", lambda dialog: dialog.accept())
         part(opened, "revert").click()
-        wait_for(opened, "revision", 2)
+        wait_for(opened, "updates", 1)
         assert told(opened)["edited"] == 0
         assert opened.errors == []
     assert not (folder / "edits.json").exists()
@@ -192,7 +302,7 @@ def test_failures_are_told_in_words(server: ViewServer, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("perturb_mpm.view.session.save_correction", full)
+    monkeypatch.setattr("perturb_mpm.view.session.save_maps", full)
     with open_page(server.address, width=700, height=620) as opened:
         ready(opened)
         choose_pen(opened, CORE)

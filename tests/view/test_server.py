@@ -123,7 +123,10 @@ def test_the_page_needs_the_token_in_its_address(client: Client) -> None:
     assert client.status_of("/?token=") == 403
 
 
-@pytest.mark.parametrize("path", ["/volumes/labels", "/status", "/edits", "/nothing"])
+@pytest.mark.parametrize(
+    "path",
+    ["/volumes/labels", "/status", "/edits", "/changes", "/volumes-ml", "/places", "/nothing"],
+)
 def test_everything_else_needs_the_token_in_a_header(client: Client, path: str) -> None:
     token = client.server.gate.token
     assert client.status_of(path, without=TOKEN_HEADER) == 403
@@ -275,10 +278,10 @@ def test_volumes_end_around_the_mask_and_edits_find_their_voxels() -> None:
     assert len(volumes.file_index) == 25 * 22 * 21
 
 
-def edit_some(client: Client, label: int = CORE) -> np.ndarray:
-    """Set a few uncertain voxels to a label; return which, in the file's order."""
+def edit_some(client: Client, label: int = CORE, count: int = 6) -> np.ndarray:
+    """Set the most uncertain voxels to a label; return which, in the file's order."""
     session = client.server.session
-    chosen = np.argsort(session.run.entropy, axis=None)[-6:]
+    chosen = np.argsort(session.run.entropy, axis=None)[-count:]
     place = np.argsort(client.server.volumes.file_index)[chosen]
     runs = [[label, int(start), 1] for start in place]
     assert client.status_of("/update", {"runs": runs}) == 202
@@ -304,7 +307,8 @@ def test_an_update_changes_the_maps_on_disk_and_lists_the_edits(
     moved = set(np.flatnonzero(old != new)) - set(chosen.tolist())
     assert status["edited_voxels"] == 6
     assert status["moved_voxels"] == len(moved)
-    assert status["revision"] == 1
+    assert status["revision"] >= 2  # the mean field first, then the samples
+    assert status["final"]
     assert (client.server.session.run.entropy.flat[sorted(moved)] > 0).all()
     listed = json.loads((folder / "edits.json").read_text())["edits"]
     assert [entry["order"] for entry in listed] == [1, 2, 3, 4, 5, 6]
@@ -317,12 +321,52 @@ def test_an_update_changes_the_maps_on_disk_and_lists_the_edits(
         tuple(map(int, np.unravel_index(v, SHAPE))) for v in chosen
     }
     assert np.array_equal(
-        np.asarray(client.volume("labels").dataobj), turned(np.searchsorted(VALUES, new))
+        np.asarray(client.volume("labels").dataobj), turned(np.searchsorted(VALUES, old))
     )
-    assert np.array_equal(
-        np.asarray(client.volume("run-labels").dataobj), turned(np.searchsorted(VALUES, old))
-    )
-    assert client.volume("share-2").get_fdata().max() == pytest.approx(1)
+    labels, entropy, shares = patched(client)
+    assert np.array_equal(labels, turned(np.searchsorted(VALUES, new)))
+    assert np.array_equal(entropy, turned(bits))
+    assert shares.sum(axis=0) == pytest.approx(1, abs=0.02)
+    assert (shares[CORE][labels == CORE] > 0.3).all()
+
+
+def patched(client: Client) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The run's labels, entropy and shares with the changes that the page gets."""
+    answer = client.ask("/changes")[1]
+    (count,) = np.frombuffer(answer, "<u4", 1)
+    places = np.frombuffer(answer, "<u4", count, 4)
+    bits = np.frombuffer(answer, "<f4", count, 4 + 4 * count)
+    labels = np.frombuffer(answer, "u1", count, 4 + 8 * count)
+    shares = np.frombuffer(answer, "u1", offset=4 + 9 * count).reshape(3, count) / 255
+    names = ("labels", "entropy", *(f"share-{label}" for label in range(3)))
+    found = [client.volume(name).get_fdata() for name in names]
+    for volume, values in zip(found, (labels, bits, *shares), strict=True):
+        flat = volume.ravel(order="F")
+        flat[places] = values
+        volume[...] = flat.reshape(volume.shape, order="F")
+    return found[0], found[1].astype(np.float32), np.stack(found[2:])
+
+
+def test_what_changes_is_told_in_ml_and_in_places(client: Client, folder: Path) -> None:
+    before = json.loads(client.ask("/places")[1])["places"]
+    assert all(each["before_ml"] == each["after_ml"] for each in told_volumes(client))
+    edit_some(client, count=300)
+    core = next(each for each in told_volumes(client) if each["name"] == "core")
+    assert core["after_ml"] > core["before_ml"]
+    after = json.loads(client.ask("/places")[1])["places"]
+    assert after != before
+    assert len(after[0]["mm"]) == 3
+    assert (folder / "report-corrected.html").is_file()
+    summary = json.loads((folder / "summary-corrected.json").read_text())
+    assert core in summary["corrected"]["volumes"]
+    sample = np.asarray(client.volume("sample-3").dataobj)
+    assert client.server.session.corrected is not None
+    assert np.array_equal(sample, turned(client.server.session.corrected.sampled_labels[3]))
+
+
+def told_volumes(client: Client) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = json.loads(client.ask("/volumes-ml")[1])["volumes"]
+    return volumes
 
 
 def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, folder: Path) -> None:
@@ -331,7 +375,7 @@ def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, fold
     again = open_session(folder)
     assert list(again.edits.items()) == list(first.edits.items())
     assert np.array_equal(again.labels, first.labels)
-    assert np.array_equal(again.entropy, first.entropy)
+    assert np.array_equal(again.correction.marginals, first.correction.marginals)
     assert not again.stale
     runs = json.loads(client.ask("/edits")[1])
     assert not runs["stale"]
@@ -346,8 +390,7 @@ def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> Non
     assert client.status_of("/revert", {}) == 202
     client.server.session.wait(20)
     assert sorted(path.name for path in folder.rglob("*")) == names
-    run = client.server.session.run.labels
-    assert np.array_equal(np.asarray(client.volume("labels").dataobj), turned(run))
+    assert client.ask("/changes")[1] == bytes(4)
     edit_some(client)
     assert client.status_of("/update", {"runs": []}) == 202
     client.server.session.wait(20)
@@ -355,7 +398,7 @@ def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> Non
 
 
 def test_earlier_edits_keep_their_place_in_the_list(folder: Path) -> None:
-    session = open_session(folder, samples=2)
+    session = open_session(folder)
     inside = np.flatnonzero(session.run.case.mask)
     a, b, c = (int(voxel) for voxel in inside[[100, 200, 300]])
     for edits in ({b: 1, a: 1}, {a: 1, b: 2, c: 1}):
@@ -368,7 +411,7 @@ def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -
     go = threading.Event()
 
     def slow(self: Session, edits: dict[int, int]) -> None:
-        self._show_progress(1, 4)
+        self._progress(1, 4)
         go.wait(20)
 
     monkeypatch.setattr(Session, "_solve", slow)
@@ -389,7 +432,7 @@ def test_what_goes_wrong_is_said_and_nothing_is_lost(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(session_module, "save_correction", full)
+    monkeypatch.setattr(session_module, "save_maps", full)
     runs = [[CORE, int(np.prod(SHAPE)) // 2, 1]]
     assert client.status_of("/update", {"runs": runs}) == 202
     client.server.session.wait(60)
@@ -404,7 +447,7 @@ def test_what_goes_wrong_is_said_and_nothing_is_lost(
 def test_what_was_not_foreseen_does_not_block_the_next_update(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = open_session(folder, samples=1)
+    session = open_session(folder)
     voxel = int(np.flatnonzero(session.run.case.mask)[50])
     with monkeypatch.context() as patch:
         patch.setattr(Session, "_solve", lambda *_: 1 // 0)
@@ -429,8 +472,6 @@ def test_edits_of_another_run_are_refused(folder: Path) -> None:
     [
         ({"port": -1}, "--port must be between 0 and 65535, got -1"),
         ({"port": 65536}, "--port must be between 0 and 65535"),
-        ({"samples": 0}, "--samples must be between 1 and 10000000, got 0"),
-        ({"samples": 5 * 10**9}, "--samples must be between 1 and 10000000"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, arguments: dict[str, int], words: str) -> None:

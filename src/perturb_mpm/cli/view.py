@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import webbrowser
 from pathlib import Path
 
 from perturb_mpm.cli.console import Flag, UsageError, whole_number
-from perturb_mpm.sampling import MOST_SAMPLES
 
 _LARGEST_PORT = 65535
+REMOTE = (
+    "This looks like a remote machine. On your own, forward the port first, as in\n"
+    "    ssh -L {port}:127.0.0.1:{port} USER@HOST\n"
+    "and then open the address there.\n"
+)
 
 
 def view(
@@ -17,7 +22,6 @@ def view(
     /,
     *,
     port: int = 0,
-    samples: int | None = None,
     no_browser: Flag = False,
     quiet: Flag = False,
 ) -> None:
@@ -29,24 +33,19 @@ def view(
         The folder that ``perturb-mpm run`` or ``perturb-mpm demo`` wrote.
     port
         Where to listen on this machine; a free port where it is 0.
-    samples
-        How many of the run's samples a correction solves again; all of them where not given.
-        Fewer are faster, and leave the maps coarser near edits.
     no_browser
         Print the address without opening it.
     quiet
         Print the address alone.
     """
     whole_number(port, "--port", 0, _LARGEST_PORT)
-    if samples is not None:
-        whole_number(samples, "--samples", 1, MOST_SAMPLES)
     if not output.is_dir():
         raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
 
     from perturb_mpm.view import ViewServer, open_session
 
     try:
-        session = open_session(output, samples)
+        session = open_session(output)
     except ValueError as error:
         raise UsageError(f"OUTPUT must be the folder of a finished run: {error}") from error
     try:
@@ -54,10 +53,13 @@ def view(
     except OSError as error:
         raise UsageError(f"--port must be free, got {port}: {error.strerror}") from error
     with server:
+        session.get_ready()
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
         if not quiet:
             sys.stderr.write("Open this address in a browser of this machine; Ctrl-C ends it.\n")
+            if _is_remote():
+                sys.stderr.write(REMOTE.format(port=server.gate.port))
         if not no_browser:
             webbrowser.open(server.address)
         try:
@@ -65,3 +67,11 @@ def view(
         except KeyboardInterrupt:
             if not quiet:
                 sys.stderr.write("\nended; corrections that were saved stay in the folder\n")
+
+
+def _is_remote() -> bool:
+    """Return whether nobody can see a browser that this process opens."""
+    if "SSH_CONNECTION" in os.environ:
+        return True
+    screens = ("DISPLAY", "WAYLAND_DISPLAY")
+    return sys.platform == "linux" and not any(os.environ.get(name) for name in screens)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files import Case
+from perturb_mpm.posterior import entropy_of_marginals
 from perturb_mpm.report import (
     SHOWN_FROM_BITS,
     ReportData,
@@ -25,10 +26,9 @@ from perturb_mpm.report import (
     nifti_bytes,
     niivue,
     script,
-    uncertain_places,
     viewer_label_colours,
 )
-from perturb_mpm.run import Run, volume_rows
+from perturb_mpm.run import report_data
 from perturb_mpm.view.session import Session
 
 _MARGIN_VOXELS = 10
@@ -44,31 +44,58 @@ class Volumes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        case = session.run.case
-        box = box_around(case.mask, _MARGIN_VOXELS)
-        self._turning = Turning(case.geometry.affine, case.geometry.shape, box)
+        run = session.run
+        box = box_around(run.case.mask, _MARGIN_VOXELS)
+        self._turning = Turning(run.case.geometry.affine, run.case.geometry.shape, box)
         self._made: dict[str, Callable[[], bytes]] = {
-            "labels": lambda: self._labels(session.labels),
-            "entropy": lambda: self._file(session.entropy),
-            "run-labels": lambda: self._labels(session.run.labels),
-            "run-entropy": lambda: self._file(session.run.entropy),
+            "labels": lambda: self._labels(run.labels),
+            "entropy": lambda: self._file(run.entropy),
         }
-        for place, image in enumerate(shown_images(case).values()):
+        for place, image in enumerate(shown_images(run.case).values()):
             self._made[f"image-{place}"] = partial(self._file, image)
-        for label in range(len(case.labels)):
+        for label in range(len(run.case.labels)):
             self._made[f"share-{label}"] = partial(self._share, label)
-        for place, labels in enumerate(session.run.sampled_labels):
-            self._made[f"sample-{place}"] = partial(self._labels, labels)
+        for place in range(len(run.sampled_labels)):
+            self._made[f"sample-{place}"] = partial(self._sample, place)
 
     def get(self, name: str) -> bytes | None:
-        """Return a volume as NIfTI, None where there is none of that name."""
+        """Return a volume of the run as NIfTI, None where there is none of that name.
+
+        Its samples alone follow a correction; for all other volumes see ``changes``.
+        """
         make = self._made.get(name)
         return None if make is None else make()
+
+    def changes(self) -> bytes:
+        """Return what a correction changes in the run's maps, in the browser's order.
+
+        Of M voxels, one after the other: M and their places (uint32), entropy in bits (float32),
+        labels (uint8), and the share of each label in 255 steps (uint8, L·M); little-endian.
+        """
+        found, regions = self._session.correction, self._session.run.regions
+        places = self._browser_index[found.index]
+        shown = places >= 0
+        marginals = found.marginals[:, shown]
+        parts = (
+            np.array([shown.sum()], dtype="<u4"),
+            places[shown].astype("<u4"),
+            entropy_of_marginals(marginals).astype("<f4"),
+            found.decided(regions)[shown],
+            np.round(255 * marginals).astype(np.uint8),
+        )
+        return b"".join(part.tobytes() for part in parts)
 
     @cached_property
     def file_index(self) -> NDArray[np.int64]:
         """The C-order index in the file of each voxel in the browser's order."""
         return self._turning.file_index()
+
+    @cached_property
+    def _browser_index(self) -> NDArray[np.int32]:
+        """The place of each voxel of the file in the browser's order, −1 where it is not shown."""
+        index = np.full(self._session.run.labels.size, -1, dtype=np.int32)
+        index[self.file_index] = np.arange(len(self.file_index), dtype=np.int32)
+        return index
 
     def runs(self) -> list[tuple[int, int, int]]:
         """Return the edits as (label, first voxel, number of voxels) in the browser's order."""
@@ -96,8 +123,12 @@ class Volumes:
     def _labels(self, labels: NDArray[np.uint8]) -> bytes:
         return self._file(labels, labels=True)
 
+    def _sample(self, place: int) -> bytes:
+        run = self._session.corrected or self._session.run
+        return self._labels(run.sampled_labels[place])
+
     def _share(self, label: int) -> bytes:
-        share = np.round(255 * self._session.share(label)).astype(np.uint8)
+        share = np.round(255 * self._session.run.marginals[label]).astype(np.uint8)
         return self._file(share, slope=1 / 255)
 
     def _file(self, volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> bytes:
@@ -109,7 +140,6 @@ WITHOUT_WEBGL = (
     "This browser cannot draw in 3-D (it lacks WebGL 2, or it is switched off), so the viewer is "
     "not shown. report.html in the same folder has slices that need nothing of the kind."
 )
-_REGIONS = 12
 
 
 def policy(nonce: str) -> str:
@@ -121,10 +151,10 @@ def policy(nonce: str) -> str:
     )
 
 
-def render_page(run: Run, token: str, nonce: str) -> str:
+def render_page(session: Session, token: str, nonce: str) -> str:
     """Return the page with the viewer and the tools to correct."""
-    data = _report_data(run)
-    settings = _settings(data, token)
+    run = session.run
+    settings = _settings(report_data(run), shown_images(run.case), token)
     title = html.escape(run.title)
     return f"""<!doctype html>
 <html lang="en">
@@ -150,18 +180,16 @@ def render_page(run: Run, token: str, nonce: str) -> str:
 """
 
 
-def _settings(data: ReportData, token: str) -> ViewerSettings:
-    regions = [
-        {
-            "mm": place.centre_mm,
-            "words": f"{place.where}: {' or '.join(place.labels)}, {place.volume_ml:.2g} ml",
-        }
-        for place in uncertain_places(data, limit=_REGIONS)
-    ]
+def _settings(
+    data: ReportData, images: dict[str, NDArray[np.float32]], token: str
+) -> ViewerSettings:
     return ViewerSettings(
         label_names=data.label_names,
         label_colours=viewer_label_colours(data.label_names),
-        images=[_image(place, name, data) for place, name in enumerate(data.images)],
+        images=[
+            ShownImage(name, {"url": f"/volumes/image-{place}"}, *grey_window(image[data.mask]))
+            for place, (name, image) in enumerate(images.items())
+        ],
         entropy={"url": "/volumes/entropy"},
         label_map={"url": "/volumes/labels"},
         samples=[{"url": f"/volumes/sample-{k}"} for k in range(len(data.sampled_labels))],
@@ -171,38 +199,5 @@ def _settings(data: ReportData, token: str) -> ViewerSettings:
         start_mm=most_uncertain_mm(data),
         colour_map=data.colour_map,
         without_webgl=WITHOUT_WEBGL,
-        more={"token": token, "regions": regions},
-    )
-
-
-def _image(place: int, name: str, data: ReportData) -> ShownImage:
-    values = data.images[name][data.mask]
-    return ShownImage(name, {"url": f"/volumes/image-{place}"}, *grey_window(values))
-
-
-def _report_data(run: Run) -> ReportData:
-    case = run.case
-    return ReportData(
-        title=run.title,
-        images=shown_images(case),
-        mask=case.mask,
-        labels=run.labels,
-        entropy=run.entropy,
-        uncertainty=run.uncertainty,
-        marginals=run.marginals,
-        affine=case.geometry.affine,
-        spacing=case.geometry.spacing,
-        label_values=case.labels.values,
-        label_names=case.labels.names,
-        samples=run.posterior.samples,
-        volumes=volume_rows(run),
-        regions=run.regions,
-        intervals=run.settings.intervals,
-        learned_cases=run.settings.learned_cases,
-        by_samples=run.by_samples,
-        perturbation="",
-        snapshots=(),
-        sampled_labels=run.sampled_labels,
-        colour_map=run.settings.colour_map,
-        oriented=case.geometry.oriented,
+        more={"token": token},
     )

@@ -1,99 +1,36 @@
-"""A run's maps with some voxels held at the labels that a person gave them.
+"""A run's maps and samples with some voxels set by a person.
 
-The run's samples are drawn again with the same noise, the edited voxels held. Voxels that this
-moves within reach of an edit take their new marginals; all others keep what the run gave them, to
-the last bit. Where fewer samples are drawn than the run had, its marginals move by what the edits
-change in those. The result depends on the run and the edits, not on the order of these.
+The mean field follows at once, then the run's samples, each with its own noise, wherever the labels
+set move them (``perturb_mpm.sampling.Editor``). Voxels that are not moved keep what the run gave
+them, to the last bit. The result depends on the run and the edits, not on the order of these.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm import checks
-from perturb_mpm.engines import Compute
-from perturb_mpm.model import BilateralKernel, DenseCRF, Grid, Kernel, SpatialKernel
-from perturb_mpm.posterior import Regions, decided_labels, entropy_of_marginals
-from perturb_mpm.progress import Progress, Silent
-from perturb_mpm.sampling import Sampler, Sampling
-
-# Beyond so many sigmas of the widest kernel, where it is below 0.04 % of its height, voxels keep
-# what the run gave them.
-REACH_SIGMAS = 4.0
-
-
-def reach_mm(kernels: Sequence[Kernel]) -> float:
-    """Return how far from an edit maps may change, in mm; infinite where that is not known."""
-    return REACH_SIGMAS * max((_widest_mm(kernel) for kernel in kernels), default=0.0)
-
-
-def within_reach(edited: NDArray[np.bool_], grid: Grid, reach: float) -> NDArray[np.bool_]:
-    """Return which voxels of the mask lie within ``reach`` mm of an edited one; all (N,)."""
-    from scipy.ndimage import distance_transform_edt
-
-    if not edited.any():
-        return edited
-    far = ~grid.scatter(edited, ~np.True_)  # (*spatial)
-    near: NDArray[np.bool_] = distance_transform_edt(far, sampling=grid.spacing) <= reach
-    return grid.gather(near)
-
-
-def _widest_mm(kernel: Kernel) -> float:
-    if isinstance(kernel, SpatialKernel):
-        return float(np.max(kernel.sigma))
-    if isinstance(kernel, BilateralKernel):
-        return float(np.max(kernel.sigma_space))
-    return math.inf
-
-
-# No noise and no message comes near it; engines cut it to what they can hold.
-FORBIDDEN_NATS = 1e4
-FREE = -1
-"""Stands for a label where a voxel is not held."""
-
-
-def with_held(crf: DenseCRF, held: NDArray[np.int16]) -> DenseCRF:
-    """Return the CRF in which voxels can have their held label alone.
-
-    ``held`` is (N,) in the order of the mask: a label, or FREE.
-    """
-    fixed = held != FREE
-    energies = crf.energies.copy()  # (L, N)
-    for label, row in enumerate(energies):
-        row[fixed] = np.where(held[fixed] == label, 0.0, FORBIDDEN_NATS)
-    other = copy.copy(crf)
-    other.energies = checks.read_only(energies)
-    return other
-
-
-def draw(
-    crf: DenseCRF, sampling: Sampling, compute: Compute, progress: Progress
-) -> NDArray[np.float64]:
-    """Sample a CRF as the run did; return its marginals inside the mask, (L, N)."""
-    posterior = Sampler(crf, sampling, compute).draw(progress=progress)
-    return posterior.voxel_marginals(posterior.estimator)
-
-
-def solve(
-    crf: DenseCRF, sampling: Sampling, compute: Compute, progress: Progress
-) -> NDArray[np.float64]:
-    """Return the mean field of a CRF as the run solved it, inside the mask, (L, N)."""
-    marginals: NDArray[np.float64] = Sampler(crf, sampling, compute).mean_field().astype(np.float64)
-    progress(sampling.samples, sampling.samples)
-    return marginals
-
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.engines import FRACTION_BITS, FREE
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import Posterior, Regions, decided_labels, entropy_of_marginals
+from perturb_mpm.progress import Progress
+from perturb_mpm.run import Run, build_crf
+from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, sample_edited
 
 Edits = Mapping[int, int]
 """The label of each edited voxel, by its C-order index in the whole image."""
 
 # Differences of marginals below this are rounding.
 _NOTHING = 1e-9
+
+
+class CorrectionError(ExpectedError):
+    """A run cannot be corrected."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +40,16 @@ class Correction:
     index: NDArray[np.int64]  # (M,) C-order indices in the whole image, increasing
     marginals: NDArray[np.float64]  # (L, M)
 
+    def decided(self, regions: Regions | None = None) -> NDArray[np.uint8]:
+        """Return the labels of these voxels, (M,), decided as the run does."""
+        return decided_labels(self.marginals, regions)
+
     def labels(
         self, of_run: NDArray[np.uint8], regions: Regions | None = None
     ) -> NDArray[np.uint8]:
-        """Return the corrected labels (*spatial) from those of the run, decided as it does."""
+        """Return the corrected labels (*spatial) from those of the run."""
         labels = of_run.copy()
-        labels.flat[self.index] = decided_labels(self.marginals, regions)
+        labels.flat[self.index] = self.decided(regions)
         return labels
 
     def entropy(self, of_run: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -124,75 +65,184 @@ def no_correction(n_labels: int) -> Correction:
 
 
 class Corrector:
-    """Solves the CRF of a run again with edits.
+    """Answers edits of a run; making it prepares the engine.
 
-    ``marginals`` are the run's own, (L, N) in the order of the mask, from ``run_samples`` samples;
-    ``sampling`` may take fewer of them. Where ``by_samples`` is False they are its mean field, and
-    one problem is solved in place of all samples.
+    ``keep`` draws the run's samples once more, and may take as long as the run did; ``preview``
+    works meanwhile.
     """
 
-    def __init__(
-        self,
-        crf: DenseCRF,
-        sampling: Sampling,
-        compute: Compute,
-        marginals: NDArray[np.floating],
-        run_samples: int,
-        *,
-        by_samples: bool = True,
-    ) -> None:
-        self._crf, self._sampling, self._compute = crf, sampling, compute
-        self._marginals = marginals.astype(np.float64)
-        # What the drawn samples give without edits; with all samples that is the run itself.
-        whole = sampling.samples == run_samples or not by_samples
-        self._free = self._marginals if whole else None
-        self._solved = draw if by_samples else solve
+    def __init__(self, run: Run) -> None:
+        settings, posterior = run.settings, run.posterior
+        if settings.members == "cycle":
+            raise CorrectionError(
+                'a run with `members="cycle"` cannot be corrected: it does not keep its members'
+            )
+        self._run = run
+        # Only these engines answer edits; where the run used the same, its samples come again.
+        engine = settings.compute.engine if settings.compute.engine == "reference" else "cpu"
+        self._compute = replace(settings.compute, engine=engine)
+        self._sampling = replace(settings.sampling, samples=posterior.samples, until=None, hold=0.0)
+        self._crf = build_crf(run.case, settings)
+        self._mean_field = posterior.voxel_marginals("mean_field")
+        self._own = posterior.voxel_marginals(settings.marginals)  # (L, N)
+        sampler = Sampler(self._crf, self._sampling, self._compute)
+        self._editor = Editor(sampler, self._mean_field)
 
-    def correct(self, edits: Edits, progress: Progress | None = None) -> Correction:
-        """Return what the edits set and move."""
-        grid, n_labels = self._crf.grid, self._crf.n_labels
-        inside = np.isin(grid.index, list(edits))
-        held = np.full(grid.voxels, FREE, dtype=np.int16)  # (N,)
-        held[inside] = [edits[voxel] for voxel in grid.index[inside].tolist()]
-        near = within_reach(inside, grid, reach_mm(self._crf.kernels))
-        marginals = self._marginals
-        if inside.any():
-            marginals = self._solve(held, progress or Silent())
-        fixed = held != FREE
-        marginals = marginals.copy()
-        marginals[:, fixed] = np.arange(n_labels)[:, np.newaxis] == held[fixed]
-        moved = np.abs(marginals - self._marginals).max(axis=0) > _NOTHING
-        changed = (moved & near) | fixed
-        inside_mask = Correction(grid.index[changed], marginals[:, changed])
-        return _together(inside_mask, self._outside_mask(edits))
+    @property
+    def keeps(self) -> bool:
+        """Whether samples are answered from what ``keep`` keeps; else all are drawn again."""
+        return self._sampling.estimator == "votes"
 
-    def _solve(self, held: NDArray[np.int16], progress: Progress) -> NDArray[np.float64]:
-        """Return the marginals with these voxels held, (L, N)."""
-        before = self._sampling.samples if self._free is None else 0
-        both = before + self._sampling.samples
+    def keep(self, progress: Progress) -> None:
+        """Draw the run's samples once more, and keep their solutions."""
+        if self.keeps:
+            self._editor.keep(progress=progress)
 
-        def show_free(done: float, _total: float) -> None:
-            progress(done, both)
+    def preview(self, edits: Edits) -> tuple[Edit, Correction]:
+        """Return the mean field with the edits, and what it makes of the run's maps."""
+        index = self._crf.grid.index
+        given = np.full(len(index), FREE, dtype=np.int16)
+        places, labels = _inside(edits, index)
+        given[places] = labels
+        edit = self._editor.edit(given)
+        new = edit.marginals.astype(np.float64)
+        if self._run.settings.marginals != "mean_field":
+            moved = new - self._mean_field[:, edit.voxels]
+            new = _normalised(self._own[:, edit.voxels] + moved)
+        return edit, self._correction(edit.voxels, new, edits, edit)
 
-        def show_held(done: float, _total: float) -> None:
-            progress(before + done, both)
+    def solve(
+        self, edits: Edits, edit: Edit, progress: Progress, show: Callable[[Correction], None]
+    ) -> tuple[Run, Correction]:
+        """Return the corrected run, and its maps; ``show`` gets those of the samples so far."""
+        run, total = self._run, self._sampling.samples
+        if not self.keeps:
+            posterior = sample_edited(
+                self._crf, edit.given, self._sampling, self._compute, progress=progress
+            )
+            first = run.first_samples
+        else:
+            votes = None
+            for votes in self._editor.votes(edit):
+                progress(votes.samples, total)
+                if run.settings.marginals == "votes":
+                    show(self._of_votes(votes, edits, edit))
+            assert votes is not None  # noqa: S101 - a run has samples
+            posterior = self._editor.posterior(edit, votes)
+            first = _moved_samples(run.first_samples, votes)
+        new = posterior.voxel_marginals(run.settings.marginals)
+        moved = np.flatnonzero(np.abs(new - self._own).max(axis=0) > _NOTHING)
+        correction = self._correction(moved, new[:, moved], edits, edit)
+        return corrected_run(run, posterior, first, edits), correction
 
-        if self._free is None:
-            self._free = self._solved(self._crf, self._sampling, self._compute, show_free)
-        again = with_held(self._crf, held)
-        after = self._solved(again, self._sampling, self._compute, show_held)
-        if self._free is self._marginals:
-            return after
-        marginals: NDArray[np.float64] = np.maximum(self._marginals + after - self._free, 0.0)
-        marginals /= marginals.sum(axis=0)
-        return marginals
+    def _of_votes(self, votes: EditedVotes, edits: Edits, edit: Edit) -> Correction:
+        """Return what the samples that are done say, in place of all."""
+        shares = self._own[:, votes.voxels] + votes.changes / votes.samples
+        return self._correction(votes.voxels, _normalised(shares), edits, edit)
+
+    def _correction(
+        self, voxels: NDArray[np.int64], new: NDArray[np.float64], edits: Edits, edit: Edit
+    ) -> Correction:
+        """Return new marginals (L, V) of some voxels, and the labels set, where they differ."""
+        given = edit.given[voxels]
+        certain = np.arange(len(new))[:, np.newaxis] == given  # (L, V)
+        new = np.where(given == FREE, new, certain)
+        differs = np.abs(new - self._own[:, voxels]).max(axis=0, initial=0.0) > _NOTHING
+        differs |= given != FREE
+        inside = Correction(self._crf.grid.index[voxels[differs]], new[:, differs])
+        return _together(inside, self._outside_mask(edits))
 
     def _outside_mask(self, edits: Edits) -> Correction:
         """Return the edits that the CRF knows nothing of: they are taken as they are."""
-        index = np.setdiff1d(np.array(list(edits), dtype=np.int64), self._crf.grid.index)
-        labels = np.array([edits[voxel] for voxel in index.tolist()], dtype=np.int64)
+        index, labels = _outside(edits, self._crf.grid.index)
         own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # (L, M)
         return Correction(index, own.astype(np.float64))
+
+
+def corrected_run(
+    run: Run, posterior: Posterior, first_samples: NDArray[np.uint8] | None, edits: Edits
+) -> Run:
+    """Return the run with another posterior; voxels set outside its mask become part of it."""
+    index, labels = _outside(edits, posterior.grid.index)
+    case = run.case
+    if len(index):
+        mask = case.mask.copy()
+        mask.flat[index] = True
+        case = replace(case, mask=mask)
+        grid = Grid(case.geometry.shape, case.geometry.spacing, mask)
+        posterior, first_samples = _on_grid(grid, posterior, first_samples, index, labels)
+    return replace(run, case=case, votes=posterior, first_samples=first_samples, snapshots={})
+
+
+def _on_grid(
+    grid: Grid,
+    posterior: Posterior,
+    first_samples: NDArray[np.uint8] | None,
+    index: NDArray[np.int64],
+    labels: NDArray[np.int64],
+) -> tuple[Posterior, NDArray[np.uint8] | None]:
+    """Return a posterior on a larger grid, where the added voxels have one label for certain."""
+    old, added = (np.searchsorted(grid.index, each) for each in (posterior.grid.index, index))
+    certain = np.arange(posterior.n_labels)[:, np.newaxis] == labels  # (L, M)
+
+    def grown(values: NDArray[Any] | None, one: float) -> NDArray[Any] | None:
+        if values is None:
+            return None
+        out = np.empty((*values.shape[:-1], grid.voxels), dtype=values.dtype)
+        out[..., old], out[..., added] = values, certain * one
+        return out
+
+    voxel_mm3 = float(np.prod(grid.spacing))
+    volumes = posterior.volumes + voxel_mm3 * certain.sum(axis=1)
+    counts = grown(posterior.voxel_counts, posterior.samples)
+    if first_samples is not None:
+        larger = np.empty((len(first_samples), grid.voxels), dtype=np.uint8)
+        larger[:, old], larger[:, added] = first_samples, labels
+        first_samples = larger
+    grown_posterior = Posterior(
+        grid=grid,
+        counts=np.asarray(counts),
+        sample_index=posterior.sample_index,
+        volumes=volumes,
+        problem=posterior.problem,
+        parameters=posterior.parameters,
+        estimator=posterior.estimator,
+        conditional=grown(posterior.voxel_conditional, posterior.samples << FRACTION_BITS),
+        mean_field=grown(posterior.voxel_mean_field, 1),
+        label_changes=posterior.label_changes,
+    )
+    return grown_posterior, first_samples
+
+
+def _moved_samples(first: NDArray[np.uint8] | None, votes: EditedVotes) -> NDArray[np.uint8] | None:
+    """Return the first segmentations (K, N) with the labels they have after the edit."""
+    if first is None:
+        return None
+    moved = first.copy()
+    count = min(len(moved), len(votes.first_labels))
+    moved[:count, votes.voxels] = votes.first_labels[:count]
+    return moved
+
+
+def _normalised(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    positive = np.maximum(shares, 0.0)
+    normalised: NDArray[np.float64] = positive / positive.sum(axis=0)
+    return normalised
+
+
+def _inside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places in ``index`` of the edits that are there, and their labels."""
+    voxels = np.array(list(edits), dtype=np.int64)
+    labels = np.array(list(edits.values()), dtype=np.int64)
+    places = np.minimum(np.searchsorted(index, voxels), len(index) - 1)
+    there = index[places] == voxels
+    return places[there], labels[there]
+
+
+def _outside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the voxels of the image that were set and are not in ``index``, and their labels."""
+    voxels = np.setdiff1d(np.array(list(edits), dtype=np.int64), index)
+    return voxels, np.array([edits[voxel] for voxel in voxels.tolist()], dtype=np.int64)
 
 
 def _together(one: Correction, other: Correction) -> Correction:

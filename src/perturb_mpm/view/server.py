@@ -168,7 +168,7 @@ class ViewServer(ThreadingHTTPServer):
     @cached_property
     def page(self) -> bytes:
         """The page, made once."""
-        return render_page(self.session.run, self.gate.token, self.nonce).encode()
+        return render_page(self.session, self.gate.token, self.nonce).encode()
 
 
 class _Dripping(io.RawIOBase):
@@ -239,6 +239,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/edits":
             stale = self.server.session.stale
             self._send_json(200, {"runs": self.server.volumes.runs(), "stale": stale})
+        elif path == "/changes":
+            self._send(200, "application/octet-stream", self.server.volumes.changes())
+        elif path == "/volumes-ml":
+            volumes = [asdict(each) for each in self.server.session.volumes]
+            self._send_json(200, {"volumes": volumes})
+        elif path == "/places":
+            places = [asdict(each) for each in self.server.session.places]
+            self._send_json(200, {"places": places})
         else:
             volume = None
             if path.startswith("/volumes/"):

@@ -1,87 +1,35 @@
-"""A run open in the viewer: its current maps, its edits, and one update at a time."""
+"""A run open in the viewer: its current maps, its edits, and one update at a time.
+
+An update shows the mean field first, then what the run's samples make of the edits, and writes
+the files last. The samples' solutions are drawn once, in the background: ``get_ready``.
+"""
 
 from __future__ import annotations
 
-import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm import checks
-from perturb_mpm.files import save_like
-from perturb_mpm.run import STATE, Run, build_crf, load_run
-from perturb_mpm.storage import (
-    DAMAGE,
-    DamagedError,
-    largest_state,
-    read_arrays,
-    reason_of,
-    write_arrays,
-)
-from perturb_mpm.view.correction import (
-    Correction,
-    Corrector,
-    no_correction,
-)
+from perturb_mpm.report import uncertain_places
+from perturb_mpm.run import Run, load_run, report_data
+from perturb_mpm.view.correction import Correction, Corrector, no_correction
 from perturb_mpm.view.edits import EditsFile
+from perturb_mpm.view.saving import (
+    VolumeChange,
+    load_correction,
+    remove_correction,
+    save_maps,
+    save_pages,
+    volume_changes,
+)
 
-LABELS = "labels-corrected.nii.gz"
-ENTROPY = "entropy-corrected.nii.gz"
-_MARGINALS = f"{STATE}/correction.npz"
-
-
-def save_correction(run: Run, edits: Mapping[int, int], correction: Correction) -> None:
-    """Write the corrected maps beside the run's own, each whole or not at all."""
-    case, folder = run.case, run.folder
-    values = case.labels.values_of(correction.labels(run.labels, run.regions), case.mask)
-    save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
-    top = f"{math.log2(len(case.labels)):.4g}"
-    bits = correction.entropy(run.entropy)
-    save_like(folder / ENTROPY, bits, case.geometry, f"entropy, bits, 0 to {top}, corrected")
-    arrays = {
-        "edited_index": np.array(list(edits), dtype=np.int64),
-        "edited_label": np.array(list(edits.values()), dtype=np.int64),
-        "index": correction.index,
-        "marginals": correction.marginals,
-    }
-    write_arrays(folder / _MARGINALS, arrays)
-
-
-def load_correction(run: Run, edits: Mapping[int, int]) -> Correction:
-    """Return the saved correction of these edits, an empty one where there is none."""
-    nothing = no_correction(run.posterior.n_labels)
-    if not edits or not (run.folder / _MARGINALS).is_file():
-        return nothing
-    arrays = read_arrays(run.folder / _MARGINALS, limit=largest_state())
-    try:
-        pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
-        if dict(pairs) != dict(edits):
-            return nothing
-        _check_correction(arrays["index"], arrays["marginals"], run)
-    except DAMAGE as error:
-        raise DamagedError(f"{run.folder / _MARGINALS} is damaged: {reason_of(error)}") from error
-    return Correction(arrays["index"], arrays["marginals"])
-
-
-def _check_correction(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
-    """Refuse what does not fit the run: it would be written anywhere in its maps."""
-    if index.dtype != np.int64 or index.ndim != 1 or marginals.dtype != np.float64:
-        raise ValueError("its arrays are of other types")
-    if marginals.shape != (run.posterior.n_labels, len(index)):
-        raise ValueError("its marginals do not fit its voxels")
-    checks.in_range(index, "index", run.case.mask.size)
-    checks.finite(marginals, "marginals")
-
-
-def remove_correction(run: Run) -> None:
-    """Remove the corrected maps."""
-    for name in (LABELS, ENTROPY, _MARGINALS):
-        (run.folder / name).unlink(missing_ok=True)
+MOST_PLACES = 12
+_ASK_AGAIN_S = 0.1
 
 
 class BusyError(RuntimeError):
@@ -93,32 +41,53 @@ class Status:
     """How far the last update is."""
 
     busy: bool = False
-    done: float = 1.0  # 0 … 1
+    stage: str = ""  # what is being done, in words
+    done: float = 1.0  # 0 … 1, of the stage
+    preparing: bool = False  # whether what updates start from is being prepared
+    ready: float = 0.0  # 0 … 1, of that
     error: str = ""  # in words, of the last update
     revision: int = 0  # counts the changes of the maps
+    final: bool = True  # whether the samples have had their say in the maps
     edited_voxels: int = 0
     moved_voxels: int = 0  # other voxels whose label an edit changed
 
 
-class Session:
-    """A run and its edits. ``samples`` is how many of the run's samples an update solves again."""
+@dataclass(frozen=True)
+class PlaceToLook:
+    """An uncertain place."""
 
-    def __init__(self, run: Run, samples: int | None = None) -> None:
+    mm: tuple[float, float, float]
+    words: str
+
+
+class Session:
+    """A run and its edits."""
+
+    def __init__(self, run: Run) -> None:
         self.run = run
-        posterior = run.posterior
-        self._samples = min(samples or posterior.samples, posterior.samples)
-        self._corrector: Corrector | None = None
+        self.corrected: Run | None = None  # the run with its edits, once the samples are solved
+        self._places: dict[bool, list[PlaceToLook]] = {}
+        self._background: _Background | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._file = EditsFile(
             run.folder / "edits.json",
-            str(posterior.problem),
+            str(run.posterior.problem),
             run.case.labels,
             run.case.geometry,
         )
         self.edits = self._file.read()
         self.correction = load_correction(run, self.edits)
-        self.status = self._status(revision=0)
+        self._status = self._counted(Status())
+
+    @property
+    def status(self) -> Status:
+        """How far things are."""
+        background = self._background
+        if background is None:
+            return self._status
+        preparing = background.done < 1 and not background.failed
+        return replace(self._status, preparing=preparing, ready=background.done)
 
     @property
     def stale(self) -> bool:
@@ -131,15 +100,30 @@ class Session:
         return self.correction.labels(self.run.labels, self.run.regions)
 
     @property
-    def entropy(self) -> NDArray[np.float32]:
-        """The entropy with all edits, bits (X, Y, Z)."""
-        return self.correction.entropy(self.run.entropy)
+    def volumes(self) -> list[VolumeChange]:
+        """What the edits do to volumes."""
+        return volume_changes(self.run, self.correction)
 
-    def share(self, label: int) -> NDArray[np.float32]:
-        """Return the marginal of a label with all edits, (X, Y, Z)."""
-        share: NDArray[np.float32] = self.run.marginals[label].copy()
-        share.flat[self.correction.index] = self.correction.marginals[label]
-        return share
+    @property
+    def places(self) -> list[PlaceToLook]:
+        """The most uncertain places, of the corrected run where there is one."""
+        corrected = self.corrected
+        if (corrected is not None) not in self._places:
+            data = report_data(corrected or self.run)
+            self._places[corrected is not None] = [
+                PlaceToLook(
+                    place.centre_mm,
+                    f"{place.where}: {' or '.join(place.labels)}, {place.volume_ml:.2g} ml",
+                )
+                for place in uncertain_places(data, limit=MOST_PLACES)
+            ]
+        return self._places[corrected is not None]
+
+    def get_ready(self) -> None:
+        """Begin, in the background, to prepare what every update starts from."""
+        with self._lock:
+            if self._background is None or self._background.failed:
+                self._background = _Background(self.run)
 
     def update(self, edits: Mapping[int, int]) -> None:
         """Begin to solve again with these edits in place of all earlier ones."""
@@ -152,20 +136,21 @@ class Session:
         self._begin(self._remove_edits)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no update is under way."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def _begin(self, work: Callable[[], None]) -> None:
         with self._lock:
-            if self.status.busy:
+            if self._status.busy:
                 raise BusyError("an update is under way; wait until it has ended")
-            self.status = replace(self.status, busy=True, done=0.0, error="")
+            self._status = replace(self._status, busy=True, stage="", done=0.0, error="")
         # A daemon: Ctrl-C need not wait for it, since files appear whole or not at all.
         self._thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
         self._thread.start()
 
     def _guarded(self, work: Callable[[], None]) -> None:
+        edits, correction, corrected = self.edits, self.correction, self.corrected
         error = "it failed in a way that was not foreseen; the terminal says more"
         try:
             work()
@@ -174,49 +159,104 @@ class Session:
             error = _in_words(known)
         finally:
             if error:
-                self.status = replace(self.status, busy=False, done=1.0, error=error)
-            else:
-                self.status = self._status(self.status.revision + 1)
-
-    def _status(self, revision: int) -> Status:
-        changed = self.correction.index[
-            self.correction.marginals.argmax(axis=0) != self.run.labels.flat[self.correction.index]
-        ]
-        moved = len(set(changed.tolist()) - self.edits.keys())
-        return Status(revision=revision, edited_voxels=len(self.edits), moved_voxels=moved)
+                self.edits = edits
+                self._show(correction, corrected, final=True)
+            self._status = replace(self._status, busy=False, stage="", done=1.0, error=error)
 
     def _solve(self, edits: dict[int, int]) -> None:
         if not edits:
             self._remove_edits()
             return
-        if self._corrector is None:
-            self._corrector = self._make_corrector()
-        correction = self._corrector.correct(edits, self._show_progress)
-        save_correction(self.run, edits, correction)
+        self._stage("getting ready")
+        self.get_ready()
+        background = self._background
+        assert background is not None  # noqa: S101
+        corrector = background.corrector(self._progress)
+        edit, correction = corrector.preview(edits)
+        self.edits = edits
+        self._show(correction, None, final=False)
+        self._stage("drawing the run's samples once more, the first time only")
+        background.wait(self._progress)
+        self._stage("solving the samples again where they move")
+        corrected, correction = corrector.solve(
+            edits, edit, self._progress, lambda shown: self._show(shown, None, final=False)
+        )
+        self._stage("writing the maps")
+        save_maps(self.run, edits, correction)
         self._file.write(edits, self.run.labels)
-        self.edits, self.correction = edits, correction
+        self._show(correction, corrected, final=True)
+        self._stage("writing the report")
+        save_pages(self.run, corrected, edits, correction)
 
     def _remove_edits(self) -> None:
         self._file.path.unlink(missing_ok=True)
         remove_correction(self.run)
         self.edits = {}
-        self.correction = no_correction(self.run.posterior.n_labels)
+        self._show(no_correction(self.run.posterior.n_labels), None, final=True)
 
-    def _show_progress(self, done: float, total: float) -> None:
-        self.status = replace(self.status, done=done / total)
+    def _show(self, correction: Correction, corrected: Run | None, *, final: bool) -> None:
+        """Let the page see other maps."""
+        self._places.pop(True, None)
+        self.correction, self.corrected = correction, corrected
+        status = replace(self._status, revision=self._status.revision + 1, final=final)
+        self._status = self._counted(status)
 
-    def _make_corrector(self) -> Corrector:
-        settings, posterior = self.run.settings, self.run.posterior
-        sampling = replace(settings.sampling, samples=self._samples, until=None)
-        crf = build_crf(self.run.case, settings)
-        return Corrector(
-            crf,
-            sampling,
-            settings.compute,
-            posterior.voxel_marginals(settings.marginals),
-            posterior.samples,
-            by_samples=self.run.by_samples,
-        )
+    def _counted(self, status: Status) -> Status:
+        found = self.correction
+        changed = found.index[found.decided(self.run.regions) != self.run.labels.flat[found.index]]
+        moved = len(set(changed.tolist()) - self.edits.keys())
+        return replace(status, edited_voxels=len(self.edits), moved_voxels=moved)
+
+    def _stage(self, words: str) -> None:
+        self._status = replace(self._status, stage=words, done=0.0)
+
+    def _progress(self, done: float, total: float) -> None:
+        self._status = replace(self._status, done=done / total)
+
+
+class _Background:
+    """Prepares the engine and draws the samples in a thread of its own."""
+
+    def __init__(self, run: Run) -> None:
+        self.done = 0.0  # 0 … 1
+        self._run = run
+        self._made: Corrector | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended in an error."""
+        return self._error is not None
+
+    def corrector(self, progress: Callable[[float, float], None]) -> Corrector:
+        """Return the corrector as soon as its engine is there."""
+        while self._made is None:
+            self._wait_a_little(progress)
+        return self._made
+
+    def wait(self, progress: Callable[[float, float], None]) -> None:
+        """Wait until the samples are kept."""
+        while self.done < 1:
+            self._wait_a_little(progress)
+
+    def _wait_a_little(self, progress: Callable[[float, float], None]) -> None:
+        if self._error is not None:
+            raise self._error
+        progress(self.done, 1.0)
+        time.sleep(_ASK_AGAIN_S)
+
+    def _work(self) -> None:
+        try:
+            self._made = Corrector(self._run)
+            self._made.keep(self._show)
+            self.done = 1.0
+        except Exception as error:  # noqa: BLE001 - it is raised where the update waits
+            self._error = error
+
+    def _show(self, done: float, total: float) -> None:
+        self.done = min(done / total, 0.999)
 
 
 def _in_words(error: Exception) -> str:
@@ -225,10 +265,10 @@ def _in_words(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def open_session(folder: Path, samples: int | None = None) -> Session:
+def open_session(folder: Path) -> Session:
     """Open the run in ``folder``; one whose files lead out of it by a link is refused."""
     home = folder.resolve()
     for path in sorted(home.rglob("*")):
         if not path.resolve().is_relative_to(home):
             raise ValueError(f"{path} is a link to a place outside the folder; remove it")
-    return Session(load_run(home), samples)
+    return Session(load_run(home))

@@ -1,6 +1,7 @@
 // Painting labels, and asking the server to solve again with what was painted held fixed.
 
 const ASK_EVERY_MS = 250;
+const WATCH_EVERY_MS = 1000;
 const MOST_UNDONE = 50;
 
 class Correction {
@@ -26,17 +27,23 @@ class Correction {
       this.say("These volumes are turned in a way that cannot be painted on.", true);
       return;
     }
+    const { labelMap, entropy, shares, samples } = viewer.settings;
+    this.own = { labelMap, entropy, shares, samples }; // the run's
+    this.shown = this.own; // with the edits
     viewer.scene.startDrawing((action) => action === "draw" && this.drawn());
     this.addPens();
-    this.addRegions();
     this.listen();
     const { runs, stale } = await this.ask("/edits");
     viewer.scene.replaceDrawing(drawingOf(runs, viewer.scene.drawing.length));
     this.last = runs;
     this.saved = stale ? "" : JSON.stringify(runs);
-    this.tell(await this.ask("/status"));
+    const status = await this.ask("/status");
+    await this.show(status);
+    await this.showPlaces();
+    this.tell(status);
     this.enable();
     viewer.root.dataset.correction = "ready";
+    this.watch(status);
   }
 
   addPens() {
@@ -54,16 +61,36 @@ class Correction {
     }
   }
 
-  addRegions() {
-    for (const region of this.viewer.settings.regions) {
+  async showPlaces() {
+    const { places } = await this.ask("/places");
+    const items = places.map((place) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = region.words;
-      button.addEventListener("click", () => this.viewer.goTo(region.mm));
+      button.textContent = place.words;
+      button.addEventListener("click", () => this.viewer.goTo(place.mm));
       const item = document.createElement("li");
       item.append(button);
-      this.part("regions").append(item);
-    }
+      return item;
+    });
+    this.part("regions").replaceChildren(...items);
+  }
+
+  async showVolumes() {
+    const { volumes } = await this.ask("/volumes-ml");
+    const rows = volumes.map(({ name, before_ml: before, after_ml: after }) => {
+      const row = document.createElement("tr");
+      const head = document.createElement("th");
+      head.scope = "row";
+      head.textContent = name;
+      const cells = [ml(before), ml(after), changeInWords(after - before)].map((words) => {
+        const cell = document.createElement("td");
+        cell.textContent = words;
+        return cell;
+      });
+      row.append(head, ...cells);
+      return row;
+    });
+    this.part("volume-rows").replaceChildren(...rows);
   }
 
   listen() {
@@ -119,50 +146,81 @@ class Correction {
     const sent = path === "/revert" ? [] : body.runs;
     this.busy = true;
     this.enable();
+    this.part("progress").classList.remove("pmpm-idle");
     try {
       let status = await this.ask(path, body);
       while (status.busy) {
-        this.showProgress(status.done);
+        if (status.revision !== this.revision) await this.show(status);
+        this.showProgress(status);
         await new Promise((resolve) => setTimeout(resolve, ASK_EVERY_MS));
         status = await this.ask("/status");
       }
+      await this.show(status);
       if (status.error) throw new Error(status.error);
       await this.done(status, sent);
     } catch (error) {
       this.say(`This was not saved: ${error.message}.`, true);
     } finally {
       this.busy = false;
-      this.part("progress").hidden = true;
+      this.part("progress").classList.add("pmpm-idle");
       this.enable();
     }
   }
 
   async done(status, sent) {
-    const { scene } = this.viewer;
+    const { scene, state } = this.viewer;
     this.saved = JSON.stringify(sent);
     if (sent.length === 0) {
       scene.replaceDrawing(new Uint8Array(scene.drawing.length));
       this.undone = [];
       this.last = [];
     }
-    this.revision = status.revision;
     this.tell(status);
-    await this.refresh();
-    this.viewer.state.revision = status.revision;
+    await this.showPlaces();
+    state.updates = (state.updates || 0) + 1;
   }
 
-  // A new revision is a new address, so that the viewer's cache does not answer for it.
+  // Only what differs from the run's maps comes from the server.
+  async show(status) {
+    const { viewer, own } = this;
+    const answer = await fetch("/changes", { headers: this.headers, cache: "no-store" });
+    const changes = parseChanges(await answer.arrayBuffer());
+    const change = async (source, values) => ({
+      ready: patched(await viewer.volume(source), changes.places, values),
+    });
+    this.revision = status.revision;
+    if (changes.places.length === 0) {
+      this.shown = own;
+    } else {
+      const query = `?revision=${status.revision}`;
+      this.shown = {
+        labelMap: await change(own.labelMap, changes.labels),
+        entropy: await change(own.entropy, changes.entropy),
+        shares: await Promise.all(own.shares.map((s, label) => change(s, changes.share(label)))),
+        samples: own.samples.map(({ url }) => ({ url: `${url}${query}` })),
+      };
+    }
+    await this.refresh();
+    await this.showVolumes();
+    viewer.state.revision = status.revision;
+  }
+
   async refresh() {
     const { viewer } = this;
-    const { settings } = viewer;
-    [settings.labelMap, settings.entropy, ...settings.shares].forEach((s) => viewer.forget(s));
-    const original = this.part("original").checked;
-    const query = original ? "" : `?revision=${this.revision || 0}`;
-    settings.labelMap = { url: `/volumes/${original ? "run-" : ""}labels${query}` };
-    settings.entropy = { url: `/volumes/${original ? "run-" : ""}entropy${query}` };
-    settings.shares = settings.labels.map((_, k) => ({ url: `/volumes/share-${k}${query}` }));
-    viewer.shown.shares = await Promise.all(settings.shares.map((s) => viewer.volume(s)));
+    Object.assign(viewer.settings, this.part("original").checked ? this.own : this.shown);
+    viewer.shown.shares = await Promise.all(viewer.settings.shares.map((s) => viewer.volume(s)));
     await viewer.refresh();
+  }
+
+  // Until the samples are there, an update has to wait for them after its first picture.
+  async watch(status) {
+    let now = status;
+    while (now.preparing) {
+      if (!this.busy) this.tell(now);
+      await new Promise((resolve) => setTimeout(resolve, WATCH_EVERY_MS));
+      now = await this.ask("/status");
+    }
+    if (!this.busy) this.tell(now);
   }
 
   async ask(path, body) {
@@ -184,26 +242,39 @@ class Correction {
   }
 
   tell(status) {
+    const getting = status.preparing
+      ? ` Drawing the run's samples for corrections: ${Math.round(100 * status.ready)} %.`
+      : "";
     if (status.edited_voxels === 0) {
-      this.say("Choose a label, drag over a slice, then press Update.");
+      this.say(`Choose a label, drag over a slice, then press Update.${getting}`);
       return;
     }
     this.say(
       `${status.edited_voxels} voxels set by hand changed the labels of ${status.moved_voxels} ` +
-        "others. Saved as labels-corrected.nii.gz, entropy-corrected.nii.gz and edits.json.",
+        `others. Saved beside the run: labels-corrected.nii.gz, report-corrected.html and more.${getting}`,
     );
   }
 
-  showProgress(share) {
-    this.part("progress").hidden = false;
-    this.part("progress").value = share;
-    this.say(`Solving again around the edits: ${Math.round(100 * share)} %`);
+  showProgress({ stage, done, final, moved_voxels: moved }) {
+    this.part("progress").value = done;
+    const far = done > 0 ? ` (${Math.round(100 * done)} %)` : "";
+    const first = final ? "" : `First picture: ${moved} other voxels follow. `;
+    this.say(`${first}${stage ? `Now ${stage}${far}.` : ""}`);
   }
 
   say(sentence, failed = false) {
     this.part("status").textContent = sentence;
     this.part("status").classList.toggle("pmpm-failed", failed);
   }
+}
+
+function ml(volume) {
+  return volume.toFixed(volume < 10 ? 2 : 1);
+}
+
+function changeInWords(change) {
+  if (Math.abs(change) < 0.005) return "–";
+  return `${change > 0 ? "+" : "−"}${Math.abs(change).toFixed(2)}`;
 }
 
 // Runs are [label, first voxel, number of voxels] of equal values; a drawing holds label + 1.

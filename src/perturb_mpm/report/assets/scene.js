@@ -6,6 +6,7 @@ const LABELS = 2;
 const HIDDEN_BELOW_MINIMUM = 2; // a colormapType: colours from 0 to the top, none below cal_min
 const DIM_GREY = "pmpm-grey"; // under the entropy
 const OUTLINE_OPACITY = 0.95;
+const PAINT_OPACITY = 0.75; // of voxels set by hand; their rim is opaque
 const LEAST_OPACITY = 0.01; // a layer of opacity 0 is left out, and its outlines with it
 const LAYOUT = [
   { sliceType: 0, position: [0, 0, 0.6, 1] }, // axial
@@ -132,9 +133,23 @@ class Scene {
       I: shades.map((_, value) => value),
       labels: shades.map(() => ""),
     });
-    this.nv.setDrawOpacity(0.6);
+    this.nv.drawRimOpacity = 1;
+    this.nv.setDrawOpacity(PAINT_OPACITY);
     this.nv.opts.drawingEnabled = false;
     this.nv.onDrawingChanged = onChange;
+    this.paintOnTop();
+  }
+
+  // NiiVue lays overlays over the drawing. Where something is painted they give way to it.
+  paintOnTop() {
+    const { gl, sliceMMShader } = this.nv;
+    const isFragment = (shader) =>
+      gl.getShaderParameter(shader, gl.SHADER_TYPE) === gl.FRAGMENT_SHADER;
+    const source = gl.getShaderSource(gl.getAttachedShaders(sliceMMShader.program).find(isFragment));
+    const painted = "color.a = max(drawOpacity, color.a);";
+    if (source.includes(painted)) {
+      this.nv.setCustomSliceShader(source.replace(painted, `${painted} ocolor.a = 0.0;`));
+    }
   }
 
   // A pen draws label + 1, or takes edits away where it is null; without a size it is put away.

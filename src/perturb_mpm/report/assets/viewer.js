@@ -76,7 +76,9 @@ class Viewer {
     this.moved(this.state.mm);
   }
 
+  // A source may also be {ready: a volume}.
   volume(source) {
+    if (source.ready) return source.ready;
     const key = JSON.stringify(source);
     if (!this.cache.has(key)) {
       const read = readVolume(source, this.headers);
@@ -84,10 +86,6 @@ class Viewer {
       this.cache.set(key, read);
     }
     return this.cache.get(key);
-  }
-
-  forget(source) {
-    this.cache.delete(JSON.stringify(source));
   }
 
   fillControls() {
@@ -116,7 +114,7 @@ class Viewer {
     for (const name of ["sequence", "entropy-on", "labels-on", "colour-map"]) {
       this.part(name).addEventListener("change", redraw);
     }
-    for (const name of ["threshold", "entropy-opacity", "labels-opacity"]) {
+    for (const name of ["brightness", "contrast", "threshold", "entropy-opacity", "labels-opacity"]) {
       this.part(name).addEventListener("input", redraw);
     }
     this.part("previous").addEventListener("click", () => this.step(-1));
@@ -178,7 +176,7 @@ class Viewer {
     const threshold = Number(this.part("threshold").value);
     this.part("threshold-text").textContent = `${threshold.toFixed(2)} bits`;
     this.drawScale(this.part("colour-map").value, threshold);
-    scene.setImage(image, chosen.range);
+    scene.setImage(image, this.greyRange(chosen.range));
     scene.setEntropy({
       volume: entropy,
       visible: this.part("entropy-on").checked,
@@ -195,6 +193,14 @@ class Viewer {
     this.say("");
     if (this.state.mm) this.moved(this.state.mm);
     this.state.drawn = (this.state.drawn || 0) + 1;
+  }
+
+  // The values drawn black and white: brightness moves both, contrast brings them together.
+  greyRange([low, high]) {
+    const half = (high - low) / 2 / 2 ** Number(this.part("contrast").value);
+    const middle = (low + high) / 2 - (Number(this.part("brightness").value) * (high - low)) / 2;
+    this.state.range = [middle - half, middle + half];
+    return this.state.range;
   }
 
   drawScale(name, threshold) {

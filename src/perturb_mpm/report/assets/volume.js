@@ -48,6 +48,27 @@ function parseNifti(buffer) {
   };
 }
 
+// What a correction changes: places in a volume, and there entropy, label and the share of each label.
+function parseChanges(buffer) {
+  const count = new DataView(buffer).getUint32(0, true);
+  const labels = 4 + 8 * count;
+  return {
+    places: new Uint32Array(buffer, 4, count),
+    entropy: new Float32Array(buffer, 4 + 4 * count, count),
+    labels: new Uint8Array(buffer, labels, count),
+    share: (label) => new Uint8Array(buffer, labels + count * (label + 1), count),
+  };
+}
+
+// A copy of a volume with other values at some places.
+function patched(volume, places, values) {
+  const data = volume.data.slice();
+  places.forEach((place, k) => {
+    data[place] = values[k];
+  });
+  return { ...volume, data };
+}
+
 // The flat index of the voxel that holds a point, and -1 outside the volume.
 function indexAt(volume, mm) {
   const voxel = solve3(volume.toMm, mm).map((v) => Math.round(v));

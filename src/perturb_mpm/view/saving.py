@@ -1,0 +1,134 @@
+"""The files of a correction, beside the run's own and never over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.files import save_like
+from perturb_mpm.run import STATE, Run, summary_of, volume_rows, volume_sets, write_page
+from perturb_mpm.storage import (
+    DAMAGE,
+    DamagedError,
+    largest_state,
+    read_arrays,
+    reason_of,
+    write_arrays,
+    write_json,
+)
+from perturb_mpm.view.correction import Correction, no_correction
+
+LABELS = "labels-corrected.nii.gz"
+ENTROPY = "entropy-corrected.nii.gz"
+REPORT = "report-corrected.html"
+SUMMARY = "summary-corrected.json"
+MARGINALS = f"{STATE}/correction.npz"
+
+
+@dataclass(frozen=True)
+class VolumeChange:
+    """What a correction does to the volume of a region or a label, as the maps show it."""
+
+    name: str
+    before_ml: float
+    after_ml: float
+
+
+def volume_changes(run: Run, correction: Correction) -> list[VolumeChange]:
+    """Return a row for each region and label but the background."""
+    labels, voxel_ml = run.case.labels, math.prod(run.case.geometry.spacing) / 1000
+    before, after = (
+        np.bincount(each, minlength=len(labels))
+        for each in (run.labels.flat[correction.index], correction.decided(run.regions))
+    )
+    inside = {row.name: row.volume_ml for row in volume_rows(run)}
+    return [
+        VolumeChange(
+            name,
+            inside[name],
+            inside[name] + voxel_ml * float((after - before)[members].sum()),
+        )
+        for name, kind, members in volume_sets(labels, run.regions)
+        if kind != "background"
+    ]
+
+
+def save_maps(run: Run, edits: Mapping[int, int], correction: Correction) -> None:
+    """Write the corrected maps, each whole or not at all."""
+    case, folder = run.case, run.folder
+    mask = case.mask.copy()
+    mask.flat[list(edits)] = True
+    values = case.labels.values_of(correction.labels(run.labels, run.regions), mask)
+    save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
+    top = f"{math.log2(len(case.labels)):.4g}"
+    bits = correction.entropy(run.entropy)
+    save_like(folder / ENTROPY, bits, case.geometry, f"entropy, bits, 0 to {top}, corrected")
+    arrays = {
+        "edited_index": np.array(list(edits), dtype=np.int64),
+        "edited_label": np.array(list(edits.values()), dtype=np.int64),
+        "index": correction.index,
+        "marginals": correction.marginals,
+    }
+    write_arrays(folder / MARGINALS, arrays)
+
+
+def save_pages(run: Run, corrected: Run, edits: Mapping[int, int], correction: Correction) -> None:
+    """Write the report and the summary of the corrected run."""
+    files = {"labels": LABELS, "entropy": ENTROPY, "report": REPORT, "summary": SUMMARY}
+    paths = {name: run.folder / file for name, file in files.items()}
+    by_hand = (
+        f"{len(edits)} voxels were set by hand: maps, volumes and intervals are those of the model "
+        "given that these labels are right"
+    )
+    warnings = [by_hand, *run.case.warnings]
+    page = replace(corrected, title=f"{run.title}, corrected", files={**run.files, **paths})
+    answer = write_page(page, warnings)
+    summary = {
+        **summary_of(page),
+        "answer": answer,
+        "corrected": {
+            "edited_voxels": len(edits),
+            "volumes": [asdict(each) for each in volume_changes(run, correction)],
+        },
+        "warnings": warnings,
+        "files": files,
+    }
+    write_json(run.folder / SUMMARY, summary)
+
+
+def load_correction(run: Run, edits: Mapping[int, int]) -> Correction:
+    """Return the saved correction of these edits, an empty one where there is none."""
+    nothing = no_correction(run.posterior.n_labels)
+    if not edits or not (run.folder / MARGINALS).is_file():
+        return nothing
+    arrays = read_arrays(run.folder / MARGINALS, limit=largest_state())
+    try:
+        pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
+        if dict(pairs) != dict(edits):
+            return nothing
+        _check(arrays["index"], arrays["marginals"], run)
+    except DAMAGE as error:
+        raise DamagedError(f"{run.folder / MARGINALS} is damaged: {reason_of(error)}") from error
+    return Correction(arrays["index"], arrays["marginals"])
+
+
+def _check(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
+    """Refuse what does not fit the run: it would be written anywhere in its maps."""
+    if index.dtype != np.int64 or index.ndim != 1 or marginals.dtype != np.float64:
+        raise ValueError("its arrays are of other types")
+    if marginals.shape != (run.posterior.n_labels, len(index)):
+        raise ValueError("its marginals do not fit its voxels")
+    checks.in_range(index, "index", run.case.mask.size)
+    checks.finite(marginals, "marginals")
+
+
+def remove_correction(run: Run) -> None:
+    """Remove all files of a correction."""
+    for name in (LABELS, ENTROPY, REPORT, SUMMARY, MARGINALS):
+        (run.folder / name).unlink(missing_ok=True)
