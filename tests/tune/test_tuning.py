@@ -22,7 +22,15 @@ from perturb_mpm.tune.calibration import fitted, half, observe
 from perturb_mpm.tune.cases import cases_of_model
 from perturb_mpm.tune.problem import LabelledProblem
 from perturb_mpm.tune.scores import Residuals, VolumePrediction, score_volume, widenings
-from perturb_mpm.tune.tuning import LENGTHS, Candidate, MapScore, _chosen, best_length, deal
+from perturb_mpm.tune.tuning import (
+    LENGTHS,
+    Candidate,
+    MapScore,
+    _chosen,
+    _spread_out,
+    best_length,
+    deal,
+)
 
 START = RunSettings()
 
@@ -131,8 +139,8 @@ def map_score(log_score: float, dice: float) -> MapScore:
 
 def candidate(name: str, strength: float, scores: list[tuple[float, float]]) -> Candidate:
     settings = START.changed(strength=strength)
-    maps = tuple(map_score(*each) for each in scores)
-    return Candidate(name, (settings,), settings, maps, ((0.1,) * len(maps),))
+    maps = {i: map_score(*each) for i, each in enumerate(scores)}
+    return Candidate(name, (settings,), settings, maps, (dict.fromkeys(maps, 0.1),))
 
 
 def test_what_is_taken_beats_the_others_on_cases_left_out() -> None:
@@ -346,3 +354,14 @@ def test_folds_are_dealt_in_turn() -> None:
     assert deal(5, 2) == [[0, 2, 4], [1, 3]]
     with pytest.raises(ValueError, match="`folds` must be at most the number of cases, 2, got 3"):
         deal(2, 3)
+
+
+def test_kernels_are_chosen_on_as_many_cases_of_each_fold() -> None:
+    folds = deal(80, 5)
+    some = _spread_out(folds, 30)
+    assert len(some) == 30
+    assert [sum(i in fold for i in some) for fold in folds] == [6] * 5
+    assert _spread_out(deal(11, 11), 30) == list(range(11))
+    alone, seen = candidate("a", 0.0, [(1.0, 0.5)] * 4), candidate("k", 1.0, [(0.5, 0.5)] * 4)
+    few = replace(seen, scores={0: seen.scores[0]}, volumes=({0: 0.1},))
+    assert _chosen([alone, few], [0, 1, 2, 3]) is few
