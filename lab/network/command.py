@@ -45,7 +45,6 @@ def network(
     folder = prepare_folder(output)
     drawn, most = (16, 6) if quick else (samples, None)
     with shown_progress(quiet=quiet) as progress:
-        progress.stage("scoring")
         scores = measure_network(data, folder, samples=drawn, most_cases=most, progress=progress)
         progress.stage("learning from five cases")
         fives = measure_few(data, folder, samples=drawn, progress=progress) if few else []

@@ -35,7 +35,7 @@ from perturb_mpm.files import (
 from perturb_mpm.inference import ConvergenceWarning
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import entropy_of_marginals
-from perturb_mpm.progress import Progress
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import (
     RunSettings,
     assumed_length_mm,
@@ -205,13 +205,15 @@ def measure_network(
     samples: int = 100,
     most_cases: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: StagedProgress | None = None,
 ) -> list[CaseScore]:
     """Score every method on every case, going on where an earlier run stopped."""
+    progress = progress or Silent()
     names = case_names(data)[:most_cases]
     store = PartStore(folder / "parts", {"samples": samples, "seed": seed, "cases": names})
     losses = [_kept(store, f"losses-{name}", partial(_losses, data, name)) for name in names]
-    texts = _kept(store, "tuned", partial(_tuned, data, names))
+    texts = _kept(store, "tuned", partial(_tuned, data, names, progress))
+    progress.stage("scoring")
     scores = []
     for place, name in enumerate(names):
         temperature = _learned_temperature(losses, place)
@@ -219,15 +221,14 @@ def measure_network(
         measure = partial(_scored, data, name, temperature, own, samples, seed)
         found = _kept(store, name, measure)
         scores += [CaseScore(**each) for each in found["scores"]]
-        if progress is not None:
-            progress(place + 1, len(names))
+        progress(place + 1, len(names))
     return scores + residual_scores(scores, names)
 
 
-def _tuned(data: Path, names: Sequence[str]) -> dict[str, str]:
+def _tuned(data: Path, names: Sequence[str], progress: StagedProgress) -> dict[str, str]:
     """Return the settings learned without each case, as the text of a settings file."""
     cases = {name: read_network_case(data, name).case for name in names}
-    found = tune(cases, RunSettings(), TuningOptions(folds=min(FOLDS, len(names))))
+    found = tune(cases, RunSettings(), TuningOptions(folds=min(FOLDS, len(names))), progress)
     return {name: settings_text(settings) for name, settings in found.without.items()}
 
 
@@ -270,9 +271,15 @@ class FewScore:
 
 
 def measure_few(
-    data: Path, folder: Path, *, samples: int, seed: int = 0, progress: Progress | None = None
+    data: Path,
+    folder: Path,
+    *,
+    samples: int,
+    seed: int = 0,
+    progress: StagedProgress | None = None,
 ) -> list[FewScore]:
     """Learn from five cases drawn at random, ten times; score each on all other cases."""
+    progress = progress or Silent()
     names = case_names(data)
     identity = {"samples": samples, "seed": seed, "cases": names, "few": FEW}
     store = PartStore(folder / "few", identity)
@@ -285,8 +292,7 @@ def measure_few(
             part = asdict(_few(cases, draw, samples, seed))
             store.save(f"draw-{draw}", part)
         found.append(FewScore(**part))
-        if progress is not None:
-            progress(draw + 1, DRAWS)
+        progress(draw + 1, DRAWS)
     return found
 
 
