@@ -82,6 +82,7 @@ $(PEER)/bin/python:
 PINNED = $(if $(LOCK),--constraint $(LOCK))
 
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
+	@echo 'installing perturb-mpm and what it needs into $(VENV); the first time this takes some minutes …'
 	$(call install,$(VENV),--editable . $(PINNED))
 	@touch $@
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -68,20 +70,26 @@ def test_the_demos_entropy_is_in_bits_and_highest_in_the_tumour(folder: Path) ->
     assert entropy[truth > 0].mean() > 3.0 * entropy[(truth == 0) & mask].mean()
 
 
-def test_the_demo_gives_what_run_gives_on_the_same_files(folder: Path, tmp_path: Path) -> None:
-    patient = folder / "patient"
-    settings = tmp_path / "settings.toml"
-    settings.write_text("[sampling]\nsamples = 12\n")
-    arguments = ["run", "--settings", settings, "--output", tmp_path / "run", "--quiet"]
-    for name in IMAGES:
-        arguments += ["--image", patient / f"{name}.nii.gz"]
-    arguments += ["--probabilities", patient / "probabilities.nii.gz"]
-    labels = [f"{value}:{name}" for value, name in enumerate(["healthy", *NAMES])]
-    arguments += ["--mask", patient / "mask.nii.gz", "--labels", *labels]
-    assert call(*map(str, arguments)) == 0
-    for name in MAPS:
-        file = f"{name}.nii.gz"
-        assert (tmp_path / "run" / file).read_bytes() == (folder / file).read_bytes(), file
+def test_the_command_that_the_demo_prints_gives_the_same_maps(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("demo", "--output", str(tmp_path / "demo"), *COARSE) == 0
+    (line,) = [
+        line
+        for line in capfd.readouterr().out.splitlines()
+        if line.startswith("the same by hand: ")
+    ]
+    program, *command = shlex.split(line.removeprefix("the same by hand: "))
+    assert program == "perturb-mpm"
+    monkeypatch.chdir(tmp_path)
+    assert call(*command, "--quiet") == 0
+    for name in (*(f"{name}.nii.gz" for name in MAPS), "volumes.csv"):
+        assert (tmp_path / "mine" / name).read_bytes() == (folder / name).read_bytes(), name
+    ours, theirs = (
+        json.loads((each / "summary.json").read_text()) for each in (tmp_path / "mine", folder)
+    )
+    for key in ("answer", "regions", "labels", "parameters", "reading", "problem_sha256"):
+        assert ours[key] == theirs[key], key
 
 
 def test_quiet_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +124,12 @@ def test_the_table_names_every_label_and_the_report(
     report = f"report: {tmp_path / 'report.html'}"
     for text in (*NAMES, "Dice", "true", "found", "95 %", "uncertain", report):
         assert text in printed.out
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["answer"].startswith("Whole ")
+    assert summary["answer"] in printed.out
+    assert re.search(rf"wrote \d+ files to {tmp_path} in [\d.]+ (s|min)", printed.out)
+    assert f"perturb-mpm view {tmp_path}" in printed.out
+    assert "perturb-mpm tune" in printed.out
     assert "making a patient" in printed.err
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 
 from perturb_mpm.cli import console as progress
-from perturb_mpm.cli.console import Lines, shown_progress
+from perturb_mpm.cli.console import (
+    Lines,
+    amount_in_words,
+    duration_in_words,
+    shown_progress,
+)
 
 
 class Clock:
@@ -41,6 +49,35 @@ def test_lines_come_every_few_seconds(clock: Clock, capfd: pytest.CaptureFixture
         "perturb-mpm: sampling: 100 of 100",
         "perturb-mpm: warning: it is late",
     ]
+
+
+def test_amounts_and_times_in_words() -> None:
+    assert amount_in_words(0, None, 0.2) == ""
+    assert amount_in_words(0, None, 75) == "1 min 15 s"
+    assert amount_in_words(0, 200, 3) == "0 of 200"
+    assert amount_in_words(50, 200, 3) == "50 of 200, 9 s left"
+    assert amount_in_words(200, 200, 3) == "200 of 200"
+    words = {0.04: "0.0 s", 0.7: "0.7 s", 3.2: "3 s", 59.4: "59 s", 60: "1 min", 125: "2 min 5 s"}
+    words |= {3599: "59 min 59 s", 3600: "1 h", 9000: "2 h 30 min"}
+    assert {seconds: duration_in_words(seconds) for seconds in words} == words
+
+
+def test_a_bar_on_a_terminal_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither "?" nor a "left" without a time, in a stage of known and of unknown length."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(progress.sys, "stderr", screen)
+    with shown_progress(quiet=False) as shown:
+        shown.stage("reading the files")
+        shown._bar.refresh()  # type: ignore[attr-defined]
+        shown.stage("sampling")
+        for done in (0, 5, 10):
+            shown(done, 10)
+    text = screen.getvalue()
+    assert "reading the files" in text
+    assert "5 of 10" in text
+    assert "?" not in re.sub(r"\x1b\[\?", "", text)  # but in what moves the cursor
+    assert not re.search(r"(?<!\d s )(?<!min )(?<!h )left", text)
 
 
 def test_quiet_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:

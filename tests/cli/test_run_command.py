@@ -75,7 +75,7 @@ def test_the_table_and_the_lines_of_a_log(
     named = ["--labels", "0:none", "2:oedema", "4:core"]
     assert call("run", *options(patient), "--output", str(out), *named, *QUICK[:-1]) == 0
     printed = capfd.readouterr()
-    for text in ("2 oedema", "4 core", "ml", "bits", "report.html", "are assumed", "derived"):
+    for text in ("2 oedema", "4 core", "ml", "bits", "report.html", "and assumed", "derived"):
         assert text in printed.out
     lines = printed.err.splitlines()
     assert all(line.startswith("perturb-mpm: ") for line in lines)
@@ -91,7 +91,7 @@ def test_printed_text_is_never_markup(
     named = ["--labels", "0:none", "2:a [/b]", "4:[red]core"]
     assert call("run", *options(patient), "--output", str(out), *named, *QUICK[:-1]) == 0
     printed = capfd.readouterr().out
-    for text in ("2 a [/b]", "4 [red]core", f"files to {out}\n", f"report: {out}/report.html"):
+    for text in ("2 a [/b]", "4 [red]core", f"files to {out} in ", f"report: {out}/report.html"):
         assert text in printed
 
 
@@ -143,7 +143,7 @@ def test_a_bar_is_shown_on_a_terminal(
     assert call(*[word for word in arguments if word != "--quiet"]) == 0
     shown = capfd.readouterr().err
     assert "━" in shown
-    assert "12/12" in shown
+    assert "12 of 12" in shown
 
 
 def test_options_reach_the_model(patient: Path, out: Path) -> None:
@@ -388,6 +388,25 @@ def test_a_folder_that_is_not_empty_is_refused(
     assert (out / "thesis.tex").read_text() == "mine"
 
 
+def test_a_folder_that_cannot_be_used_is_refused_before_files_are_read(
+    patient: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "mine.txt").write_text("kept")
+    file = tmp_path / "file"
+    file.write_text("")
+    given = ["--image", str(tmp_path / "none.nii"), "--probabilities", str(tmp_path / "none.npz")]
+    for output, words in ((taken, "must be an empty folder"), (file, "got the file")):
+        assert call("run", *given, "--output", str(output), *QUICK) == 2
+        shown = capfd.readouterr().err
+        assert f"--output {words}" in shown or words in shown
+        assert "none.n" not in shown
+    assert call("run", *given, "--output", str(tmp_path / "new"), *QUICK) == 2
+    assert "none.n" in capfd.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_output_that_is_a_file_is_refused(
     arguments: list[str], out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -534,7 +553,8 @@ def test_a_model_makes_the_probabilities(
     place = "perturb_mpm.segmenter.model.probabilities_from_model"
     with mock.patch(place, return_value=made) as model:
         assert call("run", *options(patient)[:3], *given) == 0
-        assert call("run", *options(patient)[:3], *given, "--labels", "0", "1") == 2
+        wrong = ["--labels", "0", "1", "--overwrite"]
+        assert call("run", *options(patient)[:3], *given, *wrong) == 2
     assert model.call_args.args[0] == patient / "model.npz"
     assert content(other) == content(out)
     summary = json.loads((other / "summary.json").read_text())

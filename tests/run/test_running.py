@@ -288,7 +288,7 @@ def test_without_a_word_noise_goes_together_over_the_radius_of_what_is_found(
         "note": None,
     }
     page = " ".join((tmp_path / "a" / "report.html").read_text().split())
-    assert "Volume intervals are assumed" in page
+    assert "Intervals are 95 % and assumed" in page
     learned = RunSettings().changed(samples=8, noise_length=5.0, learned_cases=11, note="shown")
     again = run_case(case, learned, tmp_path / "b", title="learned")
     assert again.summary["intervals"] == {
@@ -303,8 +303,8 @@ def test_without_a_word_noise_goes_together_over_the_radius_of_what_is_found(
 def test_the_papers_noise_shows_no_interval_on_the_front_page(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     head = page[: page.index('<section id="slices"')] if '<section id="slices"' in page else page
-    assert "in 95 % of samples" not in head
-    assert "No volume interval is shown" in " ".join(head.split())
+    assert not re.search(r" ml \([\d.]", head)
+    assert "No intervals are given" in " ".join(head.split())
 
 
 def test_the_defaults_keep_the_labels_and_probabilities_they_are_given(

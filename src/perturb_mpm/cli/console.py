@@ -175,7 +175,7 @@ class Lines:
         self._said = now
         drawn = done - self._first
         left = (now - self._began) / drawn * (total - done) if drawn else None
-        rest = f", about {left:.0f} s left" if left else ""
+        rest = f", about {duration_in_words(left)} left" if left else ""
         _print(f"{self._stage}: {done:g} of {total:g}{rest}")
 
 
@@ -207,20 +207,38 @@ def _print(words: str) -> None:
 
 @contextmanager
 def _rich_bar() -> Iterator[RichProgress]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
+    class Amount(ProgressColumn):
+        """How much is done and how long the rest takes, or for how long it has gone on."""
+
+        def render(self, task: Task) -> Text:
+            return Text(amount_in_words(task.completed, task.total, task.elapsed))
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), Amount())
     with Progress(*columns, console=plain_console(stderr=True), transient=True) as bar:
         yield bar
+
+
+def amount_in_words(done: float, total: float | None, elapsed: float | None) -> str:
+    """Return "42 of 200, 9 s left"; of a stage of unknown length how long it has taken."""
+    if total is None:
+        return duration_in_words(elapsed) if elapsed and elapsed >= 1 else ""
+    left = elapsed / done * (total - done) if elapsed and done else 0.0
+    rest = f", {duration_in_words(left)} left" if left >= 1 else ""
+    return f"{done:g} of {total:g}{rest}"
+
+
+def duration_in_words(seconds: float) -> str:
+    """Return "0.4 s", "12 s", "3 min 5 s" or "2 h 10 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.0f} s" if seconds >= 0.95 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

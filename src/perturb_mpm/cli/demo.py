@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from perturb_mpm.cli.console import (
     shown_progress,
     whole_number,
 )
+from perturb_mpm.cli.run import print_end
 from perturb_mpm.sampling import MOST_SAMPLES
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 PATIENT, TRUTH = "patient", "truth.nii.gz"  # the folder of what a user would bring
 SEQUENCES = ("T1c", "T1", "T2", "FLAIR")  # the report shows the first one first
+REGIONS = {"whole": (1, 2, 3, 4), "core": (1, 3, 4), "enhancing": (4,)}  # as in BraTS
 
 
 _LARGEST_SEED = 2**64 - 1
@@ -68,6 +72,7 @@ def demo(
 
     from perturb_mpm.phantom import glioblastoma
 
+    started = time.monotonic()
     with shown_progress(quiet=quiet) as progress:
         progress.stage("making a patient")
         patient = glioblastoma(seed, spacing_mm=spacing)
@@ -78,6 +83,9 @@ def demo(
         _print_json(rows, finished)
     elif not quiet:
         _print_table(rows, finished)
+        print_end(finished, time.monotonic() - started)
+        command = run_command(folder / PATIENT, patient.label_names, samples)
+        print_plain(f"the same by hand: {shlex.join(command)}")
 
 
 def _through_files(folder: Path, patient: Phantom) -> Case:
@@ -112,12 +120,27 @@ def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: Sta
 
     return run_case(
         case,
-        RunSettings().changed(samples=samples),
+        RunSettings(regions=REGIONS).changed(samples=samples),
         folder,
         title=f"Phantom glioblastoma, seed {patient.seed}",
         overwrite=True,
+        reading={"kind": "probabilities"},
         progress=progress,
     )
+
+
+def run_command(folder: Path, label_names: tuple[str, ...], samples: int) -> list[str]:
+    """Return the command that makes the same maps from the patient's files."""
+    return [
+        *("perturb-mpm", "run", "--image"),
+        *(str(folder / f"{name.lower()}.nii.gz") for name in SEQUENCES),
+        *("--image-names", *SEQUENCES),
+        *("--probabilities", str(folder / "probabilities.nii.gz")),
+        *("--mask", str(folder / "mask.nii.gz")),
+        *("--labels", *(f"{value}:{name}" for value, name in enumerate(label_names))),
+        *("--region", *(f"{name}={','.join(map(str, v))}" for name, v in REGIONS.items())),
+        *("--samples", str(samples), "--output", "mine"),
+    ]
 
 
 def _compare(patient: Phantom, run: Run) -> list[LabelComparison]:
@@ -161,4 +184,4 @@ def _print_table(rows: list[LabelComparison], run: Run) -> None:
             f"{row.dice['perturb_mpm']:.3f}",
             "" if share is None else f"{100 * share:.1f}",
         )
-    print_plain(table, f"report: {run.files['report']}")
+    print_plain(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from cyclopts import Group, Parameter
 from perturb_mpm.cli.console import (
     Flag,
     UsageError,
+    duration_in_words,
     given,
     options_of,
     print_json,
@@ -199,11 +201,13 @@ def run(
     out: OutputOptions,
 ) -> None:
     """Sample segmentations of one patient; write labels, uncertainty, volumes and a report."""
-    from perturb_mpm.run import run_case
+    from perturb_mpm.run import check_output, run_case
 
     model, sampling = model or ModelOptions(), sampling or SamplingOptions()
     settings = settings_of(model, sampling, compute or ComputeOptions(), out.colour_map)
     bids = _bids(out.bids)
+    check_output(out.output, bids=bids, resume=out.resume, overwrite=out.overwrite)
+    started = time.monotonic()
     try:
         with shown_progress(quiet=out.quiet) as progress:
             case = _case(inputs, out, progress, keep_members=settings.members == "cycle")
@@ -228,6 +232,7 @@ def run(
         _print_json(finished)
     elif not out.quiet:
         _print_table(finished)
+        print_end(finished, time.monotonic() - started)
 
 
 def _case(
@@ -423,17 +428,23 @@ def _print_table(finished: Run) -> None:
             end_section=place == len(regions) - 1,
         )
     print_plain(table)
-    words = {
-        "none": "The noise is independent at every voxel: the sampled volumes reflect that noise "
-        "alone, and their intervals are far too narrow.",
-        "assumed": "Volume intervals are assumed: no labelled case says how far errors go "
-        "together here.",
-        "learned": f"Volume intervals were learned from {summary['intervals']['learned_cases']} "
-        "labelled cases.",
-    }
-    print_plain(words[summary["intervals"]["rest_on"]])
-    print_plain(
-        f"mask {summary['mask']['origin']}",
-        f"wrote {len(finished.files)} files to {finished.folder}",
+    print_plain(f"Mask: {summary['mask']['origin']}.")
+
+
+def print_end(finished: Run, seconds: float) -> None:
+    """Print the answer of the report, how long it took, where everything is and what comes next."""
+    summary = finished.summary
+    folder = finished.folder
+    steps = [
         f"report: {finished.files['report']}",
+        f"look at it and correct it: perturb-mpm view {folder}",
+    ]
+    if summary["intervals"]["rest_on"] != "learned":
+        steps.append("learn intervals from your own labelled cases: perturb-mpm tune --help")
+    print_plain(
+        "",
+        summary["answer"],
+        "",
+        f"wrote {len(finished.files)} files to {folder} in {duration_in_words(seconds)}",
+        *steps,
     )

@@ -98,6 +98,16 @@ def check_place(layout: Layout, needed: int) -> None:
         )
 
 
+def check_output(
+    output: Path, *, bids: BidsNames | None = None, resume: bool = False, overwrite: bool = False
+) -> None:
+    """Refuse a folder that a run could not use, before anything is read; change nothing."""
+    layout = layout_of(output, bids)
+    check_place(layout, needed=0)
+    if layout.folder.is_dir():
+        check_content(layout, resume=resume, overwrite=overwrite)
+
+
 def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that holds something else, or a run that may be neither resumed nor replaced.
 
@@ -229,7 +239,7 @@ def _content(layout: Layout) -> list[Path]:
         ]
     state = [
         file
-        for file in layout.state.iterdir()
+        for file in (layout.state.iterdir() if layout.state.is_dir() else ())
         if file.name != _LOCK and not _PARTIAL.fullmatch(file.name)
     ]
     return found + ([layout.state] if state else [])
