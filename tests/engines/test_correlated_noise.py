@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("name", LENGTHS)
 def test_engines_draw_what_the_reference_draws(engine: str, name: str, antithetic: bool) -> None:
     crf = masked_volume()
-    perturbation = Perturbation(7, 0.9, (), antithetic, checked_lengths(LENGTHS[name]))
+    perturbation = Perturbation(7, 0.9, antithetic, checked_lengths(LENGTHS[name]))
     found = []
     for solver in (prepare(crf, "reference", batch=4), prepare(crf, engine, "exact", batch=4)):
         solver.perturb(perturbation, np.array([3, 0, 8, 5]))

@@ -258,3 +258,17 @@ def test_without_noise_every_sample_is_the_problem_itself() -> None:
     start = solver.marginals()
     solver.load(np.stack([crf.energies, crf.energies]))
     np.testing.assert_allclose(start, solver.marginals(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("hold", [0.0, 0.05])
+@pytest.mark.parametrize("estimator", ["votes", "conditional"])
+def test_samples_settle_each_by_itself_as_on_the_cpu(estimator: str, hold: float) -> None:
+    crf = small()
+    options = {"iterations": 12, "tolerance": 0.02, "estimator": estimator, "hold": hold}
+    ours = pm.sample(crf, 9, engine="gpu", batch=4, **options)
+    assert pm.sample(crf, 9, engine="gpu", **options) == ours
+    theirs = pm.sample(crf, 9, engine="cpu", **options)
+    apart = np.abs(ours.counts.astype(int) - theirs.counts.astype(int)).sum() / 2
+    assert apart <= 0.002 * 9 * crf.grid.voxels
+    if estimator == "conditional":
+        np.testing.assert_allclose(ours.marginals, theirs.marginals, atol=0.01)
