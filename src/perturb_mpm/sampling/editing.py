@@ -187,7 +187,7 @@ class Editor:
         for start in range(0, samples, self._sampler.batch):
             part = np.ascontiguousarray(before[:, :, start : start + self._sampler.batch])
             marginals = solver.solve(part, sampling.iterations, sharpness=sampling.sharpness)
-            new = marginals.argmax(axis=1).astype(np.uint8)  # (B, A)
+            new = _most_probable(marginals.transpose(1, 0, 2))  # (B, A)
             old = _labels_of(part).T
             for label in range(n_labels):
                 changes[label] += (new == label).sum(axis=0)
@@ -239,6 +239,17 @@ class Editor:
         return labels.astype(np.int16)
 
 
+def edited_crf(crf: DenseCRF, given: NDArray[np.integer]) -> DenseCRF:
+    """Return the CRF in which voxels can have the label they are given, (N,), alone."""
+    fixed = given != FREE
+    energies = crf.energies.copy()  # (L, N)
+    for label, row in enumerate(energies):
+        row[fixed] = np.where(given[fixed] == label, 0.0, FORBIDDEN_NATS)
+    other = copy.copy(crf)  # what it is centred on stays
+    other.energies = checks.read_only(energies)
+    return other
+
+
 def sample_edited(
     crf: DenseCRF,
     given: NDArray[np.integer],
@@ -248,20 +259,24 @@ def sample_edited(
     progress: Progress | None = None,
 ) -> Posterior:
     """Sample a CRF again with labels set by hand, everywhere: what ``Editor`` comes close to."""
-    fixed = given != FREE
-    energies = crf.energies.copy()  # (L, N)
-    for label, row in enumerate(energies):
-        row[fixed] = np.where(given[fixed] == label, 0.0, FORBIDDEN_NATS)
-    other = copy.copy(crf)  # what it is centred on stays
-    other.energies = checks.read_only(energies)
-    return Sampler(other, sampling, compute).draw(progress=progress)
+    return Sampler(edited_crf(crf, given), sampling, compute).draw(progress=progress)
+
+
+def _most_probable(scores: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Return which of (L, …) scores is highest, the first of equals: by far faster than argmax."""
+    best, labels = scores[0].copy(), np.zeros(scores.shape[1:], dtype=np.uint8)
+    for label, score in enumerate(scores[1:], start=1):
+        higher = score > best
+        labels[higher] = label
+        np.maximum(best, score, out=best)
+    return labels
 
 
 def _labels_of(log_odds: NDArray[np.float16]) -> NDArray[np.uint8]:
     """Return the most probable labels, the lowest of equals: (V, L − 1, S) → (V, S)."""
-    best = log_odds.argmax(axis=1)
-    top = np.take_along_axis(log_odds, best[:, np.newaxis], axis=1)[:, 0]
-    return np.where(top > 0, best + 1, 0).astype(np.uint8)
+    # Half-precision floats that are not negative are in the order of their bits.
+    bits = np.maximum(log_odds.view(np.int16), 0).transpose(1, 0, 2)  # (L − 1, V, S)
+    return _most_probable(np.concatenate([np.zeros_like(bits[:1]), bits]))
 
 
 def _agree(log_odds: NDArray[np.float16], labels: NDArray[np.uint8]) -> None:
