@@ -175,7 +175,8 @@ class Solver(Protocol):
     ) -> NDArray[np.int64]:
         """Add every problem's labels to ``counts`` (L, N); return their sizes in voxels, (B, L).
 
-        ``chosen`` (B,) adds those of some problems only; the sizes are those of all.
+        ``chosen`` (B,) adds those of some problems only; the sizes are those of all. An engine may
+        wait with adding until every problem has been chosen once.
         """
 
     def pairwise(self) -> NDArray[np.floating]:

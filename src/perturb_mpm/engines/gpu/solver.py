@@ -106,6 +106,8 @@ class GpuSolver:
         planned = choose_batch(layout, self._messages, batch, shared, dtype.itemsize, budget)
         self._pools = Pools(layout, self._messages, planned, dtype, device)
         self._room = self._pools.room(layout)
+        self._votes: torch.Tensor | None = None  # of those that have voted so far, (L, N)
+        self._voted = np.empty(0, dtype=np.bool_)
         self._active: ActiveVoxels | None = None  # what perturbed problems will be
         self._held: ActiveVoxels | None = None  # what the present problems are
         self._smooth = SmoothDrawer(Perturbation(), crf.grid, crf.n_labels, device)
@@ -151,7 +153,7 @@ class GpuSolver:
                 SmoothDrawer(each, crf.grid, crf.n_labels, self._device)
                 for each in (perturbation, perturbation.without_noise())
             )
-        self._samples = samples
+        self._samples, self._votes = samples, None
         self._held = self._active
         if self._held is not None:
             if marginals is not None:
@@ -354,6 +356,12 @@ class GpuSolver:
             votes, sizes = count_votes(
                 self._room.labels, layout, self._chosen(chosen, layout.problems)
             )
+        if chosen is not None:  # added up here until all have voted: carrying them takes longest
+            self._voted = chosen if self._votes is None else self._voted | chosen
+            self._votes = votes.int() if self._votes is None else self._votes + votes
+            if not self._voted.all():
+                return sizes.cpu().numpy()
+            votes, self._votes = self._votes, None
         counted = transfer.in_mask_order(votes, self._order).cpu().numpy()
         np.add(counts, counted, out=counts, casting="unsafe")
         return sizes.cpu().numpy()
@@ -450,7 +458,7 @@ class GpuSolver:
             )
         if problems != self._room.layout.problems:
             self._room = self._pools.room(replace(self._room.layout, problems=problems))
-        self._fresh, self._held = False, None
+        self._fresh, self._held, self._votes = False, None, None
 
     def _refresh(self) -> None:
         """Filter the marginals with every kernel, unless that has been done."""
