@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from perturb_mpm.engines.gpu import transfer
@@ -125,11 +124,7 @@ class ActiveVoxels:
             averaged=AveragedTerms(self._base[now], self._averages[now], self._averages[following]),
         )
         self._updates += 1
-        if changes is None:
-            nothing = np.zeros(self.problems)
-            return Change(nothing, nothing, nothing)
-        maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
-        return Change(maximum, foreground, switched / self._voxels)
+        return transfer.change_of(changes, self.problems, self._voxels)
 
     def votes(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each label's votes at every voxel, (L, N), and label sizes, (B, L)."""

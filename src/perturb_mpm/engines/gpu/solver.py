@@ -205,11 +205,7 @@ class GpuSolver:
             watched=watched,
         )
         self._fresh = False
-        if changes is None:
-            nothing = np.zeros(room.layout.problems)
-            return Change(nothing, nothing, nothing)
-        maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
-        return Change(maximum, foreground, switched / room.layout.voxels)
+        return transfer.change_of(changes, room.layout.problems, room.layout.voxels)
 
     @property
     def diagonal(self) -> NDArray[np.float32]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room
-from perturb_mpm.engines.protocol import FRACTION_BITS
+from perturb_mpm.engines.protocol import FRACTION_BITS, Change
 
 
 def load_energies(room: Room, b: int, energies: torch.Tensor, ceiling: float) -> None:
@@ -64,6 +65,15 @@ def by_problem(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:
 def fixed_point(marginals: torch.Tensor) -> torch.Tensor:
     """Return marginals as whole numbers of 2⁻³⁰."""
     return torch.round(marginals.double() * (1 << FRACTION_BITS)).long()
+
+
+def change_of(changes: torch.Tensor | None, problems: int, voxels: int) -> Change:
+    """Return what ``update`` saw of (3, B) changes; it sees none where it does not watch."""
+    if changes is None:
+        nothing = np.zeros(problems)
+        return Change(nothing, nothing, nothing)
+    maximum, foreground, switched = changes.cpu().numpy().astype(np.float64)
+    return Change(maximum, foreground, switched / voxels)
 
 
 def in_mask_order(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
