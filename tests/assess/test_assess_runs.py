@@ -9,8 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.page_pictures import faults, slices_of
 from helpers.small_case import call, options, save, truth, write_files
+from perturb_mpm.assess.measure import assess
+from perturb_mpm.assess.sources import read_segmentation
 from perturb_mpm.evaluation import dice
+from perturb_mpm.files import Source
 from perturb_mpm.run import load_run
 
 
@@ -38,6 +42,36 @@ def test_a_run_is_evaluated_in_its_own_label_values(runs: Path, tmp_path: Path) 
     state = load_run(runs / "before")
     expected = dice(state.labels == 2, truth() == 2)
     assert float(found["value"]) == pytest.approx(expected)
+
+
+def test_the_page_shows_maps_over_the_image_as_reports_do(runs: Path, tmp_path: Path) -> None:
+    given = ["--prediction", str(runs / "before"), "--truth", str(runs / "truth.nii.gz")]
+    assert call("evaluate", *given, "--output", str(tmp_path / "out"), "--quiet") == 0
+    page = (tmp_path / "out" / "evaluation.html").read_text()
+    assert len(slices_of(page)) == 2  # errors and uncertainty
+    assert all(len(greys) == 1 for greys, _ in slices_of(page))
+    assert faults(page) == set()
+    assert '<span class="side on-left">R</span>' in page
+    assert "The 95 % sample intervals hold" in page
+
+
+def test_the_worst_slice_is_seen_from_the_patient_s_feet(runs: Path) -> None:
+    """One wrong voxel to the patient's front left appears on top, to the right."""
+    found = read_segmentation(Source("prediction", runs / "before"))
+    grid = found.prediction.grid
+    labels = grid.scatter(found.prediction.labels, 0).astype(np.uint8)
+    inside = np.argwhere(np.ones(grid.shape, bool) if grid.mask is None else grid.mask)
+    directions = inside @ found.geometry.affine[:3, :3].T  # mm to the right, front and top
+    i, j, k = inside[np.argmax(directions @ [-1.0, 1.0, 0.0])]
+    truth = labels.copy()
+    truth[i, j, k] = 1 if labels[i, j, k] != 1 else 2
+    worst = assess("P", found, truth, {"one": (1,)}).worst
+    ((row, column),) = np.argwhere(worst.labels != worst.truth)
+    rows, columns = worst.labels.shape
+    assert row < rows / 2
+    assert column > columns / 2
+    assert worst.grey is not None
+    assert worst.grey.shape == worst.labels.shape
 
 
 def test_a_file_is_decided_by_the_regions_that_are_asked_for(tmp_path: Path) -> None:

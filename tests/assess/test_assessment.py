@@ -11,9 +11,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from perturb_mpm.assess.evaluation_page import answer_in_words
 from perturb_mpm.assess.scan_pairs import calibrate, lines_of, read_calibration
 from perturb_mpm.assess.scans import Biomarkers, Scan, resection, scan_of
 from perturb_mpm.cli import main
+from perturb_mpm.evaluation import Measurement, summarise
 from perturb_mpm.files import save_nifti
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.posterior.posterior import Posterior
@@ -381,3 +383,20 @@ def test_the_page_is_drawn_in_its_own_colours(case: Path) -> None:
     assert "stroke-dasharray" in page
     assert 'content="light dark"' in page
     assert "<script" not in page
+
+
+def test_the_answer_of_an_evaluation_by_hand() -> None:
+    rows = [
+        Measurement("P", "votes", "all labels", "dilated", "auroc", 0.9, "truth"),
+        Measurement("Q", "votes", "all labels", "dilated", "auroc", 0.8, "truth"),
+        Measurement("P", "votes", "core", "brain", "volume_covered", 1.0, "truth"),
+        Measurement("Q", "votes", "core", "brain", "volume_covered", 0.0, "truth"),
+        Measurement("P", "votes", "whole", "brain", "volume_covered", 1.0, "truth"),
+        Measurement("P", "votes", "all labels", "dilated", "auroc", 0.1, "rater 1"),
+    ]
+    assert answer_in_words(summarise(rows), 0.063) == (
+        "A wrong voxel is more uncertain than a right one in 85 % of pairs (area under ROC). "
+        "Probabilities are 6.3 percentage points off on average (calibration error). "
+        "The 95 % sample intervals hold 2 of 3 true volumes of regions."
+    )
+    assert answer_in_words([], float("nan")) == ""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from helpers.browser import open_page
+from helpers.page_pictures import bar_of, faults, luminance, slices_of
 from helpers.report_cases import entropy_bits, pixels_of, report_case
 from perturb_mpm.report import BRIGHTEST_GREY, EntropyScale, grey_png, grey_window, in_window
 from perturb_mpm.report.colours import COLOUR_MAPS, SHOWN_FROM_BITS
@@ -20,12 +20,6 @@ from perturb_mpm.report.pictures import data_uri, palette_png
 from perturb_mpm.report.report import render_report, write_report
 
 SHAPE = (24, 28, 10)
-
-
-def luminance(colours: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Relative luminance of sRGB colours (…, 3) in 0 … 1, as WCAG 2 defines it."""
-    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
-    return np.asarray(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def bright_case(colour_map: str = "inferno") -> ReportData:
@@ -45,44 +39,6 @@ def bright_case(colour_map: str = "inferno") -> ReportData:
         truth=np.zeros(SHAPE, dtype=np.uint8),
         colour_map=colour_map,
     )
-
-
-def slices_of(page: str) -> list[tuple[list[str], str]]:
-    """The addresses of every slice's sequences and of its overlay."""
-    found = []
-    for part in page.split('<div class="slice ')[1:]:
-        greys = re.findall(r'class="grey sequence-\d+" src="([^"]+)"', part)
-        (overlay,) = re.findall(r'class="overlay" src="([^"]+)"', part)
-        found.append((greys, overlay))
-    return found
-
-
-def bar_of(page: str) -> NDArray[np.float32]:
-    """The colours of the scale, (256, 4)."""
-    (address,) = re.findall(r'<div class="bar"><img src="([^"]+)"', page)
-    return pixels_of(address)[0]
-
-
-def faults(page: str) -> set[str]:
-    """What is wrong with the pictures of a page."""
-    wrong = set()
-    bar = bar_of(page)
-    scale = {tuple(colour) for colour in bar[bar[:, 3] == 1, :3].tolist()}
-    errors = 0
-    for greys, overlay in slices_of(page):
-        pixels = pixels_of(overlay)  # (rows, columns, 4)
-        shown = pixels[..., 3] > 0
-        if not np.isin(pixels[..., 3], (0, 1)).all():
-            wrong.add("the image shines through")
-        if not {tuple(colour) for colour in pixels[shown][:, :3].tolist()} <= scale:
-            errors += 1  # the map of errors has a colour of its own
-        for address in greys:
-            certain = luminance(np.repeat(pixels_of(address)[~shown][:, None], 3, axis=1))
-            if shown.any() and certain.size and certain.max() >= luminance(pixels[shown, :3]).min():
-                wrong.add("something certain is as bright as something uncertain")
-    if errors > 1:
-        wrong.add("a colour is not on the scale")
-    return wrong
 
 
 @pytest.mark.parametrize("colour_map", COLOUR_MAPS)

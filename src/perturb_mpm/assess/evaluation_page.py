@@ -88,6 +88,7 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             generator=GENERATOR,
             cases=len({each.case for each in assessments}),
             outside=[each for each in assessments if each.truth_outside_mask],
+            answer=answer_in_words(summaries, reliability.expected_error),
             tables=_tables(summaries),
             reliability=reliability_chart(assessments, reliability),
             calibration_error=reliability.expected_error,
@@ -100,6 +101,32 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             left_out=max(0, len(assessments) - MOST_SLICES),
         )
     )
+
+
+def answer_in_words(summaries: Sequence[MetricSummary], calibration_error: float) -> str:
+    """Return what a reader asks first, from the measures against the first truth."""
+    against = summaries[0].against if summaries else ""
+    own = [each for each in summaries if each.against == against]
+    words = [
+        f"A wrong voxel is more uncertain than a right one in {100 * each.mean:.0f} % of pairs "
+        "(area under ROC)."
+        for each in own
+        if (each.region, each.metric, each.domain) == (ALL, "auroc", "dilated")
+        and not math.isnan(each.mean)
+    ]
+    if not math.isnan(calibration_error):
+        words.append(
+            f"Probabilities are {100 * calibration_error:.1f} percentage points off on average "
+            "(calibration error)."
+        )
+    covered = [e for e in own if (e.metric, e.domain) == ("volume_covered", "brain") and e.cases]
+    if covered:
+        holding = sum(each.mean * each.cases for each in covered)
+        total = sum(each.cases for each in covered)
+        words.append(
+            f"The 95 % sample intervals hold {holding:.0f} of {total} true volumes of regions."
+        )
+    return " ".join(words)
 
 
 def reliability_chart(

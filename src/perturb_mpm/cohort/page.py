@@ -14,6 +14,7 @@ from perturb_mpm.cohort.tables import accuracy_of
 from perturb_mpm.storage import atomic_open
 
 _BINS = 24
+_LOOK_FIRST = 3
 _MOST_COLUMNS = 8  # of volumes; the table on disk has all
 
 
@@ -40,10 +41,13 @@ def render_cohort(records: Sequence[Record]) -> str:
     from perturb_mpm.report import page_environment
 
     done = [each for each in records if each["status"] == "done"]
-    names = list(dict.fromkeys(row["name"] for each in done for row in each["rows"]))
+    rows = [row for each in done for row in each["rows"]]
+    regions = [row for row in rows if row["kind"] == "region"]
+    every = list(dict.fromkeys(row["name"] for row in rows))
+    names = list(dict.fromkeys(row["name"] for row in regions or rows))
     shown = names[:_MOST_COLUMNS]
     figures = [
-        ("Dice expected", [each["expected_dice"] for each in done]),
+        ("expected Dice", [each["expected_dice"] for each in done]),
         ("mean entropy, bits", [each["mean_entropy_bits"] for each in done]),
         *(
             (f"{name}, ml", [row["volume_ml"] for each in done for row in _named(each, name)])
@@ -61,7 +65,8 @@ def render_cohort(records: Sequence[Record]) -> str:
             warned=sum(bool(each.get("warnings")) for each in done),
             far=sum(bool(each["outliers"]) for each in done),
             names=shown,
-            left_out=len(names) - len(shown),
+            left_out=len(every) - len(shown),
+            first=done[: min(_LOOK_FIRST, max(1, len(done) // 2))],
             by_name={each["case"]: {row["name"]: row for row in each["rows"]} for each in done},
             links={each["case"]: quote(f"{each['case']}/{each['report']}") for each in done},
             accuracy=accuracy_of(done),

@@ -1,0 +1,64 @@
+"""The small picture of a case: the report's window and colours, seen from the patient's feet."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from helpers.page_pictures import luminance
+from helpers.report_cases import pixels_of
+from perturb_mpm.cohort.picture import case_picture
+from perturb_mpm.files import geometry_from_affine
+from perturb_mpm.report import EntropyScale
+
+SHAPE = (24, 30, 8)
+LABELS = ("background", "core", "oedema", "enhancing")
+
+
+def pixels(affine: NDArray[np.float64], right: bool) -> NDArray[np.float32]:
+    """The picture of a patient who is uncertain in front, on the right or the left; others bright.
+
+    The tissue that is certain is as bright as images get.
+    """
+    rng = np.random.default_rng(6)
+    steps = np.stack(np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in SHAPE), indexing="ij"), -1)
+    mm = steps @ affine[:3, :3].T
+    side = mm[..., 0] > 3 if right else mm[..., 0] < -3
+    uncertain = side & (mm[..., 1] > 3) & (np.abs(mm[..., 2]) < 3)
+    entropy = np.where(uncertain, rng.uniform(0.4, 2.0, SHAPE), 0).astype(np.float32)
+    image = np.where(uncertain, 50, 1000).astype(np.float32)
+    run: Any = SimpleNamespace(
+        case=SimpleNamespace(
+            images={"t1": image},
+            mask=np.ones(SHAPE, bool),
+            labels=LABELS,
+            geometry=geometry_from_affine(SHAPE, affine),
+        ),
+        entropy=entropy,
+        settings=SimpleNamespace(colour_map="inferno"),
+    )
+    return pixels_of(case_picture(run))[..., :3]
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (-1, 1), (-1, -1)])
+@pytest.mark.parametrize("right", [True, False])
+def test_colour_is_on_the_scale_brighter_than_all_else_and_on_its_side(
+    signs: tuple[int, int], right: bool
+) -> None:
+    found = pixels(np.diag([2.0 * signs[0], 2.0 * signs[1], 3.0, 1.0]), right)
+    scale = EntropyScale("inferno", math.log2(4))
+    shown = {tuple(colour) for colour in scale.palette[scale.first_shown :].tolist()}
+    coloured = np.ptp(found, axis=-1) > 0
+    assert coloured.any()
+    whole = np.round(255 * found[coloured]).astype(int)
+    assert {tuple(colour) for colour in whole.tolist()} <= shown
+    assert luminance(found[~coloured]).max() < luminance(found[coloured]).min()
+    rows, columns = np.nonzero(coloured)
+    assert rows.max() < found.shape[0] / 2  # the front is on top
+    middle = found.shape[1] / 2
+    assert (columns.max() < middle) if right else (columns.min() > middle)
