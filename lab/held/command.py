@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from lab.console import Flag, print_results, write_text
 from perturb_mpm.cli import prepare_folder
@@ -15,6 +16,7 @@ def held(
     model: Path,
     output: Path = Path("held"),
     samples: int = 16,
+    engine: Literal["cpu", "gpu"] = "cpu",
     quick: Flag = False,
     quiet: Flag = False,
     json: Flag = False,
@@ -31,6 +33,8 @@ def held(
         The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled each time.
+    engine
+        cpu, on one thread, or gpu.
     quick
         One patient and one hippocampus.
     quiet
@@ -45,8 +49,8 @@ def held(
 
     def told(row: HeldRow) -> None:
         done.append(row)  # the page grows row by row: an interruption leaves what was measured
-        write_text(folder / PAGE_NAME, page(done, samples, quick=quick))
+        write_text(folder / PAGE_NAME, page(done, samples, engine, quick=quick))
 
-    rows = measure_held(data, model, samples, quick=quick, told=told)
+    rows = measure_held(data, model, samples, engine, quick=quick, told=told)
     results = {"rows": [asdict(row) for row in rows]}
     print_results([folder / PAGE_NAME], findings(rows), results, quiet=quiet, json=json)

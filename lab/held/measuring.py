@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lab.network import case_names, read_network_case
 from lab.words import markdown_table, paragraph
-from perturb_mpm.engines import Compute
+from perturb_mpm.engines import Compute, Engine
 from perturb_mpm.files import Case
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.run import RunSettings, build_crf
@@ -22,21 +22,21 @@ from perturb_mpm.tune import cases_of_model
 
 PAGE_NAME = "held.md"
 HOLD = 0.01
-TOLERANCE = 1e-4
+TOLERANCE = 3e-5
 CONVERGED = 40
 """Iterations of full sampling that settled samples are compared with."""
 
 BLUR_MM, FLOOR = 1.5, 1e-4
 LENGTHS_MM = (0.0, 6.0, 40.0)
 
-OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz`{quick}; {samples}
-samples of seed 1, the CPU engine. Every sample is compared with the sample of the same noise
+OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz{options}`; {samples}
+samples of seed 1, the engine `{engine}`. Every sample is compared with the sample of the same noise
 under full sampling: the share of votes that differ, the share of voxels whose modal label
 differs, the largest change of a label's mean volume and the same in standard deviations of the
 samples' own volumes. `hold` ({hold:g}) is compared with full sampling of ten iterations,
 `tolerance` ({tolerance:g}) with full sampling of {converged}. *Active* is the share of voxels
 that are updated, the bound that of the standard deviation by which noise moves a held message.
-Time is CPU time of sampling alone, against full sampling of ten iterations."""
+Time is {clock} time of sampling alone, against full sampling of ten iterations."""
 NOISE = """Noise that goes together between voxels does not average out, so `hold` updates every
 voxel there and says so; `tolerance` serves any noise."""
 
@@ -70,14 +70,17 @@ class Drawn:
     seconds: float
 
 
-def draw(case: Case, settings: RunSettings, sampling: Sampling) -> Drawn:
-    """Draw on one thread; what is prepared once is not in the time."""
-    sampler = Sampler(build_crf(case, settings), sampling, Compute(engine="cpu", threads=1))
+def draw(case: Case, settings: RunSettings, sampling: Sampling, engine: Engine) -> Drawn:
+    """Draw on one thread or on the GPU; what is prepared once is not in the time."""
+    sampler = Sampler(build_crf(case, settings), sampling, Compute(engine=engine, threads=1))
     sampler.draw(1)
     kept: list[NDArray[np.uint8]] = []
-    began = time.process_time()
-    posterior = sampler.draw(keep=lambda _, labels: kept.append(labels.copy()))
-    return Drawn(posterior, np.concatenate(kept), time.process_time() - began)
+    clock = time.process_time if engine == "cpu" else time.perf_counter
+    began = clock()
+    posterior = sampler.draw()
+    seconds = clock() - began
+    sampler.draw(keep=lambda _, labels: kept.append(labels.copy()))
+    return Drawn(posterior, np.concatenate(kept), seconds)
 
 
 def compared(found: Drawn, full: Drawn) -> dict[str, float]:
@@ -108,7 +111,7 @@ def blurred_truth(case: Case) -> Case:
 
 
 def measure_case(
-    name: str, unaries: str, case: Case, samples: int, *, few: bool = False
+    name: str, unaries: str, case: Case, samples: int, engine: Engine, *, few: bool = False
 ) -> Iterator[HeldRow]:
     """Yield the rows of one case; ``few`` leaves out what is measured on smaller images."""
     kernels = {"paper": RunSettings.of_paper(), "run": RunSettings()}
@@ -116,14 +119,14 @@ def measure_case(
         for length in (0.0, 40.0) if few else LENGTHS_MM:
             for estimator in ("votes",) if few or length > 0 else ("votes", "conditional"):
                 base = Sampling(samples=samples, seed=1, noise_length=length, estimator=estimator)  # type: ignore[arg-type]
-                full = draw(case, settings, base)
+                full = draw(case, settings, base, engine)
                 many = replace(base, iterations=CONVERGED)
                 modes = {"hold": (replace(base, hold=HOLD), base)} if length == 0 else {}
                 if kernel == "run" or not few:
                     modes["tolerance"] = (replace(many, tolerance=TOLERANCE), many)
                 for mode, (sampling, reference) in modes.items():
-                    found = draw(case, settings, sampling)
-                    equal = full if reference is base else draw(case, settings, reference)
+                    found = draw(case, settings, sampling, engine)
+                    equal = full if reference is base else draw(case, settings, reference, engine)
                     changes = found.posterior.label_changes
                     yield HeldRow(
                         case=name,
@@ -141,7 +144,13 @@ def measure_case(
 
 
 def measure_held(
-    data: Path, model: Path, samples: int, *, quick: bool, told: Callable[[HeldRow], object]
+    data: Path,
+    model: Path,
+    samples: int,
+    engine: Engine,
+    *,
+    quick: bool,
+    told: Callable[[HeldRow], object],
 ) -> list[HeldRow]:
     """Measure gliomas at 2 mm and 1 mm, and hippocampi of a network; ``told`` hears each row."""
     scheme = SegmenterModel.load(model).labels
@@ -159,19 +168,23 @@ def measure_held(
         for files in find_cases(data / folder, "brats")[:most]:
             case = cases_of_model([files], model, scheme, threads=1)[files.name]
             name, few = f"{files.name} {folder[-3:]}", folder.endswith("1mm")
-            keep(measure_case(name, "trees", case, samples, few=few))
+            keep(measure_case(name, "trees", case, samples, engine, few=few))
             if not few:
-                keep(measure_case(name, "blurred truth", blurred_truth(case), samples, few=True))
+                soft = blurred_truth(case)
+                keep(measure_case(name, "blurred truth", soft, samples, engine, few=True))
     network = data / "hippocampus_network"
     for name in case_names(network)[: 1 if quick else 3]:
-        keep(measure_case(name, "network", read_network_case(network, name).case, samples))
+        keep(measure_case(name, "network", read_network_case(network, name).case, samples, engine))
     return rows
 
 
-def page(rows: list[HeldRow], samples: int, *, quick: bool = False) -> str:
+def page(rows: list[HeldRow], samples: int, engine: Engine = "cpu", *, quick: bool = False) -> str:
     """Return the page in Markdown."""
+    options = (" --engine gpu" if engine == "gpu" else "") + (" --quick" if quick else "")
     opening = OPENING.format(
-        quick=" with `--quick`" if quick else "",
+        options=options,
+        engine=engine,
+        clock="CPU" if engine == "cpu" else "wall",
         samples=samples,
         hold=HOLD,
         tolerance=TOLERANCE,
