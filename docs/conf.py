@@ -56,6 +56,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_sidebars = {"index": [], "tutorial": [], "changelog": []}
 
 DOCS = Path(__file__).resolve().parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -66,6 +67,7 @@ def commands(page: Path) -> list[str]:
     return [line.split(" #")[0] for line in lines if line.startswith("perturb-mpm ")]
 
 
+@functools.cache
 def options() -> set[str]:
     """Return every option of every command."""
     text = app.generate_docs(output_format="markdown")
@@ -186,3 +188,25 @@ def test_the_readme_is_short_and_shows_six_lines_of_python() -> None:
     assert len(text) < 4500
     (example,) = blocks(ROOT / "README.md", "python")
     assert len([line for line in example.splitlines() if line]) == 6
+
+
+def constant(file: str, name: str) -> float:
+    """Return a number of an engine from its source, since not all can be imported everywhere."""
+    text = (ROOT / "src" / "perturb_mpm" / "engines" / file).read_text()
+    found = re.search(rf"^{name} = ([\d._]+)$", text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def test_the_table_of_engines_has_their_own_numbers() -> None:
+    page = (DOCS / "how-to.md").read_text()
+    row = r'^\| `"(\w+)"` \|.*\| at most (\d+) \| (\d+) % of what is free'
+    rows = re.findall(row, page, re.MULTILINE)
+    host, card = (constant(file, "SHARE_OF_FREE") for file in ("memory.py", "gpu/device.py"))
+    assert {name: (int(batch), int(share) / 100) for name, batch, share in rows} == {
+        "cpu": (constant("cpu/buffers.py", "DEFAULT_BATCH"), host),
+        "gpu": (constant("gpu/memory.py", "DEFAULT_BATCH"), card),
+        "reference": (constant("reference.py", "_DEFAULT_BATCH"), host),
+    }
+    worth = constant("gpu/device.py", "WORTH_IT")
+    assert f"{worth:,.0f} voxels or more".replace(",", " ") in page
