@@ -131,7 +131,7 @@ def measure(case: Case, name: str, settings: RunSettings, samples: int) -> EditR
     mean_field = sampler.mean_field()
     editor = Editor(sampler, mean_field)
     before, keep_s = timed(editor.keep)
-    given = ball(crf.grid, entropy_of_marginals(mean_field), _label(mean_field))
+    given = ball(crf.grid, entropy_of_marginals(mean_field.astype(np.float64)), _label(mean_field))
     _answer(editor, ball(crf.grid, 1 - mean_field.max(axis=0), 0))  # compiles what is needed
     edit, first_s = timed(lambda: editor.edit(given))
     votes, votes_s = timed(lambda: list(editor.votes(edit))[-1])

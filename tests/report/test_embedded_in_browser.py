@@ -149,7 +149,7 @@ def test_a_click_on_a_region_moves_the_crosshair_there(opened: OpenPage, run: Ru
         assert part(opened, "label").inner_text() == NAMES[stands["label"]]
         assert part(opened, "bits").inner_text() == f"{stands['bits']:.2f} bits"
         share = 100 * run.posterior.marginals[(stands["label"], *at)]
-        assert f"{NAMES[stands['label']]} {share:.0f} %" in part(opened, "shares").inner_text()
+        assert f"{share:.0f} % {NAMES[stands['label']]}" in part(opened, "shares").inner_text()
     assert part(opened, "position").inner_text().endswith(" mm")
 
 

@@ -155,11 +155,11 @@ def test_what_is_kept_is_bounded_and_the_rest_stays_as_it_is() -> None:
 
 def test_votes_come_batch_by_batch() -> None:
     crf = smooth_problem()
-    editor = Editor(Sampler(crf, PLAN, Compute(engine="cpu", batch=16)))
+    editor = Editor(Sampler(crf, PLAN, CPU))
     editor.keep()
     edit = editor.edit(ball(crf))
     parts = list(editor.votes(edit))
-    assert [part.samples for part in parts] == [16, 32, 40]
+    assert [part.samples for part in parts] == [32, 40]
     assert all(len(part.size_changes) == part.samples for part in parts)
     assert parts[0].first_labels.shape == (16, len(parts[0].voxels))
     with pytest.raises(ValueError, match="`votes` must be those of all samples"):

@@ -95,16 +95,17 @@ def test_a_correction_is_what_sampling_all_again_gives(run: Run) -> None:
     assert (early != corrected.labels).sum() < 0.3 * (run.labels != corrected.labels).sum()
 
 
-def test_pictures_on_the_way_come_nearer_to_the_last(by_votes: Run) -> None:
-    few = by_votes.settings.changed(batch=6)
-    _, last, shown = solved(replace(by_votes, settings=few), ball(by_votes))
+def test_pictures_on_the_way_come_nearer_to_the_last(
+    by_votes: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perturb_mpm.sampling.editing.TOGETHER", 6)
+    _, last, shown = solved(by_votes, ball(by_votes))
     assert len(shown) == 1 + 4
-    index = last.index
 
     def away(one: Correction) -> float:
         own = by_votes.marginals.reshape(3, -1).astype(np.float64)
         own[:, one.index] = one.marginals
-        return float(np.abs(own[:, index] - last.marginals).sum())
+        return float(np.abs(own[:, last.index] - last.marginals).sum())
 
     assert away(shown[-1]) < 1e-4 < away(shown[1])
     assert all(np.allclose(each.marginals.sum(axis=0), 1) for each in shown)

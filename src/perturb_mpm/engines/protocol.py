@@ -201,9 +201,17 @@ class EditedVoxels(Protocol):
     """Some voxels of solved problems, where a few labels were set since; all others stay."""
 
     def solve(
-        self, before: NDArray[np.float16], updates: int, *, sharpness: float = 1.0
+        self,
+        before: NDArray[np.float16],
+        updates: int,
+        *,
+        sharpness: float = 1.0,
+        tolerance: float = 0.0,
     ) -> NDArray[np.floating]:
         """Return the marginals of B problems after so many updates, (B, L, A).
+
+        It ends sooner where an update changes no marginal of any problem by more than
+        ``tolerance``: only at 0 the answer does not depend on which problems are solved together.
 
         ``before`` are the log-odds x of their solution Q without edits, (A, L − 1, B). An update is
         x' = x − pairwise(Q' − Q) among these voxels, from Q' = Q: where nothing is set nothing

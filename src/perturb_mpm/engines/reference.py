@@ -233,7 +233,12 @@ class ReferenceEdit:
         self._sent, self._voxels, self._given = sent, voxels, given
 
     def solve(
-        self, before: NDArray[np.float16], updates: int, *, sharpness: float = 1.0
+        self,
+        before: NDArray[np.float16],
+        updates: int,
+        *,
+        sharpness: float = 1.0,
+        tolerance: float = 0.0,
     ) -> NDArray[np.float64]:
         """Return the marginals after so many updates, (B, L, A)."""
         others = before.astype(np.float64).transpose(2, 1, 0)  # (B, L − 1, A)
@@ -242,7 +247,9 @@ class ReferenceEdit:
         q = self._set(old)
         for _ in range(updates):
             sent = self._sent(q - old, self._voxels)
-            q = self._set(softmax(sharpness * (x - sent)))
+            last, q = q, self._set(softmax(sharpness * (x - sent)))
+            if np.abs(q - last).max(initial=0.0) <= tolerance:
+                break
         return q
 
     def _set(self, q: NDArray[np.float64]) -> NDArray[np.float64]:

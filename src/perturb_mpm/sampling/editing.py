@@ -35,12 +35,18 @@ from perturb_mpm.progress import Progress
 from perturb_mpm.sampling.sampler import Sampler
 from perturb_mpm.sampling.settings import Sampling
 
-MOVED = 2e-4
+MOVED = 3e-4
 """A voxel is updated where the change of its energies in nats, times the probability that a sample
 dissents, is above this: about the share of samples that would change their mind."""
 
 LEAST_DISSENT = 1e-3
 """Voxels that dissent less often are not kept: they stay as they are unless they are set."""
+
+STILL = 2e-3
+"""Updates end when none of them changes a marginal by more than this."""
+
+TOGETHER = 32
+"""Samples solved together, whatever the engine's batch, so that this changes nothing."""
 
 USUAL_MEMORY = "512 MB"
 MOST_FIRST = 16
@@ -164,7 +170,8 @@ class Editor:
         voxels = np.flatnonzero((felt * self._dissent > MOVED) | (labels != FREE))
         before = log_odds_of(self._mean_field[:, voxels].T[:, :, np.newaxis])
         solver = self._solver.edit(voxels, labels[voxels])
-        marginals = solver.solve(before, self._sampler.sampling.iterations)[0]
+        updates = self._sampler.sampling.iterations
+        marginals = solver.solve(before, updates, tolerance=STILL)[0]
         return Edit(labels, voxels, marginals.astype(np.float32), felt)
 
     def votes(self, edit: Edit) -> Iterator[EditedVotes]:
@@ -184,9 +191,11 @@ class Editor:
         changes = np.zeros((n_labels, len(voxels)), dtype=np.int64)
         sizes: list[NDArray[np.int64]] = []
         first = np.empty((0, len(voxels)), dtype=np.uint8)
-        for start in range(0, samples, self._sampler.batch):
-            part = np.ascontiguousarray(before[:, :, start : start + self._sampler.batch])
-            marginals = solver.solve(part, sampling.iterations, sharpness=sampling.sharpness)
+        for start in range(0, samples, TOGETHER):
+            part = np.ascontiguousarray(before[:, :, start : start + TOGETHER])
+            marginals = solver.solve(
+                part, sampling.iterations, sharpness=sampling.sharpness, tolerance=STILL
+            )
             new = _most_probable(marginals.transpose(1, 0, 2))  # (B, A)
             old = _labels_of(part).T
             for label in range(n_labels):

@@ -113,7 +113,7 @@ class Session:
             self._places[corrected is not None] = [
                 PlaceToLook(
                     place.centre_mm,
-                    f"{place.where}: {' or '.join(place.labels)}, {place.volume_ml:.2g} ml",
+                    f"{place.where}: {' or '.join(place.labels)}, {_ml(place.volume_ml)} ml",
                 )
                 for place in uncertain_places(data, limit=MOST_PLACES)
             ]
@@ -172,6 +172,7 @@ class Session:
         background = self._background
         assert background is not None  # noqa: S101
         corrector = background.corrector(self._progress)
+        self._stage("solving the first picture")
         edit, correction = corrector.preview(edits)
         self.edits = edits
         self._show(correction, None, final=False)
@@ -257,6 +258,10 @@ class _Background:
 
     def _show(self, done: float, total: float) -> None:
         self.done = min(done / total, 0.999)
+
+
+def _ml(volume: float) -> str:
+    return f"{volume:.0f}" if volume >= 10 else f"{volume:.2g}"
 
 
 def _in_words(error: Exception) -> str:

@@ -153,7 +153,12 @@ class CpuEdit:
             )
 
     def solve(
-        self, before: NDArray[np.float16], updates: int, *, sharpness: float = 1.0
+        self,
+        before: NDArray[np.float16],
+        updates: int,
+        *,
+        sharpness: float = 1.0,
+        tolerance: float = 0.0,
     ) -> NDArray[np.float32]:
         """Return the marginals after so many updates, (B, L, A)."""
         x = before[self._rank].view(np.uint16)  # (A, L − 1, B)
@@ -193,7 +198,7 @@ class CpuEdit:
                     self._compact,
                     beta,
                 )
-                if max(moved) == 0:  # so are all later updates, whatever the batch
+                if max(moved) <= tolerance:
                     break
             self._threads.run(
                 read_edited,

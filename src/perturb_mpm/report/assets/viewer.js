@@ -1,6 +1,7 @@
 // The controls around the scene. window.pmpm tells how it stands.
 
 const SIDES = [["L", "R"], ["P", "A"], ["I", "S"]];
+const MOST_SHARES = 4; // more do not fit where the readout stands
 const STEPS = {
   ArrowLeft: [1, 0, 0], // on screen the patient's right is on the left
   ArrowRight: [-1, 0, 0],
@@ -242,8 +243,9 @@ function sharesInWords(shares, labels) {
     .map((share, label) => [share, labels[label].name])
     .filter(([share]) => share >= 0.005)
     .sort((one, other) => other[0] - one[0])
-    .map(([share, name]) => `${name} ${Math.round(100 * share)} %`)
-    .join(", ");
+    .slice(0, MOST_SHARES)
+    .map(([share, name]) => `${Math.round(100 * share)} % ${name}`)
+    .join("\n");
 }
 
 function swatch(colour, empty = false) {
