@@ -3,7 +3,8 @@
 ``python -m lab.benchmarks.cohort --cases 1000``: tiny cases, one after the other and on workers;
 seconds a case beyond reading and running it, and the memory of this process (client and
 scheduler) after each tenth of them. ``--patients FOLDER``: the patients of a folder in BraTS's
-layout, on one worker of one thread and on two, in turns; cases a minute of two against one.
+layout, on one worker of one thread and on two, in turns; cases a minute of two against one; with
+``--alone N`` what each of N patients takes.
 """
 
 from __future__ import annotations
@@ -66,18 +67,18 @@ def measure(root: Path, out: Path, workers: int) -> None:
         if len(inside) % max(1, len(cases) // 10) == 0:
             memory.append(resident_mb())
 
-    def go() -> float:
-        started = time.monotonic()
+    def go() -> tuple[float, float]:
+        started, busy = time.monotonic(), time.process_time()
         if workers == 0:
             run_cohort(cases, settings, out, finished=note)
         else:
             with local_workers(workers) as client:
                 client.wait_for_workers(workers)
-                started = time.monotonic()
+                started, busy = time.monotonic(), time.process_time()
                 run_cohort(cases, settings, out, client, finished=note)
-        return time.monotonic() - started
+        return time.monotonic() - started, time.process_time() - busy
 
-    seconds = go()
+    seconds, own = go()
     busy = sum(inside) / max(1, workers)
     name = "serial" if workers == 0 else f"{workers} workers"
     beyond = (seconds - busy) / len(cases)
@@ -85,6 +86,10 @@ def measure(root: Path, out: Path, workers: int) -> None:
         f"{name}: {len(cases)} cases in {seconds:.1f} s, {60 * len(cases) / seconds:.0f} a minute"
     )
     print(f"  {beyond:.3f} s a case beyond the {np.mean(inside):.3f} s of reading and running it")
+    if workers:
+        print(
+            f"  {1000 * own / len(cases):.1f} ms of a core a case in client and scheduler together"
+        )
     print("  memory here, MB, tenth by tenth:", *(f"{each:.0f}" for each in memory))
     again = time.monotonic()
     assert run_cohort(cases, settings, out).skipped == len(cases)
@@ -108,6 +113,33 @@ def make_probabilities(patients: Path, folder: Path) -> None:
         p /= p.sum(axis=-1, keepdims=True)
         name = file.name.replace("_seg", "")
         nib.save(nib.Nifti1Image(p.astype(np.float32), image.affine), folder / name)
+
+
+def measure_cases(patients: Path, root: Path, samples: int, most: int) -> None:
+    """Print what a case takes: seconds of one core, memory, files and their size."""
+    make_probabilities(patients, root / "predicted")
+    settings = RunSettings().changed(samples=samples, threads=1, memory="2 GB")
+    cases = find_cohort(CohortFolders(patients, (root / "predicted",)), "brats")[:most]
+    cores: list[float] = []
+    before = time.process_time()
+
+    def note(record: Record) -> None:
+        nonlocal before
+        assert record["status"] == "done", record["error"]
+        cores.append(time.process_time() - before)
+        files = [each for each in (root / "out" / record["case"]).rglob("*") if each.is_file()]
+        size = sum(each.stat().st_size for each in files)
+        print(
+            f"{record['case']}: {record['mask_voxels']} voxels, {cores[-1]:.1f} s of one core, "
+            f"{record['seconds']:.1f} s by the clock, {record['peak_memory_mb']} MB of memory, "
+            f"{len(files)} files of {size / 1e6:.1f} MB",
+            flush=True,
+        )
+        before = time.process_time()
+
+    reading = CaseReading(labels=LABELS)
+    run_cohort(cases, settings, root / "out", reading=reading, finished=note)
+    print(f"median: {statistics.median(cores):.1f} s of one core with {samples} samples")
 
 
 def compare_workers(patients: Path, root: Path, samples: int, rounds: int) -> None:
@@ -148,13 +180,17 @@ def compare_workers(patients: Path, root: Path, samples: int, rounds: int) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--patients", type=Path, help="a folder in BraTS's layout, with truths")
-    parser.add_argument("--samples", type=int, default=100, help="of each patient")
+    parser.add_argument("--samples", type=int, default=200, help="of each patient")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--alone", type=int, help="only measure so many patients, one by one")
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="0: no Dask")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="cohort-"))
     try:
+        if options.patients is not None and options.alone is not None:
+            measure_cases(options.patients.resolve(), root, options.samples, options.alone)
+            return
         if options.patients is not None:
             compare_workers(options.patients.resolve(), root, options.samples, options.rounds)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import random
 import re
 import resource
@@ -26,7 +27,8 @@ from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError
 GROWTH_LIMIT = 600 << 20  # bytes that one trial may add to what the process has ever held
 NOTE = "note.txt"  # in the folder that an attack prepares
 FILE_LIMIT_GB = "0.1"  # what a file may become in memory during an attack
-_NUMBER, _BEGAN, _DONE, _REFUSED = range(4)
+_NUMBER, _BEGAN, _DONE, _REFUSED, _COMPUTED = range(5)
+_PATIENCE = 12  # times as long by the clock where hardly anything is computed
 _SOURCE = re.compile(r"[/\\](perturb_mpm|lab)[/\\]")
 
 
@@ -51,7 +53,7 @@ class Attack:
     trials: str  # what is counted, in words
     prepare: Callable[[Path], Trial]  # makes what all trials need, once
     share: float = 1.0  # of the time
-    longest: float = 10.0  # seconds that a trial may take
+    longest: float = 10.0  # seconds that a trial may compute
     grows: bool = True  # whether memory is watched
     least: float = 0.0  # seconds under which it is not begun: a trial takes as long
 
@@ -112,7 +114,7 @@ def attacked(
     """Run an attack for so many seconds or trials; one that crashes or hangs is begun anew."""
     outcome = Outcome(attack.name)
     context = multiprocessing.get_context("spawn")
-    shared = context.Array("d", [0.0, 0.0, 0.0, 0.0])
+    shared = context.Array("d", [0.0] * 5)
     began = time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0 and shared[_NUMBER] < trials:
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
@@ -124,7 +126,7 @@ def attacked(
             kind = ""
             while process.is_alive() and not kind:
                 process.join(0.2)
-                if time.monotonic() - shared[_BEGAN] > attack.longest:
+                if _hangs(process.pid, shared, attack.longest):
                     kind = "hang"
             if kind:
                 process.kill()
@@ -149,6 +151,25 @@ def attacked(
     return outcome
 
 
+def _hangs(pid: int | None, shared: SynchronizedArray[float], longest: float) -> bool:
+    """Whether a trial computes too long, or waits for what does not come.
+
+    Where others use the machine too, a trial takes longer by the clock than it computes.
+    """
+    waited = time.monotonic() - shared[_BEGAN]
+    computed = _computed(pid) - shared[_COMPUTED]
+    return waited > longest and (computed > longest or waited > _PATIENCE * longest)
+
+
+def _computed(pid: int | None) -> float:
+    """Return the seconds that a process has computed, infinity where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return math.inf
+
+
 def _work(
     attack: Attack,
     seed: int,
@@ -159,7 +180,6 @@ def _work(
     shared: SynchronizedArray[float],
 ) -> None:
     """Make trials until the time is over; runs in a process of its own."""
-    import os
     import warnings
 
     os.environ["PERTURB_MPM_LARGEST_FILE_GB"] = FILE_LIMIT_GB
@@ -169,6 +189,7 @@ def _work(
     trial = attack.prepare(folder)
     held = _held()
     while time.monotonic() < end and (number := int(shared[_NUMBER])) < trials:
+        shared[_COMPUTED] = time.process_time()
         shared[_BEGAN] = time.monotonic()
         place = folder / "trial"
         finding = attempt(trial, attack.name, seed, number, place)

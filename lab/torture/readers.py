@@ -152,7 +152,7 @@ def prepare_readers(folder: Path) -> Trial:
 
 def _correct(run: Path) -> None:
     """Correct two voxels by hand, so that there are edits and a correction."""
-    session = open_session(run, samples=2)
+    session = open_session(run)
     first, second = (int(voxel) for voxel in np.flatnonzero(session.run.case.mask)[[20, 90]])
     session.update({first: 1, second: 2})
     session.wait()

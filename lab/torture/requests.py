@@ -59,7 +59,7 @@ def prepare_requests(folder: Path) -> Trial:
     """Start the server; a trial sends it one request and looks at the answer."""
     write_patient(folder)
     write_run(folder, folder / "run")
-    server = ViewServer(open_session(folder / "run", samples=1))
+    server = ViewServer(open_session(folder / "run"))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     digest = _digest(folder / "run")
     sys.stderr = said = io.StringIO()

@@ -13,7 +13,7 @@ import pytest
 from lab.torture.attack import Attack, Finding, Trial, attacked, attempt, judged
 from lab.torture.damage import damaged
 from lab.torture.interface import prepare_interface
-from lab.torture.memory import slope_of
+from lab.torture.memory import slope_of, straight_slope_of
 from lab.torture.readers import READERS, prepare_readers
 from lab.torture.requests import prepare_requests
 from perturb_mpm.checks import ExpectedError
@@ -80,23 +80,28 @@ def test_what_is_judged_a_fault() -> None:
 def _crashing(_: Path) -> Trial:
     def trial(rng: random.Random, place: Path) -> Finding:
         (place / "input").write_text("the one")
-        kind = rng.randrange(4)
+        kind = rng.randrange(5)
         if kind == 0:
             os.abort()
         if kind == 1:
-            time.sleep(60)
+            time.sleep(600)
         if kind == 2:
             return Finding(kind="lost", words="a byte")
+        while kind == 3:
+            pass  # computes for ever
         return Finding(refused=True)
 
     return trial
 
 
 def test_crashes_and_hangs_are_counted_and_their_inputs_kept(tmp_path: Path) -> None:
-    attack = Attack("control", "trials", _crashing, longest=2.0)
+    attack = Attack("control", "trials", _crashing, longest=0.5)
+    kinds = [random.Random(f"{SEED} control {n}").randrange(5) for n in range(8)]  # noqa: S311
     outcome = attacked(attack, 300, SEED, tmp_path, trials=8)
-    assert outcome.crashes > 0
-    assert outcome.hangs > 0
+    assert outcome.crashes == kinds.count(0) > 0
+    assert outcome.hangs == kinds.count(1) + kinds.count(3)
+    assert kinds.count(1) > 0
+    assert kinds.count(3) > 0
     assert outcome.lost > 0
     assert outcome.refused > 0
     assert all(Path(place, "input").read_text() == "the one" for place in outcome.kept)
@@ -110,3 +115,5 @@ def test_a_slope_of_memory_is_seen() -> None:
     assert abs(slope_of([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
     assert abs(slope_of([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)])) < 200
     assert slope_of(flat[:50]) == 0
+    assert abs(straight_slope_of([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
+    assert straight_slope_of([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)]) > 1000

@@ -350,3 +350,41 @@ def test_members_whose_names_differ_are_told_in_short(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a.npz") as caught:
         pm.Posterior.load(path)
     assert len(str(caught.value)) <= LONGEST_MESSAGE
+
+
+def test_an_image_as_wide_as_float32(tmp_path: Path) -> None:
+    voxels = image(1)
+    voxels.flat[:2] = 3e38, -3e38
+    with np.errstate(all="raise"):
+        assert read_images([write(tmp_path / "t1.nii", voxels)]).images
+
+
+def test_a_dicom_header_whose_length_is_no_number(tmp_path: Path) -> None:
+    """pydicom raises an error of its own, which is nothing but an exception."""
+    pytest.importorskip("pydicom", reason="the extra dicom is not installed")
+    from helpers.dicom_series import write_series
+    from perturb_mpm.files.dicom import read_series
+
+    folder = write_series(tmp_path / "series")
+    file = folder / "IM001.dcm"
+    content = bytearray(file.read_bytes())
+    content[138:140] = b"\x02\x00"  # the length of the length of the first group
+    file.write_bytes(content)
+    refused(lambda: read_series(folder), "`dicom_series`")
+
+
+def test_a_deflated_dicom_header_is_measured_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
+    from helpers.dicom_series import write_series
+    from perturb_mpm.files.dicom import read_series
+
+    folder = write_series(tmp_path / "series")
+    one = pydicom.dcmread(folder / "IM001.dcm")
+    one.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    one.ImageComments = "x" * 1000
+    one.save_as(folder / "IM001.dcm", enforce_file_format=True)
+    read_series(folder)
+    monkeypatch.setenv("PERTURB_MPM_LARGEST_FILE_GB", "0.0001")
+    refused(lambda: read_series(folder), "more than the 0.0001 GB")

@@ -135,7 +135,9 @@ def on_workers(
         reading, model=_absolute(reading.model), dataset_json=_absolute(reading.dataset_json)
     )
     job = _Job(settings, reading, folder.resolve(), dict(request), worker_versions(), split)
-    by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in cases}
+    # The largest first: then no worker is left with a long one at the end.
+    ordered = sorted(cases, key=_bytes_of, reverse=True)
+    by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in ordered}
     futures = [job.submit(client, _resolved(case), key) for key, case in by_key.items()]
     ended = distributed.as_completed(futures, raise_errors=False)
     del futures
@@ -293,6 +295,11 @@ def _asked_of_workers(client: Client, question: Callable[..., Any]) -> dict[str,
     except OSError as error:
         raise ConnectionError(_LOST) from error
     return {name: answer for name, answer in found.items() if not isinstance(answer, OSError)}
+
+
+def _bytes_of(case: CohortCase) -> int:
+    """Return how much there is to read of a case; a file that is missing counts as nothing."""
+    return sum(path.stat().st_size for path in case.files if path.is_file())
 
 
 def _resolved(case: CohortCase) -> CohortCase:

@@ -208,7 +208,7 @@ def clean_images(
         f"image {name} has the same value everywhere inside the mask and says nothing about the "
         "labels: is it a mask?"
         for name, image in images.items()
-        if np.ptp(image.voxels[mask]) == 0
+        if image.voxels[mask].min() == image.voxels[mask].max()
     ]
     return {name: image.voxels for name, image in images.items()}, warnings
 
