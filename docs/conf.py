@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perturb_mpm.cli.app import app as commands
+from perturb_mpm.run import settings as run_settings
 from perturb_mpm.version import version as installed_version
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ html_sidebars = {"index": [], "tutorial": [], "changelog": []}
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-COMMANDS = "<!-- commands -->"
+COMMANDS, SETTINGS = "<!-- commands -->", "<!-- settings -->"
 WHOLE_FILE = re.compile(r"<!-- all of (\w+\.md) -->")
 PAGES = {  # files beside docs/ that are pages of the site
     "ARCHITECTURE.md": "architecture.md",
@@ -77,6 +79,13 @@ def command_reference() -> str:
     first = text.index("\n## perturb-mpm ")  # before it: a table of contents, which the theme makes
     text = text[first:].replace(" *[default: False]*", "")  # of flags
     return re.sub(r"^(\*\*\w[^*\n]*\*\*):$", r"\1", text, flags=re.MULTILINE)
+
+
+def settings_reference() -> str:
+    """Return the settings file that the source describes, with a comment on every key."""
+    text = inspect.getdoc(run_settings) or ""
+    block = re.search(r"(?:^    .*\n\n?)+", text, re.MULTILINE)
+    return f"```toml\n{textwrap.dedent(block.group()).strip()}\n```" if block else ""
 
 
 def link_in_site(found: re.Match[str], page: Path) -> str:
@@ -100,8 +109,9 @@ def read_source(app: Sphinx, name: str, source: list[str]) -> None:
     text = re.sub(
         r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)", lambda found: link_in_site(found, page), text
     )
-    if COMMANDS in text:
-        text = text.replace(COMMANDS, command_reference())
+    for mark, written in ((COMMANDS, command_reference), (SETTINGS, settings_reference)):
+        if mark in text:
+            text = text.replace(mark, written())
     source[0] = text
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.browser import open_page
 from perturb_mpm.cli.app import app
+from perturb_mpm.run import RunSettings, settings_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "_build" / "html"
@@ -64,6 +65,14 @@ def test_every_option_is_on_the_page_of_commands(site: Path) -> None:
     options = set(re.findall(r"^\* `(--[a-z-]+)", app.generate_docs(), re.MULTILINE))
     assert len(options) > 50
     assert {option for option in options if option not in shown} == set()
+
+
+def test_every_setting_is_on_the_page_of_settings(site: Path) -> None:
+    text = (site / "reference" / "settings.html").read_text()
+    shown = unescape(re.sub(r"<[^>]*>", "", text))
+    keys = re.findall(r"^(\w+) = ", settings_text(RunSettings()), re.MULTILINE)
+    assert len(keys) > 15
+    assert {key for key in keys if f"{key} = " not in shown} == set()
 
 
 def test_every_name_of_the_reference_has_a_page_with_its_example(site: Path) -> None:
