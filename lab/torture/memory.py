@@ -17,10 +17,10 @@ from perturb_mpm.engines import give_back
 from perturb_mpm.run import load_run
 
 MOST_BYTES_A_CASE = 1000.0
-_FIRST = 60  # cases that fill what is kept on purpose: compiled templates, fonts, headers
+_FIRST = 100  # cases that fill what is kept on purpose: compiled templates, fonts, headers
 _NAMES = 200_000
 _BLOCK = 50
-_LEAST = 300  # cases before a slope can be told from noise
+_LEAST = 1000  # cases before a slope is judged
 
 
 def prepare_memory(folder: Path) -> Trial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,51 @@ def test_a_cohort_on_the_cluster_of_a_file(tmp_path: Path) -> None:
     assert call(*options, "--output", str(out), "--cluster", str(file), "--split", "2") == 0
     assert outputs(out) == outputs(serial)
     assert call(*options, "--output", str(out), "--cluster", str(file), "--workers", "2") == 2
+
+
+SBATCH = """#!/bin/sh
+for script; do :; done
+cp "$script" "$HERE/job-$$.sh"
+setsid sh "$HERE/job-$$.sh" >/dev/null 2>&1 &
+echo "Submitted batch job $!"
+"""
+SCANCEL = """#!/bin/sh
+for job; do kill -- "-$job"; done
+"""
+
+
+@pytest.mark.slow
+def test_slurm_of_the_documents_with_a_stand_in_for_sbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs are started on this machine at once; the rest is dask-jobqueue's own."""
+    pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HERE", str(tmp_path))
+    file = tmp_path / "slurm.toml"
+    small = {"workers = 100": "workers = 2", "cores = 8": "cores = 1", "16 GB": "1 GB"}
+    text = example()
+    for before, after in small.items():
+        text = text.replace(before, after)
+    file.write_text(text)
+    options = ["cohort", *write_small_cohort(tmp_path), "--samples", "12", "--iterations", "3"]
+    options += ["--quiet", "--threads", "1", "--engine", "reference"]
+    serial, out = tmp_path / "serial", tmp_path / "out"
+    assert call(*options, "--output", str(serial)) == 0
+    assert call(*options, "--output", str(out), "--cluster", str(file)) == 0
+    assert outputs(out) == outputs(serial)
+    assert "SLURMCluster" in (out / "cohort.csv").read_text()
+
+
+def example() -> str:
+    """Return the file that the documents show."""
+    page = (Path(__file__).parents[2] / "docs" / "cohort.md").read_text()
+    return page.split("```text\n")[1].split("```")[0]
 
 
 def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
@@ -112,6 +158,14 @@ def test_a_class_that_is_no_cluster_is_refused(name: str, words: str, tmp_path: 
     file.write_text(f'class = "{name}"\n[arguments]\nno_such_argument = [1]\nprocesses = false\n')
     with pytest.raises(ClusterError, match=words), started_cluster(read_cluster_file(file)):
         pass
+
+
+def test_the_example_of_the_documents_is_such_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "slurm.toml"
+    file.write_text(example())
+    found = read_cluster_file(file)
+    assert (found.class_name, found.workers) == ("dask_jobqueue.SLURMCluster", 100)
+    assert found.arguments["cores"] == 8
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.accessibility import violations
 from helpers.browser import open_page
 from perturb_mpm.cohort.page import render_cohort, write_cohort_page
 from perturb_mpm.cohort.tables import accuracy_of, outliers, ranked
@@ -150,3 +152,23 @@ def test_the_page_is_no_wider_than_the_screen(width: int, tmp_path: Path) -> Non
         assert shown == 4
         assert opened.requests == []
         assert opened.errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_the_page_is_accessible(width: int, scheme: str, tmp_path: Path) -> None:
+    records = [record(f"P{k}", 0.5 + 0.01 * k, 3.0 * k + 1, dice=0.6) for k in range(4)]
+    more = [record("W", 0.4, warnings=["a strange mask"]), failed("F", "no such file")]
+    write_cohort_page(tmp_path / "cohort.html", ranked([*records, *more]))
+    assert violations(tmp_path / "cohort.html", width, scheme) == []
+
+
+def test_the_page_says_whom_to_look_at_first_and_shows_regions_before_labels() -> None:
+    records = [record(f"P{k}", 0.9 - 0.1 * k) for k in range(6)]
+    for each in records:
+        each["rows"].insert(0, {**each["rows"][0], "name": "whole", "kind": "region"})
+    page = " ".join(re.sub(r"<[^>]*>", "", render_cohort(ranked(records))).split())
+    assert "Look first at P5 (expected Dice 0.40), P4 (expected Dice 0.50), P3" in page
+    assert "wholeml, 95 % of samples" in page
+    assert "coreml" not in page
+    assert "1 more regions and labels are in cohort.csv" in page
