@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.accessibility import violations
 from helpers.page_pictures import faults, slices_of
 from helpers.small_case import call, options, save, truth, write_files
 from perturb_mpm.assess.measure import assess
@@ -44,6 +45,7 @@ def test_a_run_is_evaluated_in_its_own_label_values(runs: Path, tmp_path: Path) 
     assert float(found["value"]) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_page_shows_maps_over_the_image_as_reports_do(runs: Path, tmp_path: Path) -> None:
     given = ["--prediction", str(runs / "before"), "--truth", str(runs / "truth.nii.gz")]
     assert call("evaluate", *given, "--output", str(tmp_path / "out"), "--quiet") == 0
@@ -53,6 +55,8 @@ def test_the_page_shows_maps_over_the_image_as_reports_do(runs: Path, tmp_path: 
     assert faults(page) == set()
     assert '<span class="side on-left">R</span>' in page
     assert "The 95 % sample intervals hold" in page
+    for width, scheme in ((1400, "light"), (390, "dark")):
+        assert violations(tmp_path / "out" / "evaluation.html", width, scheme) == []
 
 
 def test_the_worst_slice_is_seen_from_the_patient_s_feet(runs: Path) -> None:

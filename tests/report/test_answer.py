@@ -80,7 +80,7 @@ def test_volume_sureness_and_main_doubt_by_hand() -> None:
     assert said.sure == "Sure of oedema (expected Dice 0.96)."
     assert said.doubt == (
         "Main doubt: front border of oedema, oedema or healthy, 0.20 ml, "
-        "with about 0.080 ml expected wrong."
+        "about 0.080 ml of it expected to be wrong."
     )
     assert str(said) == f"{said.found} {said.basis} {said.sure} {said.doubt}"
 
@@ -127,8 +127,8 @@ def test_no_tumour_at_all() -> None:
         f"Up to {about_ml(1.3 * expected)} ml of oedema are possible."
     )
     assert said.doubt == (
-        "Main doubt: back left part of the image, healthy or oedema, 0.064 ml, with about 0.019 ml "
-        "expected wrong."
+        "Main doubt: back left part of the image, healthy or oedema, 0.064 ml, about 0.019 ml of "
+        "it expected to be wrong."
     )
     assert "possible" not in told(case(unsure, MM, intervals="none")).found
 
@@ -244,7 +244,7 @@ def test_eleven_gliomas() -> None:
         }
         doubt = re.fullmatch(
             r"Main doubt: (.+), (\w+) or (\w+), ([\d.]+) ml, "
-            r"with about ([\d.]+) ml expected wrong\.",
+            r"about ([\d.]+) ml of it expected to be wrong\.",
             said.doubt,
         )
         assert doubt is not None

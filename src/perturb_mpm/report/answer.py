@@ -127,5 +127,6 @@ def _doubt(data: ReportData, places: Sequence[UncertainPlace]) -> str:
     place = places[0]
     return (
         f"Main doubt: {place.where}, {place.labels[0]} or {place.labels[1]}, "
-        f"{about_ml(place.volume_ml)} ml, with about {about_ml(place.wrong_ml)} ml expected wrong."
+        f"{about_ml(place.volume_ml)} ml, about {about_ml(place.wrong_ml)} ml of it expected to be "
+        "wrong."
     )
