@@ -21,7 +21,7 @@ import pytest
 
 from helpers.viewer_run import NAMES, SHAPE, VALUES, copy_run
 from perturb_mpm.cli.console import UsageError
-from perturb_mpm.cli.view import view
+from perturb_mpm.cli.view import is_remote, view
 from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.content import Volumes
@@ -491,8 +491,9 @@ def test_wrong_folders_and_taken_ports_are_refused(client: Client, tmp_path: Pat
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(folder: Path) -> None:
     code = "from perturb_mpm.cli import main; main()"
     command = [sys.executable, "-c", code, "view", str(folder), "--no-browser"]
+    away = {**os.environ, "SSH_CONNECTION": "10.0.0.1 50000 10.0.0.2 22"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=away
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -507,3 +508,24 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(folder: Path) -> No
     assert process.returncode == 0
     assert "Traceback" not in errors
     assert "Ctrl-C ends it" in errors
+    port = address.split("/")[2].split(":")[1]
+    assert f"ssh -L {port}:127.0.0.1:{port} USER@HOST" in errors
+
+
+@pytest.mark.parametrize(
+    ("environment", "remote"),
+    [
+        ({"DISPLAY": ":0"}, False),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, False),
+        ({"DISPLAY": ":0", "SSH_CONNECTION": "10.0.0.1"}, True),
+        ({}, sys.platform == "linux"),
+    ],
+)
+def test_a_machine_without_a_screen_is_told_how_to_forward_the_port(
+    environment: dict[str, str], remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert is_remote() == remote

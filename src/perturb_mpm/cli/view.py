@@ -58,7 +58,7 @@ def view(
         sys.stdout.flush()
         if not quiet:
             sys.stderr.write("Open this address in a browser of this machine; Ctrl-C ends it.\n")
-            if _is_remote():
+            if is_remote():
                 sys.stderr.write(REMOTE.format(port=server.gate.port))
         if not no_browser:
             webbrowser.open(server.address)
@@ -69,7 +69,7 @@ def view(
                 sys.stderr.write("\nended; corrections that were saved stay in the folder\n")
 
 
-def _is_remote() -> bool:
+def is_remote() -> bool:
     """Return whether nobody can see a browser that this process opens."""
     if "SSH_CONNECTION" in os.environ:
         return True
