@@ -172,7 +172,7 @@ class Scene {
 }
 
 function asColourMap(palette) {
-  const places = [...Array(32).keys()].map((k) => Math.round((k * 255) / 31));
+  const places = [...palette.keys()]; // every colour, so that none is off the scale
   return {
     R: places.map((place) => palette[place][0]),
     G: places.map((place) => palette[place][1]),
