@@ -12,8 +12,10 @@ import pytest
 
 from helpers.browser import open_page
 from helpers.report_cases import NAMES, report_case, volume_rows
+from perturb_mpm.report.colours import label_styles
 from perturb_mpm.report.data import ReportData, Snapshot
 from perturb_mpm.report.places import uncertain_places
+from perturb_mpm.report.provenance import Provenance
 from perturb_mpm.report.report import render_report, write_report
 
 NARROW = "reflect voxel noise alone and are far too narrow"
@@ -63,6 +65,48 @@ def test_only_independent_noise_is_called_too_narrow() -> None:
     assert NARROW not in text
     assert "too narrow" not in text
     assert "The samples come from noise over 20 mm." in text
+
+
+def test_the_page_says_what_it_rests_on() -> None:
+    provenance = Provenance(
+        version="1.2.3",
+        date="2026-03-31",
+        inputs={"t1.nii.gz": "ab" * 32},
+        kernels="a spatial kernel (3 mm)",
+        maps="the samples' votes",
+        software={"numpy": "2.4"},
+    )
+    data = report_case(
+        provenance=provenance, perturbation="noise over 20 mm", intervals="learned", learned_cases=7
+    )
+    text = text_of(page(replace(data, parameters={"what the settings rest on": "7 cases"})))
+    for words in (
+        "perturb-mpm 1.2.3, run on 2026-03-31",
+        f"t1.nii.gz {'ab' * 32}",
+        "what the settings rest on 7 cases",
+        "numpy 2.4",
+        "implemented in perturb-mpm, version 1.2.3. 40 segmentations were sampled from a dense",
+        "conditional random field with a spatial kernel (3 mm), perturbed by noise over 20 mm.",
+        "learned from 7 labelled cases",
+        "arXiv:1703.00312",
+    ):
+        assert words in text, words
+
+
+def test_without_an_orientation_no_side_is_marked() -> None:
+    oriented, not_oriented = page(report_case()), page(report_case(oriented=False))
+    assert '<span class="side on-left">R</span>' in oriented
+    assert 'class="side' not in not_oriented
+    assert "no sides are marked" in text_of(not_oriented)
+
+
+def test_the_truth_is_marked_in_every_histogram_and_labels_have_their_colours() -> None:
+    rows = tuple(replace(row, truth_ml=row.volume_ml * 1.1) for row in report_case().volumes)
+    html = page(full_case(volumes=rows))
+    assert html.count('<i class="true"') == html.count('<div class="histogram">') > 0
+    assert '<i class="true"' not in page(report_case())
+    for style in label_styles(NAMES):
+        assert f'class="swatch" style="background: {style.colour}"' in html
 
 
 def test_rows_of_places_tell_the_viewer_where_to_go() -> None:

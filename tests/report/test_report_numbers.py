@@ -149,3 +149,17 @@ def test_parameters_are_laid_out_flat_with_exact_numbers() -> None:
     ]
     assert words.find_parameter({"sampling": {"seed": 5}}, "seed") == "5"
     assert words.find_parameter({}, "seed") is None
+
+
+def test_a_histogram_reaches_the_truth_and_the_interval() -> None:
+    samples = np.array([10.0, 11.0, 12.0])
+    far = VolumeRow("x", "label", (1,), 11.0, samples, (8.0, 13.0), truth_ml=20.0)
+    chart = volume_histogram(far)
+    assert chart is not None
+    assert chart.truth is not None
+    assert 0 <= chart.low < chart.marked < chart.high < chart.truth <= 100
+    # The axis runs from 8 - 0.72 to 20 + 0.72.
+    assert chart.truth == pytest.approx(100 * (20 - 7.28) / 13.44)
+    unknown = volume_histogram(VolumeRow("x", "label", (1,), 11.0, samples, (8.0, 13.0)))
+    assert unknown is not None
+    assert unknown.truth is None

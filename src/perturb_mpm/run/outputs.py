@@ -140,9 +140,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
             version=version(),
             date=run.begun,
             inputs=case.hashes,
-            kernels=" and ".join(
-                f"a {kernel.kind} kernel ({_kernel(kernel)})" for kernel in settings.kernels
-            ),
+            kernels=_kernels_in_words(settings),
             maps=MAPS_IN_WORDS[settings.marginals],
             software={
                 name: text
@@ -330,6 +328,16 @@ def _kernel(kernel: KernelSettings) -> str:
         words += f", {_listed(kernel.sigma_intensity_sd)} sd of intensity"
     own = ", own compatibility" if kernel.compatibility is not None else ""
     return f"{words}, weight {kernel.weight:g}{own}"
+
+
+def _kernels_in_words(settings: RunSettings) -> str:
+    if not settings.kernels or settings.strength == 0:
+        return "no kernels"
+    each = [f"a {kernel.kind} kernel ({_kernel(kernel)})" for kernel in settings.kernels]
+    words = " and ".join(each)
+    if settings.strength != 1:
+        words += f", all weights times {settings.strength:g}"
+    return f"{words}, centred by {settings.centring:g}" if settings.centring else words
 
 
 def _listed(numbers: float | tuple[float, ...]) -> str:
