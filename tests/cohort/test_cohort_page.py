@@ -70,7 +70,7 @@ def test_what_is_far_from_the_others_is_named() -> None:
     records = [record(f"P{k}", 0.8 + 0.01 * k, 10 + 0.1 * k) for k in range(9)]
     assert outliers(records) == {}
     far = record("X", 0.84, 50.0)
-    assert outliers([*records, far]) == {"X": ["volume_ml of core high"]}
+    assert outliers([*records, far]) == {"X": ["volume of core unusually high"]}
     assert outliers([*records[:5], far]) == {}  # too few to say
 
 

@@ -35,7 +35,11 @@ COLUMNS = (
 )
 _FAR = 3.5  # robust standard deviations from the median (Iglewicz and Hoaglin 1993)
 _FEWEST = 8  # cases before one can be far from the others
-_COMPARED = ("volume_ml", "mean_entropy_bits", "expected_dice")
+_COMPARED = {  # a figure, and its name in words
+    "volume_ml": "volume",
+    "mean_entropy_bits": "entropy",
+    "expected_dice": "expected Dice",
+}
 _NOT_TOLD = ("picture", "request", "inputs", "files")
 
 
@@ -78,7 +82,7 @@ def outliers(records: Sequence[Record]) -> dict[str, list[str]]:
         for case, score in _robust_scores(values).items():
             if abs(score) > _FAR:
                 side = "high" if score > 0 else "low"
-                found.setdefault(case, []).append(f"{figure} of {name} {side}")
+                found.setdefault(case, []).append(f"{_COMPARED[figure]} of {name} unusually {side}")
     return found
 
 
