@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks import machine
-from lab.gliomas.measuring import REGIONS
-from lab.network.measuring import FOLDS, case_names, read_network_case
+from lab.gliomas import REGIONS
+from lab.network import FOLDS, case_names, read_network_case
 from lab.words import markdown_table
 from perturb_mpm.files import SCHEMES, Case
 from perturb_mpm.progress import Silent

@@ -1,6 +1,7 @@
 """What a dense CRF and its noise make of a real network, beside what one does instead."""
 
 from lab.network.measuring import (
+    FOLDS,
     CaseScore,
     case_names,
     measure_network,
@@ -8,4 +9,11 @@ from lab.network.measuring import (
     summarised,
 )
 
-__all__ = ["case_names", "CaseScore", "measure_network", "read_network_case", "summarised"]
+__all__ = [
+    "case_names",
+    "CaseScore",
+    "FOLDS",
+    "measure_network",
+    "read_network_case",
+    "summarised",
+]

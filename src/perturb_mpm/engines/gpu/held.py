@@ -34,7 +34,7 @@ class DeviceHold:
     last: torch.Tensor  # (L, N): the last pairwise energies, less the centre
 
 
-class ActiveVoxels:
+class ActiveRows:
     """The kernels of a CRF among the active voxels of a hold, and room for a batch of them."""
 
     def __init__(

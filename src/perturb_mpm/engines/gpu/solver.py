@@ -16,7 +16,7 @@ from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
 from perturb_mpm.engines.gpu.exact import ExactFilter
 from perturb_mpm.engines.gpu.features import morton_order
-from perturb_mpm.engines.gpu.held import ActiveVoxels, DeviceHold
+from perturb_mpm.engines.gpu.held import ActiveRows, DeviceHold
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pools, choose_batch
 from perturb_mpm.engines.gpu.messages import (
     ExactMessages,
@@ -108,8 +108,8 @@ class GpuSolver:
         self._room = self._pools.room(layout)
         self._votes: torch.Tensor | None = None  # of those that have voted so far, (L, N)
         self._voted = np.empty(0, dtype=np.bool_)
-        self._active: ActiveVoxels | None = None  # what perturbed problems will be
-        self._held: ActiveVoxels | None = None  # what the present problems are
+        self._active: ActiveRows | None = None  # what perturbed problems will be
+        self._held: ActiveRows | None = None  # what the present problems are
         self._smooth = SmoothDrawer(Perturbation(), crf.grid, crf.n_labels, device)
         self._without_noise = self._smooth
         self._samples = np.empty(0, dtype=np.int64)
@@ -266,7 +266,7 @@ class GpuSolver:
         return share, bound
 
     def _hold(self, held: DeviceHold) -> None:
-        self._active = ActiveVoxels(
+        self._active = ActiveRows(
             held,
             self._lattices,
             self._groups,
