@@ -235,7 +235,7 @@ class Viewer {
 
 function inWords(mm) {
   const parts = mm.map((v, axis) => `${SIDES[axis][Math.round(v) >= 0 ? 1 : 0]} ${Math.abs(Math.round(v))}`);
-  return parts.join(" · ");
+  return parts.join(", ");
 }
 
 function sharesInWords(shares, labels) {
