@@ -265,7 +265,7 @@ def test_maps_can_be_the_mean_fields_and_volumes_the_samples(
     assert run.entropy_after == {}
     assert run.summary["marginals"] == "mean_field"
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "the model's own doubt" in " ".join(page.split())
+    assert "other labels are likely too" in " ".join(page.split())
     assert "How the map settles" not in page
     np.testing.assert_array_equal(load_run(tmp_path / "out").labels, run.labels)
 
