@@ -305,7 +305,7 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .npz file for ``load``: whole or not at all, the same bytes every time.
 
-        ``posterior_file`` says what is inside.
+        The reference has a page on what is inside; NumPy alone can read it.
         """
         file.write(self, path)
 
