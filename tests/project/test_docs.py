@@ -141,7 +141,7 @@ def test_a_wrong_command_is_found() -> None:
 def test_options_that_are_named_exist(page: Path) -> None:
     if page.name == "CONTRIBUTING.md" or page.stem.startswith(("reproduce-", "held")):
         pytest.skip("names options of the laboratory")
-    text = re.sub(r"`?python -m lab[^`\n]*`?", "", page.read_text())
+    text = re.sub(r"`python\s+-m\s+lab[^`]*`|python -m lab.*", "", page.read_text())
     named = set(re.findall(r"(?<![\w<!-])--[a-z][\w-]*", text))
     assert named - options() - FOREIGN == set()
 

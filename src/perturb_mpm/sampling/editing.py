@@ -106,6 +106,21 @@ class Editor:
     """Answers edits of a CRF that was sampled; the engine must be ``cpu`` or ``reference``.
 
     ``mean_field`` (L, N), where given, is the mean field of the CRF, which is else solved.
+
+    Examples
+    --------
+    >>> from perturb_mpm.sampling import Editor
+    >>> unary = np.random.default_rng(0).normal(size=(2, 6, 6))
+    >>> crf = pm.DenseCRF(unary, [pm.SpatialKernel(sigma=1.0, weight=1.0)])
+    >>> compute = pm.Compute(engine="reference")
+    >>> editor = Editor(pm.Sampler(crf, pm.Sampling(samples=8), compute))
+    >>> before = editor.keep()  # the samples, and what edits start from
+    >>> given = np.full(36, -1)  # −1: nobody has set it
+    >>> given[:3] = 1
+    >>> edit = editor.edit(given)  # the mean field follows
+    >>> *_, votes = editor.votes(edit)  # then the samples, batch by batch
+    >>> editor.posterior(edit, votes).labels.ravel()[:3]
+    array([1, 1, 1], dtype=uint8)
     """
 
     def __init__(self, sampler: Sampler, mean_field: NDArray[np.floating] | None = None) -> None:
