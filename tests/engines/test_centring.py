@@ -9,7 +9,7 @@ import perturb_mpm as pm
 from helpers.interpreter import need_gpu_or_interpreter
 from perturb_mpm.engines import prepare, softmax
 from perturb_mpm.noise import Perturbation, checked_lengths
-from perturb_mpm.view.correction import with_held
+from perturb_mpm.sampling import edited_crf
 
 
 @pytest.fixture(params=["reference", "cpu", "gpu"])
@@ -90,7 +90,7 @@ def test_a_correction_is_felt_around_it() -> None:
     crf = volume(1.0)
     held = np.full(crf.grid.voxels, -1, dtype=np.int16)
     held[40] = crf.energies[:, 40].argmax()  # what its probabilities think least of
-    moved = pm.mean_field(with_held(crf, held), 20, engine="reference").marginals
+    moved = pm.mean_field(edited_crf(crf, held), 20, engine="reference").marginals
     before = pm.mean_field(crf, 20, engine="reference").marginals
     change = np.abs(crf.grid.gather(moved) - crf.grid.gather(before)).max(axis=0)
     assert change[40] > 0.5
