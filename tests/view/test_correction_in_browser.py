@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helpers.accessibility import broken_rules
 from helpers.browser import OpenPage, open_page
 from helpers.viewer_run import SHAPE, VALUES, copy_run
 from perturb_mpm.view.server import ViewServer
@@ -249,15 +249,6 @@ def test_what_changed_is_told_in_ml_and_undo_takes_it_back(
         assert rows.inner_text() == untouched
         assert opened.errors == []
     assert not (folder / "report-corrected.html").exists()
-
-
-def broken_rules(opened: OpenPage) -> list[str]:
-    """The rules of Deque's axe that the page breaks now."""
-    pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
-    opened.page.evaluate(files("axe_core_python").joinpath("axe.min.js").read_text("utf-8"))
-    found = opened.page.evaluate("axe.run()")
-    assert len(found["passes"]) > 20  # the rules have run
-    return [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found["violations"]]
 
 
 @pytest.mark.parametrize("width", [1400, 390])
