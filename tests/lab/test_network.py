@@ -26,6 +26,7 @@ from lab.network.measuring import (
 )
 from lab.network.network_page import PAGE_NAME, findings, page
 from lab.store import OtherSettingsError
+from perturb_mpm.progress import Silent
 from perturb_mpm.run import assumed_length_mm
 
 SHAPE = (12, 14, 10)
@@ -88,18 +89,28 @@ def test_temperature_and_loss_by_hand() -> None:
     assert log_loss(p, np.array([1])) == pytest.approx(-math.log(0.2))
 
 
+class Recorder(Silent):
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.steps: list[tuple[float, float]] = []
+
+    def __call__(self, done: float, total: float, /) -> None:
+        self.steps.append((done, total))
+
+    def stage(self, words: str, /) -> None:
+        self.stages.append(words)
+
+
 def test_every_method_is_measured_once_and_kept(data: Path, tmp_path: Path) -> None:
     first = measure_network(data, tmp_path, samples=6)
     known = [*methods(6, 0), LEARNED]
     assert [each.method for each in first[: len(known)]] == known
     assert [each.method for each in first[-3:]] == [RESIDUAL] * 3
     assert {each.case for each in first} == set(NAMES)
-    told: list[tuple[float, float]] = []
-    again = measure_network(
-        data, tmp_path, samples=6, progress=lambda done, total: told.append((done, total))
-    )
-    assert again == first
-    assert told[-1] == (3, 3)
+    told = Recorder()
+    assert measure_network(data, tmp_path, samples=6, progress=told) == first
+    assert told.steps[-1] == (3, 3)
+    assert told.stages == ["scoring"]  # all was kept
     with pytest.raises(OtherSettingsError, match="samples is 6 there and 7 now"):
         measure_network(data, tmp_path, samples=7)
     means = summarised(first)

@@ -156,35 +156,33 @@ class ActiveRows:
         out[:, :, self.held_places] = self._law()
         return out
 
-    def conditional(self, first: int, stop: int, chosen: torch.Tensor) -> torch.Tensor:
-        """Return Σ softmax(−U − pairwise) of some problems in units of 2⁻³⁰, (L, N).
-
-        They are those of ``chosen`` (B,) from the first up to the last.
-        """
-        room, coupling = self._room, self._coupling
-        layout = room.layout
-        if first == 0:
-            self._messages.refresh(room)
-        lanes = slice(first * layout.padded, stop * layout.padded)
-        part = replace(layout, problems=stop - first)
-        away = transfer.by_problem(room.marginals[:, lanes].float(), part)  # (b, L − 1, A)
-        total = torch.zeros((stop - first, layout.n_labels, layout.voxels), device=away.device)
-        for g, matrix in enumerate(coupling.compatibilities):
-            message = self._messages.received(room, g, lanes.start, lanes.stop - lanes.start)
-            message = transfer.by_problem(message, part)
-            message = message - away * coupling.diagonals[g][: layout.voxels]
-            whole = torch.cat([-message.sum(1, keepdim=True), message], 1)
-            total += torch.einsum("lm,bmn->bln", matrix, whole)
-        logits = -self._unaries[:, : layout.voxels] - total
-        logits[:, 1:] += self._now(self._base)[:, : layout.n_labels - 1].T
-        if self._centre is not None:
-            logits[:, 1:] += self._centre.T
-        out = torch.empty((layout.n_labels, self._voxels), dtype=torch.int64, device=logits.device)
-        taken = chosen[first:stop].long()
-        units = transfer.fixed_point(torch.softmax(logits, 1)) * taken[:, None, None]
-        out[:, self.places] = units.sum(0)
-        out[:, self.held_places] = taken.sum() * transfer.fixed_point(self._law())
+    def conditional(self, chosen: Sequence[int]) -> torch.Tensor:
+        """Return Σ softmax(−U − pairwise) of some problems in units of 2⁻³⁰, (L, N)."""
+        self._messages.refresh(self._room)
+        n_labels = self._room.layout.n_labels
+        out = torch.zeros((n_labels, self._voxels), dtype=torch.int64, device=self._index.device)
+        # One by one: sums over several may be rounded otherwise, and a batch must not matter.
+        for b in chosen:
+            logits = -self._unaries[:, : len(self.places)] - self._pairwise(b)
+            logits[1:] += self._now(self._base)[:, : n_labels - 1].T
+            if self._centre is not None:
+                logits[1:] += self._centre.T
+            out[:, self.places] += transfer.fixed_point(torch.softmax(logits, 0))
+        out[:, self.held_places] = len(chosen) * transfer.fixed_point(self._law())
         return out
+
+    def _pairwise(self, b: int) -> torch.Tensor:
+        """Return what Q − q̄ of one problem adds to the pairwise energies, (L, A)."""
+        room, layout = self._room, self._room.layout
+        first, width = b * layout.padded, layout.padded
+        away = room.problem(room.marginals, b).float().T  # (L − 1, A)
+        total = torch.zeros((layout.n_labels, layout.voxels), device=away.device)
+        for g, matrix in enumerate(self._coupling.compatibilities):
+            message = self._messages.received(room, g, first, width)
+            message = message[: layout.voxels, : layout.n_labels - 1].T
+            message = message - away * self._coupling.diagonals[g][: layout.voxels]
+            total += matrix @ torch.cat([-message.sum(0, keepdim=True), message])
+        return total
 
     def _law(self) -> torch.Tensor:
         """Return the law of the labels of held voxels, (L, H)."""

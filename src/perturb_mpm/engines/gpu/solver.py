@@ -316,10 +316,8 @@ class GpuSolver:
         problems = self._room.layout.problems if self._held is None else self._held.problems
         taken = self._chosen(chosen, problems)
         if self._held is not None:
-            step = max(1, CHANNELS_AT_ONCE // self._crf.n_labels)
-            parts = range(0, problems, step)
-            sums = [self._held.conditional(k, min(k + step, problems), taken) for k in parts]
-            held = torch.stack(sums).sum(0)
+            every = np.ones(problems, dtype=np.bool_) if chosen is None else chosen
+            held = self._held.conditional(np.flatnonzero(every).tolist())
             return transfer.in_mask_order(held, self._order).cpu().numpy()
         layout = self._room.layout
         total = torch.zeros(
