@@ -313,13 +313,14 @@ class GpuSolver:
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
-        problems = self._room.layout.problems if self._held is None else self._held.problems
-        taken = self._chosen(chosen, problems)
         if self._held is not None:
-            every = np.ones(problems, dtype=np.bool_) if chosen is None else chosen
-            held = self._held.conditional(np.flatnonzero(every).tolist())
+            wanted = (
+                range(self._held.problems) if chosen is None else np.flatnonzero(chosen).tolist()
+            )
+            held = self._held.conditional(wanted)
             return transfer.in_mask_order(held, self._order).cpu().numpy()
         layout = self._room.layout
+        taken = self._chosen(chosen, layout.problems)
         total = torch.zeros(
             (layout.n_labels, layout.voxels), dtype=torch.int64, device=self._device
         )
