@@ -43,6 +43,16 @@ class OpenPage:
         ):
             self.requests.append(url)
 
+    def switch(self, selector: str, on: bool) -> None:
+        """Switch a box on or off by the page's own click.
+
+        Software WebGL can keep the page so busy that a click of the mouse is taken only after
+        the browser has been asked what it did.
+        """
+        box = self.page.locator(selector)
+        box.evaluate("(box, on) => { if (box.checked !== on) box.click(); }", on)
+        assert box.is_checked() is on
+
 
 def chromium_or_skip() -> str:
     """Return the path of Chromium, and skip the test where it or Playwright is missing."""

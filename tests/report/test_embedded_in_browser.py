@@ -43,7 +43,7 @@ def opened(shared: OpenPage) -> Iterator[OpenPage]:
     for name, value in reset.items():
         shared.page.locator(f"[data-part={name}]").fill(value)
     for name in ("labels-on", "entropy-on"):
-        shared.page.locator(f"[data-part={name}]").check()
+        shared.switch(f"[data-part={name}]", on=True)
     yield shared
     assert shared.errors == []
     assert shared.requests == []
@@ -79,7 +79,7 @@ def coloured(picture: np.ndarray) -> float:
 
 
 def show_entropy_alone(opened: OpenPage) -> None:
-    part(opened, "labels-on").uncheck()
+    opened.switch("[data-part=labels-on]", on=False)
 
 
 def test_the_viewer_draws_the_patient_and_the_overlays(opened: OpenPage) -> None:
@@ -100,17 +100,17 @@ def test_the_threshold_hides_what_is_below_it(opened: OpenPage) -> None:
     assert shares[0] > 0.02
     assert shares[0] > 1.2 * shares[1] > 2 * shares[2]
     crosshair_alone = shares[3]
-    part(opened, "entropy-on").uncheck()
+    opened.switch("[data-part=entropy-on]", on=False)
     assert coloured(pixels(opened)) == pytest.approx(crosshair_alone, abs=2e-3)
     assert crosshair_alone < 0.3 * shares[0]
 
 
 def test_labels_are_outlined_and_can_be_filled(opened: OpenPage) -> None:
-    part(opened, "entropy-on").uncheck()
+    opened.switch("[data-part=entropy-on]", on=False)
     outlined = coloured(pixels(opened))
     part(opened, "labels-opacity").fill("0.6")
     filled = coloured(pixels(opened))
-    part(opened, "labels-on").uncheck()
+    opened.switch("[data-part=labels-on]", on=False)
     assert coloured(pixels(opened)) < outlined < filled
 
 
@@ -125,7 +125,7 @@ def test_the_colours_of_entropy_can_be_chosen(opened: OpenPage) -> None:
 
 
 def test_another_sequence_can_be_shown(opened: OpenPage) -> None:
-    part(opened, "entropy-on").uncheck()
+    opened.switch("[data-part=entropy-on]", on=False)
     first = pixels(opened)
     part(opened, "sequence").select_option("FLAIR")
     assert np.abs(pixels(opened) - first).mean() > 5
@@ -154,7 +154,7 @@ def test_a_click_on_a_region_moves_the_crosshair_there(opened: OpenPage, run: Ru
 
 
 def test_samples_can_be_stepped_through(opened: OpenPage) -> None:
-    part(opened, "entropy-on").uncheck()
+    opened.switch("[data-part=entropy-on]", on=False)
     total = 16
     first = pixels(opened)
     assert part(opened, "sample-text").inner_text() == "most probable"

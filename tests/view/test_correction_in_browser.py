@@ -58,7 +58,7 @@ def wait_for(opened: OpenPage, name: str, value: object) -> None:
 
 
 def choose_pen(opened: OpenPage, value: object) -> None:
-    opened.page.locator(f'input[name="pmpm-pen"][value="{value}"]').check()
+    opened.switch(f'input[name="pmpm-pen"][value="{value}"]', on=True)
 
 
 def ready(opened: OpenPage) -> None:
@@ -121,7 +121,7 @@ def test_paint_update_and_look_at_the_disk(server: ViewServer, folder: Path) -> 
         assert told(opened)["label"] == CORE  # the maps in the page are the new ones
         assert told(opened)["bits"] == 0
         assert "labels-corrected.nii.gz" in part(opened, "status").inner_text()
-        part(opened, "original").check()
+        opened.switch("[data-part=original]", on=True)
         wait_for(opened, "label", OEDEMA)
         page = opened.page
         assert all(request.startswith(server.address.split("?")[0]) for request in opened.requests)
