@@ -20,6 +20,7 @@ from lab.benchmarks.machine import read_results, write_results
 from lab.benchmarks.worker import ROOT, Answer, Worker, peak_bytes, serve
 
 NAME = "pydensecrf2"
+NORMALIZE_AFTER, NORMALIZE_SYMMETRIC = 2, 3  # not every version of Cython builds their names
 
 
 def interpreter() -> str | None:
@@ -65,7 +66,7 @@ class Peer:
             features = np.load(home / f"features{index}.npy", allow_pickle=False)
             began = time.perf_counter()
             self.crf.addPairwiseEnergy(
-                features, compat=weight, normalization=dcrf.NORMALIZE_SYMMETRIC
+                features, compat=weight, normalization=NORMALIZE_SYMMETRIC
             )
             seconds += time.perf_counter() - began
         self.state = self.crf.startInference()
@@ -100,7 +101,7 @@ class Peer:
         labels, voxels = energies.shape
         crf = dcrf.DenseCRF(voxels, labels)
         crf.setUnaryEnergy(energies)
-        crf.addPairwiseEnergy(features, compat=1.0, normalization=dcrf.NORMALIZE_AFTER)
+        crf.addPairwiseEnergy(features, compat=1.0, normalization=NORMALIZE_AFTER)
         chosen = np.load(rows, allow_pickle=False)
         updated = np.array(crf.inference(1))[:, chosen].astype(np.float64)
         share = np.log(updated) + energies[:, chosen]
