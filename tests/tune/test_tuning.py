@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from perturb_mpm.cli import main
 from perturb_mpm.files import Case, InputError, LabelScheme, geometry_from_affine, save_nifti
 from perturb_mpm.inference import ConvergenceWarning, mean_field
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.progress import Silent
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, read_settings
+from perturb_mpm.sampling import Sampler
 from perturb_mpm.segmenter import Calibration, Ensemble, SegmenterModel, find_cases
-from perturb_mpm.tune import TuningOptions, means, tune
+from perturb_mpm.tune import TuningOptions, means, tune, tuning
 from perturb_mpm.tune.calibration import fitted, half, observe
 from perturb_mpm.tune.cases import cases_of_model
 from perturb_mpm.tune.problem import LabelledProblem
@@ -26,6 +29,7 @@ from perturb_mpm.tune.tuning import (
     LENGTHS,
     Candidate,
     MapScore,
+    VolumeTable,
     _chosen,
     _spread_out,
     best_length,
@@ -117,10 +121,36 @@ def test_sampled_volumes_are_those_of_run() -> None:
     case, truth = case_of(1)
     problem = LabelledProblem("p", replace(case, truth=truth), START)
     for strength in (0.0, 0.35):
-        settings = START.changed(strength=strength, noise_length=5.0, iterations=3, temperature=1.3)
-        drawn = settings.changed(samples=12, seed=4)
-        wanted = build_sampler(build_crf(case, drawn), drawn).draw().volumes / 1000
-        np.testing.assert_array_equal(problem.sampled_ml(settings, 12, 4), wanted)
+        settings = START.changed(strength=strength, iterations=3, temperature=1.3)
+        ours = problem.sampled_ml(settings, [5.0, 2.0], 12, 4)
+        for volumes, length in zip(ours, [5.0, 2.0], strict=True):
+            drawn = settings.changed(samples=12, seed=4, noise_length=length)
+            wanted = build_sampler(build_crf(case, drawn), drawn).draw().volumes / 1000
+            np.testing.assert_array_equal(volumes, wanted)
+
+
+def test_only_samples_that_are_missing_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[range] = []
+    draw = Sampler.draw
+
+    def watched(self: Sampler, samples: range) -> Posterior:
+        asked.append(samples)
+        return draw(self, samples)
+
+    case = miscalibrated(0, 1.0, 0.0)
+    settings = START.changed(strength=0.0)
+    wanted = LabelledProblem("p", case, START).sampled_ml(settings, [2.0, 5.0], 12, 4)
+    monkeypatch.setattr(Sampler, "draw", watched)
+    problem = LabelledProblem("p", case, START)
+    few = problem.sampled_ml(settings, [5.0], 8, 4)
+    np.testing.assert_array_equal(problem.sampled_ml(settings, [2.0, 5.0], 12, 4), wanted)
+    np.testing.assert_array_equal(problem.sampled_ml(settings, [5.0], 8, 4), few)
+    np.testing.assert_array_equal(few[0], wanted[1, :8])
+    assert asked == [range(8), range(12), range(8, 12)]
+    # Another seed or temperature is another draw.
+    assert not np.array_equal(problem.sampled_ml(settings, [5.0], 8, 5), few)
+    problem.sampled_ml(settings.changed(temperature=2.0), [5.0], 8, 4)
+    assert asked[3:] == [range(8), range(8)]
 
 
 def test_parts_of_a_case_add_up_to_its_volumes() -> None:
@@ -128,9 +158,11 @@ def test_parts_of_a_case_add_up_to_its_volumes() -> None:
     problem = LabelledProblem("p", case, START)
     settings = START.changed(noise_length=5.0, strength=0.0, samples=8, iterations=0)
     where = np.arange(case.mask.size) % 3 == 0
-    whole = problem._drawn_ml(settings, np.ones(case.mask.size, dtype=bool))
-    parts = problem._drawn_ml(settings, where) + problem._drawn_ml(settings, ~where)
-    np.testing.assert_allclose(parts, whole, rtol=1e-12)
+    everywhere = np.ones(case.mask.size, dtype=bool)
+    whole, one, other = (
+        problem._sampler(settings, part).draw().volumes for part in (everywhere, where, ~where)
+    )
+    np.testing.assert_allclose(one + other, whole, rtol=1e-12)
 
 
 def map_score(log_score: float, dice: float) -> MapScore:
@@ -168,6 +200,26 @@ def test_a_handful_of_cases_is_believed_half_way() -> None:
     assert LENGTHS[best_length(table, range(20), shown)] == LENGTHS[0]
     assert LENGTHS[best_length(table, range(5), shown)] == LENGTHS[2]  # the assumed one is 1.0
     assert LENGTHS[best_length(table[::-1], range(5), shown)] == LENGTHS[5]
+
+
+@pytest.mark.parametrize("steeper", [0.4, 3.0], ids=["too short is worse", "too long is worse"])
+@pytest.mark.parametrize("best", range(len(LENGTHS)))
+def test_the_search_for_a_length_finds_the_valley(
+    best: int, steeper: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: set[float] = set()
+
+    def loss(length: float) -> float:
+        beyond = LENGTHS.index(length) - best
+        return max(steeper * beyond, -beyond)
+
+    def table(problems: list[None], own: object, lengths: list[float], *_: object) -> VolumeTable:
+        tried.update(lengths)
+        return [[volume_score(loss(length))] * len(problems) for length in lengths]
+
+    monkeypatch.setattr(tuning, "_volume_table", table)
+    assert tuning._searched([None] * 20, [], LENGTHS, 8, {"ball": (1,)}, Silent()) == best
+    assert len(tried) <= 5
 
 
 def test_a_volume_is_scored_as_by_hand() -> None:

@@ -67,7 +67,7 @@ class NodeLattice:
         count = self._n_labels
         samples, cells = np.array([drawn]), self.cells.ravel()
         words = bits(seed, samples, cells, count + count % 2, self.stream)
-        white = sign * self.scale * normal(words[0])[:count]
+        white = sign * self.scale * normal(words[0], count)
         nodes = white.reshape(count, *self.cells.shape)
         for k, axis in enumerate(self.axes):
             nodes = _smoothed(nodes, 1 + k, axis)
@@ -125,14 +125,14 @@ def axis_of(length_mm: float, spacing: float, low: int, high: int) -> Axis:
     return Axis(low, start - _REACH, int(first[-1]) + SUPPORT - start, first - start, weights, taps)
 
 
-def normal(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Turn an even number of rows of random bits into independent normal rows (Box–Muller)."""
+def normal(words: NDArray[np.uint32], count: int) -> NDArray[np.float64]:
+    """Turn ``count`` rows of random bits, or one more, into independent normals (Box–Muller)."""
     u = (words.astype(np.float64) + 0.5) * 2.0**-32
     radius = np.sqrt(-2 * np.log(u[0::2]))
     angle = 2 * np.pi * u[1::2]
-    values = np.empty_like(u)
+    values = np.empty((count, *u.shape[1:]))
     values[0::2] = radius * np.cos(angle)
-    values[1::2] = radius * np.sin(angle)
+    values[1::2] = radius[: count // 2] * np.sin(angle[: count // 2])
     return values
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import Compute, Engine, Solver, prepare_with
 from perturb_mpm.model import DenseCRF, digest, fingerprint
-from perturb_mpm.noise import SAMPLES
+from perturb_mpm.noise import SAMPLES, NoiseLength
 from perturb_mpm.posterior import Posterior, Tally, count_type, plain
 from perturb_mpm.progress import Progress
 from perturb_mpm.sampling.held import Holding, hold_certain
@@ -65,6 +67,23 @@ class Sampler:
                 )
         if self._members and self._sampling.estimator != "votes":
             raise ValueError(f'members need estimator "votes", got "{self._sampling.estimator}"')
+
+    def with_noise(self, length: NoiseLength) -> Sampler:
+        """Return a sampler of the same CRF with noise of another length, on the same engine.
+
+        Asking prepares the engine; the two samplers must not draw at the same time.
+        """
+        shared = self._sampling.hold == 0  # what an engine holds depends on the noise
+        if shared:
+            _, _ = self._unperturbed, self.problem
+        other = copy(self)
+        other._sampling = replace(self._sampling, noise_length=length)
+        other._perturbation = other._sampling.perturbation
+        other._perturbation.check(self._crf.grid)
+        if not shared:
+            for name in ("_solver", "_holding"):
+                other.__dict__.pop(name, None)
+        return other
 
     @property
     def crf(self) -> DenseCRF:

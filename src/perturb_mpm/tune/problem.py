@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from perturb_mpm.evaluation import domain_mask
 from perturb_mpm.files import Case
 from perturb_mpm.model import DenseCRF, Grid
 from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
+from perturb_mpm.sampling import Sampler
 
 NEAR_MM = 5.0
 """Maps are scored within so many mm of true or predicted foreground."""
@@ -44,6 +46,8 @@ class LabelledProblem:
         # Of a case without any foreground every voxel counts.
         self.near: NDArray[np.bool_] = self.grid.gather(near if near.any() else case.mask)
         self.length_mm = assumed_length_mm(case)
+        # Settings of one length and seed, and the volumes that were drawn under them, (S, L).
+        self._drawn: list[tuple[RunSettings, NDArray[np.float64]]] = []
 
     @property
     def n_labels(self) -> int:
@@ -91,31 +95,47 @@ class LabelledProblem:
         marginals[:, play] = q
         return marginals, messages
 
-    def sampled_ml(self, settings: RunSettings, samples: int, seed: int) -> NDArray[np.float64]:
-        """Return sampled volumes of every label in ml, (samples, L), as ``run`` draws them.
+    def sampled_ml(
+        self, settings: RunSettings, lengths_mm: Sequence[float], samples: int, seed: int
+    ) -> NDArray[np.float64]:
+        """Return volumes of every label in ml, (lengths, samples, L), as ``run`` samples them.
 
         Kernels act where they are solved; elsewhere voxels are drawn without them, and those whose
-        foreground is next to impossible not at all.
+        foreground is next to impossible not at all. What was drawn before is not drawn again.
         """
-        drawn = settings.changed(samples=samples, seed=seed, until=None)
-        bare = drawn.changed(iterations=0, strength=0.0, tolerance=0.0)
+        found = np.empty((len(lengths_mm), samples, self.n_labels))
+        samplers: list[Sampler] = []
+        for row, length in zip(found, lengths_mm, strict=True):
+            drawn = settings.changed(samples=1, seed=seed, until=None, noise_length=length)
+            known = next((volumes for made, volumes in self._drawn if made == drawn), row[:0])
+            missing = range(len(known), samples)
+            if missing:
+                samplers = samplers or self._samplers(drawn)
+                parts = [each.with_noise(length).draw(missing).volumes for each in samplers]
+                row[missing.start :] = sum(part / 1000 for part in parts)
+                row[: missing.start] = known
+                self._drawn = [each for each in self._drawn if each[0] != drawn]
+                self._drawn.append((drawn, row))
+            else:
+                row[:] = known[:samples]
+        return found
+
+    def _samplers(self, settings: RunSettings) -> list[Sampler]:
+        """Return what draws the parts of the mask whose volumes add up: noise belongs to a place.
+
+        Every voxel is in one part at most.
+        """
+        bare = settings.changed(iterations=0, strength=0.0, tolerance=0.0)
         possible = softmax(-self._energies(settings), axis=0)[1:].sum(axis=0) > IMPOSSIBLE
-        if settings.strength == 0 or not settings.kernels:
-            return self._drawn_ml(bare, possible)
-        volumes = self._drawn_ml(drawn, self._play)
-        return volumes + self._drawn_ml(bare, possible & ~self._play)
+        parts = [(bare, possible)]
+        if settings.strength > 0 and settings.kernels:
+            parts = [(settings, self._play), (bare, possible & ~self._play)]
+        return [self._sampler(how, where) for how, where in parts if where.any()]
 
-    def _drawn_ml(self, settings: RunSettings, where: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the volumes of samples (S, L) over some of the voxels (N,).
-
-        Noise belongs to a place, so that the volumes of parts add up to those of the whole.
-        """
-        if not where.any():
-            return np.zeros((settings.sampling.samples, self.n_labels))
+    def _sampler(self, settings: RunSettings, where: NDArray[np.bool_]) -> Sampler:
+        """Return a sampler of some of the voxels, (N,)."""
         part = replace(self.case, mask=self.grid.scatter(where, outside=False))
-        posterior = build_sampler(build_crf(part, settings), settings).draw()
-        volumes: NDArray[np.float64] = posterior.volumes / 1000
-        return volumes
+        return build_sampler(build_crf(part, settings), settings)
 
     def _energies(self, settings: RunSettings) -> NDArray[np.float64]:
         bare = settings.changed(strength=0.0)

@@ -10,10 +10,11 @@ Few numbers are learned, and every choice is made by cases left out:
 4. from 19 cases on, by how much volume intervals move until they hold 95 of 100 truths.
 
 Everything that is printed is of cases left out: case i is solved with what the other folds say of
-steps 1 to 4. Three economies are taken. Messages of kernels are computed once, under the
+steps 1 to 4. Four economies are taken. Messages of kernels are computed once, under the
 temperature and bias of all cases, and each fold then learns its own with these messages. Choices
 are made from scores of left-out cases, whose temperature other folds learned. Of many cases some,
-spread over all folds, say which kernels are worth having; the rest see only those.
+spread over all folds, say which kernels are worth having; the rest see only those. The length is
+searched in a few steps, and no sample is drawn twice.
 """
 
 from __future__ import annotations
@@ -167,19 +168,19 @@ def tune(
     chosen, final = [whole[each.name] for each in chosen], whole[final.name]
     own = [chosen[fold_of[i]].without[fold_of[i]] for i in range(len(problems))]
 
-    # First all lengths, without the kernels, which are slow to sample; then those that matter.
+    # First a length without the kernels, which are slow to sample; then those that matter.
     bare = [
         settings if settings.strength == 0 else candidates[1].without[fold_of[i]]
         for i, settings in enumerate(own)
     ]
-    coarse = _volume_table(problems, bare, lengths, few, sets, progress)
     samples = max(options.samples // 2, 8) if final.overall.strength > 0 else options.samples
-    without, overall = _chosen_lengths(coarse, fold_of, len(folds), shown)
     if len(problems) >= FEWEST_FOR_WIDENING:
-        lengths = _around(lengths, overall)
+        lengths = _around(lengths, _searched(problems, bare, lengths, few, shown, progress))
         table = _volume_table(problems, own, lengths, samples, sets, progress)
         without, overall = _chosen_lengths(table, fold_of, len(folds), shown)
     else:
+        table = _volume_table(problems, bare, lengths, few, sets, progress)
+        without, overall = _chosen_lengths(table, fold_of, len(folds), shown)
         used = sorted({overall, *without})
         lengths = [lengths[place] for place in used]
         without, overall = [used.index(place) for place in without], used.index(overall)
@@ -344,18 +345,15 @@ class Scorer:
                 problem = self.problems[i]
                 marginals = problem.marginals(settings)
                 maps[i] = score_maps(problem, marginals, self.shown, self.decisions)
-                volumes[i] = [
-                    self._crps(problem, settings.changed(noise_length=length), seed=i)
-                    for length in self.lengths_mm
-                ]
+                drawn = problem.sampled_ml(settings, self.lengths_mm, self.samples, seed=i)
+                volumes[i] = [self._crps(problem, each) for each in drawn]
                 self.progress(len(maps), len(wanted))
         by_length = tuple(
             {i: volumes[i][place] for i in volumes} for place in range(len(self.lengths_mm))
         )
         return Candidate(name, tuple(without), overall, maps, by_length)
 
-    def _crps(self, problem: LabelledProblem, settings: RunSettings, seed: int) -> float:
-        drawn = problem.sampled_ml(settings, self.samples, seed)
+    def _crps(self, problem: LabelledProblem, drawn: NDArray[np.float64]) -> float:
         return mean_of([each.crps for each in score_volumes(problem, drawn, self.shown).values()])
 
 
@@ -405,6 +403,28 @@ def _around(lengths: Sequence[float], place: int) -> list[float]:
     return sorted(round(each, 1) for each in (*near, *between))
 
 
+def _searched(
+    problems: Sequence[LabelledProblem],
+    settings: Sequence[RunSettings],
+    lengths: Sequence[float],
+    samples: int,
+    shown: Regions,
+    progress: StagedProgress,
+) -> int:
+    """Return the place of the length that is best for all cases: of a few, then of its neighbours.
+
+    The score of volumes has one valley: the spread is too small on one side, too large on the
+    other.
+    """
+    places = [LENGTHS.index(each) for each in FEW_LENGTHS]
+    for _ in range(2):
+        near = [lengths[place] for place in places]
+        table = _volume_table(problems, settings, near, samples, shown, progress)
+        best = places[best_length(table, range(len(problems)), shown)]
+        places = list(range(len(lengths))[max(best - 1, 0) : best + 2])
+    return best
+
+
 def _volume_table(
     problems: Sequence[LabelledProblem],
     settings: Sequence[RunSettings],
@@ -420,9 +440,9 @@ def _volume_table(
     progress.stage("sampling volumes of cases left out")
     table: VolumeTable = [[] for _ in lengths]
     for i, (problem, own) in enumerate(zip(problems, settings, strict=True)):
-        for row, length in zip(table, lengths, strict=True):
-            drawn = problem.sampled_ml(own.changed(noise_length=length), samples, seed=i)
-            row.append(score_volumes(problem, drawn, sets))
+        drawn = problem.sampled_ml(own, lengths, samples, seed=i)
+        for row, volumes in zip(table, drawn, strict=True):
+            row.append(score_volumes(problem, volumes, sets))
         progress(i + 1, len(problems))
     return table
 
