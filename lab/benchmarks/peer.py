@@ -65,9 +65,7 @@ class Peer:
         for index, weight in enumerate(read_results(home / "peer.json")["weights"]):
             features = np.load(home / f"features{index}.npy", allow_pickle=False)
             began = time.perf_counter()
-            self.crf.addPairwiseEnergy(
-                features, compat=weight, normalization=NORMALIZE_SYMMETRIC
-            )
+            self.crf.addPairwiseEnergy(features, compat=weight, normalization=NORMALIZE_SYMMETRIC)
             seconds += time.perf_counter() - began
         self.state = self.crf.startInference()
         return {"setup_s": seconds, "version": version("pydensecrf2")}

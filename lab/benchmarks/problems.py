@@ -250,10 +250,14 @@ REAL_SETTINGS = (
 )
 
 
+def data_folder() -> Path:
+    """Return where real cases are, or would be, on this machine."""
+    return Path(os.environ.get("PERTURB_MPM_DATA") or ROOT.parent / "shared" / "data")
+
+
 def case_folder() -> Path:
-    """Return where the case is, or would be, on this machine."""
-    data = os.environ.get("PERTURB_MPM_DATA") or ROOT.parent / "shared" / "data"
-    return Path(data) / "brats2021_1mm" / CASE
+    """Return where the case is, or would be."""
+    return data_folder() / "brats2021_1mm" / CASE
 
 
 def real_case(setting: BenchmarkSetting) -> BenchmarkProblem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,6 +15,9 @@ from perturb_mpm.model.grid import Grid
 
 Normalization = Literal["symmetric", "before", "after", "none"]
 Sigma = float | Sequence[float]
+Voxels = slice | NDArray[Any]  # places among the N voxels inside the mask
+
+ALL = slice(None)
 
 # Beyond this many sigmas float32 no longer resolves a hundredth of one, and lattice keys overflow.
 LARGEST_FEATURE = 1e5
@@ -38,8 +41,12 @@ class Kernel(ABC):
         """Raise where the kernel does not fit the grid; cheap, nothing is computed."""
 
     @abstractmethod
-    def features_on(self, grid: Grid) -> NDArray[np.float64]:
-        """Compute the features of every voxel inside the mask in units of sigma, (N, d)."""
+    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
+        """Compute the features of all or some voxels inside the mask in units of sigma, (N, d)."""
+
+    def in_own_units(self, grid: Grid) -> Kernel:  # noqa: ARG002
+        """Return the same kernel with features that do not depend on which voxels are asked for."""
+        return self
 
     def _set(self, **values: object) -> None:
         for name, value in values.items():
@@ -79,9 +86,9 @@ class SpatialKernel(Kernel):
         """Check sigma against the axes of the grid."""
         _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
 
-    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Return position / sigma, (N, ndim)."""
-        return grid.positions() / _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
+        return grid.positions(voxels) / _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,17 +133,32 @@ class BilateralKernel(Kernel):
         _check_fits(np.asarray(self.images), "images", "BilateralKernel", grid)
         _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
 
-    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Return position / sigma_space, then intensity / sigma_intensity, (N, ndim + C)."""
+        if self.standardize and not (isinstance(voxels, slice) and voxels == ALL):
+            return self.in_own_units(grid).features_on(grid, voxels)
         self.check(grid)
         sigma = _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
-        intensities = grid.gather(np.asarray(self.images)).astype(np.float64)  # (C, N)
+        intensities = _at(np.asarray(self.images), grid, voxels)  # (C, N)
         with np.errstate(all="ignore"):  # what overflows is found below
             if self.standardize:
                 intensities = _standardized(intensities)
             intensities /= self._intensity_sigma()[:, np.newaxis]
         _check_reach(intensities, "sigma_intensity of BilateralKernel")
-        return np.concatenate([grid.positions() / sigma, intensities.T], axis=1)
+        return np.concatenate([grid.positions(voxels) / sigma, intensities.T], axis=1)
+
+    def in_own_units(self, grid: Grid) -> BilateralKernel:
+        """Return this kernel with centred images and sigma_intensity in their own units."""
+        if not self.standardize:
+            return self
+        self.check(grid)
+        images, deviations = [], []
+        for channel in np.asarray(self.images):
+            inside = grid.gather(channel).astype(np.float64)  # (N,): one channel at a time
+            images.append((channel - inside.mean()).astype(np.float32))
+            deviations.append(float(inside.std()) if np.ptp(inside) > 0 else 1.0)
+        sigma = tuple((self._intensity_sigma() * deviations).tolist())
+        return replace(self, images=np.stack(images), sigma_intensity=sigma, standardize=False)
 
     def _intensity_sigma(self) -> NDArray[np.float64]:
         channels = len(np.asarray(self.images))
@@ -173,10 +195,10 @@ class FeatureKernel(Kernel):
         """Check the features against the shape of the grid."""
         _check_fits(np.asarray(self.features), "features", "FeatureKernel", grid)
 
-    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Return features / sigma, (N, d)."""
         self.check(grid)
-        features = grid.gather(np.asarray(self.features)).astype(np.float64)  # (d, N)
+        features = _at(np.asarray(self.features), grid, voxels)  # (d, N)
         with np.errstate(over="ignore"):
             features /= self._feature_sigma()[:, np.newaxis]
         _check_reach(features, "sigma of FeatureKernel")
@@ -185,6 +207,11 @@ class FeatureKernel(Kernel):
     def _feature_sigma(self) -> NDArray[np.float64]:
         count = len(np.asarray(self.features))
         return checks.one_each(_numbers(self.sigma), "sigma of FeatureKernel", count, "feature")
+
+
+def _at(channels: NDArray[Any], grid: Grid, voxels: Voxels) -> NDArray[np.float64]:
+    """Return (C, *spatial) at all or some voxels inside the mask, (C, N)."""
+    return channels.reshape(len(channels), -1)[:, grid.index[voxels]].astype(np.float64)
 
 
 def _numbers(sigma: Sigma) -> float | tuple[float, ...]:

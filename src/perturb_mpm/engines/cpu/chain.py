@@ -222,17 +222,19 @@ def factorize(
     threads: Threads,
     *,
     wide_rows: bool = False,
+    outside: NDArray[np.float64] | None = None,
 ) -> Filter:
     """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
 
-    The lattice's own weights are used up. For ``wide_rows``, those of a batch, the splat may be
+    ``outside`` (N,) is added to the row sums that normalise it. The lattice's own weights are used
+    up. For ``wide_rows``, those of a batch, the splat may be
     in two stages.
     """
     n = len(lattice.columns)
     splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
     masses = _masses(lattice, splat, np.ones(n), threads)
     raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
-    before, after = normalizers(raw, normalization)
+    before, after = normalizers(raw if outside is None else raw + outside, normalization)
     if normalization in ("symmetric", "before"):
         masses = _masses(lattice, splat, before, threads)
     total = gain * after * _sliced(lattice, masses[-1], threads)

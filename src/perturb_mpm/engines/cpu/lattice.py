@@ -19,6 +19,7 @@ from perturb_mpm.engines.lattice import Blur, key_code
 # Knuth's multiplicative hash: 2^64 over the golden ratio.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 EMPTY = -1
+Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
 # better kept near their neighbours than near the voxels that touch them.
 CROWDED = 64
@@ -108,13 +109,12 @@ def _slot(key, last):
 
 
 @kernel
-def number(keys, table, ids, vertices, numbers):
-    """Give the vertices of (M,) keys numbers by first touch; return how many there are.
+def number(keys, table, ids, vertices, count, numbers):
+    """Give the vertices of (M,) keys numbers by first touch, after the ``count`` there are.
 
-    EMPTY is returned when ``vertices`` is too small.
+    Returns how many there are now, or EMPTY when ``vertices`` is too small.
     """
     last = table.size - 1
-    count = 0
     for m in range(keys.size):
         key = keys[m]
         slot = _slot(key, last)
@@ -186,13 +186,13 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)
     threads.run(embed, n, features, scale, code.strides, keys, weights)
-    table, numbers = _Table.of(keys.reshape(-1))
+    table, numbers = VertexTable.of(keys.reshape(-1))
     columns = numbers.reshape(n, d + 1)
     del keys
     touched = table.count
     directions = code.directions  # (d+1,): each direction's key step
     if blur.dilation:
-        table = _dilated(table, directions, blur.fewest_neighbours(d))
+        table = dilated(table, directions, blur.fewest_neighbours(d))
     place = np.arange(table.count, dtype=np.int32)
     if table.count * CROWDED > columns.size:
         place = table.sort(code.curve(table.vertices))
@@ -205,7 +205,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
 
 
 @dataclass
-class _Table:
+class VertexTable:
     """A hash table from keys to vertex numbers."""
 
     slots: NDArray[np.int64]
@@ -213,18 +213,37 @@ class _Table:
     vertices: NDArray[np.int64]  # the key of each vertex
 
     @classmethod
-    def of(cls, keys: NDArray[np.int64], size: int = 1 << 16) -> tuple[_Table, NDArray[np.int32]]:
+    def of(cls, keys: NDArray[np.int64], size: int = 1 << 16) -> tuple[VertexTable, Numbers]:
         """Give numbers by first touch; return the table and the number of each key, (M,)."""
         numbers = np.empty(keys.size, dtype=np.int32)
-        while True:
-            slots, vertices = np.empty(size, dtype=np.int64), np.empty(size // 2, dtype=np.int64)
-            ids = np.full(size, EMPTY, dtype=np.int32)
-            count = number(keys, slots, ids, vertices, numbers)
-            if count != EMPTY:
-                return cls(slots, ids, vertices[:count].copy()), numbers
-            size *= 4
+        table = cls.of_size(size)
+        while not table.add(keys, numbers):
+            table = cls.of_size(4 * len(table.slots))
+        return table, numbers
 
-    def sort(self, curve: NDArray[np.int64]) -> NDArray[np.int32]:
+    @classmethod
+    def of_size(cls, size: int) -> VertexTable:
+        """Return an empty table of so many slots, a power of 2; half of them may be taken."""
+        slots, ids = np.empty(size, dtype=np.int64), np.full(size, EMPTY, dtype=np.int32)
+        return cls(slots, ids, np.empty(0, dtype=np.int64))
+
+    def add(self, keys: NDArray[np.int64], numbers: Numbers) -> bool:
+        """Give vertices of (M,) keys their numbers, new ones by first touch.
+
+        Returns False where there is no room for them: then only ``larger`` may follow.
+        """
+        room = np.empty(len(self.slots) // 2, dtype=np.int64)
+        room[: self.count] = self.vertices
+        count = number(keys, self.slots, self.ids, room, np.int64(self.count), numbers)
+        if count != EMPTY:
+            self.vertices = room[:count].copy()
+        return bool(count != EMPTY)
+
+    def larger(self) -> VertexTable:
+        """Return a table with the same numbers and four times the slots."""
+        return VertexTable.of(self.vertices, 4 * len(self.slots))[0]
+
+    def sort(self, curve: NDArray[np.int64]) -> Numbers:
         """Renumber the vertices along a curve; return the new number of each old one."""
         order = np.argsort(curve, kind="stable")
         place = np.empty(len(order), dtype=np.int32)
@@ -240,7 +259,7 @@ class _Table:
         return len(self.vertices)
 
 
-def _dilated(table: _Table, directions: NDArray[np.int64], least: int) -> _Table:
+def dilated(table: VertexTable, directions: NDArray[np.int64], least: int) -> VertexTable:
     """Add the missing vertices that have at least so many neighbours, after the others."""
     steps = np.concatenate([directions, -directions])
     wanted = np.empty(table.count * len(steps), dtype=np.int64)
@@ -250,10 +269,10 @@ def _dilated(table: _Table, directions: NDArray[np.int64], least: int) -> _Table
     starts = np.flatnonzero(np.diff(wanted, prepend=~wanted[:1]))
     added = wanted[starts[np.diff(starts, append=found) >= least]]
     everything = np.concatenate([table.vertices, added])
-    return _Table.of(everything, size=4 << len(everything).bit_length())[0]
+    return VertexTable.of(everything, size=4 << len(everything).bit_length())[0]
 
 
-def _look_up(table: _Table, steps: NDArray[np.int64], threads: Threads) -> NDArray[np.int32]:
+def _look_up(table: VertexTable, steps: NDArray[np.int64], threads: Threads) -> NDArray[np.int32]:
     found = np.empty((table.count, len(steps)), dtype=np.int32)
     threads.run(neighbours, table.count, table.vertices, table.slots, table.ids, steps, found)
     return found

@@ -336,10 +336,11 @@ class CpuSolver:
 
     def _filter(self, term: PairwiseTerm, budget: int) -> Filter | ExactFilter:
         features = term.features()[self._order]  # (N, d)
+        outside = None if term.outside is None else term.outside[self._order]
         exact = self.accuracy == "exact"
         require_for_build(self._crf, features.shape[1], budget, exact=exact)
         if exact:
-            return ExactFilter(features, term.normalization, self._threads)
+            return ExactFilter(features, term.normalization, self._threads, outside)
         narrow = features.astype(np.float32)
         del features
         blur = BLURS[self.accuracy]
@@ -347,10 +348,13 @@ class CpuSolver:
             blur = calibrated_scale(narrow, self._unary_marginals(), blur, self._threads)
         lattice = build(narrow, blur, self._threads)
         gain = published_gain(narrow.shape[1])
-        if self.accuracy != "plain" and term.normalization == "none":  # cancels in all others
+        # It cancels in normalised kernels, unless they are normalised with others' row sums too.
+        if outside is not None or (self.accuracy != "plain" and term.normalization == "none"):
             gain = calibrated_gain(narrow, lattice, self._threads)
         compact = self._dtype == np.uint16
-        return factorize(lattice, term.normalization, gain, self._threads, wide_rows=compact)
+        return factorize(
+            lattice, term.normalization, gain, self._threads, wide_rows=compact, outside=outside
+        )
 
     def _unary_marginals(self) -> NDArray[np.float32]:
         """Return softmax(−U), (N, L), in the engine's order."""

@@ -56,12 +56,20 @@ class LatticeFilter:
         return self.lattice.columns
 
 
-def factorize(lattice: Lattice, normalization: Normalization, gain: float) -> LatticeFilter:
-    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output."""
+def factorize(
+    lattice: Lattice,
+    normalization: Normalization,
+    gain: float,
+    outside: torch.Tensor | None = None,
+) -> LatticeFilter:
+    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
+
+    ``outside`` (N,) is added to the row sums that normalise it.
+    """
     ones = torch.ones(len(lattice.columns), dtype=torch.float64, device=lattice.weights.device)
     masses = _masses(lattice, ones)
     raw = gain * _sliced(lattice, masses[-1])  # (N,): K·1
-    before, after = normalizers(raw, normalization)
+    before, after = normalizers(raw if outside is None else raw + outside, normalization)
     if normalization in ("symmetric", "before"):
         masses = _masses(lattice, before)
     slices = lattice.weights * masses[-1][lattice.columns.long()]  # (N, p) float64

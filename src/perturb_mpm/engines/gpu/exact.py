@@ -258,12 +258,18 @@ class AlongAxes:
 class ExactFilter:
     """K̂ = diag(after) K diag(before)."""
 
-    def __init__(self, gaussian: Gaussian, voxels: int, normalization: Normalization) -> None:
+    def __init__(
+        self,
+        gaussian: Gaussian,
+        voxels: int,
+        normalization: Normalization,
+        outside: torch.Tensor | None = None,
+    ) -> None:
         self._gaussian = gaussian
         self.nbytes = gaussian.nbytes
         ones = torch.ones(voxels, dtype=torch.float32, device=gaussian.device)
         sums = gaussian.row_sums(ones).double()
-        before, after = normalizers(sums, normalization)
+        before, after = normalizers(sums if outside is None else sums + outside, normalization)
         self._largest = float(before.max())
         self._before = (before / self._largest).float()  # (N,), so that halves hold it
         if normalization in ("symmetric", "before"):

@@ -27,7 +27,7 @@ from perturb_mpm.engines.lattice import (
     against_first_label,
     published_gain,
 )
-from perturb_mpm.model import DenseCRF, SpatialKernel
+from perturb_mpm.model import DenseCRF, PairwiseTerm, SpatialKernel
 
 
 def lattice_filters(
@@ -49,9 +49,11 @@ def lattice_filters(
             blur = calibrated_scale(features, marginals, blur)
         lattice = build(features, blur)
         gain = published_gain(features.shape[1])
-        if accuracy != "plain" and term.normalization == "none":  # cancels in all others
+        outside = _outside(term, order)
+        # It cancels in normalised kernels, unless they are normalised with others' row sums too.
+        if outside is not None or (accuracy != "plain" and term.normalization == "none"):
             gain = calibrated_gain(features, lattice)
-        filters.append(factorize(lattice, term.normalization, gain))
+        filters.append(factorize(lattice, term.normalization, gain, outside))
     return filters
 
 
@@ -67,8 +69,16 @@ def exact_filters(
             gaussian = AlongAxes(crf.grid, each(kernel.sigma, crf.grid.ndim), index)
         else:
             gaussian = AllPairs(features_of(term, order, index), dtype)
-        filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization))
+        outside = _outside(term, order)
+        filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization, outside))
     return filters
+
+
+def _outside(term: PairwiseTerm, order: torch.Tensor) -> torch.Tensor | None:
+    """Return what voxels left out add to the row sums, (N,) in the engine's order."""
+    if term.outside is None:
+        return None
+    return torch.as_tensor(np.array(term.outside), device=order.device)[order]
 
 
 def coupling_of(
