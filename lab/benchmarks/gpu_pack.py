@@ -8,7 +8,7 @@ the CPU engine finds. ``python -m lab.benchmarks.gpu --packed FOLDER`` reads the
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,7 +163,9 @@ def with_cpu_labels(packed: PackedProblem) -> PackedProblem:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Write the problems of the GPU benchmark.")
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for number, each in enumerate(packed_problems()):
         with_cpu_labels(each).save(folder / f"{number}.npz")

@@ -26,7 +26,15 @@ _IN_DOUBT = 255  # no label: there are at most 255
 
 @dataclass(frozen=True, eq=False)
 class Doubtful:
-    """The voxels of a CRF that could be otherwise, as a CRF of their own; see ``doubtful``."""
+    """The voxels of a CRF that could be otherwise, as a CRF of their own; see ``doubtful``.
+
+    Examples
+    --------
+    >>> p = [[1e-9, 0.5, 1.0], [1.0, 0.5, 1e-9]]
+    >>> part = pm.doubtful(pm.DenseCRF(pm.unary_from_probabilities(p, clip=1e-9)))
+    >>> part.settled, round(part.share, 2)
+    (array([  1, 255,   0], dtype=uint8), 0.33)
+    """
 
     crf: DenseCRF
     """The doubtful voxels, with what the settled ones send to them."""
