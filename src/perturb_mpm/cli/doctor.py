@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from perturb_mpm.model import DenseCRF
 
 
+_MOST_WRONG_VOTES = 0.005
 _SAMPLES = 2000
 _LARGEST_ERROR = 1e-5  # of marginals in float32 against float64
 # The mean over 64 voxels of a χ² with 2 degrees of freedom, over 2: mean 1, standard deviation ⅛.
@@ -43,6 +44,7 @@ def self_test() -> list[Check]:
         "cpu engine against the reference": _engines_agree,
         "samples follow the softmax without coupling": _samples_follow_softmax,
         "ranges of samples add up to one run": _ranges_add_up,
+        "held voxels against full sampling": _held_voxels_agree,
     }
     return [_run(name, check) for name, check in checks.items()]
 
@@ -101,6 +103,28 @@ def _ranges_add_up() -> tuple[bool, str]:
     whole = sample(crf, 40, **options)  # type: ignore[arg-type]
     first, second = (sample(crf, part, **options) for part in (range(15), range(15, 40)))  # type: ignore[arg-type]
     return second.merge(first) == whole, "bit for bit"
+
+
+def _held_voxels_agree() -> tuple[bool, str]:
+    import numpy as np
+
+    from perturb_mpm.model import DenseCRF
+    from perturb_mpm.sampling import sample
+
+    crf = _problem(coupled=True)
+    energies = crf.energies.reshape(crf.n_labels, *crf.shape).copy()
+    energies[0, :3] -= 12  # three quarters are nearly certain
+    certain = DenseCRF(energies, crf.kernels)
+    full, held = (
+        sample(certain, _SAMPLES, iterations=3, engine="cpu", hold=hold) for hold in (0.0, 0.01)
+    )
+    moved = np.abs(full.voxel_counts.astype(int) - held.voxel_counts).sum() / 2
+    wrong = float(moved / held.voxel_counts.sum())
+    passed = held.active_share < 1 and wrong < _MOST_WRONG_VOTES
+    return passed, (
+        f"{100 * wrong:.2g} % of the votes differ, {100 * held.active_share:.0f} % of the voxels "
+        f"active, a held message moves by {held.hold_bound_nats:.2g} nats at most"
+    )
 
 
 _FOR_DEVELOPERS = ("test", "lint")

@@ -19,6 +19,7 @@ class Provenance:
     date: str = ""  # when the run began, such as 2026-03-31
     inputs: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
     kernels: str = ""  # in words
+    settling: str = ""  # how far the samples have come, in sentences
     maps: str = ""  # what labels and maps are made of, in words
     software: Mapping[str, str] = field(default_factory=dict)  # name -> version
 
@@ -34,6 +35,8 @@ def methods(
         f"2017) as implemented in perturb-mpm{version}. {samples} segmentations were sampled from "
         f"a dense conditional random field{kernels}, perturbed by {perturbation}."
     )
+    if provenance.settling:
+        text += f" {provenance.settling}"
     if provenance.maps:
         text += f" Labels and entropy are those of {provenance.maps}."
     if intervals == "assumed":

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.noise import WHITE
-from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED
+from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 from perturb_mpm.run.state import Run
@@ -141,6 +141,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
             date=run.begun,
             inputs=case.hashes,
             kernels=_kernels_in_words(settings),
+            settling=settling_in_words(run.posterior),
             maps=MAPS_IN_WORDS[settings.marginals],
             software={
                 name: text
@@ -188,6 +189,7 @@ def summary_of(run: Run) -> dict[str, Any]:
             **{f"{name}_frac": _share(run, inside, each) for name, each in CLASSES.items()},
         },
         "largest_label_change_frac": _largest_change(run),
+        "hold": posterior.parameters.get("hold"),
         "mask": {
             "origin": case.mask_origin,
             "voxels": posterior.grid.voxels,
@@ -250,6 +252,22 @@ def _share(run: Run, where: NDArray[np.bool_], value: int) -> float:
 def _largest_change(run: Run) -> float | None:
     changes = run.posterior.label_changes
     return None if changes is None else float(changes.max())
+
+
+def settling_in_words(posterior: Posterior) -> str:
+    """Return how far the samples have come, and what was held while they did."""
+    words = ""
+    if posterior.label_changes is not None:
+        share = 100 * float(posterior.label_changes.max())
+        words = f"The last iteration changed the label of {share:.2g} % of the voxels at most."
+    if posterior.active_share < 1:
+        words += (
+            f" Each sample updated {100 * posterior.active_share:.2g} % of the voxels; the others "
+            f"dissent with a probability below {posterior.hold:g} and were held at their averages, "
+            f"from which noise moves their message by {posterior.hold_bound_nats:.2g} nats at most "
+            "(standard deviation)."
+        )
+    return words.strip()
 
 
 def _voxel_ml(run: Run) -> float:
