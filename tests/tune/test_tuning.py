@@ -222,6 +222,12 @@ def test_the_search_for_a_length_finds_the_valley(
     assert len(tried) <= 5
 
 
+def test_lengths_are_tried_on_both_sides_of_the_best() -> None:
+    assert tuning._around([1.0, 4.0, 9.0, 16.0], 1, with_ends=False) == [2.0, 4.0, 6.0]
+    assert tuning._around([1.0, 4.0, 9.0, 16.0], 1, with_ends=True) == [1.0, 2.0, 4.0, 6.0, 9.0]
+    assert tuning._around([1.0, 4.0, 9.0], 2, with_ends=False) == [6.0, 9.0]
+
+
 def test_a_volume_is_scored_as_by_hand() -> None:
     found = score_volume(np.array([0.9, 1.9]), 0.9)
     # log 1 = 0 and log 2: E|X − y| = log 2 / 2, half of E|X − X'| is log 2 / 4.

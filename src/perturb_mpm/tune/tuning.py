@@ -175,7 +175,8 @@ def tune(
     ]
     samples = max(options.samples // 2, 8) if final.overall.strength > 0 else options.samples
     if len(problems) >= FEWEST_FOR_WIDENING:
-        lengths = _around(lengths, _searched(problems, bare, lengths, few, shown, progress))
+        place = _searched(problems, bare, lengths, few, shown, progress)
+        lengths = _around(lengths, place, with_ends=final.overall.strength > 0)
         table = _volume_table(problems, own, lengths, samples, sets, progress)
         without, overall = _chosen_lengths(table, fold_of, len(folds), shown)
     else:
@@ -396,11 +397,15 @@ def _lengths(problems: Sequence[LabelledProblem]) -> list[float]:
     return [round(share * radius, 1) for share in LENGTHS]
 
 
-def _around(lengths: Sequence[float], place: int) -> list[float]:
-    """Return a length, its neighbours and what lies between, in mm."""
+def _around(lengths: Sequence[float], place: int, *, with_ends: bool) -> list[float]:
+    """Return the length that was found and what lies between it and its neighbours, in mm.
+
+    The neighbours are worse; but kernels that it was found without may move it as far as these.
+    """
     near = lengths[max(place - 1, 0) : place + 2]
     between = [math.sqrt(first * second) for first, second in pairwise(near)]
-    return sorted(round(each, 1) for each in (*near, *between))
+    tried = (*near, *between) if with_ends else (lengths[place], *between)
+    return sorted(round(each, 1) for each in tried)
 
 
 def _searched(
