@@ -128,18 +128,27 @@ def own_response(weights, table, out, start, stop):
 
 
 @kernel
-def count_taps(found, weights, mass, counts, new_mass, start, stop):
-    """Count the taps of each vertex that carry mass, and add that mass up."""
+def blur_mass(found, weights, mass, new_mass, start, stop):
+    """Add up the mass at the taps of each vertex."""
     for v in range(start, stop):
         total = np.float64(0)
-        taps = 0
         for s in range(weights.size):
             u = found[v, s]
-            if u >= 0 and mass[u] > 0:
+            if u >= 0:
                 total += weights[s] * mass[u]
+        new_mass[v] = total
+
+
+@kernel
+def count_taps(found, mass, counts, start, stop):
+    """Count the taps of each vertex that carry mass."""
+    for v in range(start, stop):
+        taps = 0
+        for s in range(found.shape[1]):
+            u = found[v, s]
+            if u >= 0 and mass[u] > 0:
                 taps += 1
         counts[v] = taps
-        new_mass[v] = total
 
 
 @kernel
@@ -245,9 +254,9 @@ def factorize(
         splats = (splat,)
     del splat
     passes = [
-        _taps(found, weights, mass, threads)
-        for found, weights, mass in zip(
-            lattice.passes, lattice.pass_weights, masses[:-1], strict=True
+        _taps(found, weights, mass, new_mass, threads)
+        for found, weights, mass, new_mass in zip(
+            lattice.passes, lattice.pass_weights, masses[:-1], masses[1:], strict=True
         )
     ]
     threads.run(slice_shares, n, lattice.columns, lattice.weights, masses[-1], gain * after)
@@ -343,8 +352,8 @@ def _masses(
     threads.run(splat_mass, splat.rows, *arguments)
     masses = [mass]
     for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
-        counts, mass = np.empty(splat.rows, dtype=np.int64), np.empty(splat.rows)
-        threads.run(count_taps, splat.rows, found, weights, masses[-1], counts, mass)
+        mass = np.empty(splat.rows)
+        threads.run(blur_mass, splat.rows, found, weights, masses[-1], mass)
         masses.append(mass)
     return masses
 
@@ -353,12 +362,13 @@ def _taps(
     found: NDArray[np.int32],
     weights: NDArray[np.float64],
     mass: NDArray[np.float64],
+    new_mass: NDArray[np.float64],
     threads: Threads,
 ) -> Taps:
     rows = len(found)
-    counts, new_mass = np.empty(rows, dtype=np.int64), np.empty(rows)
-    threads.run(count_taps, rows, found, weights, mass, counts, new_mass)
-    pointers = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    pointers = np.zeros(rows + 1, dtype=np.int64)
+    threads.run(count_taps, rows, found, mass, pointers[1:])
+    np.cumsum(pointers, out=pointers)
     columns = np.empty(pointers[-1], dtype=np.int32)
     coefficients = np.empty(pointers[-1], dtype=np.float32)
     threads.run(fill_taps, rows, found, weights, mass, new_mass, pointers, columns, coefficients)

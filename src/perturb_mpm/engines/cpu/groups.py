@@ -13,9 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import Filter
+from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.exact import ExactFilter
+from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import KernelGroup, against_first_label, groups_of
 from perturb_mpm.model import PairwiseTerm
+
+
+@kernel
+def stack(columns, coefficients, first, factor, begin, all_columns, all_coefficients, start, stop):
+    """Copy one kernel's entries, whose rows start at ``first``, to their place among all."""
+    for i in range(start, stop):
+        for r in range(columns.shape[1]):
+            all_columns[i, begin + r] = columns[i, r] + first
+            all_coefficients[i, begin + r] = coefficients[i, r] * factor
 
 
 class Slices(NamedTuple):
@@ -43,6 +54,7 @@ def stack_slices(
     n_labels: int,
     voxels: int,
     unit: float,
+    threads: Threads,
     *,
     self_term: bool,
 ) -> tuple[Slices, Compatibilities]:
@@ -62,9 +74,8 @@ def stack_slices(
         for m, weight in zip(each.members, each.weights, strict=True):
             f = filters[m]
             begin, end = end, end + f.columns.shape[1]
-            np.add(f.columns, starts[m], out=slices.columns[:, begin:end])
-            factor = np.float32(weight / unit)
-            np.multiply(f.coefficients, factor, out=slices.coefficients[:, begin:end])
+            arguments = (f.columns, f.coefficients, starts[m], np.float32(weight / unit))
+            threads.run(stack, voxels, *arguments, begin, slices.columns, slices.coefficients)
             slices.totals[g] += np.float32(weight) * f.total
             if not self_term:
                 slices.diagonals[g] += np.float32(weight) * f.diagonal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import int64, uint64
+from numba import int32, int64, uint64
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.compile import kernel
@@ -19,6 +19,8 @@ from perturb_mpm.engines.lattice import Blur, key_code
 # Knuth's multiplicative hash: 2^64 over the golden ratio.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 EMPTY = -1
+ZERO, ONE = np.float32(0), np.float32(1)
+BLOCK = 128  # voxels that are embedded side by side, in vector instructions
 Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
 # better kept near their neighbours than near the voxels that touch them.
@@ -33,61 +35,61 @@ def embed(features, scale, strides, keys, weights, start, stop):
     ties fall the same way and the vertices are the same.
     """
     d = features.shape[1]
-    elevated = np.empty(d + 1, np.float32)
-    cell = np.empty(d + 1, np.float32)
-    rank = np.empty(d + 1, np.int64)
-    holder = np.empty(d + 1, np.int64)
-    barycentric = np.empty(d + 2, np.float32)
-    size = np.float32(d + 1)
+    elevated = np.empty((d + 1, BLOCK), np.float32)
+    cell, share = np.empty_like(elevated), np.empty_like(elevated)
+    rank = np.empty((d + 1, BLOCK), np.int32)
+    tail, excess = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32)
+    origin = np.empty(BLOCK, np.int64)
+    ranked_share, ranked_step = np.empty(d + 1, np.float32), np.empty(d + 1, np.int64)
+    size, turn = np.float32(d + 1), int32(d + 1)
     inverse = np.float32(1) / size
-    whole = int64(0)
-    for j in range(d):
-        whole += strides[j]
-    for i in range(start, stop):
-        tail = np.float32(0)
+    steps = np.empty(d + 1, np.int64)
+    steps[:d] = strides
+    steps[d] = -strides.sum()
+    for i0 in range(start, stop, BLOCK):
+        count = min(BLOCK, stop - i0)
+        tail[:] = 0
+        excess[:] = 0
+        origin[:] = 0
+        rank[:] = 0
         for j in range(d, 0, -1):
-            term = features[i, j - 1] * scale[j - 1]
-            elevated[j] = tail - np.float32(j) * term
-            tail += term
+            for t in range(count):
+                term = features[i0 + t, j - 1] * scale[j - 1]
+                elevated[j, t] = tail[t] - np.float32(j) * term
+                tail[t] += term
         elevated[0] = tail
-        excess = 0
         for j in range(d + 1):
-            cell[j] = np.rint(inverse * elevated[j])
-            excess += int64(cell[j])
-            rank[j] = 0
+            for t in range(count):
+                cell[j, t] = np.rint(inverse * elevated[j, t])
+                excess[t] += int32(cell[j, t])
+                share[j, t] = elevated[j, t] - cell[j, t] * size
         for j in range(d):
-            here = elevated[j] - cell[j] * size
             for k in range(j + 1, d + 1):
-                if here < elevated[k] - cell[k] * size:
-                    rank[j] += 1
-                else:
-                    rank[k] += 1
+                for t in range(count):
+                    less = int32(1) if share[j, t] < share[k, t] else int32(0)
+                    rank[j, t] += less
+                    rank[k, t] += int32(1) - less
         for j in range(d + 1):
-            rank[j] += excess
-            if rank[j] < 0:
-                rank[j] += d + 1
-                cell[j] += 1
-            elif rank[j] > d:
-                rank[j] -= d + 1
-                cell[j] -= 1
-            holder[rank[j]] = j
-        for j in range(d + 2):
-            barycentric[j] = 0
-        key = int64(0)
-        for j in range(d + 1):
-            share = (elevated[j] - cell[j] * size) * inverse
-            barycentric[d - rank[j]] += share
-            barycentric[d - rank[j] + 1] -= share
-            if j < d:
-                key += (int64(cell[d]) - int64(cell[j])) * strides[j]
-        barycentric[0] += np.float32(1) + barycentric[d + 1]
-        keys[i, 0] = key
-        weights[i, 0] = max(barycentric[0], np.float32(0))
-        for r in range(1, d + 1):
-            direction = holder[d - r + 1]
-            key += strides[direction] if direction < d else -whole
-            keys[i, r] = key
-            weights[i, r] = max(barycentric[r], np.float32(0))
+            for t in range(count):
+                place = rank[j, t] + excess[t]
+                up, down = int32(1 if place < 0 else 0), int32(1 if place > d else 0)
+                rank[j, t] = place + (up - down) * turn
+                cell[j, t] += np.float32(up - down)
+                share[j, t] = (elevated[j, t] - cell[j, t] * size) * inverse
+        for j in range(d):
+            for t in range(count):
+                origin[t] += (int64(cell[d, t]) - int64(cell[j, t])) * strides[j]
+        for t in range(count):
+            i, key = i0 + t, origin[t]
+            for j in range(d + 1):
+                ranked_share[rank[j, t]] = share[j, t]
+                ranked_step[rank[j, t]] = steps[j]
+            keys[i, 0] = key
+            weights[i, 0] = max(ranked_share[d] + (ONE - ranked_share[0]), ZERO)
+            for r in range(1, d + 1):
+                key += ranked_step[d - r + 1]
+                keys[i, r] = key
+                weights[i, r] = max(ranked_share[d - r] - ranked_share[d - r + 1], ZERO)
 
 
 @kernel
@@ -153,7 +155,7 @@ def neighbours(vertices, table, ids, steps, found, start, stop):
     """Find the vertices at the given key steps from each vertex, EMPTY where absent: (V, steps)."""
     for v in range(start, stop):
         for s in range(steps.size):
-            found[v, s] = find(table, ids, vertices[v] + steps[s])
+            found[v, s] = find(table, ids, vertices[v] + steps[s]) if steps[s] else v
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     """Build the lattice of (N, d) features in units of sigma."""
     n, d = features.shape
     scale = blur.feature_scales(d)
-    low, high = features.min(axis=0).astype(float), features.max(axis=0).astype(float)
+    low, high = (np.array([f(x) for x in features.T], dtype=float) for f in (np.min, np.max))
     code = key_code(low, high, scale[np.newaxis])
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)

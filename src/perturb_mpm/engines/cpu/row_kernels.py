@@ -18,12 +18,15 @@ import numpy as np
 from numba import int32
 
 from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, widened
+from perturb_mpm.engines.cpu.vectors import add_rows, fetch_row
 
 LOG2E = np.float32(1.4426950408889634)
 LN2_HIGH = np.float32(0.693359375)
 LN2_LOW = np.float32(-2.12194440e-4)
 ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
 SMALLEST = np.float32(-87.0)
+AHEAD = 32  # entries of a sparse matrix: time enough to fetch a row
+NEXT = 4  # voxels, of about as many entries
 ZERO = np.float32(0)
 ONE = np.float32(1)
 
@@ -48,30 +51,25 @@ def exp_negative(x):
 def combine(pointers, columns, coefficients, source, target, rounding, start, stop):
     """Make each target row a combination of source rows: a sparse matrix times all columns."""
     width = source.shape[1]
-    total = np.empty(width, np.float32)
+    total = np.empty((1, width), np.float32)
+    end = pointers[stop]
     for v in range(start, stop):
         for k in range(width):
-            total[k] = 0
+            total[0, k] = 0
         e, last = pointers[v], pointers[v + 1]
         while e + 4 <= last:
-            c0, c1 = coefficients[e], coefficients[e + 1]
-            c2, c3 = coefficients[e + 2], coefficients[e + 3]
-            j0, j1, j2, j3 = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
-            for k in range(width):
-                near = fma(
-                    c1, np.float32(source[j1, k]), fma(c0, np.float32(source[j0, k]), total[k])
-                )
-                total[k] = fma(
-                    c3, np.float32(source[j3, k]), fma(c2, np.float32(source[j2, k]), near)
-                )
+            if e + AHEAD + 4 <= end:
+                for f in range(e + AHEAD, e + AHEAD + 4):
+                    fetch_row(source, columns[f])
+            rows = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
+            shares = coefficients[e], coefficients[e + 1], coefficients[e + 2], coefficients[e + 3]
+            add_rows(total, 0, source, rows, shares)
             e += 4
         while e < last:
-            c0, j0 = coefficients[e], columns[e]
-            for k in range(width):
-                total[k] = fma(c0, np.float32(source[j0, k]), total[k])
+            add_rows(total, 0, source, (columns[e],), (coefficients[e],))
             e += 1
         for k in range(width):
-            target[v, k] = total[k] + rounding
+            target[v, k] = total[0, k] + rounding
 
 
 @kernel
@@ -115,19 +113,18 @@ def _receive(i, t, own, first, last, columns, coefficients, rows, marginals, mes
     width = rows.shape[1]
     for k in range(width):
         message[t, k] = own * np.float32(marginals[i, k])
+    if i + NEXT < columns.shape[0]:
+        for e in range(first, last):
+            fetch_row(rows, columns[i + NEXT, e])
     e = first
     while e + 4 <= last:
+        from_rows = columns[i, e], columns[i, e + 1], columns[i, e + 2], columns[i, e + 3]
         c0, c1 = coefficients[i, e], coefficients[i, e + 1]
         c2, c3 = coefficients[i, e + 2], coefficients[i, e + 3]
-        j0, j1, j2, j3 = columns[i, e], columns[i, e + 1], columns[i, e + 2], columns[i, e + 3]
-        for k in range(width):
-            near = fma(c1, np.float32(rows[j1, k]), fma(c0, np.float32(rows[j0, k]), message[t, k]))
-            message[t, k] = fma(c3, np.float32(rows[j3, k]), fma(c2, np.float32(rows[j2, k]), near))
+        add_rows(message, t, rows, from_rows, (c0, c1, c2, c3))
         e += 4
     while e < last:
-        c0, j0 = coefficients[i, e], columns[i, e]
-        for k in range(width):
-            message[t, k] = fma(c0, np.float32(rows[j0, k]), message[t, k])
+        add_rows(message, t, rows, (columns[i, e],), (coefficients[i, e],))
         e += 1
 
 

@@ -38,6 +38,9 @@ from perturb_mpm.engines.reference import softmax
 from perturb_mpm.model import DenseCRF, PairwiseTerm
 from perturb_mpm.noise import Perturbation
 
+# Bytes of what all problems share: of a small image, the next one takes what is freed.
+WORTH_GIVING_BACK = 1 << 26
+
 
 class CpuSolver:
     """The kernels of one CRF on all cores; see ``engines.protocol.Solver`` for the methods.
@@ -74,11 +77,13 @@ class CpuSolver:
                 crf.n_labels,
                 crf.grid.voxels,
                 float(self._unit),
+                self._threads,
                 self_term=crf.self_term,
             )
         for f in self._filters:
             f.forget_slice()
-        give_back()
+        if self._shared_bytes() > WORTH_GIVING_BACK:
+            give_back()
         rows = [f.rows for f in self._filters]
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         self._most_rows = max(rows, default=0)
@@ -249,10 +254,11 @@ class CpuSolver:
         """Return Q, (B, L, N)."""
         if self._held is not None:
             return self._held.marginals()
-        out = np.empty((self._buffers.problems, *self._crf.energies.shape), dtype=np.float32)
+        labels, voxels = self._crf.energies.shape
+        out = np.empty((self._buffers.problems, voxels, labels), dtype=np.float32)
         arguments = (self._buffers.marginals, self._order, self._unit, out)
-        self._threads.run(transfer.unload_marginals, out.shape[2], *arguments)
-        return out
+        self._threads.run(transfer.unload_marginals, voxels, *arguments)
+        return out.transpose(0, 2, 1)
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
@@ -458,7 +464,7 @@ class CpuSolver:
         self._fresh = True
 
     def _convergent_step(self, damping: float) -> Change:
-        old = self.marginals().astype(np.float64)  # (B, L, N)
+        old = self.marginals().astype(np.float64, order="C")  # (B, L, N)
         energies = np.zeros_like(old)
         for b, problem in enumerate(energies):
             problem[1:, self._order] = self._buffers.energies_of(b)
@@ -474,7 +480,7 @@ class CpuSolver:
         return change_between(old, new)
 
     def _checked(self, problem: NDArray[np.floating], name: str) -> NDArray[np.float32]:
-        array = np.array(problem, dtype=np.float32, order="C")
+        array = np.ascontiguousarray(problem, dtype=np.float32)
         if array.shape != self._crf.energies.shape:
             raise ValueError(
                 f"{name} must hold arrays of shape {self._crf.energies.shape}, got {array.shape}"

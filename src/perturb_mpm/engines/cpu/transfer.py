@@ -21,16 +21,26 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
     An energy more than ``ceiling`` above the voxel's lowest counts as that: a forbidden label must
     not use up the digits that tell the others apart.
     """
-    tile = energies.shape[2] // problems
-    for i in range(start, stop):
-        lowest = source[0, order[i]]
-        for l in range(1, source.shape[0]):
-            lowest = min(lowest, source[l, order[i]])
-        base = min(source[0, order[i]] - lowest, ceiling)
-        lane = (i % tile) * problems + problem
-        for l in range(energies.shape[1]):
-            away = min(source[l + 1, order[i]] - lowest, ceiling) - base
-            energies[i // tile, l, lane] = narrowed(away, energies[i // tile, l, lane])
+    labels, tile = source.shape[0], energies.shape[2] // problems
+    given = np.empty((labels, tile), np.float32)
+    lowest, base = np.empty(tile, np.float32), np.empty(tile, np.float32)
+    for block in range(start // tile, (stop + tile - 1) // tile):
+        i0, end = max(block * tile, start), min((block + 1) * tile, stop)
+        count, lane = end - i0, (i0 - block * tile) * problems + problem
+        for l in range(labels):
+            for t in range(count):
+                given[l, t] = source[l, order[i0 + t]]
+        lowest[:] = given[0]
+        for l in range(1, labels):
+            for t in range(count):
+                lowest[t] = given[l, t] if given[l, t] < lowest[t] else lowest[t]
+        for t in range(count):
+            base[t] = min(given[0, t] - lowest[t], ceiling)
+        for l in range(labels - 1):
+            for t in range(count):
+                away = min(given[l + 1, t] - lowest[t], ceiling) - base[t]
+                k = lane + t * problems
+                energies[block, l, k] = narrowed(away, energies[block, l, k])
 
 
 @kernel
@@ -62,16 +72,17 @@ def load_marginals(source, order, marginals, labels, problem, unit, rounding, st
 
 @kernel
 def unload_marginals(marginals, order, unit, out, start, stop):
-    """Write marginals as (B, L, N) in the order of the voxels outside the engine."""
+    """Write marginals as (B, N, L) in the order of the voxels outside the engine."""
     inverse = ONE / unit
     for i in range(start, stop):
+        place = order[i]
         for b in range(marginals.shape[2]):
             rest = ONE
             for l in range(marginals.shape[1]):
                 share = np.float32(marginals[i, l, b]) * inverse
-                out[b, l + 1, order[i]] = share
+                out[b, place, l + 1] = share
                 rest -= share
-            out[b, 0, order[i]] = max(rest, ZERO)
+            out[b, place, 0] = max(rest, ZERO)
 
 
 @kernel

@@ -105,6 +105,9 @@ def morton_order(grid: Grid) -> NDArray[np.int64]:
     Voxels that are close in the image stay close in memory, and with them the lattice vertices
     they touch.
     """
-    coordinates = [along.astype(np.int64) for along in np.unravel_index(grid.index, grid.shape)]
-    order: NDArray[np.int64] = np.argsort(morton_code(coordinates, grid.shape), kind="stable")
+    codes = np.zeros(grid.voxels, dtype=np.int64)
+    for axis, along in enumerate(np.unravel_index(grid.index, grid.shape)):
+        only = [np.arange(grid.shape[axis]) * (axis == other) for other in range(grid.ndim)]
+        codes |= morton_code(only, grid.shape)[along]
+    order: NDArray[np.int64] = np.argsort(codes, kind="stable")
     return order
