@@ -87,7 +87,8 @@ def test_the_page_says_what_it_rests_on() -> None:
         "what the settings rest on 7 cases",
         "numpy 2.4",
         "implemented in perturb-mpm, version 1.2.3. 40 segmentations were sampled from a dense",
-        "conditional random field with a spatial kernel (3 mm), perturbed by noise over 20 mm. The last iteration changed the label of 0.01 % of the voxels",
+        "conditional random field with a spatial kernel (3 mm), perturbed by noise over 20 mm.",
+        "mm. The last iteration changed the label of 0.01 % of the voxels at most. Labels and",
         "learned from 7 labelled cases",
         "arXiv:1703.00312",
     ):

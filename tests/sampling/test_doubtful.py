@@ -20,7 +20,9 @@ LABELS = 3
 SAMPLES = {"samples": 64, "seed": 3, "noise_length": 4.0, "iterations": 40, "tolerance": 1e-5}
 
 
-def problem(centring: float = 1.0, normalization: str = "symmetric", weight: float = 1.0):
+def problem(
+    centring: float = 1.0, normalization: str = "symmetric", weight: float = 1.0
+) -> pm.DenseCRF:
     """Return a CRF of a network's kind: borders are in doubt, the rest is certain."""
     rng = np.random.default_rng(0)
     logits = 500 * gaussian_filter(rng.normal(size=(LABELS, *SHAPE)), (0, 3, 3, 3))
@@ -28,9 +30,7 @@ def problem(centring: float = 1.0, normalization: str = "symmetric", weight: flo
     image = logits.argmax(axis=0) + rng.normal(0, 0.3, SHAPE)
     kernels = [
         pm.SpatialKernel(2.0, weight=0.4 * weight, normalization=normalization),
-        pm.BilateralKernel(
-            image[np.newaxis], 6.0, 0.7, weight=weight, normalization=normalization
-        ),
+        pm.BilateralKernel(image[np.newaxis], 6.0, 0.7, weight=weight, normalization=normalization),
     ]
     mask = np.ones(SHAPE, dtype=bool)
     mask[:2, :3] = False
@@ -147,7 +147,7 @@ def test_the_whole_posterior_by_hand() -> None:
     whole = part.complete(drawn)
     np.testing.assert_array_equal(whole.voxel_counts[:, [0, 7]], [[0, 10], [10, 0]])
     np.testing.assert_array_equal(whole.voxel_counts[:, 3:5], drawn.voxel_counts)
-    np.testing.assert_array_equal(whole.volumes, drawn.volumes + [6.0, 6.0])
+    np.testing.assert_array_equal(whole.volumes, drawn.volumes + 6.0)
     np.testing.assert_allclose(whole.marginals[:, 0], [0, 1])
     full = pm.sample(crf, samples=10, seed=1, estimator="conditional")
     np.testing.assert_array_equal(whole.voxel_counts, full.voxel_counts)
