@@ -33,12 +33,12 @@ FULL_VOXELS = 4_000_000
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Sample an image far beyond one brain.",
-        epilog="example: python -m lab.benchmarks.large --size 512 --samples 50",
+        epilog="example: python -m lab.benchmarks.large --size 512 --samples 20",
     )
     parser.add_argument("--hippocampi", type=Path, help="the folder of the network's cases")
     parser.add_argument("--size", type=int, default=512, help="voxels along each axis")
-    parser.add_argument("--samples", type=int, default=50)
-    parser.add_argument("--epsilon", type=float, default=1e-3, help="settled below this")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--epsilon", type=float, default=0.01, help="settled below this")
     parser.add_argument("--length", type=float, default=8.0, help="of the noise, mm")
     parser.add_argument("--json", type=Path, default=machine.RESULTS / "large.json")
     return parser.parse_args()
