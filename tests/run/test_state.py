@@ -183,6 +183,9 @@ def test_the_state_brings_the_case_back(case: Case, whole: Path) -> None:
 def test_a_folder_without_a_run_has_no_state(tmp_path: Path, cut: Path) -> None:
     with pytest.raises(StateError, match="holds no run of perturb-mpm"):
         load_run(tmp_path)
+    (tmp_path / "cohort.json").write_text("{}")
+    with pytest.raises(StateError, match="is the folder of a cohort: name that of one of its"):
+        load_run(tmp_path)
     (cut / "state" / "posterior.npz").unlink()
     with pytest.raises(StateError, match="holds a run without samples"):
         load_run(cut)

@@ -288,6 +288,11 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     found = read_run_json(folder / STATE)
     if found is None:
+        if (folder / "cohort.json").exists():
+            raise StateError(
+                f"{folder} is the folder of a cohort: name that of one of its cases, or, to "
+                "evaluate all of them, pass it as `table`"
+            )
         raise StateError(f"{folder} holds no run of perturb-mpm: it has no {STATE}/run.json")
     try:
         about = found["about"]
