@@ -14,6 +14,7 @@ EXTRAS = {
     "pydicom": "dicom",
     "SimpleITK": "itk",
     "monai": "monai",
+    "torchio": "torchio",
     "torch": "gpu",
     "triton": "gpu",
 }

@@ -36,7 +36,7 @@ FOREIGN = {
     *("--save_probabilities", "--host", "--port", "--nthreads", "--no-nanny", "--resources"),
     *("--array", "--cpus-per-task", "--mem", "--wrap"),
 }
-NEEDED = ("zarr", "monai")  # a page that imports one of these is skipped where it is missing
+NEEDED = ("zarr", "monai", "torchio")  # a page that imports one is skipped where it is missing
 
 
 def name_of(page: Path) -> str:
@@ -174,8 +174,8 @@ def test_tests_that_are_named_exist(page: Path) -> None:
 def test_names_of_the_package_that_are_named_exist(page: Path) -> None:
     for name in set(re.findall(r"`(perturb_mpm(?:\.\w+)+)", page.read_text())):
         module, _, last = name.rpartition(".")
-        if name == "perturb_mpm.compat.monai":
-            continue  # needs MONAI to be imported
+        if name in {"perturb_mpm.compat.monai", "perturb_mpm.compat.torchio"}:
+            continue  # needs the other library to be imported
         try:
             found = hasattr(importlib.import_module(module), last)
         except ModuleNotFoundError:

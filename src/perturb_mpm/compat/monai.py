@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.checks import numeric, positive_numbers
-from perturb_mpm.files import Case, ImageSet, LabelScheme, geometry_from_affine
+from perturb_mpm.checks import numeric, one_each, positive_numbers
+from perturb_mpm.compat.maps import uncertainty_maps
 from perturb_mpm.optional import optional_package
-from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
+from perturb_mpm.run import RunSettings
 
 optional_package("monai", "PerturbMPM as a transform")
 
@@ -27,8 +27,6 @@ from monai.data import MetaTensor  # noqa: E402
 from monai.transforms import MapTransform, Transform  # noqa: E402
 
 __all__ = ["PerturbMPM", "PerturbMPMd"]
-
-OUTPUTS = ("labels", "marginals", "entropy")
 
 
 class PerturbMPM(Transform):  # type: ignore[misc]
@@ -67,62 +65,19 @@ class PerturbMPM(Transform):  # type: ignore[misc]
         ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels
         where ``mask`` is 0 are label 0 for certain.
         """
-        p = numeric(probabilities, "probabilities").astype(np.float32)
-        channels = numeric(images, "images").astype(np.float32)
-        if p.ndim not in (3, 4) or channels.ndim != p.ndim or channels.shape[1:] != p.shape[1:]:
-            raise ValueError(
-                "`images` must be (C, …) on the grid of `probabilities` (L, …), two or three axes "
-                f"of space, got {channels.shape} and {p.shape}"
-            )
-        inside = np.ones(p.shape[1:], bool)
-        if mask is not None:
-            inside = numeric(mask, "mask").reshape(p.shape[1:]) != 0
-        found = self._solve(p, channels, inside, _affine_of(probabilities))
-        return {name: _like(found[name], probabilities) for name in OUTPUTS}
+        spacing = self._spacing_of(probabilities)
+        found = uncertainty_maps(probabilities, images, mask, spacing, self.settings)
+        return {name: _like(value, probabilities) for name, value in found.items()}
 
-    def _solve(
-        self,
-        p: NDArray[np.float32],
-        channels: NDArray[np.float32],
-        inside: NDArray[np.bool_],
-        affine: NDArray[np.float64] | None,
-    ) -> dict[str, NDArray[Any]]:
-        flat = p.ndim == 3
-        if flat:  # one slice
-            p, channels, inside = p[..., np.newaxis], channels[..., np.newaxis], inside[..., None]
-        geometry = geometry_from_affine(inside.shape, self._placed(affine, 2 if flat else 3))
-        case = Case.from_images(
-            ImageSet(
-                {f"channel_{c}": image for c, image in enumerate(channels)},
-                inside,
-                "given",
-                geometry,
-                {},
-            ),
-            p,
-            LabelScheme(tuple(range(len(p))), tuple(f"label_{l}" for l in range(len(p)))),
-        )
-        settings = self.settings
-        if settings.sampling.noise_length is None:
-            settings = settings.changed(noise_length=assumed_length_mm(case))
-        sampler = build_sampler(build_crf(case, settings), settings)
-        posterior = sampler.draw(settings.sampling.samples)
-        kind = settings.marginals
-        maps: dict[str, NDArray[Any]] = {
-            "labels": posterior.labels_of(kind)[np.newaxis],
-            "marginals": posterior.marginals_of(kind).astype(np.float32),
-            "entropy": posterior.entropy_of(kind)[np.newaxis].astype(np.float32),
-        }
-        return {name: value[..., 0] if flat else value for name, value in maps.items()}
-
-    def _placed(self, affine: NDArray[np.float64] | None, axes: int) -> NDArray[np.float64]:
-        """Return the affine (4, 4) to compute with: only its spacing counts."""
-        spacing = np.ones(3)
+    def _spacing_of(self, probabilities: Any) -> NDArray[np.float64] | None:  # noqa: ANN401
+        axes = numeric(probabilities, "probabilities").ndim - 1
         if self.spacing is not None:
-            spacing[:axes] = self.spacing
-        elif affine is not None:
-            spacing[:axes] = np.linalg.norm(affine[:3, :3], axis=0)[:axes]
-        return np.diag([*spacing, 1.0])
+            return one_each(self.spacing, "spacing", axes, "axis")
+        if not isinstance(probabilities, MetaTensor):
+            return None
+        affine = numeric(probabilities.affine, "affine")
+        sides: NDArray[np.float64] = np.linalg.norm(affine[:3, :3], axis=0)
+        return sides[:axes]
 
 
 class PerturbMPMd(MapTransform):  # type: ignore[misc]
@@ -167,11 +122,6 @@ class PerturbMPMd(MapTransform):  # type: ignore[misc]
             for name, value in self.transform(data[key], images, mask).items():
                 result[f"{key}_{name}"] = value
         return result
-
-
-def _affine_of(value: Any) -> NDArray[np.float64] | None:  # noqa: ANN401
-    """Return the affine of a MetaTensor, None of anything else."""
-    return numeric(value.affine, "affine") if isinstance(value, MetaTensor) else None
 
 
 def _like(array: NDArray[Any], given: Any) -> Any:  # noqa: ANN401

@@ -1,0 +1,78 @@
+"""What the transforms of MONAI and TorchIO share: probabilities and images in, maps out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.checks import numeric
+from perturb_mpm.files import Case, ImageSet, LabelScheme, geometry_from_affine
+from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
+
+
+def uncertainty_maps(
+    probabilities: Any,  # noqa: ANN401 - an array or a tensor
+    images: Any,  # noqa: ANN401
+    mask: Any,  # noqa: ANN401
+    spacing: NDArray[np.float64] | None,
+    settings: RunSettings,
+) -> dict[str, NDArray[Any]]:
+    """Return ``labels`` (1, …), ``marginals`` (L, …) and ``entropy`` (1, …) in bits.
+
+    ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels where
+    ``mask`` is 0 are label 0 for certain. ``spacing`` is in mm, 1 where it is None.
+    """
+    p = numeric(probabilities, "probabilities").astype(np.float32)
+    channels = numeric(images, "images").astype(np.float32)
+    if p.ndim not in (3, 4) or channels.ndim != p.ndim or channels.shape[1:] != p.shape[1:]:
+        raise ValueError(
+            "`images` must be (C, …) on the grid of `probabilities` (L, …), two or three axes "
+            f"of space, got {channels.shape} and {p.shape}"
+        )
+    inside = np.ones(p.shape[1:], bool)
+    if mask is not None:
+        given = numeric(mask, "mask")
+        if given.shape not in (p.shape[1:], (1, *p.shape[1:])):
+            raise ValueError(
+                f"`mask` must be on the grid {p.shape[1:]} of `probabilities`, got {given.shape}"
+            )
+        inside = given.reshape(p.shape[1:]) != 0
+    flat = p.ndim == 3
+    if flat:  # one slice
+        p, channels, inside = p[..., np.newaxis], channels[..., np.newaxis], inside[..., None]
+    maps = _drawn(_case(p, channels, inside, spacing), settings)
+    return {name: value[..., 0] if flat else value for name, value in maps.items()}
+
+
+def _case(
+    p: NDArray[np.float32],
+    channels: NDArray[np.float32],
+    inside: NDArray[np.bool_],
+    spacing: NDArray[np.float64] | None,
+) -> Case:
+    """Return the case on a straight grid: only the spacing of an image counts."""
+    sides = np.ones(3)
+    if spacing is not None:
+        sides[: len(spacing)] = spacing
+    geometry = geometry_from_affine(inside.shape, np.diag([*sides, 1.0]))
+    named = {f"channel_{c}": image for c, image in enumerate(channels)}
+    return Case.from_images(
+        ImageSet(named, inside, "given", geometry, {}),
+        p,
+        LabelScheme(tuple(range(len(p))), tuple(f"label_{l}" for l in range(len(p)))),
+    )
+
+
+def _drawn(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
+    if settings.sampling.noise_length is None:
+        settings = settings.changed(noise_length=assumed_length_mm(case))
+    sampler = build_sampler(build_crf(case, settings), settings)
+    posterior = sampler.draw(settings.sampling.samples)
+    kind = settings.marginals
+    return {
+        "labels": posterior.labels_of(kind)[np.newaxis],
+        "marginals": posterior.marginals_of(kind).astype(np.float32),
+        "entropy": posterior.entropy_of(kind)[np.newaxis].astype(np.float32),
+    }
