@@ -211,7 +211,10 @@ class FeatureKernel(Kernel):
 
 def _at(channels: NDArray[Any], grid: Grid, voxels: Voxels) -> NDArray[np.float64]:
     """Return (C, *spatial) at all or some voxels inside the mask, (C, N)."""
-    return channels.reshape(len(channels), -1)[:, grid.index[voxels]].astype(np.float64)
+    flat = channels.reshape(len(channels), -1)
+    if grid.mask is None and isinstance(voxels, slice) and voxels == ALL:
+        return flat.astype(np.float64)
+    return flat[:, grid.index[voxels]].astype(np.float64)
 
 
 def _numbers(sigma: Sigma) -> float | tuple[float, ...]:

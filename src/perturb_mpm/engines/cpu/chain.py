@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.compile import kernel
-from perturb_mpm.engines.cpu.lattice import Lattice
+from perturb_mpm.engines.cpu.lattice import BLOCK, Lattice
 from perturb_mpm.engines.cpu.row_kernels import combine, combine_four, combine_three
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.model import Normalization
@@ -119,12 +119,20 @@ def slice_shares(columns, weights, mass, factor, start, stop):
 def own_response(weights, table, out, start, stop):
     """Compute Σ_rs w_r w_s table[|r − s|] for each voxel."""
     p = weights.shape[1]
-    for i in range(start, stop):
-        total = np.float64(0)
+    own, total = np.zeros((p, BLOCK)), np.empty(BLOCK)
+    for i0 in range(start, stop, BLOCK):
+        count = min(BLOCK, stop - i0)
+        for t in range(count):
+            for r in range(p):
+                own[r, t] = weights[i0 + t, r]
+        total[:] = 0
         for r in range(p):
             for s in range(p):
-                total += table[abs(r - s)] * weights[i, r] * weights[i, s]
-        out[i] = total
+                answer = table[abs(r - s)]
+                for t in range(BLOCK):
+                    total[t] += answer * own[r, t] * own[s, t]
+        for t in range(count):
+            out[i0 + t] = total[t]
 
 
 @kernel

@@ -20,7 +20,7 @@ from perturb_mpm.engines.lattice import Blur, key_code
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 EMPTY = -1
 ZERO, ONE = np.float32(0), np.float32(1)
-BLOCK = 128  # voxels that are embedded side by side, in vector instructions
+BLOCK = 128  # voxels that are worked on side by side, in vector instructions
 Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
 # better kept near their neighbours than near the voxels that touch them.

@@ -341,13 +341,13 @@ class CpuSolver:
         return place
 
     def _filter(self, term: PairwiseTerm, budget: int) -> Filter | ExactFilter:
-        features = term.features()[self._order]  # (N, d)
+        features = term.features()  # (N, d)
         outside = None if term.outside is None else term.outside[self._order]
         exact = self.accuracy == "exact"
         require_for_build(self._crf, features.shape[1], budget, exact=exact)
         if exact:
-            return ExactFilter(features, term.normalization, self._threads, outside)
-        narrow = features.astype(np.float32)
+            return ExactFilter(features[self._order], term.normalization, self._threads, outside)
+        narrow = features.astype(np.float32)[self._order]
         del features
         blur = BLURS[self.accuracy]
         if self.accuracy != "plain":
