@@ -36,6 +36,16 @@ GPU_HEADER = (
     "from `exact`'s, %: brain, tumour | largest bias of a label's volume, % |"
 )
 
+HELD_HEADER = (
+    "| kernels, noise, what is updated | CPU s, to prepare | CPU s, in all | s by the clock | "
+    "× faster by the clock than every voxel | × faster than a loop through pydensecrf2 |"
+)
+
+LARGE_HEADER = (
+    "| voxels | in doubt | samples | CPU s | s by the clock | peak GB | wrong votes | modal labels "
+    "that differ | largest change of a mean volume, in sd |"
+)
+
 
 def cpu_rendered(results: dict[str, Any]) -> str:
     """Return the Markdown of the figures."""
@@ -171,15 +181,12 @@ def _gpu_sentence(row: dict[str, Any]) -> str:
 def held_rendered(results: dict[str, Any]) -> str:
     """Return the Markdown of what held voxels and settled samples cost."""
     rows, machine = results["rows"], results["machine"]
-    lines = [
+    about = (
         f"BraTS2021_01658 at 1 mm with a forest's probabilities, {results['samples']} samples from "
         f"arrays to posterior; {machine['cpu']}, {results['threads']} threads, "
-        f"{machine['date'][:10]}. `python -m lab.benchmarks.held --model MODEL.npz` does it again.",
-        "",
-        "| kernels, noise, what is updated | CPU s, to prepare | CPU s, in all | s by the clock | "
-        "× faster by the clock than every voxel | × faster than a loop through pydensecrf2 |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
+        f"{machine['date'][:10]}. `python -m lab.benchmarks.held --model MODEL.npz` does it again."
+    )
+    lines = [about, "", HELD_HEADER, "|---|--:|--:|--:|--:|--:|"]
     peer, one = rows["pydensecrf2"], rows["one problem, an iteration"]["clock_s"]
     full = 0.0
     for name, row in rows.items():
@@ -196,21 +203,16 @@ def held_rendered(results: dict[str, Any]) -> str:
             f"{peer['all_s'] / row['clock_s']:.0f}" if name.startswith("paper") else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
+    alone = (
         f"One problem alone, an iteration: {1000 * one:.0f} ms, {peer['step_s'] / one:.1f} times "
-        "as fast as pydensecrf2, which has one thread.",
-    ]
-    return "\n".join(lines)
+        "as fast as pydensecrf2, which has one thread."
+    )
+    return "\n".join([*lines, "", alone])
 
 
 def large_rendered(results: dict[str, Any]) -> str:
     """Return the Markdown of images far beyond one brain."""
-    lines = [
-        "| voxels | in doubt | samples | CPU s | s by the clock | peak GB | wrong votes | modal "
-        "labels that differ | largest change of a mean volume, in sd |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = [LARGE_HEADER, "|--:|--:|--:|--:|--:|--:|--:|--:|--:|"]
     for row in sorted(results["rows"].values(), key=lambda each: each["voxels"]):
         compared = [
             f"{row[name]:.1e}" if name in row else ""
