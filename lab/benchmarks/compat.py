@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 WIDTH, HEIGHT, LABELS = 320, 240, 21
-REPEATS = 15
+REPEATS = 30
 KINDS = ("potts", "negative", "vector", "matrix", "asymmetric")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 # Several pieces a thread even out what a busy core delays.
@@ -29,7 +28,8 @@ class Threads:
 
     def __init__(self, count: int | None = None) -> None:
         self.count = count or default_threads()
-        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        # The thread that asks works too.
+        self._pool = ThreadPoolExecutor(self.count - 1) if self.count > 1 else None
 
     def run(self, kernel: Callable[..., Any], count: int, *arguments: Any) -> list[Any]:
         """Return what the kernel returned for each piece, in the order of the range."""
@@ -37,7 +37,16 @@ class Threads:
         if self._pool is None or pieces <= 1:
             return [kernel(*arguments, 0, count)]
         edges = [count * k // pieces for k in range(pieces + 1)]
-        futures = [
-            self._pool.submit(kernel, *arguments, start, stop) for start, stop in pairwise(edges)
-        ]
-        return [future.result() for future in futures]
+        results: list[Any] = [None] * pieces
+        left = iter(range(pieces))  # whoever is free takes the next
+
+        def work() -> None:
+            for k in left:
+                results[k] = kernel(*arguments, edges[k], edges[k + 1])
+
+        helpers = [self._pool.submit(work) for _ in range(min(self.count, pieces) - 1)]
+        work()
+        for helper in helpers:
+            if not helper.cancel():  # one that has not begun finds nothing left
+                helper.result()
+        return results
