@@ -46,11 +46,12 @@ def cache_folder() -> Path | None:
 
 
 def _sources() -> str:
-    """Return a name for the present state of all kernels.
+    """Return a name for the present state of all kernels and of what compiles them.
 
-    Numba looks at the file of a kernel only, not at those of the kernels it calls.
+    Numba looks at the file of a kernel only, not at those of the kernels it calls, and replaces
+    what another of its versions compiled.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(numba.__version__.encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
