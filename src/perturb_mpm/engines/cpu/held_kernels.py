@@ -19,6 +19,7 @@ from perturb_mpm.engines.cpu.row_kernels import (
     most_probable,
     relax,
     scratch_of,
+    sum_row,
 )
 
 
@@ -77,31 +78,11 @@ def copy_entries(
 @kernel
 def combine_signed(pointers, columns, coefficients, source, target, start, stop):
     """Do what ``combine`` does with values of either sign, rounded to the nearest whole number."""
-    width = source.shape[1]
-    total = np.empty(width, np.float32)
+    total = np.empty((1, source.shape[1]), np.float32)
     for v in range(start, stop):
-        for k in range(width):
-            total[k] = 0
-        e, last = pointers[v], pointers[v + 1]
-        while e + 4 <= last:
-            c0, c1 = coefficients[e], coefficients[e + 1]
-            c2, c3 = coefficients[e + 2], coefficients[e + 3]
-            j0, j1, j2, j3 = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
-            for k in range(width):
-                near = fma(
-                    c1, np.float32(source[j1, k]), fma(c0, np.float32(source[j0, k]), total[k])
-                )
-                total[k] = fma(
-                    c3, np.float32(source[j3, k]), fma(c2, np.float32(source[j2, k]), near)
-                )
-            e += 4
-        while e < last:
-            c0, j0 = coefficients[e], columns[e]
-            for k in range(width):
-                total[k] = fma(c0, np.float32(source[j0, k]), total[k])
-            e += 1
-        for k in range(width):
-            target[v, k] = (total[k] + ROUND) - ROUND
+        sum_row(v, pointers[stop], pointers, columns, coefficients, source, total)
+        for k in range(source.shape[1]):
+            target[v, k] = (total[0, k] + ROUND) - ROUND
 
 
 @kernel

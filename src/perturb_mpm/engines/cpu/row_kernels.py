@@ -48,27 +48,34 @@ def exp_negative(x):
 
 
 @kernel
+def sum_row(v, end, pointers, columns, coefficients, source, total):
+    """Set ``total`` (1, C) to the combination of source rows that row v of a matrix asks for.
+
+    Rows of the entries that follow, before ``end``, are fetched meanwhile.
+    """
+    for k in range(total.shape[1]):
+        total[0, k] = 0
+    e, last = pointers[v], pointers[v + 1]
+    while e + 4 <= last:
+        if e + AHEAD + 4 <= end:
+            for f in range(e + AHEAD, e + AHEAD + 4):
+                fetch_row(source, columns[f])
+        rows = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
+        shares = coefficients[e], coefficients[e + 1], coefficients[e + 2], coefficients[e + 3]
+        add_rows(total, 0, source, rows, shares)
+        e += 4
+    while e < last:
+        add_rows(total, 0, source, (columns[e],), (coefficients[e],))
+        e += 1
+
+
+@kernel
 def combine(pointers, columns, coefficients, source, target, rounding, start, stop):
     """Make each target row a combination of source rows: a sparse matrix times all columns."""
-    width = source.shape[1]
-    total = np.empty((1, width), np.float32)
-    end = pointers[stop]
+    total = np.empty((1, source.shape[1]), np.float32)
     for v in range(start, stop):
-        for k in range(width):
-            total[0, k] = 0
-        e, last = pointers[v], pointers[v + 1]
-        while e + 4 <= last:
-            if e + AHEAD + 4 <= end:
-                for f in range(e + AHEAD, e + AHEAD + 4):
-                    fetch_row(source, columns[f])
-            rows = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
-            shares = coefficients[e], coefficients[e + 1], coefficients[e + 2], coefficients[e + 3]
-            add_rows(total, 0, source, rows, shares)
-            e += 4
-        while e < last:
-            add_rows(total, 0, source, (columns[e],), (coefficients[e],))
-            e += 1
-        for k in range(width):
+        sum_row(v, pointers[stop], pointers, columns, coefficients, source, total)
+        for k in range(source.shape[1]):
             target[v, k] = total[0, k] + rounding
 
 
