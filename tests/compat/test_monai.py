@@ -40,6 +40,9 @@ def test_arrays_in_arrays_out(transforms: Any) -> None:
     assert found["marginals"].shape == (3, *SHAPE)
     np.testing.assert_allclose(found["marginals"].sum(axis=0), 1, atol=1e-5)
     assert found["entropy"].max() <= np.log2(3) + 1e-6
+    assert found["volumes"].shape == (5, 3)
+    np.testing.assert_allclose(found["volumes"].sum(axis=1), np.prod(SHAPE))  # mm³
+    assert np.ptp(found["volumes"], axis=0).all()
 
 
 def test_metatensors_keep_their_affine(transforms: Any) -> None:
@@ -48,6 +51,9 @@ def test_metatensors_keep_their_affine(transforms: Any) -> None:
     meta = {"filename_or_obj": "case.nii.gz"}
     given = MetaTensor(torch.from_numpy(probabilities()), affine=torch.tensor(AFFINE), meta=meta)
     found = transforms.PerturbMPM(samples=5, seed=3)(given, torch.from_numpy(images()))
+    volumes = found.pop("volumes")  # a tensor, in mm³, but no map
+    assert not isinstance(volumes, MetaTensor)
+    np.testing.assert_allclose(volumes.sum(dim=1), 9 * np.prod(SHAPE))
     for value in found.values():
         assert isinstance(value, MetaTensor)
         np.testing.assert_array_equal(value.affine.numpy(), AFFINE)

@@ -47,13 +47,15 @@ def test_a_subject_gets_maps_in_their_place(transform: Any) -> None:
 
     given = subject()
     found = tio.Compose([transform("pred", ["t1", "t2"], "brain", samples=5, seed=3)])(given)
-    assert set(given) | {"pred_labels", "pred_marginals", "pred_entropy"} == set(found)
+    new = {f"pred_{name}" for name in ("labels", "marginals", "entropy", "volumes")}
+    assert set(given) | new == set(found)
     assert found["age"] == 57
     assert isinstance(found["pred_labels"], tio.LabelMap)
     assert isinstance(found["pred_marginals"], tio.ScalarImage)
     p, images, mask = arrays()
     settings = RunSettings().changed(samples=5, seed=3)
     maps = uncertainty_maps(p, images, mask, np.array([2.0, 1.5, 3.0]), settings)
+    np.testing.assert_array_equal(found["pred_volumes"], maps.pop("volumes"))
     for name, expected in maps.items():
         image = found[f"pred_{name}"]
         np.testing.assert_array_equal(image.affine, AFFINE)

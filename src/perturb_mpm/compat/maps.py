@@ -11,6 +11,9 @@ from perturb_mpm.checks import numeric
 from perturb_mpm.files import Case, ImageSet, LabelScheme, geometry_from_affine
 from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
 
+VOLUMES = "volumes"
+"""The volume of each label in each sample in mm³, (samples, L): no map."""
+
 
 def uncertainty_maps(
     probabilities: Any,  # noqa: ANN401 - an array or a tensor
@@ -19,7 +22,7 @@ def uncertainty_maps(
     spacing: NDArray[np.float64] | None,
     settings: RunSettings,
 ) -> dict[str, NDArray[Any]]:
-    """Return ``labels`` (1, …), ``marginals`` (L, …) and ``entropy`` (1, …) in bits.
+    """Return ``labels`` (1, …), ``marginals`` (L, …), ``entropy`` (1, …) in bits, and ``VOLUMES``.
 
     ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels where
     ``mask`` is 0 are label 0 for certain. ``spacing`` is in mm, 1 where it is None.
@@ -42,8 +45,10 @@ def uncertainty_maps(
     flat = p.ndim == 3
     if flat:  # one slice
         p, channels, inside = p[..., np.newaxis], channels[..., np.newaxis], inside[..., None]
-    maps = _drawn(_case(p, channels, inside, spacing), settings)
-    return {name: value[..., 0] if flat else value for name, value in maps.items()}
+    found = _drawn(_case(p, channels, inside, spacing), settings)
+    return {
+        name: value[..., 0] if flat and name != VOLUMES else value for name, value in found.items()
+    }
 
 
 def _case(
@@ -75,4 +80,5 @@ def _drawn(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
         "labels": posterior.labels_of(kind)[np.newaxis],
         "marginals": posterior.marginals_of(kind).astype(np.float32),
         "entropy": posterior.entropy_of(kind)[np.newaxis].astype(np.float32),
+        VOLUMES: posterior.volumes.copy(),  # one may write to what is one's own
     }

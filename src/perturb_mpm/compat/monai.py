@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import numeric, one_each, positive_numbers
-from perturb_mpm.compat.maps import uncertainty_maps
+from perturb_mpm.compat.maps import VOLUMES, uncertainty_maps
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
 
@@ -30,7 +30,7 @@ __all__ = ["PerturbMPM", "PerturbMPMd"]
 
 
 class PerturbMPM(Transform):  # type: ignore[misc]
-    """Labels, marginals and entropy of probabilities and images, all channel first.
+    """Labels, marginals, entropy and sampled volumes of probabilities and images, channel first.
 
     Parameters
     ----------
@@ -62,12 +62,16 @@ class PerturbMPM(Transform):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Return ``labels`` (1, …), ``marginals`` (L, …) and ``entropy`` (1, …) in bits.
 
+        Beside these maps ``volumes`` (samples, L) are those of every sample, in mm³.
         ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels
         where ``mask`` is 0 are label 0 for certain.
         """
         spacing = self._spacing_of(probabilities)
         found = uncertainty_maps(probabilities, images, mask, spacing, self.settings)
-        return {name: _like(value, probabilities) for name, value in found.items()}
+        return {
+            name: _like(value, probabilities, is_map=name != VOLUMES)
+            for name, value in found.items()
+        }
 
     def _spacing_of(self, probabilities: Any) -> NDArray[np.float64] | None:  # noqa: ANN401
         axes = numeric(probabilities, "probabilities").ndim - 1
@@ -81,7 +85,7 @@ class PerturbMPM(Transform):  # type: ignore[misc]
 
 
 class PerturbMPMd(MapTransform):  # type: ignore[misc]
-    """``PerturbMPM`` on a dictionary: ``pred`` gives ``pred_labels``, ``_marginals``, ``_entropy``.
+    """``PerturbMPM`` on a dictionary: ``pred`` gives ``pred_labels``, ``_marginals`` and so on.
 
     Parameters
     ----------
@@ -124,13 +128,16 @@ class PerturbMPMd(MapTransform):  # type: ignore[misc]
         return result
 
 
-def _like(array: NDArray[Any], given: Any) -> Any:  # noqa: ANN401
-    """Return an array as what was given: an array, a tensor or a MetaTensor on its device."""
+def _like(array: NDArray[Any], given: Any, *, is_map: bool) -> Any:  # noqa: ANN401
+    """Return an array as what was given: an array, or a tensor on its device.
+
+    A map of a MetaTensor is one.
+    """
     import torch
 
     if not isinstance(given, torch.Tensor):
         return array
     tensor = torch.from_numpy(np.ascontiguousarray(array)).to(given.device)
-    if not isinstance(given, MetaTensor):
+    if not is_map or not isinstance(given, MetaTensor):
         return tensor
     return MetaTensor(tensor, meta=dict(given.meta))  # with its affine

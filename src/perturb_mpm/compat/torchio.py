@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.compat.maps import uncertainty_maps
+from perturb_mpm.compat.maps import VOLUMES, uncertainty_maps
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
 
@@ -30,7 +30,8 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
     """Labels, marginals and entropy of an image of probabilities, added to its Subject.
 
     ``pred`` gives the LabelMap ``pred_labels`` and the ScalarImages ``pred_marginals`` and
-    ``pred_entropy`` in bits, with the affine of ``pred``, which also gives the spacing.
+    ``pred_entropy`` in bits, with the affine of ``pred``, which also gives the spacing, and
+    ``pred_volumes``, the volumes of every sample in mm³, (samples, labels).
 
     Parameters
     ----------
@@ -74,6 +75,7 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
         with np.errstate(divide="warn", over="warn", invalid="warn"):
             spacing = np.array(given.spacing, dtype=np.float64)
             maps = uncertainty_maps(given.data, images, mask, spacing, self.settings)
+        subject[f"{self.key}_{VOLUMES}"] = maps.pop(VOLUMES)
         for name, array in maps.items():
             kind = LabelMap if name == "labels" else ScalarImage
             image = kind(tensor=np.ascontiguousarray(array), affine=given.affine)
