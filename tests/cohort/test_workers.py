@@ -62,6 +62,12 @@ def client() -> Iterator[Any]:
         yield found
 
 
+def test_workers_keep_the_memory_that_they_free(client: Any) -> None:
+    """Dask's own default makes them give every array back at once."""
+    kept = client.run(lambda: int(os.environ["MALLOC_TRIM_THRESHOLD_"]))
+    assert list(kept.values()) == [2**30] * 2
+
+
 def test_killed_workers_change_no_byte(
     client: Any, cases: list[Any], expected: dict[str, bytes], tmp_path: Path
 ) -> None:

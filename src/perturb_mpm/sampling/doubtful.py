@@ -1,14 +1,15 @@
 """Volumes far beyond one brain: sampling only the voxels that could be otherwise.
 
 Given the message it gets, a voxel has another label with the probability that softmax gives it, and
-no message is stronger than its kernels' weights. Where even the strongest one leaves another label
-less than ε, the voxel is settled at its unary marginals. What settled voxels send to the others is
-computed once, in walks through the image, and the others are a CRF of their own: its lattices, its
-samples and its memory are as large as the doubt.
+messages are about as strong as the weights of the kernels at most: their rows sum to about 1. Where
+even such a message leaves other labels less than ε, the voxel is settled at its unary marginals.
+What settled voxels send to the others is computed once, in walks through the image, and the others
+are a CRF of their own: its lattices, its samples and its memory are as large as the doubt.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ class Doubtful:
     settled: NDArray[np.uint8]
     """The label of each settled voxel inside the mask, (N,); 255 where it is in doubt."""
     missed: float
-    """The settled voxels that a sample would give another label, at most, on average."""
+    """How many settled voxels a sample would give another label, on average, at such messages."""
 
     @property
     def share(self) -> float:
@@ -102,8 +103,8 @@ def doubtful(crf: DenseCRF, epsilon: float = 1e-4, threads: int | None = None) -
     Parameters
     ----------
     crf
-        Its kernels must be normalised "symmetric" or "after": then the messages to a voxel are
-        about as strong as their weights, and no stronger.
+        Its kernels must be normalised "symmetric" or "after": then the rows of a kernel sum to
+        about 1, and a message is about as strong as its weight at most.
     epsilon
         Above 0, below 0.1.
     threads
@@ -138,14 +139,17 @@ def doubtful(crf: DenseCRF, epsilon: float = 1e-4, threads: int | None = None) -
     def marginals(some: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         return softmax(-np.asarray(crf.energies[:, some], dtype=np.float32), axis=0)
 
-    for term in crf.terms:
-        own = replace(term, kernel=term.kernel.in_own_units(crf.grid))
+    owned = copy.copy(crf)  # what standardises an image is computed once
+    owned.terms = tuple(
+        replace(term, kernel=term.kernel.in_own_units(crf.grid)) for term in crf.terms
+    )
+    for term in owned.terms:
         added = surroundings_of(
-            own, settled != _IN_DOUBT, marginals, threads, sends=crf.centring < 1
+            term, settled != _IN_DOUBT, marginals, threads, sends=crf.centring < 1
         )
         outside.append(added.outside)
         sent += (1 - crf.centring) * (term.compatibility @ added.sent)
-    return Doubtful(crf.among(voxels, sent, outside), crf.grid, settled, missed)
+    return Doubtful(owned.among(voxels, sent, outside), crf.grid, settled, missed)
 
 
 def _settle(crf: DenseCRF, epsilon: float) -> tuple[NDArray[np.uint8], float]:
