@@ -121,7 +121,7 @@ def test_every_field_of_sampling_is_an_option_a_key_and_a_keyword(
     for each in dataclasses.fields(pm.Compute):
         assert each.name in keywords
         assert each.name in tables["compute"]
-        assert f"--{each.name} " in shown
+        assert f"--{each.name.replace('_', '-')} " in shown
 
 
 def test_json_is_one_object(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -28,6 +32,7 @@ Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
 
 SETTINGS_NAME = "settings.toml"
 SCORES_NAME = "scores.csv"
+KERNELS = ".kernels-"
 
 
 def tune(
@@ -116,14 +121,28 @@ def tune(
                 data, layout, scheme, probabilities, model, options, threads_used, progress
             )
         folder = prepare_folder(output)
-        tuned = tune_settings(cases, changed, options, progress)
-    # How many threads this machine had is no part of what was learned.
-    tuned = replace(tuned, settings=tuned.settings.changed(threads=start.compute.threads))
+        with _kept_kernels(changed, folder) as kept:
+            tuned = tune_settings(cases, changed.changed(kernel_cache=kept), options, progress)
+    # How many threads this machine had and where it kept kernels is no part of what was learned.
+    here = {"threads": start.compute.threads, "kernel_cache": start.compute.kernel_cache}
+    tuned = replace(tuned, settings=tuned.settings.changed(**here))
     files = _write(folder, tuned)
     if json:
         _print_json(tuned, files)
     elif not quiet:
         _print_table(tuned, files)
+
+
+@contextmanager
+def _kept_kernels(settings: RunSettings, folder: Path) -> Iterator[str | Path]:
+    """Give a folder for kernels, which are prepared again and again: the user's or one for now."""
+    if settings.compute.kernel_cache is not None:
+        yield settings.compute.kernel_cache
+        return
+    for old in folder.glob(f"{KERNELS}*"):  # of a command that was killed
+        shutil.rmtree(old, ignore_errors=True)
+    with TemporaryDirectory(prefix=KERNELS, dir=folder, ignore_cleanup_errors=True) as kept:
+        yield kept
 
 
 def _start(path: Path | None) -> RunSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perturb_mpm.engines.averaging import (
@@ -81,6 +82,7 @@ def prepare(
     batch: int | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
+    kernel_cache: str | Path | None = None,
     compact: bool = False,
 ) -> Solver:
     """Build the kernels of ``crf`` on an engine, ready to solve batches of problems.
@@ -103,6 +105,9 @@ def prepare(
     memory
         Bytes, or a text such as "4 GB"; 60 % of the free memory where it is None. On the ``gpu``
         engine it is the device's memory, 80 % of what is free where it is None.
+    kernel_cache
+        A folder in which the ``cpu`` engine keeps what it prepared, up to 8 GB, for the next time
+        that the same kernels on the same images are asked for; changes no result.
     compact
         Let an engine keep values in 16 bits: half the memory and faster, marginals good to about
         1e-3. Meant for many noisy problems.
@@ -114,7 +119,8 @@ def prepare(
     >>> solver.batch
     4
     """
-    return prepare_with(crf, Compute(engine, accuracy, batch, threads, memory), compact=compact)
+    compute = Compute(engine, accuracy, batch, threads, memory, kernel_cache)
+    return prepare_with(crf, compute, compact=compact)
 
 
 def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> Solver:
@@ -134,7 +140,15 @@ def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> S
 
     from perturb_mpm.engines import cpu
 
-    return cpu.prepare(crf, accuracy, batch, compute.threads, budget, compact=compact)
+    return cpu.prepare(
+        crf,
+        accuracy,
+        batch,
+        compute.threads,
+        budget,
+        compact=compact,
+        kernel_cache=compute.kernel_cache,
+    )
 
 
 def _gpu_is_worth_it(crf: DenseCRF) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from perturb_mpm import checks
@@ -51,6 +52,16 @@ class Compute:
             "help": 'How much memory may be taken, as in "4 GB"; 60 % of what is free by default.',
         },
     )
+    kernel_cache: str | Path | None = field(
+        default=None,
+        metadata={
+            "option": Path,
+            "help": (
+                "A folder that keeps prepared kernels for the next run of the same images, up to "
+                "8 GB; none by default."
+            ),
+        },
+    )
 
     def __post_init__(self) -> None:
         checks.choice(self.engine, "engine", get_args(Engine))
@@ -62,3 +73,21 @@ class Compute:
             checked = checks.integer(self.threads, "threads", minimum=1, maximum=MOST_THREADS)
             object.__setattr__(self, "threads", checked)
         resolve_budget(self.memory)  # refuses what cannot be read
+        if self.kernel_cache is not None:
+            object.__setattr__(self, "kernel_cache", _folder(self.kernel_cache, "`kernel_cache`"))
+
+
+def _folder(value: object, name: str) -> str:
+    """Return the whole path of a folder, which may be made later."""
+    if not isinstance(value, str | Path):
+        raise TypeError(f"{name} must be the path of a folder, got {value!r}")
+    path = Path(value).absolute()
+    try:
+        usable = (
+            bool(str(value)) and "\0" not in str(value) and (path.is_dir() or not path.exists())
+        )
+    except OSError:  # a name too long, a folder that may not be entered
+        usable = False
+    if not usable:
+        raise ValueError(f"{name} must be a folder, or one that can be made, got {str(value)!r}")
+    return str(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -155,6 +156,7 @@ def mean_field(
     accuracy: Accuracy = "calibrated",
     threads: int | None = None,
     memory: int | str | None = None,
+    kernel_cache: str | Path | None = None,
 ) -> MeanField:
     """Approximate the marginals of a CRF, starting at softmax(−unary).
 
@@ -171,7 +173,7 @@ def mean_field(
     update
         "parallel" updates all voxels at once, as is usual, and may oscillate under strong
         coupling. "convergent" lowers the free energy in every iteration.
-    engine, accuracy, threads, memory
+    engine, accuracy, threads, memory, kernel_cache
         Where and how it is computed, see ``perturb_mpm.engines.prepare``.
 
     Warns
@@ -196,7 +198,15 @@ def mean_field(
     checks.choice(update, "update", get_args(Update))
     if update == "convergent":
         check_convergent(crf)
-    solver = prepare(crf, engine, accuracy, batch=1, threads=threads, memory=memory)
+    solver = prepare(
+        crf,
+        engine,
+        accuracy,
+        batch=1,
+        threads=threads,
+        memory=memory,
+        kernel_cache=kernel_cache,
+    )
     solver.load(crf.energies[np.newaxis])
     course = iterate(solver, iterations, tolerance, update, damping)
     if iterations > 0 and not course.converged:

@@ -63,6 +63,7 @@ key that is not known is refused with the nearest that is.
     batch = 16                # samples solved at once; left out: planned from the memory
     threads = 2               # left out: all cores
     memory = "4 GB"           # left out: 60 % of what is free
+    kernel_cache = "kernels"  # a folder that keeps prepared kernels; left out: none
 
     [report]
     colour_map = "inferno"    # or "viridis", "jet", "hot"
@@ -150,7 +151,7 @@ TABLES = {
     "compute": COMPUTE,
     "report": ("colour_map",),
 }
-CHANGE_NO_RESULT = ("batch", "threads", "memory")
+CHANGE_NO_RESULT = ("batch", "threads", "memory", "kernel_cache")
 
 # Beyond these, energies overflow float32 on their way to a sample.
 _SMALLEST, _LARGEST = 1e-6, 1e6

@@ -207,7 +207,9 @@ class Run:
     def write_start(self, problem: str) -> None:
         """Write what the run is, and the case that it is about."""
         names = {n: file.relative_to(self.folder).as_posix() for n, file in self.files.items()}
-        about = {"title": self.title, "files": names, "settings": settings_text(self.settings)}
+        # A folder of this machine is no part of a run that others may open.
+        settings = settings_text(self.settings.changed(kernel_cache=None))
+        about = {"title": self.title, "files": names, "settings": settings}
         write_json(self.state / "run.json", {**self.identity(problem), "about": about})
         if not (self.state / "case.npz").exists():
             _write_case(self.state / "case.npz", self.case)
@@ -303,7 +305,7 @@ def load_run(folder: str | Path) -> Run:
             title=str(about["title"]),
             files=files | {name: file for name, file in dicom.items() if file.is_file()},
             case=_read_case(folder / STATE / "case.npz"),
-            settings=settings_from_text(about["settings"]),
+            settings=settings_from_text(about["settings"]).changed(kernel_cache=None),
             reading=dict(found["reading"]),
             coupling=coupling_of(found),
         ).with_checkpoint()

@@ -79,6 +79,7 @@ def sample(
     batch: int | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
+    kernel_cache: str | Path | None = None,
     progress: Progress | bool | None = None,
     store: str | Path | None = None,
 ) -> Posterior:
@@ -128,7 +129,7 @@ def sample(
     until
         Stop as soon as this precision is reached (a number is its epsilon), asked after every 32
         samples; ``samples`` is then the most to draw.
-    engine, accuracy, batch, threads, memory
+    engine, accuracy, batch, threads, memory, kernel_cache
         Where and how it is computed, see ``perturb_mpm.engines.prepare``.
     progress
         True shows a line on stderr; a function is called with (samples done, samples asked for)
@@ -159,7 +160,8 @@ def sample(
         tolerance=tolerance,
         hold=hold,
     )
-    sampler = Sampler(crf, sampling, Compute(engine, accuracy, batch, threads, memory))
+    compute = Compute(engine, accuracy, batch, threads, memory, kernel_cache)
+    sampler = Sampler(crf, sampling, compute)
     if sampling.until is not None:
         sampling.until.check_reachable(len(numbers), crf.n_labels, crf.grid.voxels)
     if store is None:

@@ -26,11 +26,14 @@ _NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
 
 
 @contextmanager
-def atomic_open(path: str | os.PathLike[str]) -> Iterator[io.BufferedRandom]:
+def atomic_open(
+    path: str | os.PathLike[str], *, survives_power_cut: bool = True
+) -> Iterator[io.BufferedRandom]:
     """Open a binary file that takes the name ``path`` only once all of it is on disk.
 
     Until then the bytes go to a hidden file in the same folder, which is removed when the block
-    raises or is interrupted. A file that already has the name is replaced in one step.
+    raises or is interrupted. A file that already has the name is replaced in one step. What can
+    be made again need not survive a power cut: that spares the wait for the disk.
     """
     final = Path(path)
     partial = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
@@ -40,12 +43,14 @@ def atomic_open(path: str | os.PathLike[str]) -> Iterator[io.BufferedRandom]:
         with file:
             yield file
             file.flush()
-            _sync(file.fileno())
+            if survives_power_cut:
+                _sync(file.fileno())
         partial.replace(final)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(final.parent)
+    if survives_power_cut:
+        _sync_folder(final.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -109,16 +114,23 @@ _COMPRESSION = 1  # votes shrink well at any level, and the user waits
 _UNIX, _READABLE_BY_ALL = 3, 0o644 << 16  # the same on every system
 
 
-def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the arrays; NumPy alone reads them."""
+def write_arrays(
+    path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], *, to_cache: bool = False
+) -> None:
+    """Write the arrays; NumPy alone reads them.
+
+    What goes ``to_cache`` can be made again: it is not compressed, and may be damaged by a power
+    cut, which a reader notices.
+    """
+    method = zipfile.ZIP_STORED if to_cache else zipfile.ZIP_DEFLATED
     with (
-        atomic_open(path) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION) as archive,
+        atomic_open(path, survives_power_cut=not to_cache) as file,
+        zipfile.ZipFile(file, "w", method, compresslevel=_COMPRESSION) as archive,
     ):
         for name, array in arrays.items():
             # An entry named by ZipInfo has the first date that zip knows, not the present one.
             entry = zipfile.ZipInfo(f"{name}.npy")
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.compress_type = method
             entry.create_system, entry.external_attr = _UNIX, _READABLE_BY_ALL
             given = np.asarray(array)
             little = given.astype(given.dtype.newbyteorder("<"), copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perturb_mpm.engines.cpu.chain import Filter, Taps, factorize, row_sums
@@ -26,11 +27,17 @@ def prepare(
     budget: int,
     *,
     compact: bool,
+    kernel_cache: str | Path | None = None,
 ) -> CpuSolver:
-    """Build the filters of ``crf``, after checking that they fit into ``budget`` bytes."""
-    from perturb_mpm.engines.cpu.solver import CpuSolver
+    """Build the filters of ``crf``, after checking that they fit into ``budget`` bytes.
 
-    return CpuSolver(crf, accuracy, batch, threads, budget, compact=compact)
+    Those that the folder ``kernel_cache`` has are read, others are written there.
+    """
+    from perturb_mpm.engines.cpu.solver import CpuSolver
+    from perturb_mpm.engines.cpu.store import store_in
+
+    store = store_in(kernel_cache, crf.grid.voxels)
+    return CpuSolver(crf, accuracy, batch, threads, budget, compact=compact, store=store)
 
 
 __all__ = [

@@ -33,7 +33,7 @@ def cache_folder() -> Path | None:
         base = Path(os.environ.get("LOCALAPPDATA", Path.home())) / "perturb-mpm"
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perturb-mpm"
-    folder = base / f"kernels-{_sources()}"
+    folder = base / f"kernels-{sources()}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
@@ -45,14 +45,15 @@ def cache_folder() -> Path | None:
     return folder if private and os.access(folder, os.W_OK) else None
 
 
-def _sources() -> str:
+def sources() -> str:
     """Return a name for the present state of all kernels and of what compiles them.
 
     Numba looks at the file of a kernel only, not at those of the kernels it calls, and replaces
     what another of its versions compiled.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), *(here.parent / "lattice").glob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu.chain import factorize, row_sums, slice_rows
+from perturb_mpm.engines.cpu.chain import Filter, factorize, row_sums, slice_rows
 from perturb_mpm.engines.cpu.exact import exact_rows
 from perturb_mpm.engines.cpu.lattice import Lattice, build
+from perturb_mpm.engines.cpu.store import NOTHING_KEPT, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import (
     CALIBRATION_SCALES,
@@ -27,6 +28,7 @@ def calibrated_scale(
     marginals: NDArray[np.float32],
     blur: Blur,
     threads: Threads,
+    store: KernelStore = NOTHING_KEPT,
 ) -> Blur:
     """Return the blur with the scale that filters (N, L) marginals best.
 
@@ -34,16 +36,21 @@ def calibrated_scale(
     """
     part = _part(1 - marginals[:, 0])
     features, values = features[part], np.ascontiguousarray(marginals[part])
-    queries = calibration_rows(len(features))
-    with_ones = np.concatenate([values, np.ones((len(values), 1), dtype=np.float32)], axis=1)
-    exact = exact_rows(features, queries, with_ones, threads)
-    wanted = exact[:, :-1] / exact[:, -1:]
     candidates = [replace(blur, scale=scale) for scale in CALIBRATION_SCALES]
-    errors = [
-        float(np.mean((_filtered(features, values, candidate, threads)[queries] - wanted) ** 2))
-        for candidate in candidates
-    ]
-    return candidates[int(np.argmin(errors))]
+
+    def best() -> int:
+        queries = calibration_rows(len(features))
+        with_ones = np.concatenate([values, np.ones((len(values), 1), dtype=np.float32)], axis=1)
+        exact = exact_rows(features, queries, with_ones, threads)
+        wanted = exact[:, :-1] / exact[:, -1:]
+        errors = []
+        for candidate in candidates:
+            lattice_filter = _filter_at(queries, features, candidate, threads, store)
+            found = _filtered(values, lattice_filter, threads)
+            errors.append(float(np.mean((found - wanted) ** 2)))
+        return int(np.argmin(errors))
+
+    return candidates[store.place(best, len(candidates), features, values, blur)]
 
 
 def calibrated_gain(features: NDArray[np.float32], lattice: Lattice, threads: Threads) -> float:
@@ -62,11 +69,27 @@ def _part(foreground: NDArray[np.float32]) -> slice:
     return slice(start, start + size)
 
 
+def _filter_at(
+    queries: NDArray[np.int64],
+    features: NDArray[np.float32],
+    blur: Blur,
+    threads: Threads,
+    store: KernelStore,
+) -> Filter:
+    """Return the lattice's K / K·1, read at the queries alone."""
+
+    def make() -> Filter:
+        whole = factorize(build(features, blur, threads), "after", 1.0, threads)
+        read = ("columns", "coefficients", "total", "diagonal")
+        return replace(whole, **{part: getattr(whole, part)[queries] for part in read})
+
+    return store.filter(make, len(features), len(queries), "calibration", features, blur)
+
+
 def _filtered(
-    features: NDArray[np.float32], values: NDArray[np.float32], blur: Blur, threads: Threads
+    values: NDArray[np.float32], lattice_filter: Filter, threads: Threads
 ) -> NDArray[np.float32]:
-    """Return K·values / K·1 of the lattice, (N, L)."""
-    lattice_filter = factorize(build(features, blur, threads), "after", 1.0, threads)
+    """Return what (N, L) values become where the filter is read."""
     target, spare = np.empty((2, lattice_filter.rows, values.shape[1]), dtype=np.float32)
     lattice_filter.apply(values, target, spare, threads)
     return slice_rows(lattice_filter, target, threads)

@@ -21,6 +21,7 @@ from perturb_mpm.engines.cpu.held import ActiveVoxels
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
+from perturb_mpm.engines.cpu.store import NOTHING_KEPT, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import BLURS, energy_ceiling, morton_order, published_gain
 from perturb_mpm.engines.memory import give_back
@@ -60,9 +61,11 @@ class CpuSolver:
         budget: int,
         *,
         compact: bool,
+        store: KernelStore = NOTHING_KEPT,
     ) -> None:
         self.accuracy: str = accuracy
         self._crf = crf
+        self._store = store
         self._threads = Threads(threads)
         compact = compact and accuracy != "exact"
         self._dtype: np.dtype[Any] = np.dtype(np.uint16 if compact else np.float32)
@@ -351,16 +354,23 @@ class CpuSolver:
         del features
         blur = BLURS[self.accuracy]
         if self.accuracy != "plain":
-            blur = calibrated_scale(narrow, self._unary_marginals(), blur, self._threads)
-        lattice = build(narrow, blur, self._threads)
-        gain = published_gain(narrow.shape[1])
-        # It cancels in normalised kernels, unless they are normalised with others' row sums too.
-        if outside is not None or (self.accuracy != "plain" and term.normalization == "none"):
-            gain = calibrated_gain(narrow, lattice, self._threads)
+            blur = calibrated_scale(
+                narrow, self._unary_marginals(), blur, self._threads, self._store
+            )
         compact = self._dtype == np.uint16
-        return factorize(
-            lattice, term.normalization, gain, self._threads, wide_rows=compact, outside=outside
-        )
+
+        def make() -> Filter:
+            lattice = build(narrow, blur, self._threads)
+            gain = published_gain(narrow.shape[1])
+            # It cancels in normalised kernels, unless others' row sums count there too.
+            if outside is not None or (self.accuracy != "plain" and term.normalization == "none"):
+                gain = calibrated_gain(narrow, lattice, self._threads)
+            return factorize(
+                lattice, term.normalization, gain, self._threads, wide_rows=compact, outside=outside
+            )
+
+        plain = (self.accuracy, blur, term.normalization, compact)
+        return self._store.filter(make, len(narrow), len(narrow), narrow, outside, plain)
 
     def _unary_marginals(self) -> NDArray[np.float32]:
         """Return softmax(−U), (N, L), in the engine's order."""
