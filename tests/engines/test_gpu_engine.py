@@ -28,7 +28,7 @@ from perturb_mpm.engines.lattice import BLURS, keys
 from perturb_mpm.engines.lattice import morton_order as order_in_numpy
 from perturb_mpm.noise.perturbation import Perturbation
 
-need_gpu_or_interpreter()
+DEVICE = need_gpu_or_interpreter()
 
 LATTICES = ("plain", "calibrated", "accurate")
 NOISE = Perturbation(
@@ -147,24 +147,25 @@ print(sorted(name for name in sys.modules if name == "numba" or ".engines.cpu" i
 
 def test_features_and_order_are_those_of_the_cpu_engine() -> None:
     crf = masked_volume()
-    index = torch.from_numpy(np.array(crf.grid.index))
+    index = torch.from_numpy(np.array(crf.grid.index)).to(DEVICE)
     order = morton_order(crf.grid, index)
-    np.testing.assert_array_equal(order.numpy(), order_in_numpy(crf.grid))
+    np.testing.assert_array_equal(order.cpu().numpy(), order_in_numpy(crf.grid))
     for term in crf.terms:
-        ours = features_of(term, order, index[order]).numpy()
-        np.testing.assert_allclose(ours, term.features()[order.numpy()], rtol=0, atol=1e-12)
+        ours = features_of(term, order, index[order]).cpu().numpy()
+        np.testing.assert_allclose(ours, term.features()[order.cpu().numpy()], rtol=0, atol=1e-12)
 
 
 def test_constant_channels_have_no_features() -> None:
     crf = pm.DenseCRF(
         unary=np.zeros((2, 6)), kernels=[pm.BilateralKernel(np.full((1, 6), 0.1), 3.0, 1.0)]
     )
-    order = torch.arange(6)
+    order = torch.arange(6, device=DEVICE)
     assert (features_of(crf.terms[0], order, order)[:, 1] == 0).all()
 
 
 def test_hashed_keys_give_the_same_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = torch.from_numpy(np.random.default_rng(0).normal(scale=0.5, size=(200, 6))).float()
+    features = torch.from_numpy(np.random.default_rng(0).normal(scale=0.5, size=(200, 6)))
+    features = features.to(DEVICE, torch.float32)
     filters = [factorize(build(features, BLURS["calibrated"]), "symmetric", 1.0)]
     monkeypatch.setattr(keys, "MARGIN", 2**12)  # a box that does not fit into 62 bits
     filters.append(factorize(build(features, BLURS["calibrated"]), "symmetric", 1.0))

@@ -19,7 +19,7 @@ from helpers.interpreter import need_gpu_or_interpreter
 from helpers.philox import PUBLISHED, words
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
-from perturb_mpm.engines.gpu.combine_kernel import Sparse, combine, combine_twin
+from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pool
@@ -121,10 +121,19 @@ def test_combine(dtype: torch.dtype) -> None:
     generator = np.random.default_rng(1)
     lengths = generator.integers(0, 12, 37)
     entries = int(lengths.sum())
+    stops = lengths.cumsum()
+    starts = stops - lengths
+    stops[::9] = SKIPPED
     matrix = Sparse(
-        torch.from_numpy(generator.permutation(50)[:37].astype(np.int32)).to(DEVICE),
-        torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32)).to(DEVICE),
-        torch.from_numpy(generator.integers(0, 40, entries).astype(np.int32)).to(DEVICE),
+        *(
+            torch.from_numpy(each.astype(np.int32)).to(DEVICE)
+            for each in (
+                generator.permutation(50)[:37],
+                starts,
+                stops,
+                generator.integers(0, 40, entries),
+            )
+        ),
         random(entries, seed=2) / 8,
     )
     source = random(40, 128, seed=3, dtype=dtype)
@@ -133,6 +142,7 @@ def test_combine(dtype: torch.dtype) -> None:
     combine_twin(matrix, source, twins, 100)
     close(ours, twins, TOLERANCE[dtype])
     assert (ours[:, 100:] == 7).all()
+    assert (ours[matrix.targets[::9].long()] == 7).all()
 
 
 def tiles(dtype: torch.dtype, groups: int = 1, rows: int = 30) -> Tiles:
@@ -291,7 +301,8 @@ def test_a_forbidden_label_stops_at_the_ceiling() -> None:
 def test_the_wrong_sign_of_the_noise_is_far_from_the_kernel_s() -> None:
     """A negative control: energies are lowered by Gumbel noise."""
     energies, _, _ = perturbed(torch.float32, 5, [3], antithetic=False)
-    index = np.array(GRID.index)[morton_order(GRID, torch.from_numpy(np.array(GRID.index))).numpy()]
+    index = torch.from_numpy(np.array(GRID.index)).to(DEVICE)
+    index = index[morton_order(GRID, index)].cpu().numpy()
     noise = 0.8 * gumbel(2**63 + 5, [3], index, 5)[0]
     unaries = (random(5, GRID.voxels, seed=14) * 4).cpu().numpy()
     right, wrong = unaries - noise, unaries + noise

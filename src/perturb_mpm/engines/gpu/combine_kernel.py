@@ -1,7 +1,7 @@
 """Sparse matrix times rows of values: the outer splat and every blur pass.
 
-Row ``targets[r]`` becomes Σ_e coefficients[e]·source[columns[e]] for pointers[r] ≤ e <
-pointers[r + 1], summed in float32 in the order of the list, whatever the width of the rows.
+Row ``targets[r]`` becomes Σ_e coefficients[e]·source[columns[e]] for starts[r] ≤ e < stops[r],
+summed in float32 in the order of the list, whatever the width of the rows.
 """
 
 from __future__ import annotations
@@ -16,24 +16,38 @@ from perturb_mpm.engines.gpu.device import interpreted
 
 # Rows and channels of a program: of one problem, many rows.
 WIDE = (256, 64) if interpreted() else (1, 1024)
-NARROW = (256, 16) if interpreted() else (64, 16)
+NARROW = 16  # channels
+ELEMENTS = 2**12 if interpreted() else 2**9
 UNROLL = 2
 WARPS = 4
+WIDE_WARPS = 2
+SKIPPED = -1
+"""Where a list stops that is not there: its row stays as it is."""
 
 
 @dataclass(frozen=True)
 class Sparse:
-    """Some rows of a sparse matrix."""
+    """Some rows of a sparse matrix, each a list of entries."""
 
     targets: torch.Tensor  # (R,) int32: which row of the result each one is
-    pointers: torch.Tensor  # (R + 1,) int32
+    starts: torch.Tensor  # (R,) int32
+    stops: torch.Tensor  # (R,) int32, or SKIPPED
     columns: torch.Tensor  # int32
     coefficients: torch.Tensor  # float32
+    width: int = 0  # the room of each list, where it is the same for all
+
+    @classmethod
+    def of_width(cls, rows: int, width: int, device: torch.device) -> Sparse:
+        """Return room for all rows, in order, with the same room for every list."""
+        row = torch.arange(rows, dtype=torch.int32, device=device)
+        columns = torch.empty(rows * width, dtype=torch.int32, device=device)
+        coefficients = torch.empty(rows * width, dtype=torch.float32, device=device)
+        return cls(row, row * width, torch.empty_like(row), columns, coefficients, width)
 
     @property
     def nbytes(self) -> int:
         """The memory it takes."""
-        return sum(part.nbytes for part in vars(self).values())
+        return sum(part.nbytes for part in vars(self).values() if isinstance(part, torch.Tensor))
 
 
 @triton.jit
@@ -41,7 +55,8 @@ def _combine(
     source,
     target,
     targets,
-    pointers,
+    starts,
+    stops,
     columns,
     coefficients,
     count,
@@ -55,8 +70,9 @@ def _combine(
     lanes = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = lanes < width
     real = row < count
-    start = tl.load(pointers + row, mask=real, other=0)
-    stop = tl.load(pointers + row + 1, mask=real, other=0)
+    start = tl.load(starts + row, mask=real, other=0)
+    stop = tl.load(stops + row, mask=real, other=0)
+    real = real & (stop >= 0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(0, tl.max(stop - start, axis=0), UNROLL):
         for each in tl.static_range(UNROLL):
@@ -78,13 +94,18 @@ def _combine(
 def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:
     """Write the matrix's rows of matrix·source; both have rows of the same stride."""
     rows = len(matrix.targets)
-    at_once, columns = NARROW if width <= NARROW[1] else WIDE
+    (at_once, columns), warps = WIDE, WIDE_WARPS
+    if width <= NARROW:
+        warps = WARPS
+        columns = triton.next_power_of_2(width)
+        at_once = ELEMENTS // columns
     if rows:
         _combine[(triton.cdiv(rows, at_once), triton.cdiv(width, columns))](
             source,
             target,
             matrix.targets,
-            matrix.pointers,
+            matrix.starts,
+            matrix.stops,
             matrix.columns,
             matrix.coefficients,
             rows,
@@ -93,14 +114,15 @@ def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: i
             ROWS=at_once,
             COLUMNS=columns,
             UNROLL=UNROLL,
-            num_warps=WARPS,
+            num_warps=warps,
         )
 
 
 def combine_twin(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:
     """Do what ``combine`` does in plain PyTorch."""
-    lengths = matrix.pointers.diff().long()
-    owner = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    values = matrix.coefficients[:, None] * source[matrix.columns.long(), :width].float()
-    total = values.new_zeros((len(lengths), width)).index_add_(0, owner, values)
-    target[matrix.targets.long(), :width] = total.to(target.dtype)
+    for row, start, stop in zip(matrix.targets, matrix.starts, matrix.stops, strict=True):
+        if stop < 0:
+            continue
+        values = source[matrix.columns[start:stop].long(), :width].float()
+        total = (matrix.coefficients[start:stop, None] * values).sum(0)
+        target[row, :width] = total.to(target.dtype)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Below so many voxels a CPU is done before a GPU's kernels are compiled.
 WORTH_IT = 100_000
 SHARE_OF_FREE = 0.8
+PIECE_BYTES = 2**22
+"""Large arrays go to the device in pieces of this size."""
 
 
 def interpreted() -> bool:
@@ -84,7 +86,18 @@ def on_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     with warnings.catch_warnings():
         # PyTorch warns of read-only arrays; this one is only read.
         warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(native).to(device, copy=True)
+        here = torch.from_numpy(native)
+    if device.type != "cuda" or here.nbytes < PIECE_BYTES:
+        return here.to(device, copy=True)
+    # PyTorch's threads fill pinned pieces, and the device takes them meanwhile: several times
+    # faster than a copy from memory that is not pinned.
+    there = torch.empty(here.shape, dtype=here.dtype, device=device)
+    source, target = (each.reshape(-1).view(torch.uint8) for each in (here, there))
+    for first in range(0, len(source), PIECE_BYTES):
+        part = source[first : first + PIECE_BYTES]
+        piece = torch.empty(len(part), dtype=torch.uint8, pin_memory=True)
+        target[first : first + PIECE_BYTES].copy_(piece.copy_(part), non_blocking=True)
+    return there
 
 
 def _has_driver() -> bool:

@@ -6,8 +6,15 @@ import numpy as np
 import torch
 
 from perturb_mpm.engines.gpu.device import on_device
-from perturb_mpm.engines.lattice import morton_code
+from perturb_mpm.engines.gpu.lattice_kernels import curve_codes
 from perturb_mpm.model import BilateralKernel, Grid, PairwiseTerm, SpatialKernel
+
+
+def places_of(grid: Grid, device: torch.device) -> torch.Tensor:
+    """Return ``grid.index`` on the device, (N,)."""
+    if grid.mask is None:
+        return torch.arange(grid.voxels, device=device)
+    return torch.nonzero(on_device(grid.mask.reshape(-1), device))[:, 0]
 
 
 def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
@@ -21,7 +28,7 @@ def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
 
 def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
     """Return the voxels inside the mask along a Morton curve, (N,), as on the CPU."""
-    return torch.argsort(morton_code(coordinates_of(grid, index), grid.shape), stable=True)
+    return torch.argsort(curve_codes(index, 0, grid.shape, last_is_first=True), stable=True)
 
 
 def features_of(term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

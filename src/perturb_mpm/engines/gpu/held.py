@@ -14,11 +14,11 @@ import torch
 
 from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.chain import LatticeFilter
-from perturb_mpm.engines.gpu.combine_kernel import Sparse
+from perturb_mpm.engines.gpu.chain_kernels import need, reach, select
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room, choose_batch, take_pool
-from perturb_mpm.engines.gpu.messages import LatticeMessages, coupling_of
+from perturb_mpm.engines.gpu.messages import LatticeMessages
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothNoise, perturb, vote
-from perturb_mpm.engines.gpu.update_kernel import AveragedTerms, update
+from perturb_mpm.engines.gpu.update_kernel import AveragedTerms, MessageCoupling, update
 from perturb_mpm.engines.gpu.votes_kernel import count_votes
 from perturb_mpm.engines.lattice import KernelGroup
 from perturb_mpm.engines.protocol import Change
@@ -29,8 +29,8 @@ class DeviceHold:
     """What ``protocol.Hold`` says, on the device and in the engine's order."""
 
     active: torch.Tensor  # (N,) bool
-    energies: list[torch.Tensor]  # T of (L − 1, A): the pairwise energies of q̄ᵗ against label 0's
-    marginals: list[torch.Tensor]  # T of (L − 1, A): q̄ᵗ
+    energies: torch.Tensor  # (T, L − 1, A): the pairwise energies of q̄ᵗ against label 0's
+    marginals: torch.Tensor  # (T, L − 1, A): q̄ᵗ
     last: torch.Tensor  # (L, N): the last pairwise energies, less the centre
 
 
@@ -42,14 +42,13 @@ class ActiveRows:
         held: DeviceHold,
         filters: Sequence[LatticeFilter],
         groups: Sequence[KernelGroup],
+        coupling: MessageCoupling,
         unaries: torch.Tensor,
         index: torch.Tensor,
         centre: torch.Tensor | None,
         dtype: torch.dtype,
         wanted: int | None,
         budget: int,
-        *,
-        self_term: bool,
     ) -> None:
         """Take ``unaries`` (L, rows), ``index`` (N,) and ``centre`` (N, L − 1) of all voxels."""
         device, (n_labels, n) = unaries.device, held.last.shape
@@ -64,10 +63,14 @@ class ActiveRows:
         self._held_index = index[others]
         self._centre = None if centre is None else centre[places]
         smaller = [restricted(each, places) for each in filters]
-        self._coupling = coupling_of(groups, smaller, layout, device, self_term=self_term)
+        self._coupling = replace(
+            coupling,
+            totals=_padded(coupling.totals[:, places], layout),
+            diagonals=_padded(coupling.diagonals[:, places], layout),
+        )
         self._messages = LatticeMessages(smaller, groups, self._coupling.totals, dtype)
-        self._base = [_by_row(-each, layout) for each in held.energies]
-        self._averages = [_by_row(each, layout) for each in held.marginals]
+        self._base = _by_row(-held.energies, layout)  # (T, rows, P)
+        self._averages = _by_row(held.marginals, layout)
         shared = self._messages.nbytes + 8 * n * n_labels
         item = dtype.itemsize
         planned = choose_batch(
@@ -99,11 +102,18 @@ class ActiveRows:
         everyone = replace(self._held_layout, problems=problems)
         vote(self._held_unaries, self._held_index, noise, smooth, everyone, self._held_labels)
         start = (room.marginals, room.labels)
-        limits = {"ceiling": ceiling, "sharpness": sharpness}
         perturb(
-            self._unaries, self._index, noise, smooth, room.layout, room.energies, start, **limits
+            self._unaries,
+            self._index,
+            noise,
+            smooth,
+            room.layout,
+            room.energies,
+            start,
+            ceiling=ceiling,
+            sharpness=sharpness,
+            averages=self._averages[0],
         )
-        _shaped(room, room.marginals).sub_(self._averages[0][: room.layout.voxels, None])
         if self._centre is not None:
             labels = room.layout.n_labels - 1
             _shaped(room, room.energies)[:, :, :labels] -= self._centre[:, None]
@@ -188,7 +198,7 @@ class ActiveRows:
         """Return the law of the labels of held voxels, (L, H)."""
         return torch.softmax(-self._held_unaries[:, : len(self.held_places)], 0)
 
-    def _now(self, path: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _now(self, path: torch.Tensor) -> torch.Tensor:
         """Return what the path says at the next update, (A, P)."""
         return path[min(self._updates, len(path) - 1)][: self._room.layout.voxels]
 
@@ -196,60 +206,33 @@ class ActiveRows:
 def restricted(whole: LatticeFilter, places: torch.Tensor) -> LatticeFilter:
     """Return a filter among some voxels, with the rows that these reach and read."""
     columns = whole.columns[places].long()  # (A, p)
-    read = torch.zeros(whole.vertices, dtype=torch.bool, device=columns.device)
-    read[columns.reshape(-1)] = True
-    owners = [_owners(each) for each in whole.passes]
-    reached = [read]
-    for taps, owner in zip(whole.passes, owners, strict=True):
-        following = torch.zeros_like(read)
-        following[taps.targets[owner[reached[-1][taps.columns.long()]]].long()] = True
-        reached.append(following)
-    kept: list[tuple[Sparse, torch.Tensor, torch.Tensor]] = []
-    needed, used = read, read.clone()
+    read = torch.zeros(whole.vertices, dtype=torch.uint8, device=columns.device)
+    read[columns.reshape(-1)] = 1
+    reached = [read]  # before the first pass, after each
+    for taps in whole.passes:
+        reached.append(reach(taps, reached[-1]))
+    needed, used = [read], read.clone()  # after the last pass, before each
     for k in range(len(whole.passes) - 1, -1, -1):
-        taps, owner = whole.passes[k], owners[k]
-        rows = (needed & reached[k + 1])[taps.targets.long()]  # (R,)
-        entries = rows[owner] & reached[k][taps.columns.long()]
-        needed = torch.zeros_like(read)
-        needed[taps.columns[entries].long()] = True
-        used |= needed
-        used[taps.targets[rows].long()] = True
-        kept.append((taps, rows, entries))
-    number = (used.cumsum(0) - 1).int()
-    passes = [_part(taps, rows, entries, number) for taps, rows, entries in reversed(kept)]
+        needed.append(need(whole.passes[k], reached[k], reached[k + 1], needed[-1], used))
+    rows = torch.nonzero(used)[:, 0]
+    number = used.cumsum(0, dtype=torch.int32) - 1
+    passes = [
+        select(taps, before, after, wanted, number, rows)
+        for taps, before, after, wanted in zip(
+            whole.passes, reached, reached[1:], reversed(needed[:-1]), strict=False
+        )
+    ]
     lattice = replace(
-        whole.lattice, columns=number[columns], vertices=int(used.sum()), passes=(), pass_weights=()
+        whole.lattice, columns=number[columns], vertices=len(rows), passes=(), pass_weights=()
     )
     return LatticeFilter(
         lattice=lattice,
         passes=tuple(passes),
         splats=whole.splats[places],
-        mass=whole.mass[used],
+        mass=whole.mass[rows],
         slices=whole.slices[places],
         total=whole.total[places],
         diagonal=whole.diagonal[places],
-    )
-
-
-def _owners(matrix: Sparse) -> torch.Tensor:
-    """Return the row of each entry."""
-    lengths = matrix.pointers.diff().long()
-    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-
-
-def _part(
-    matrix: Sparse, rows: torch.Tensor, entries: torch.Tensor, number: torch.Tensor
-) -> Sparse:
-    """Return some rows and some of their entries, with new numbers for all that they name."""
-    taken = torch.cat([entries.new_zeros(1), entries]).cumsum(0).int()
-    counts = taken[matrix.pointers.long()].diff()[rows]  # (R',)
-    pointers = torch.zeros(len(counts) + 1, dtype=torch.int32, device=counts.device)
-    pointers[1:] = counts.cumsum(0)
-    return Sparse(
-        number[matrix.targets[rows].long()],
-        pointers,
-        number[matrix.columns[entries].long()],
-        matrix.coefficients[entries],
     )
 
 
@@ -261,9 +244,9 @@ def _padded(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:
 
 
 def _by_row(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:
-    """Return (L − 1, A) values as (rows, P), as the channels of one problem lie."""
-    out = torch.zeros((layout.rows, layout.padded), device=values.device)
-    out[: layout.voxels, : layout.n_labels - 1] = values.T
+    """Return (T, L − 1, A) values as (T, rows, P), as the channels of one problem lie."""
+    out = torch.zeros((len(values), layout.rows, layout.padded), device=values.device)
+    out[:, : layout.voxels, : layout.n_labels - 1] = values.transpose(1, 2)
     return out
 
 

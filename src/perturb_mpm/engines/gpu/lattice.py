@@ -11,8 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.device import on_device
+from perturb_mpm.engines.gpu.lattice_kernels import (
+    NO_KEY,
+    curve_codes,
+    embed,
+    look_up,
+    missing_neighbours,
+)
 from perturb_mpm.engines.lattice import Blur, KeyCode, key_code
 
 
@@ -25,10 +33,10 @@ class Lattice:
     weights: torch.Tensor  # (M, d+1) float32: its barycentric coordinates
     corners: torch.Tensor  # (M·(d+1),) int64: all corners, those of a vertex side by side
     touched: torch.Tensor  # (U,) int64: the vertices with corners, in the order of ``corners``
-    counts: torch.Tensor  # (U,) int64: how many corners each has
+    pointers: torch.Tensor  # (U + 1,) int64: where the corners of each begin
     vertices: int  # V
     passes: tuple[torch.Tensor, ...]  # (V, taps) int32 each: the vertices at the taps, -1 if absent
-    pass_weights: tuple[tuple[float, ...], ...]
+    pass_weights: tuple[torch.Tensor, ...]  # (taps,) float64 each
 
     @property
     def dimensions(self) -> int:
@@ -42,126 +50,84 @@ def build(features: torch.Tensor, blur: Blur, scales: Sequence[float] | None = N
     With S ``scales``, which then stand for the blur's own, it holds S copies of all vectors, one
     after the other, each on a lattice of its own.
     """
-    n, d = features.shape
+    d = features.shape[1]
     blurs = [blur] if scales is None else [replace(blur, scale=scale) for scale in scales]
     table = np.stack([b.feature_scales(d) for b in blurs])  # (S, d)
-    low, high = (bound.double().cpu().numpy() for bound in (features.amin(0), features.amax(0)))
+    low, high = torch.stack(torch.aminmax(features, dim=0)).double().cpu().numpy()
     code = key_code(low, high, table)
-    each = on_device(table, features.device).repeat_interleave(n, 0)
-    keys, weights = embed(features.repeat(len(blurs), 1), each, code)
-    if len(blurs) > 1:
-        copy = torch.arange(len(blurs), device=keys.device).repeat_interleave(n)
-        keys += (copy * code.copy_stride)[:, None]
-    return _connect(keys, weights, blur, code)
+    tables = _Tables.of(table, blur, code, features.device)
+    stride = code.copy_stride if len(blurs) > 1 else 0
+    keys, weights = embed(features, tables.scales, tables.neighbours[: d + 1], stride)
+    return _connect(keys, weights, blur, code, tables)
 
 
-def embed(
-    features: torch.Tensor, scale: torch.Tensor, code: KeyCode
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the simplex around each feature vector: keys (M, d+1) of its vertices, and weights.
+@dataclass(frozen=True)
+class _Tables:
+    """What small arrays the device needs of a lattice, sent in two copies."""
 
-    Everything is in float32, in the order of the published algorithm, so that ties fall the same
-    way and the vertices are the same.
-    """
-    m, d = features.shape
-    size, inverse = float(d + 1), float(torch.tensor(1.0) / (d + 1))
-    terms = features * scale
-    elevated = torch.empty((m, d + 1), dtype=torch.float32, device=features.device)
-    tail = torch.zeros_like(terms[:, 0])
-    for j in range(d, 0, -1):
-        scaled = terms[:, j - 1] * j
-        elevated[:, j] = tail - scaled
-        tail = tail + terms[:, j - 1]
-    elevated[:, 0] = tail
-    cell = torch.round(elevated * inverse)
-    rest = cell * size
-    rest = elevated - rest
-    rank = _descending_rank(rest) + cell.sum(1, keepdim=True).long()
-    under, over = rank < 0, rank > d
-    rank += (under.long() - over.long()) * (d + 1)
-    cell += under.float() - over.float()
-    rest = cell * size
-    share = (elevated - rest) * inverse
-    by_rank = torch.empty_like(share).scatter_(1, rank, share)
-    holder = torch.empty_like(rank).scatter_(
-        1, rank, torch.arange(d + 1, device=rank.device).expand(m, -1)
-    )
-    weights = torch.empty_like(share)
-    weights[:, 1:] = by_rank[:, :-1].flip(1) - by_rank[:, 1:].flip(1)
-    weights[:, 0] = by_rank[:, d] + (1 - by_rank[:, 0])
-    keys = torch.empty_like(rank)
-    whole = cell.long()
-    strides = on_device(code.strides, keys.device)
-    keys[:, 0] = ((whole[:, d:] - whole[:, :d]) * strides).sum(1)
-    steps = on_device(code.directions, keys.device)[holder]
-    for r in range(1, d + 1):
-        keys[:, r] = keys[:, r - 1] + steps[:, d - r + 1]
-    return keys, weights.clamp_(min=0)
+    scales: torch.Tensor  # (S, d) float32
+    neighbours: torch.Tensor  # (2(d + 1),) int64: the key steps to all neighbours
+    steps: tuple[torch.Tensor, ...]  # (taps,) int64 a pass
+    weights: tuple[torch.Tensor, ...]  # (taps,) float64 a pass
+
+    @classmethod
+    def of(
+        cls, scales: NDArray[np.float32], blur: Blur, code: KeyCode, device: torch.device
+    ) -> _Tables:
+        directions = code.directions
+        steps, weights = zip(*blur.passes(directions), strict=True)
+        sizes = [len(each) for each in steps]
+        keys = on_device(np.concatenate([directions, -directions, *steps]), device)
+        values = on_device(np.concatenate([scales.reshape(-1), *weights]), device)
+        neighbours, *steps_there = keys.split([2 * len(directions), *sizes])
+        scales_there, *weights_there = values.split([scales.size, *sizes])
+        return cls(
+            scales_there.float().view(scales.shape),
+            neighbours,
+            tuple(steps_there),
+            tuple(weights_there),
+        )
 
 
-def _descending_rank(values: torch.Tensor) -> torch.Tensor:
-    """Return each value's place in its row, the largest first, the first of equals first."""
-    count = values.shape[1]
-    rank = torch.zeros(values.shape, dtype=torch.int64, device=values.device)
-    for j in range(count - 1):
-        smaller = values[:, j : j + 1] < values[:, j + 1 :]
-        rank[:, j] += smaller.sum(1)
-        rank[:, j + 1 :] += ~smaller
-    return rank
-
-
-def _connect(keys: torch.Tensor, weights: torch.Tensor, blur: Blur, code: KeyCode) -> Lattice:
+def _connect(
+    keys: torch.Tensor, weights: torch.Tensor, blur: Blur, code: KeyCode, tables: _Tables
+) -> Lattice:
     """Lay the vertices of (M, d+1) keys along a Morton curve and find their neighbours."""
     d = keys.shape[1] - 1
     ordered, corners = torch.sort(keys.reshape(-1), stable=True)
     first = torch.ones_like(ordered, dtype=torch.bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    touched = ordered[first]
-    number = torch.empty_like(corners)
-    number[corners] = first.cumsum(0) - 1  # among the touched vertices, by key
+    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
     starts = torch.nonzero(first)[:, 0]
-    counts = torch.diff(starts, append=starts.new_tensor([len(ordered)]))
-    vertices, directions = touched, code.directions
+    touched = ordered[starts]
+    vertices = touched
     if blur.dilation:
-        steps = on_device(np.concatenate([directions, -directions]), keys.device)
-        added = _dilation(touched, steps, blur.fewest_neighbours(d))
+        added = _dilation(touched, tables.neighbours, blur.fewest_neighbours(d))
         vertices = torch.sort(torch.cat([touched, added]))[0]
-    curve = torch.argsort(code.curve(vertices), stable=True)
-    place = torch.empty_like(curve)  # on the curve, of each vertex by key
-    place[curve] = torch.arange(len(curve), device=curve.device)
+    place = torch.arange(len(vertices), device=keys.device)  # of each vertex by key
+    if code.sizes is not None:
+        curve = torch.argsort(curve_codes(vertices, code.lowest, code.sizes), stable=True)
+        place = torch.empty_like(curve).scatter_(0, curve, place)
     touched_places = place[torch.searchsorted(vertices, touched)]
-    passes, pass_weights = [], []
-    for offsets, taps in blur.passes(directions):
-        passes.append(_look_up(vertices, place, on_device(offsets, keys.device))[curve])
-        pass_weights.append(tuple(taps.tolist()))
+    columns = torch.empty(len(corners), dtype=torch.int32, device=keys.device)
+    columns[corners] = touched_places.int()[first.cumsum(0, dtype=torch.int32) - 1]
     return Lattice(
         blur=blur,
-        columns=touched_places[number].reshape(keys.shape).int(),
+        columns=columns.view(keys.shape),
         weights=weights,
         corners=corners,
         touched=touched_places,
-        counts=counts,
+        pointers=torch.cat([starts, starts.new_full((1,), len(ordered))]),
         vertices=len(vertices),
-        passes=tuple(passes),
-        pass_weights=tuple(pass_weights),
+        passes=tuple(look_up(vertices, place, steps) for steps in tables.steps),
+        pass_weights=tables.weights,
     )
 
 
 def _dilation(vertices: torch.Tensor, steps: torch.Tensor, least: int) -> torch.Tensor:
     """Return the keys of missing vertices that have at least so many neighbours."""
-    wanted = (vertices + steps[:, None]).reshape(-1)
-    wanted = wanted[_find(vertices, wanted) < 0]
-    added, neighbours = torch.unique(wanted, return_counts=True)
-    return added[neighbours >= least]
-
-
-def _find(vertices: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Return where each key is among the sorted keys of the vertices, −1 where it is not."""
-    at = torch.searchsorted(vertices, keys).clamp_(max=len(vertices) - 1)
-    return torch.where(vertices[at] == keys, at, -1)
-
-
-def _look_up(vertices: torch.Tensor, place: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return the places of the vertices at the given key steps, (V, steps), by key."""
-    at = _find(vertices, vertices[:, None] + steps)
-    return torch.where(at >= 0, place[at], -1).int()
+    wanted = torch.sort(missing_neighbours(vertices, steps))[0]
+    # Equal keys lie side by side: a run is long enough where the key so many places on is the same.
+    key = wanted[: len(wanted) - least + 1]
+    enough = (key == wanted[least - 1 :]) & (key != NO_KEY)
+    enough[1:] &= key[1:] != key[:-1]
+    return key[enough]

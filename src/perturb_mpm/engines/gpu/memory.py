@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
-from perturb_mpm.engines.gpu.tiles import TILE
+from perturb_mpm.engines.gpu.entry_kernels import TILE
 from perturb_mpm.engines.memory import REMEDY, require, require_batch
 
 DEFAULT_BATCH = 256
@@ -48,7 +49,9 @@ class BatchLayout:
     @property
     def stride(self) -> int:
         """The number of channels from one row to the next."""
-        return max(1, -(-self.width // ALIGNMENT)) * ALIGNMENT
+        if self.problems <= 1:  # rows of one problem are so short that many fit into a cache line
+            return self.padded
+        return -(-self.width // ALIGNMENT) * ALIGNMENT
 
     @property
     def lanes(self) -> int:
@@ -191,11 +194,11 @@ def choose_batch(
     require_batch(shared + bytes_for(least, needs, item), budget, least.problems, what)
     if wanted is not None:
         return wanted
-    fits = 1
-    for problems in range(1, DEFAULT_BATCH + 1):
-        if shared + bytes_for(replace(layout, problems=problems), needs, item) <= budget:
-            fits = problems
-    return fits
+    return bisect_right(
+        range(1, DEFAULT_BATCH + 1),
+        budget,
+        key=lambda problems: shared + bytes_for(replace(layout, problems=problems), needs, item),
+    )
 
 
 def take_pool(

@@ -17,7 +17,11 @@ from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaus
 from perturb_mpm.engines.gpu.features import each, features_of
 from perturb_mpm.engines.gpu.lattice import build
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room, require_for_build
-from perturb_mpm.engines.gpu.scale import calibrated_gain, calibrated_scale
+from perturb_mpm.engines.gpu.scale import (
+    calibrated_gain,
+    calibrated_scale,
+    calibration_part,
+)
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
 from perturb_mpm.engines.gpu.tiles import Tiles, make_tiles, rows_of
 from perturb_mpm.engines.gpu.update_kernel import MessageCoupling
@@ -39,14 +43,18 @@ def lattice_filters(
     budget: int,
 ) -> list[LatticeFilter]:
     """Build a lattice for every kernel; ``unaries`` (L, rows) are in the engine's order."""
-    marginals = torch.softmax(-unaries[:, : len(order)], 0).T if accuracy != "plain" else unaries
+    part, marginals = slice(0), unaries
+    if accuracy != "plain":
+        marginals = torch.softmax(-unaries[:, : len(order)], 0).T
+        part = calibration_part(1 - marginals[:, 0])
+        marginals = marginals[part]
     filters = []
     for term in crf.terms:
         features = features_of(term, order, index).float()
         require_for_build(crf.grid.voxels, features.shape[1], budget)
         blur = BLURS[accuracy]
         if accuracy != "plain":
-            blur = calibrated_scale(features, marginals, blur)
+            blur = calibrated_scale(features[part], marginals, blur)
         lattice = build(features, blur)
         gain = published_gain(features.shape[1])
         outside = _outside(term, order)
@@ -168,8 +176,11 @@ class LatticeMessages:
 
     def received(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
         """Return K̂Q of some channels, summed over a group's kernels, (rows, width)."""
-        means = slice_group(self._tiles, room.rows, group, room.layout, first, width)
-        return means.mul_(self._totals[group][:, None])
+        return self.means(room, group, first, width).mul_(self._totals[group][:, None])
+
+    def means(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
+        """Return what is to be multiplied by a group's row sums to give K̂Q, (rows, width)."""
+        return slice_group(self._tiles, room.rows, group, room.layout, first, width)
 
 
 class ExactMessages:

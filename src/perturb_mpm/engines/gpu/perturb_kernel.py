@@ -30,6 +30,8 @@ FARTHEST_NORMAL = tl.constexpr(FARTHEST)
 UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if interpreted() else 32
 ELEMENTS = 2**14 if interpreted() else 2**11
+VOTING = 64  # problems of a program that votes
+MOST_UNROLLED = 16  # labels
 NO_LABEL = tl.constexpr(1e30)
 
 _LOW = 0xFFFFFFFF
@@ -181,6 +183,7 @@ def _perturb(
     firsts,
     weights,
     steps,
+    averages,
     first_key,
     second_key,
     per_log,
@@ -204,6 +207,7 @@ def _perturb(
     NOISY: tl.constexpr,
     TOGETHER: tl.constexpr,
     START: tl.constexpr,
+    AVERAGED: tl.constexpr,
     VOTE: tl.constexpr,
     AXES: tl.constexpr,
     TAPS: tl.constexpr,
@@ -290,6 +294,10 @@ def _perturb(
         if not VOTE:
             shares = tl.exp(logits - highest[:, :, None])
             new = shares / tl.sum(shares, axis=2)[:, :, None]
+            if AVERAGED:
+                shared = voxel[:, None] * padded + label[None, :] - 1
+                used = ((label >= 1) & (label < n_labels))[None, :]
+                new -= tl.load(averages + shared, mask=used, other=0.0)[:, None, :]
             tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
         best = tl.min(tl.where(logits == highest[:, :, None], label[None, None, :], LABELS), axis=2)
         where = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
@@ -307,11 +315,12 @@ def perturb(
     *,
     ceiling: float,
     sharpness: float,
+    averages: torch.Tensor | None = None,
 ) -> None:
     """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at.
 
     ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
-    engine's order.
+    engine's order. ``averages`` (rows, P) are taken off the marginals.
     """
     marginals, labels = (energies, noise.samples) if start is None else start
     _launch(
@@ -325,7 +334,66 @@ def perturb(
         sharpness=sharpness,
         starts=start is not None,
         votes=False,
+        averages=averages,
     )
+
+
+@triton.jit
+def _cheaper(word, flip, unary, per_log, label, lowest, best):
+    """Return the lower of an energy and the lowest so far, and its label."""
+    energy = tl.fma(log_exponential(word ^ flip), per_log, unary)
+    return tl.where(energy < lowest, energy, lowest), tl.where(energy < lowest, label, best)
+
+
+@triton.jit(do_not_specialize=["first_key", "second_key"])
+def _vote(
+    unaries,
+    index,
+    samples,
+    labels,
+    first_key,
+    second_key,
+    per_log,
+    voxels,
+    rows,
+    problems,
+    ANTITHETIC: tl.constexpr,
+    LABELS: tl.constexpr,
+    VOXELS: tl.constexpr,
+    PROBLEMS: tl.constexpr,
+):
+    voxel = tl.program_id(0).to(tl.int64) * VOXELS + tl.arange(0, VOXELS)
+    problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
+    real = problem < problems
+    place = tl.load(index + voxel, mask=voxel < voxels, other=0)
+    sample = tl.load(samples + problem, mask=real, other=0)
+    flip = tl.zeros((PROBLEMS,), tl.uint32)
+    if ANTITHETIC:
+        flip = tl.where((sample & 1) != 0, 0xFFFFFFFF, 0).to(tl.uint32)
+        sample -= sample & 1
+    flip = flip[None, :]
+    nothing = tl.zeros((VOXELS, PROBLEMS), tl.uint32)
+    c0 = nothing + place.to(tl.uint32)[:, None]
+    c1 = nothing + sample.to(tl.uint32)[None, :]
+    c3 = nothing + (place >> 32).to(tl.uint32)[:, None]
+    lowest = tl.full((VOXELS, PROBLEMS), float("inf"), tl.float32)
+    best = tl.zeros((VOXELS, PROBLEMS), tl.int32)
+    for first in tl.static_range(0, LABELS, 4):
+        c2 = nothing + first // 4
+        w0, w1, w2, w3 = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
+        unary = tl.load(unaries + first * rows + voxel)[:, None]
+        lowest, best = _cheaper(w0, flip, unary, per_log, first, lowest, best)
+        if first + 1 < LABELS:
+            unary = tl.load(unaries + (first + 1) * rows + voxel)[:, None]
+            lowest, best = _cheaper(w1, flip, unary, per_log, first + 1, lowest, best)
+        if first + 2 < LABELS:
+            unary = tl.load(unaries + (first + 2) * rows + voxel)[:, None]
+            lowest, best = _cheaper(w2, flip, unary, per_log, first + 2, lowest, best)
+        if first + 3 < LABELS:
+            unary = tl.load(unaries + (first + 3) * rows + voxel)[:, None]
+            lowest, best = _cheaper(w3, flip, unary, per_log, first + 3, lowest, best)
+    where = voxel[:, None] * problems + problem[None, :]
+    tl.store(labels + where, best.to(tl.uint8), mask=real[None, :])
 
 
 def vote(
@@ -337,6 +405,24 @@ def vote(
     labels: torch.Tensor,
 ) -> None:
     """Fill ``labels`` (rows, B) with those of the lowest perturbed energies, and keep nothing."""
+    if smooth.white is None and noise.scale > 0 and layout.n_labels <= MOST_UNROLLED:
+        _vote[(layout.rows // VOXELS, triton.cdiv(layout.problems, VOTING))](
+            unaries,
+            index,
+            noise.samples,
+            labels,
+            *noise.key,
+            noise.scale * math.log(2),
+            layout.voxels,
+            layout.rows,
+            layout.problems,
+            ANTITHETIC=noise.antithetic,
+            LABELS=layout.n_labels,
+            VOXELS=VOXELS,
+            PROBLEMS=VOTING,
+            num_warps=4,
+        )
+        return
     nothing = torch.empty((1, 1), device=unaries.device)
     _launch(
         unaries,
@@ -364,6 +450,7 @@ def _launch(
     sharpness: float,
     starts: bool,
     votes: bool,
+    averages: torch.Tensor | None = None,
 ) -> None:
     energies, marginals, labels = out
     blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
@@ -379,6 +466,7 @@ def _launch(
         smooth.firsts,
         smooth.weights,
         smooth.steps,
+        unaries if averages is None else averages,
         noise.key[0],
         noise.key[1],
         noise.scale * math.log(2),
@@ -400,6 +488,7 @@ def _launch(
         NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
         TOGETHER=smooth.white is not None,
         START=starts,
+        AVERAGED=averages is not None,
         VOTE=votes,
         AXES=smooth.axes,
         TAPS=3**smooth.axes,

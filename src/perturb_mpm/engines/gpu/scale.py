@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize, row_sums, splat_matrix
-from perturb_mpm.engines.gpu.combine_kernel import Sparse, combine
+from perturb_mpm.engines.gpu.chain import filtered_masses, row_sums
 from perturb_mpm.engines.gpu.lattice import Lattice, build
 from perturb_mpm.engines.lattice import (
     CALIBRATION_SCALES,
@@ -25,23 +24,23 @@ _SOURCES_AT_ONCE = 2**16
 
 
 def calibrated_scale(features: torch.Tensor, marginals: torch.Tensor, blur: Blur) -> Blur:
-    """Return the blur with the scale that filters (N, L) marginals best.
+    """Return the blur with the scale that filters (N, L) marginals of some voxels best.
 
-    The error is that of K·Q / K·1 at random voxels of the part.
+    The error is that of K·Q / K·1 at random ones of them.
     """
-    part = _part(1 - marginals[:, 0])
-    features, values = features[part], marginals[part]
     n = len(features)
     queries = _queries(n, features.device)
-    ones = torch.ones((n, 1), dtype=values.dtype, device=values.device)
-    exact = exact_rows(features, queries, torch.cat([values, ones], 1))
-    wanted = exact[:, :-1] / exact[:, -1:]  # (M, L)
-    lattice_filter = factorize(build(features, blur, CALIBRATION_SCALES), "after", 1.0)
+    ones = torch.ones((n, 1), dtype=marginals.dtype, device=marginals.device)
+    values = torch.cat([marginals, ones], 1)
+    exact = exact_rows(features, queries, values)
     copies = len(CALIBRATION_SCALES)
+    lattice = build(features, blur, CALIBRATION_SCALES)
+    filtered = filtered_masses(lattice, values)[-1]  # (V, L + 1)
     asked = (torch.arange(copies, device=queries.device)[:, None] * n + queries).reshape(-1)
-    filtered = _filtered(lattice_filter, values.repeat(copies, 1), asked)
-    filtered = filtered.reshape(copies, len(queries), -1).double()
-    errors = ((filtered - wanted) ** 2).mean((1, 2))
+    weights, columns = lattice.weights[asked], lattice.columns[asked].long()
+    found = (weights[:, :, None] * filtered[columns]).sum(1).unflatten(0, (copies, -1))
+    wrong = found[..., :-1] / found[..., -1:] - exact[:, :-1] / exact[:, -1:]
+    errors = (wrong**2).mean((1, 2))
     return replace(blur, scale=CALIBRATION_SCALES[int(errors.argmin())])
 
 
@@ -61,12 +60,13 @@ def exact_rows(features: torch.Tensor, queries: torch.Tensor, values: torch.Tens
         there = features[first : first + _SOURCES_AT_ONCE]
         squares = torch.zeros((len(here), len(there)), device=here.device)
         for k in range(here.shape[1]):
-            squares += (here[:, k, None] - there[:, k]) ** 2
+            away = here[:, k, None] - there[:, k]
+            squares.addcmul_(away, away)
         out += torch.exp(-squares / 2).double() @ values[first : first + len(there)].double()
     return out
 
 
-def _part(foreground: torch.Tensor) -> slice:
+def calibration_part(foreground: torch.Tensor) -> slice:
     """Return the run of voxels, consecutive in the engine's order, with most foreground."""
     size = min(CALIBRATION_VOXELS, len(foreground))
     # Whole numbers: their sums are the same in any order, and the device adds in any.
@@ -78,25 +78,3 @@ def _part(foreground: torch.Tensor) -> slice:
 
 def _queries(count: int, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(calibration_rows(count)).to(device)
-
-
-def _filtered(
-    lattice_filter: LatticeFilter, values: torch.Tensor, asked: torch.Tensor
-) -> torch.Tensor:
-    """Return K·values / K·1 of the lattice at some voxels, (M, L)."""
-    width = values.shape[1]
-    source = values.float().contiguous()
-    for stage in (splat_matrix(lattice_filter), *lattice_filter.passes):
-        target = torch.zeros((lattice_filter.vertices, width), device=values.device)
-        combine(stage, source, target, width)
-        source = target
-    p = lattice_filter.columns.shape[1]
-    last = Sparse(
-        torch.arange(len(asked), dtype=torch.int32, device=asked.device),
-        torch.arange(len(asked) + 1, dtype=torch.int32, device=asked.device) * p,
-        lattice_filter.columns[asked].reshape(-1),
-        lattice_filter.slices[asked].reshape(-1),
-    )
-    out = torch.empty((len(asked), width), device=values.device)
-    combine(last, source, out, width)
-    return out

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.averaging import HoldRule
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import transfer
-from perturb_mpm.engines.gpu.averaged import averaged_marginals, averaged_variance, next_average
+from perturb_mpm.engines.gpu.averaged import averaged_marginals, averaged_variance, follow
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device
 from perturb_mpm.engines.gpu.exact import ExactFilter
-from perturb_mpm.engines.gpu.features import morton_order
+from perturb_mpm.engines.gpu.features import morton_order, places_of
 from perturb_mpm.engines.gpu.held import ActiveRows, DeviceHold
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pools, choose_batch
 from perturb_mpm.engines.gpu.messages import (
@@ -68,7 +68,7 @@ class GpuSolver:
         self._crf = crf
         self._device = device
         dtype = torch.float16 if compact else torch.float32
-        index = on_device(crf.grid.index, device)
+        index = places_of(crf.grid, device)
         self._order = morton_order(crf.grid, index)
         self._index = index[self._order]  # (N,): the voxels' places in the image
         layout = BatchLayout(crf.grid.voxels, crf.n_labels, 0)
@@ -226,11 +226,10 @@ class GpuSolver:
         mine = on_device(rank, self._device)[self._order]
         active = mine >= 0
         own = mine[active]  # where each active voxel stands in the arrays of ``held``
-        energies = [on_device(each, self._device)[:, own] for each in held.energies]
-        marginals = [on_device(each, self._device)[1:, own] for each in held.marginals]
-        last = self._taken(held.last, "held")
-        against_first = [each[1:] - each[:1] for each in energies]
-        self._hold(DeviceHold(active, against_first, marginals, self._without_centre(last)))
+        energies = on_device(held.energies, self._device)[:, :, own]  # (T, L, A)
+        marginals = on_device(held.marginals, self._device)[:, 1:, own]
+        last = self._without_centre(self._taken(held.last, "held"))
+        self._hold(DeviceHold(active, energies[:, 1:] - energies[:, :1], marginals, last))
 
     def hold_by(self, rule: HoldRule) -> tuple[float, float]:
         """Hold what the rule says; return the share of active voxels and the bound in nats."""
@@ -238,16 +237,25 @@ class GpuSolver:
         table = on_device(rule.table, self._device)
         n = self._crf.grid.voxels
         unaries = -self._unaries[:, :n]  # (L, N)
-        centred = unaries if self._centre is None else unaries + _with_first(self._centre.T)
         energies: list[torch.Tensor] = []  # of q̄ᵗ, (L − 1, N) against label 0's
         path = [averaged_marginals(unaries, table)]  # q̄ᵗ, (L, N)
         while True:
-            sent = self._pairwise_of(path[-1])
-            energies.append(sent[1:] - sent[:1])
-            if len(energies) == rule.iterations or _still(energies, rule.still_nats):
+            sent, following, moved = follow(
+                self._room,
+                self._means_of(path[-1]),
+                self._coupling,
+                self._unaries,
+                self._centre,
+                table,
+                path[-1],
+                energies[-1] if energies else None,
+                rule.damping,
+            )
+            energies.append(sent)
+            if len(energies) == rule.iterations or float(moved.max()) <= rule.still_nats:
                 break
-            logits = centred - _with_first(energies[-1])
-            path.append(next_average(path[-1], logits, table, rule.damping))
+            path.append(following)
+        centred = unaries if self._centre is None else unaries + _with_first(self._centre.T)
         law = torch.softmax(centred - _with_first(energies[-1]), 0)
         active = law.amax(0) < 1 - rule.epsilon
         share = int(active.sum()) / n
@@ -255,14 +263,10 @@ class GpuSolver:
             return share, 0.0
         last = self._without_centre(_with_first(energies[-1]))
         bound = self._bound(averaged_variance(path[-1], rule.spread), active)
-        self._hold(
-            DeviceHold(
-                active,
-                [each[:, active] for each in energies],
-                [each[1:, active] for each in path],
-                last,
-            )
-        )
+        places = torch.nonzero(active)[:, 0]
+        here = torch.stack([each.index_select(1, places) for each in energies])
+        marginals = torch.stack([each[1:].index_select(1, places) for each in path])
+        self._hold(DeviceHold(active, here, marginals, last))
         return share, bound
 
     def _hold(self, held: DeviceHold) -> None:
@@ -270,13 +274,13 @@ class GpuSolver:
             held,
             self._lattices,
             self._groups,
+            self._coupling,
             self._unaries,
             self._index,
             self._centre,
             self._dtype,
             self._wanted,
             self._budget,
-            self_term=self._crf.self_term,
         )
 
     def _without_centre(self, energies: torch.Tensor) -> torch.Tensor:
@@ -284,11 +288,17 @@ class GpuSolver:
         centre = 0.0 if self._centre is None else _with_first(self._centre.T)
         return energies - energies[:1] - centre
 
-    def _pairwise_of(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return the pairwise energies of marginals on the device, both (L, N)."""
+    def _means_of(self, marginals: torch.Tensor) -> torch.Tensor:
+        """Return each group's weighted means of marginals (L, N) on the device, (G, rows, P)."""
         self._make_room(1, "marginals")
-        transfer.load_marginals(self._room, 0, marginals)
-        return self._pairwise(0, 1)[0]
+        room = self._room
+        room.problem(room.marginals, 0).copy_(marginals[1:].T)
+        self._refresh()
+        groups = range(len(self._coupling.matrices))
+        width = room.layout.padded
+        messages = self._messages
+        assert isinstance(messages, LatticeMessages)  # noqa: S101  # exact ones are never held
+        return torch.stack([messages.means(room, g, 0, width) for g in groups])
 
     def _bound(self, variance: torch.Tensor, active: torch.Tensor) -> float:
         """Return the largest standard deviation by which noise may move a held message, in nats.
@@ -303,13 +313,17 @@ class GpuSolver:
         most = float(sources.max())
         if most == 0:
             return 0.0
-        sent = torch.zeros((2, self._crf.n_labels, len(variance)), device=self._device)
-        sent[:, 0] = 1
-        sent[1, 0] -= sources / most
-        sent[1, 1] += sources / most
-        without, filtered = (self._pairwise_of(each) for each in sent)
-        moved = (filtered - without).abs().amax(0) * most  # (N,)
-        return float((root * moved).max().sqrt())
+        # By linearity: what comes of label 1 in place of label 0.
+        sent = torch.zeros((self._crf.n_labels, len(variance)), device=self._device)
+        sent[1] = sources / most
+        means = self._means_of(sent)[:, : len(variance), 0]
+        moved = torch.zeros_like(sent)
+        coupling, rows = self._coupling, slice(len(variance))
+        own = self._room.marginals[rows, 0].float()
+        for g, matrix in enumerate(coupling.compatibilities):
+            message = means[g] * coupling.totals[g, rows] - own * coupling.diagonals[g, rows]
+            moved += (matrix[:, 1] - matrix[:, 0])[:, None] * message
+        return float((root * moved.abs().amax(0) * most).max().sqrt())
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
@@ -357,8 +371,7 @@ class GpuSolver:
             if not self._voted.all():
                 return sizes.cpu().numpy()
             votes, self._votes = self._votes, None
-        counted = transfer.in_mask_order(votes, self._order).cpu().numpy()
-        np.add(counts, counted, out=counts, casting="unsafe")
+        transfer.add_votes(transfer.in_mask_order(votes, self._order), counts)
         return sizes.cpu().numpy()
 
     def _chosen(self, chosen: NDArray[np.bool_] | None, problems: int) -> torch.Tensor:
@@ -492,8 +505,3 @@ class GpuSolver:
 def _with_first(against_first: torch.Tensor) -> torch.Tensor:
     """Put label 0's energies, 0, before those of the others, (L − 1, N)."""
     return torch.cat([torch.zeros_like(against_first[:1]), against_first])
-
-
-def _still(energies: list[torch.Tensor], nats: float) -> bool:
-    """Return whether the averaged energies no longer move."""
-    return len(energies) > 1 and float((energies[-1] - energies[-2]).abs().max()) <= nats

@@ -14,9 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
+from perturb_mpm.engines.gpu.entry_kernels import STEP, TILE
 from perturb_mpm.engines.gpu.memory import Room
 from perturb_mpm.engines.gpu.tile_kernels import received, slice_group_twin
-from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
+from perturb_mpm.engines.gpu.tiles import Tiles
 
 FORBIDDEN = tl.constexpr(-1e30)
 LOG2E = tl.constexpr(1.4426950408889634)

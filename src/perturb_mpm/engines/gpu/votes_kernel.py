@@ -23,25 +23,30 @@ def _count(
     n_labels,
     VOXELS: tl.constexpr,
     PROBLEMS: tl.constexpr,
+    LABELS: tl.constexpr,
 ):
     voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
     inside = voxel < voxels
-    for l in range(n_labels):
-        total = tl.zeros((VOXELS,), tl.int32)
-        for first in range(0, problems, PROBLEMS):
-            problem = first + tl.arange(0, PROBLEMS)
-            real = problem < problems
-            given = tl.load(
-                labels + voxel.to(tl.int64)[:, None] * problems + problem[None, :],
-                mask=inside[:, None] & real[None, :],
-                other=255,
-            )
+    label = tl.arange(0, LABELS)
+    total = tl.zeros((VOXELS, LABELS), tl.int32)
+    for first in range(0, problems, PROBLEMS):
+        problem = first + tl.arange(0, PROBLEMS)
+        real = problem < problems
+        given = tl.load(
+            labels + voxel.to(tl.int64)[:, None] * problems + problem[None, :],
+            mask=inside[:, None] & real[None, :],
+            other=255,
+        )
+        taken = tl.load(chosen + problem, mask=real, other=0).to(tl.int32)
+        for l in range(n_labels):
             hit = (given == l).to(tl.int32)
-            taken = tl.load(chosen + problem, mask=real, other=0).to(tl.int32)
-            total += tl.sum(hit * taken[None, :], axis=1)
+            votes_of = tl.sum(hit * taken[None, :], axis=1)
+            total += tl.where(label[None, :] == l, votes_of[:, None], 0)
             place = (tl.program_id(0) * n_labels + l) * problems + problem
             tl.store(sizes + place, tl.sum(hit, axis=0).to(tl.uint8), mask=real)
-        tl.store(votes + l * voxels + voxel, total.to(votes.dtype.element_ty), mask=inside)
+    place = label.to(tl.int64)[None, :] * voxels + voxel[:, None]
+    known = inside[:, None] & (label < n_labels)[None, :]
+    tl.store(votes + place, total.to(votes.dtype.element_ty), mask=known)
 
 
 def count_votes(
@@ -72,6 +77,7 @@ def count_votes(
         layout.n_labels,
         VOXELS=VOXELS,
         PROBLEMS=PROBLEMS,
+        LABELS=triton.next_power_of_2(layout.n_labels),
         num_warps=4,
     )
     return votes, sizes.sum(0, dtype=torch.int64).T

@@ -20,7 +20,13 @@ from perturb_mpm.engines.lattice.groups import (
     energy_ceiling,
     groups_of,
 )
-from perturb_mpm.engines.lattice.keys import KeyCode, key_code, morton_code, morton_order
+from perturb_mpm.engines.lattice.keys import (
+    CURVE_BITS,
+    KeyCode,
+    key_code,
+    morton_code,
+    morton_order,
+)
 from perturb_mpm.engines.lattice.node_tables import MOST_AXES, NodeTables
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "calibration_rows",
     "CALIBRATION_SCALES",
     "CALIBRATION_VOXELS",
+    "CURVE_BITS",
     "energy_ceiling",
     "groups_of",
     "KernelGroup",
