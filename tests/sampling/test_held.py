@@ -11,6 +11,7 @@ import perturb_mpm as pm
 from perturb_mpm.engines import (
     Compute,
     Hold,
+    HoldRule,
     averaged_marginals,
     averaging_table,
     prepare,
@@ -19,7 +20,7 @@ from perturb_mpm.engines import (
 from perturb_mpm.engines.averaging import SPAN
 from perturb_mpm.noise import Perturbation, gumbel
 from perturb_mpm.sampling import Sampler, Sampling
-from perturb_mpm.sampling.held import prepare_hold
+from perturb_mpm.sampling.held import prepare_hold, rule_of
 
 
 def certain_problem(seed: int = 1, shape: tuple[int, ...] = (9, 10, 8)) -> pm.DenseCRF:
@@ -219,3 +220,52 @@ def test_posteriors_of_different_holds_do_not_merge() -> None:
     sampler = Sampler(crf, Sampling(iterations=2, hold=0.02), Compute(engine="reference"))
     with pytest.raises(ValueError, match="after must be of the same"):
         sampler.draw(4, after=one)
+
+
+def found_by_itself(crf: pm.DenseCRF, rule: HoldRule, *, compact: bool) -> tuple[Hold, float]:
+    """Return what the CPU engine holds, and its bound."""
+    solver = prepare(crf, "cpu", batch=2, compact=compact)
+    seen: list[Hold] = []
+    solver.hold = seen.append  # type: ignore[method-assign, assignment]
+    share, bound = solver.hold_by(rule)  # type: ignore[attr-defined]
+    assert share == pytest.approx(len(seen[0].active) / crf.grid.voxels)
+    return seen[0], bound
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("tolerance", [0.0, 1e-4])
+@pytest.mark.parametrize("centring", [0.0, 1.0])
+def test_the_path_that_an_engine_follows_is_that_of_the_host(
+    centring: float, tolerance: float, compact: bool
+) -> None:
+    crf = certain_problem()
+    crf = pm.DenseCRF(
+        crf.grid.scatter(crf.energies, 0), crf.kernels, spacing=crf.grid.spacing, centring=centring
+    )
+    sampling = Sampling(iterations=6, hold=0.01, tolerance=tolerance)
+    wanted = prepare_hold(crf, prepare(crf, "cpu", batch=2, compact=compact), sampling)
+    found, bound = found_by_itself(crf, rule_of(sampling), compact=compact)
+    assert wanted.hold is not None
+    assert bound == pytest.approx(wanted.bound_nats, rel=0.02)
+    np.testing.assert_array_equal(found.active, wanted.hold.active)
+    off = 2e-3 if compact else 1e-4  # marginals of one are whole numbers of 1/65535
+    np.testing.assert_allclose(found.energies, wanted.hold.energies, atol=off)
+    np.testing.assert_allclose(found.marginals, wanted.hold.marginals, atol=off / 10)
+    np.testing.assert_allclose(found.last, wanted.hold.last, atol=off)
+
+
+def test_another_width_of_the_noise_holds_something_else() -> None:
+    """A negative control of the comparison above."""
+    crf = certain_problem()
+    found = [
+        found_by_itself(crf, HoldRule(0.01, scale, 1.0, 6), compact=False)[0]
+        for scale in (1.0, 0.7)
+    ]
+    assert np.abs(found[0].last - found[1].last).max() > 0.01
+
+
+def test_energies_that_no_longer_move_end_the_path() -> None:
+    crf = certain_problem()
+    few = found_by_itself(crf, HoldRule(0.01, 1.0, 1.0, 40, still_nats=0.05), compact=False)[0]
+    many = found_by_itself(crf, HoldRule(0.01, 1.0, 1.0, 40, still_nats=1e-4), compact=False)[0]
+    assert 2 < len(few.energies) < len(many.energies) < 40

@@ -30,7 +30,9 @@ from perturb_mpm.engines.protocol import (
     change_between,
     count_votes,
     fixed_point,
+    held_bound,
     log_odds_of,
+    pairwise_of,
 )
 from perturb_mpm.engines.reference import kernel_matrix, softmax
 
@@ -56,6 +58,7 @@ __all__ = [
     "FRACTION_BITS",
     "FREE",
     "give_back",
+    "held_bound",
     "Hold",
     "HoldingSolver",
     "HoldRule",
@@ -63,6 +66,7 @@ __all__ = [
     "log_odds_of",
     "MOST_ITERATIONS",
     "next_average",
+    "pairwise_of",
     "prepare",
     "prepare_with",
     "Problems",

@@ -44,11 +44,14 @@ class HoldRule:
         return averaging_table(self.scale, self.sharpness)
 
     @property
+    def variances(self) -> NDArray[np.float32]:
+        """The table of the variance that goes with h."""
+        return averaging_table(self.scale, self.sharpness, power=2) - self.table**2
+
+    @property
     def spread(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Averaged marginals, rising, and the variance of marginals that have such an average."""
-        first = self.table
-        variance = averaging_table(self.scale, self.sharpness, power=2) - first**2
-        return first[::8], variance[::8]  # every eighth is enough
+        return self.table[::8], self.variances[::8]  # every eighth is enough
 
 
 @lru_cache(maxsize=8)

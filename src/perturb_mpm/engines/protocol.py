@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.averaging import HoldRule
+from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation
 
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
@@ -243,3 +244,36 @@ def log_odds_of(marginals: NDArray[Any]) -> NDArray[np.float16]:
     logs = np.log(np.maximum(marginals, LEAST_MARGINAL))
     against_first: NDArray[np.float16] = (logs[:, 1:] - logs[:, :1]).astype(np.float16)
     return against_first
+
+
+def pairwise_of(
+    solver: Solver, crf: DenseCRF, marginals: NDArray[np.float32]
+) -> NDArray[np.floating]:
+    """Return the pairwise energies of one problem's marginals (L, N), (L, N)."""
+    solver.load(crf.energies[np.newaxis], marginals[np.newaxis])
+    energies: NDArray[np.floating] = solver.pairwise()[0]
+    return energies
+
+
+def held_bound(
+    solver: Solver, crf: DenseCRF, variance: NDArray[np.float32], active: NDArray[np.int64]
+) -> float:
+    """Return how far noise may move a held message, in nats: its largest standard deviation.
+
+    The variance of Σ_j k_ij Q_j over held voxels is Σ_j k_ij² v_j. For a positive semi-definite
+    kernel with the diagonal d, k_ij ≤ √(d_i d_j), which makes it at most √d_i·(K(v√d))_i: one
+    filtering.
+    """
+    root = np.sqrt(solver.diagonal.astype(np.float32))  # (N,)
+    sources = variance * root
+    sources[active] = 0
+    most = float(sources.max(initial=0.0))
+    if most == 0:
+        return 0.0
+    spread = np.zeros((2, *crf.energies.shape), dtype=np.float32)
+    spread[:, 0] = 1
+    spread[1, 0] -= sources / most
+    spread[1, 1] += sources / most
+    without, filtered = (pairwise_of(solver, crf, each) for each in spread)
+    moved = np.abs(filtered - without).max(axis=0) * most  # (N,)
+    return float(np.sqrt((root * moved).max()))

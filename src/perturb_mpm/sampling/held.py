@@ -24,7 +24,9 @@ from perturb_mpm.engines import (
     Solver,
     averaged_marginals,
     averaged_variance,
+    held_bound,
     next_average,
+    pairwise_of,
     softmax,
 )
 from perturb_mpm.model import DenseCRF
@@ -82,7 +84,7 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
     energies: list[NDArray[np.float32]] = []  # of q̄ᵗ, (L − 1, N) against label 0's
     q = averaged_marginals(unaries, table)
     for _ in range(rule.iterations):
-        sent = _pairwise(crf, solver, q)  # (L, N)
+        sent = pairwise_of(solver, crf, q)  # (L, N)
         energies.append((sent - sent[0])[1:].astype(np.float32))
         if len(energies) == rule.iterations or _still(energies, rule):
             break
@@ -100,7 +102,7 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
     for t in range(1, len(here)):
         logits = centred[:, active] - here[t - 1]
         marginals[t] = next_average(marginals[t - 1], logits, table, rule.damping)
-    bound = _bound(crf, solver, averaged_variance(q, rule), active)
+    bound = held_bound(solver, crf, averaged_variance(q, rule), active)
     return Holding(epsilon, Hold(active, here, marginals, last), share, bound)
 
 
@@ -124,38 +126,6 @@ def _still(energies: list[NDArray[np.float32]], rule: HoldRule) -> bool:
     if len(energies) < 2:
         return False
     return bool(np.abs(energies[-1] - energies[-2]).max() <= rule.still_nats)
-
-
-def _bound(
-    crf: DenseCRF, solver: Solver, variance: NDArray[np.float32], active: NDArray[np.int64]
-) -> float:
-    """Return how far noise may move a held message, in nats: its largest standard deviation.
-
-    The variance of Σ_j k_ij Q_j over held voxels is Σ_j k_ij² v_j. For a positive semi-definite
-    kernel with the diagonal d, k_ij ≤ √(d_i d_j), which makes it at most √d_i·(K(v√d))_i: one
-    filtering.
-    """
-    root = np.sqrt(solver.diagonal.astype(np.float32))  # (N,)
-    sources = variance * root
-    sources[active] = 0
-    most = float(sources.max(initial=0.0))
-    if most == 0:
-        return 0.0
-    spread = np.zeros((2, *crf.energies.shape), dtype=np.float32)
-    spread[:, 0] = 1
-    spread[1, 0] -= sources / most
-    spread[1, 1] += sources / most
-    without, filtered = (_pairwise(crf, solver, each) for each in spread)
-    moved = np.abs(filtered - without).max(axis=0) * most  # (N,)
-    return float(np.sqrt((root * moved).max()))
-
-
-def _pairwise(
-    crf: DenseCRF, solver: Solver, marginals: NDArray[np.float32]
-) -> NDArray[np.floating]:
-    solver.load(crf.energies[np.newaxis], marginals[np.newaxis])
-    energies: NDArray[np.floating] = solver.pairwise()[0]
-    return energies
 
 
 def _with_first(against_first: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.lattice import BLOCK, Lattice
-from perturb_mpm.engines.cpu.row_kernels import combine, combine_four, combine_three
+from perturb_mpm.engines.cpu.row_kernels import combine, combine_narrow
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.cpu.vectors import NARROW
 from perturb_mpm.model import Normalization
 
 # Voxels of a splat block, whose values should fit into a core's own cache.
@@ -215,7 +216,7 @@ class Filter:
         Values are float32, or 16-bit whole numbers, which are rounded to the nearest.
         """
         rounding = np.float32(0.0 if values.dtype == np.float32 else 0.5)
-        quickest = {3: combine_three, 4: combine_four}.get(values.shape[1], combine)
+        quickest = combine_narrow if values.shape[1] <= NARROW else combine
         source, places = values, [target, spare]
         for number, stage in enumerate(self.stages):
             place = places[(len(self.stages) - 1 - number) % 2]

@@ -7,6 +7,7 @@ problem: what is held contributes exactly 0 to Qᵗ − q̄ᵗ, and zeros are le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,22 @@ class ActiveVoxels:
         self._averages = np.ascontiguousarray(held.marginals[:, 1:, mine], dtype=np.float32)
         self._held_base = _against_first(-held.last[np.newaxis, :, self._held_order])[0]
         self._centre = None if centre is None else np.ascontiguousarray(centre[1:] - centre[0])
-        settled = softmax(-(crf.energies + held.last - (0 if centre is None else centre)), axis=0)
-        self._law = settled[:, self._held_order].astype(np.float32)  # (L, H)
         with announced():
             self._chains, self._slices = restricted(
                 filters, slices, self._places, self._voxels, unit / float(self._unit), threads
             )
         self._problems = 0
         self._updates = 0
+
+    @cached_property
+    def _law(self) -> NDArray[np.float32]:
+        """The probability of each label at held voxels, (L, H)."""
+        unaries = self._crf.energies[:, self._held_order].astype(np.float32)
+        against_first = self._held_base - (unaries[1:] - unaries[0])  # (L − 1, H)
+        if self._centre is not None:
+            against_first += self._centre[:, self._held_order]
+        logits = np.concatenate([np.zeros_like(against_first[:1]), against_first])
+        return softmax(logits, axis=0)
 
     def perturb(
         self,

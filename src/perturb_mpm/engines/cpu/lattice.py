@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.cpu.vectors import fetch_value
 from perturb_mpm.engines.lattice import Blur, key_code
 
 # Knuth's multiplicative hash: 2^64 over the golden ratio.
@@ -21,6 +22,8 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 EMPTY = -1
 ZERO, ONE = np.float32(0), np.float32(1)
 BLOCK = 128  # voxels that are worked on side by side, in vector instructions
+AHEAD = 16  # keys, and
+NEXT = 2  # vertices with all their neighbours: time enough to fetch what they hash to
 Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
 # better kept near their neighbours than near the voxels that touch them.
@@ -118,6 +121,8 @@ def number(keys, table, ids, vertices, count, numbers):
     """
     last = table.size - 1
     for m in range(keys.size):
+        if m + AHEAD < keys.size:
+            _fetch(table, ids, keys[m + AHEAD])
         key = keys[m]
         slot = _slot(key, last)
         while ids[slot] != EMPTY and table[slot] != key:
@@ -134,28 +139,46 @@ def number(keys, table, ids, vertices, count, numbers):
 
 
 @kernel
-def missing_neighbours(vertices, table, ids, steps, wanted):
+def missing_neighbours(vertices, table, ids, steps, wanted, start, stop):
     """List the keys of absent vertices next to present ones; return how many were written.
 
     A key stands there once for each present neighbour. ``steps`` are the key steps of all 2(d+1)
-    directions.
+    directions; those next to vertex v stand in ``wanted`` from v·2(d+1) on at the latest.
     """
+    first = start * steps.size
     count = 0
-    for v in range(vertices.size):
+    for v in range(start, stop):
+        _fetch_near(vertices, v + NEXT, stop, table, ids, steps)
         for step in steps:
             key = vertices[v] + step
             if find(table, ids, key) == EMPTY:
-                wanted[count] = key
+                wanted[first + count] = key
                 count += 1
-    return count
+    return first, count
 
 
 @kernel
 def neighbours(vertices, table, ids, steps, found, start, stop):
     """Find the vertices at the given key steps from each vertex, EMPTY where absent: (V, steps)."""
     for v in range(start, stop):
+        _fetch_near(vertices, v + NEXT, stop, table, ids, steps)
         for s in range(steps.size):
             found[v, s] = find(table, ids, vertices[v] + steps[s]) if steps[s] else v
+
+
+@kernel
+def _fetch_near(vertices, v, stop, table, ids, steps):
+    """Ask for what looking up the vertices near vertex v will read first."""
+    if v < stop:
+        for step in steps:
+            _fetch(table, ids, vertices[v] + step)
+
+
+@kernel
+def _fetch(table, ids, key):
+    slot = _slot(key, table.size - 1)
+    fetch_value(table, slot)
+    fetch_value(ids, slot)
 
 
 @dataclass(frozen=True)
@@ -194,7 +217,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     touched = table.count
     directions = code.directions  # (d+1,): each direction's key step
     if blur.dilation:
-        table = dilated(table, directions, blur.fewest_neighbours(d))
+        table = dilated(table, directions, blur.fewest_neighbours(d), threads)
     place = np.arange(table.count, dtype=np.int32)
     if table.count * CROWDED > columns.size:
         place = table.sort(code.curve(table.vertices))
@@ -261,15 +284,19 @@ class VertexTable:
         return len(self.vertices)
 
 
-def dilated(table: VertexTable, directions: NDArray[np.int64], least: int) -> VertexTable:
+def dilated(
+    table: VertexTable, directions: NDArray[np.int64], least: int, threads: Threads
+) -> VertexTable:
     """Add the missing vertices that have at least so many neighbours, after the others."""
     steps = np.concatenate([directions, -directions])
-    wanted = np.empty(table.count * len(steps), dtype=np.int64)
-    found = missing_neighbours(table.vertices, table.slots, table.ids, steps, wanted)
-    wanted = wanted[:found]
-    wanted.sort()
+    room = np.empty(table.count * len(steps), dtype=np.int64)
+    arguments = (table.vertices, table.slots, table.ids, steps, room)
+    pieces = threads.run(missing_neighbours, table.count, *arguments)
+    wanted = np.concatenate([room[first : first + count] for first, count in pieces])
+    del room
+    wanted = threads.sorted(wanted)
     starts = np.flatnonzero(np.diff(wanted, prepend=~wanted[:1]))
-    added = wanted[starts[np.diff(starts, append=found) >= least]]
+    added = wanted[starts[np.diff(starts, append=len(wanted)) >= least]]
     everything = np.concatenate([table.vertices, added])
     return VertexTable.of(everything, size=4 << len(everything).bit_length())[0]
 

@@ -53,7 +53,7 @@ def bits_of_float(typing_context, value):
 
 
 @kernel
-def _log2(bits, root):
+def log2_of_bits(bits, root):
     """Compute log2 of the float with these bits against root·√2, to 3e-7 of itself.
 
     The relative accuracy holds next to 1 too: there it is the logarithm of 1 plus a small exact
@@ -75,8 +75,8 @@ def _log2(bits, root):
 def log_exponential(word):
     """Turn 32 random bits into log2(−log2 u), u = (⌊word / 2^9⌋ + ½)·2^-23."""
     odd = np.float32(int32(uint32(uint32(word >> uint32(8)) | uint32(1))))  # u·2^24, exact
-    exponential = -_log2(bits_of_float(odd), ROOT_HALF_24)
-    return _log2(bits_of_float(exponential), ROOT_HALF)
+    exponential = -log2_of_bits(bits_of_float(odd), ROOT_HALF_24)
+    return log2_of_bits(bits_of_float(exponential), ROOT_HALF)
 
 
 @kernel
@@ -214,7 +214,7 @@ def normal_of_bits(word):
     """
     odd = int32(uint32(uint32(word >> uint32(8)) | uint32(1)))
     u = np.float32(odd) * UNIT  # exact, and so is 1 − u
-    w = -LN2 * _log2(bits_of_float(np.float32(4) * u * (ONE - u)), ROOT_HALF)
+    w = -LN2 * log2_of_bits(bits_of_float(np.float32(4) * u * (ONE - u)), ROOT_HALF)
     near = w - np.float32(2.5)
     p = fma(np.float32(4.46336e-07), near, np.float32(-4.5056399e-06))
     p = fma(p, near, np.float32(-5.7898737e-06))
@@ -252,7 +252,7 @@ def minus_gumbel(g):
     p = fma(p, t, np.float32(0.21512704))
     p = fma(p, t, np.float32(1.0336843))
     p = fma(p, t, np.float32(-1.2683511))
-    log_q = fma(LN2, _log2(bits_of_float(np.float32(0.5) * t), ROOT_HALF), fma(-x, x, p))
+    log_q = fma(LN2, log2_of_bits(bits_of_float(np.float32(0.5) * t), ROOT_HALF), fma(-x, x, p))
     q = exp_negative(log_q)
     r = fma(np.float32(0.32688132), q, np.float32(-0.19167186))
     r = fma(r, q, np.float32(0.19002874))
@@ -261,7 +261,9 @@ def minus_gumbel(g):
     r = fma(r, q, np.float32(0.49994174))
     r = fma(r, q, np.float32(3.0935507e-07))
     above = log_q + r
-    under = LN2 * _log2(bits_of_float(-log_q), ROOT_HALF)  # both, or a branch would cost vectors
+    under = LN2 * log2_of_bits(
+        bits_of_float(-log_q), ROOT_HALF
+    )  # both, or a branch would cost vectors
     return under if below else above
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numba import int32
 
 from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, widened
-from perturb_mpm.engines.cpu.vectors import add_rows, fetch_row
+from perturb_mpm.engines.cpu.vectors import NARROW, add_rows, fetch_row, sum_narrow
 
 LOG2E = np.float32(1.4426950408889634)
 LN2_HIGH = np.float32(0.693359375)
@@ -80,59 +80,69 @@ def combine(pointers, columns, coefficients, source, target, rounding, start, st
 
 
 @kernel
-def combine_three(pointers, columns, coefficients, source, target, rounding, start, stop):
-    """Do what ``combine`` does for rows of three values, which stay in registers."""
+def combine_narrow(pointers, columns, coefficients, source, target, rounding, start, stop):
+    """Do what ``combine`` does for rows of at most four values, which stay in a register."""
+    width = source.shape[1]
     for v in range(start, stop):
-        a, b, c = ZERO, ZERO, ZERO
-        for e in range(pointers[v], pointers[v + 1]):
-            share, j = coefficients[e], columns[e]
-            a = fma(share, np.float32(source[j, 0]), a)
-            b = fma(share, np.float32(source[j, 1]), b)
-            c = fma(share, np.float32(source[j, 2]), c)
+        a, b, c, d = sum_narrow(
+            (ZERO, ZERO, ZERO, ZERO), source, columns, coefficients, pointers[v], pointers[v + 1]
+        )
         target[v, 0] = a + rounding
-        target[v, 1] = b + rounding
-        target[v, 2] = c + rounding
+        if width > 1:
+            target[v, 1] = b + rounding
+        if width > 2:
+            target[v, 2] = c + rounding
+        if width > 3:
+            target[v, 3] = d + rounding
 
 
 @kernel
-def combine_four(pointers, columns, coefficients, source, target, rounding, start, stop):
-    """Do what ``combine`` does for rows of four values, which stay in registers."""
-    for v in range(start, stop):
-        a, b, c, d = ZERO, ZERO, ZERO, ZERO
-        for e in range(pointers[v], pointers[v + 1]):
-            share, j = coefficients[e], columns[e]
-            a = fma(share, np.float32(source[j, 0]), a)
-            b = fma(share, np.float32(source[j, 1]), b)
-            c = fma(share, np.float32(source[j, 2]), c)
-            d = fma(share, np.float32(source[j, 3]), d)
-        target[v, 0] = a + rounding
-        target[v, 1] = b + rounding
-        target[v, 2] = c + rounding
-        target[v, 3] = d + rounding
+def _receive(i0, count, own, first, last, columns, coefficients, rows, marginals, message):
+    """Set row t of ``message`` to Σ_e coefficients[i, e]·rows[columns[i, e]], i = i0 + t.
 
-
-@kernel
-def _receive(i, t, own, first, last, columns, coefficients, rows, marginals, message):
-    """Set row t of ``message`` to Σ_e coefficients[i, e]·rows[columns[i, e]], first ≤ e < last.
-
-    What the voxel sends to itself, ``own`` times its present marginals, is taken out first.
+    Entries are those from ``first`` to before ``last``. What a voxel sends to itself, ``own[i]``
+    times its present marginals, is added first. All voxels of a tile at once: a call for each
+    would take longer than the sum.
     """
     width = rows.shape[1]
-    for k in range(width):
-        message[t, k] = own * np.float32(marginals[i, k])
-    if i + NEXT < columns.shape[0]:
-        for e in range(first, last):
-            fetch_row(rows, columns[i + NEXT, e])
-    e = first
-    while e + 4 <= last:
-        from_rows = columns[i, e], columns[i, e + 1], columns[i, e + 2], columns[i, e + 3]
-        c0, c1 = coefficients[i, e], coefficients[i, e + 1]
-        c2, c3 = coefficients[i, e + 2], coefficients[i, e + 3]
-        add_rows(message, t, rows, from_rows, (c0, c1, c2, c3))
-        e += 4
-    while e < last:
-        add_rows(message, t, rows, (columns[i, e],), (coefficients[i, e],))
-        e += 1
+    for t in range(count):
+        i = i0 + t
+        for k in range(width):
+            message[t, k] = own[t] * np.float32(marginals[i, k])
+        if i + NEXT < columns.shape[0]:
+            for e in range(first, last):
+                fetch_row(rows, columns[i + NEXT, e])
+        e = first
+        while e + 4 <= last:
+            from_rows = columns[i, e], columns[i, e + 1], columns[i, e + 2], columns[i, e + 3]
+            c0, c1 = coefficients[i, e], coefficients[i, e + 1]
+            c2, c3 = coefficients[i, e + 2], coefficients[i, e + 3]
+            add_rows(message, t, rows, from_rows, (c0, c1, c2, c3))
+            e += 4
+        while e < last:
+            add_rows(message, t, rows, (columns[i, e],), (coefficients[i, e],))
+            e += 1
+
+
+@kernel
+def _receive_narrow(i0, count, own, first, last, columns, coefficients, rows, marginals, message):
+    """Do what ``_receive`` does for rows of at most four values."""
+    width, entries = rows.shape[1], columns.shape[1]
+    for t in range(count):
+        i = i0 + t
+        a = own[t] * np.float32(marginals[i, 0])
+        b = own[t] * np.float32(marginals[i, 1]) if width > 1 else ZERO
+        c = own[t] * np.float32(marginals[i, 2]) if width > 2 else ZERO
+        d = own[t] * np.float32(marginals[i, 3]) if width > 3 else ZERO
+        begin, end = i * entries + first, i * entries + last
+        a, b, c, d = sum_narrow((a, b, c, d), rows, columns, coefficients, begin, end)
+        message[t, 0] = a
+        if width > 1:
+            message[t, 1] = b
+        if width > 2:
+            message[t, 2] = c
+        if width > 3:
+            message[t, 3] = d
 
 
 @kernel
@@ -176,22 +186,27 @@ def interact(
     """
     columns, coefficients, ends, totals, diagonals = filters
     potts, matrices, offsets, firsts = compatibility
-    received, shaped, message, spread, every, rest, shaped_rest = scratch
+    own, received, shaped, message, spread, every, rest, shaped_rest = scratch
     labels, lanes = logits.shape
     problems = shaped.shape[2]
     first = 0
     for g in range(ends.size):
+        last = ends[g]
         for t in range(count):
-            i = i0 + t
-            own = -diagonals[g, i] * inverse
-            _receive(
-                i, t, own, first, ends[g], columns, coefficients, rows, flat_marginals, received
-            )
-            left = totals[g, i] - diagonals[g, i]
+            own[t] = -diagonals[g, i0 + t] * inverse
+            left = totals[g, i0 + t] - diagonals[g, i0 + t]
             for b in range(problems):
                 shaped_rest[t, b] = left
+        if rows.shape[1] <= NARROW:
+            _receive_narrow(
+                i0, count, own, first, last, columns, coefficients, rows, flat_marginals, received
+            )
+        else:
+            _receive(
+                i0, count, own, first, last, columns, coefficients, rows, flat_marginals, received
+            )
         _to_lanes(shaped, 0, count, ONE, spread)
-        first = ends[g]
+        first = last
         for k in range(lanes):
             every[k] = message[0, k]
         for l in range(1, labels):
@@ -226,6 +241,7 @@ def scratch_of(count, tile, problems):
     message = np.zeros((count, lanes), np.float32)
     every, rest = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
     return (
+        np.zeros(tile, np.float32),
         received,
         received.reshape(tile, count, problems),
         message,

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.averaging import HoldRule
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer
+from perturb_mpm.engines.cpu.averaged import averaged_path
 from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
 from perturb_mpm.engines.cpu.chain import Filter, factorize
 from perturb_mpm.engines.cpu.compile import announced
@@ -33,6 +35,7 @@ from perturb_mpm.engines.protocol import (
     Problems,
     Update,
     change_between,
+    held_bound,
     log_odds_of,
 )
 from perturb_mpm.engines.reference import softmax
@@ -137,6 +140,37 @@ class CpuSolver:
             compact=self._dtype == np.uint16,
             unit=float(self._unit),
         )
+
+    def hold_by(self, rule: HoldRule) -> tuple[float, float]:
+        """Hold what the rule says; return the share of active voxels and the bound in nats."""
+        self._held = None
+        self._make_room(1, "rule")
+        none = np.zeros((1, 1), dtype=np.float32)
+        centre = none if self.centre is None else self.centre
+        with announced():
+            path = averaged_path(
+                rule,
+                self._against_first(-self._crf.energies),
+                self._against_first(np.broadcast_to(centre, self._crf.energies.shape)),
+                self._buffers,
+                self._slices,
+                self._compatibilities,
+                self._blur,
+                self._unit,
+                self._rounding,
+                self._threads,
+            )
+        places = np.flatnonzero(path.dissent > rule.epsilon)
+        share = len(places) / self._crf.grid.voxels
+        if share > rule.most_active:
+            self.hold(None)
+            return share, 0.0
+        held = path.hold(places, self._order)
+        variance = np.empty_like(path.variance)
+        variance[self._order] = path.variance
+        del path
+        self.hold(held)
+        return share, held_bound(self, self._crf, variance, held.active)
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -465,13 +499,20 @@ class CpuSolver:
 
     def _refresh(self) -> None:
         """Filter the marginals with every kernel, unless that has been done."""
-        if self._fresh:
-            return
+        if not self._fresh:
+            self._blur()
+        self._fresh = True
+
+    def _blur(self) -> None:
         rows, spare = self._buffers.rows, self._buffers.spare
         values = self._buffers.marginals.reshape(self._crf.grid.voxels, -1)
         for f, start, stop in zip(self._filters, self._starts[:-1], self._starts[1:], strict=True):
             f.apply(values, rows[start:stop], spare, self._threads)
-        self._fresh = True
+
+    def _against_first(self, values: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return (L, N) values less label 0's, in the engine's order, (L − 1, N)."""
+        differences = values[1:].astype(np.float32) - values[:1].astype(np.float32)
+        return np.ascontiguousarray(differences[:, self._order])
 
     def _convergent_step(self, damping: float) -> Change:
         old = self.marginals().astype(np.float64, order="C")  # (B, L, N)

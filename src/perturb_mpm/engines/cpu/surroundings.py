@@ -152,7 +152,7 @@ class _WalkedLattice:
         touched = table.count
         if self._blur.dilation:
             least = self._blur.fewest_neighbours(len(self._scale))
-            table = dilated(table, self._code.directions, least)
+            table = dilated(table, self._code.directions, least, self._threads)
         self._table = table
         whole = np.zeros((table.count, 2))
         whole[:touched] = mass[:touched]
