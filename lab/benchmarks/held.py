@@ -22,7 +22,7 @@ from lab.benchmarks import machine, peer
 from lab.benchmarks.problems import case_folder
 from lab.benchmarks.worker import peak_bytes
 
-HOLD, TOLERANCE, MOST_ITERATIONS = 0.01, 3e-5, 40
+HOLD, TOLERANCE, MOST_ITERATIONS = 0.005, 3e-5, 40
 PEER_SAMPLES = 2
 
 

@@ -15,6 +15,7 @@ from perturb_mpm.engines import prepare
 from perturb_mpm.engines.cpu import row_kernels
 from perturb_mpm.engines.cpu.threads import Threads, default_threads
 from perturb_mpm.engines.protocol import Accuracy
+from perturb_mpm.noise import Perturbation
 
 ACCURACIES: tuple[Accuracy, ...] = ("plain", "calibrated", "accurate", "exact")
 
@@ -56,6 +57,35 @@ def test_the_same_bits_in_any_batch(accuracy: str, compact: bool) -> None:
     backwards = solve(crf, energies[::-1], accuracy, compact=compact)[::-1]
     np.testing.assert_array_equal(together, alone)
     np.testing.assert_array_equal(together, backwards)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("n_labels", [2, 4])
+def test_problems_that_others_left_go_on_as_before(n_labels: int, compact: bool) -> None:
+    crf = smooth_problem(n_labels=n_labels)
+    solver = prepare(crf, "cpu", batch=7, compact=compact)
+    kept = np.array([True, False, False, True, False, True, False])
+    found = []
+    for narrow in (False, True, True):  # a whole batch must fit again after a narrow one
+        solver.perturb(Perturbation(3), np.arange(7))
+        solver.step()
+        if narrow:
+            assert solver.go_on_with(kept)  # type: ignore[attr-defined]
+        solver.step()
+        if narrow:  # down to one, whose rows are the narrowest
+            assert solver.go_on_with(np.array([False, False, True]))  # type: ignore[attr-defined]
+        solver.step()
+        found.append((solver.marginals(), solver.labels(), solver.conditional()))
+    whole = found[0]
+    for marginals, labels, _ in found[1:]:
+        np.testing.assert_array_equal(marginals, whole[0][[5]])
+        np.testing.assert_array_equal(labels, whole[1][[5]])
+    alone = found[1][2]
+    np.testing.assert_array_equal(alone, found[2][2])
+    solver.perturb(Perturbation(3), np.array([5]))
+    for _ in range(3):
+        solver.step()
+    np.testing.assert_array_equal(solver.conditional(), alone)
 
 
 @pytest.mark.parametrize(

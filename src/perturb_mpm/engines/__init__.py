@@ -10,6 +10,7 @@ from perturb_mpm.engines.averaging import (
     averaged_marginals,
     averaged_variance,
     averaging_table,
+    in_turn,
     next_average,
 )
 from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine
@@ -24,6 +25,7 @@ from perturb_mpm.engines.protocol import (
     EditedVoxels,
     Hold,
     HoldingSolver,
+    NarrowingSolver,
     Problems,
     Solver,
     Update,
@@ -62,9 +64,11 @@ __all__ = [
     "Hold",
     "HoldingSolver",
     "HoldRule",
+    "in_turn",
     "kernel_matrix",
     "log_odds_of",
     "MOST_ITERATIONS",
+    "NarrowingSolver",
     "next_average",
     "pairwise_of",
     "prepare",

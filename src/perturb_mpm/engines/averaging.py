@@ -27,14 +27,15 @@ class HoldRule:
 
     A voxel is active where a sample dissents with a probability above ``epsilon``, and nothing is
     held where more than a share ``most_active`` of them is. The averaged mean field makes at most
-    ``iterations`` updates and stops where its energies move by no more than ``still_nats``.
+    ``iterations`` updates, which are damped as the samples' own are, in turns, and stops where its
+    energies move by no more than ``still_nats``.
     """
 
     epsilon: float
     scale: float
     sharpness: float
     iterations: int
-    damping: float = 0.0
+    dampings: tuple[float, ...] = (0.0,)
     most_active: float = 0.45
     still_nats: float = 1e-3
 
@@ -98,6 +99,11 @@ def averaged_marginals(
             q[l] = low + gap * (table[place + 1] - low)
         q /= q.sum(axis=0)
     return out
+
+
+def in_turn(values: tuple[float, ...], update: int) -> float:
+    """Return the value of an update, counted from 0, where values take turns."""
+    return values[update % len(values)]
 
 
 def next_average(

@@ -198,6 +198,17 @@ class HoldingSolver(Protocol):
         """
 
 
+@runtime_checkable
+class NarrowingSolver(Protocol):
+    """A solver for which fewer problems are less work."""
+
+    def go_on_with(self, kept: NDArray[np.bool_]) -> bool:
+        """Drop all but some of the problems, (B,); return whether that was done.
+
+        Those that are kept stay in their order, and nothing else about them changes.
+        """
+
+
 class EditedVoxels(Protocol):
     """Some voxels of solved problems, where a few labels were set since; all others stay."""
 

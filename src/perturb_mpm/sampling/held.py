@@ -25,6 +25,7 @@ from perturb_mpm.engines import (
     averaged_marginals,
     averaged_variance,
     held_bound,
+    in_turn,
     next_average,
     pairwise_of,
     softmax,
@@ -68,7 +69,7 @@ def hold_certain(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
 def rule_of(sampling: Sampling) -> HoldRule:
     """Return which voxels these samples hold."""
     return HoldRule(
-        sampling.hold, sampling.scale, sampling.sharpness, sampling.iterations, sampling.damping
+        sampling.hold, sampling.scale, sampling.sharpness, sampling.iterations, sampling.dampings
     )
 
 
@@ -83,12 +84,12 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
     centred = unaries if solver.centre is None else unaries + solver.centre
     energies: list[NDArray[np.float32]] = []  # of q̄ᵗ, (L − 1, N) against label 0's
     q = averaged_marginals(unaries, table)
-    for _ in range(rule.iterations):
+    for t in range(rule.iterations):
         sent = pairwise_of(solver, crf, q)  # (L, N)
         energies.append((sent - sent[0])[1:].astype(np.float32))
         if len(energies) == rule.iterations or _still(energies, rule):
             break
-        q = next_average(q, centred - _with_first(energies[-1]), table, rule.damping)
+        q = next_average(q, centred - _with_first(energies[-1]), table, in_turn(rule.dampings, t))
     last = _with_first(energies[-1])
     dissent = 1.0 - softmax((centred - last)[np.newaxis])[0].max(axis=0)  # (N,)
     active = np.flatnonzero(dissent > epsilon)
@@ -101,7 +102,8 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
     marginals[0] = averaged_marginals(unaries[:, active], table)
     for t in range(1, len(here)):
         logits = centred[:, active] - here[t - 1]
-        marginals[t] = next_average(marginals[t - 1], logits, table, rule.damping)
+        damping = in_turn(rule.dampings, t - 1)
+        marginals[t] = next_average(marginals[t - 1], logits, table, damping)
     bound = held_bound(solver, crf, averaged_variance(q, rule), active)
     return Holding(epsilon, Hold(active, here, marginals, last), share, bound)
 

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import Compute, Engine, Solver, prepare_with
+from perturb_mpm.engines import (
+    Compute,
+    Engine,
+    NarrowingSolver,
+    Solver,
+    in_turn,
+    prepare_with,
+)
 from perturb_mpm.model import DenseCRF, digest, fingerprint
 from perturb_mpm.noise import SAMPLES, NoiseLength
 from perturb_mpm.posterior import Posterior, Tally, count_type, plain
@@ -193,7 +200,7 @@ class Sampler:
             if sampling.tolerance > 0 and _settled(switched, moved, sampling.tolerance, done):
                 break
             watched = sampling.tolerance > 0 or done == sampling.iterations - 1
-            step = self._solver.step(damping=sampling.damping, watched=watched)
+            step = self._solver.step(damping=in_turn(sampling.dampings, done), watched=watched)
             moved, switched = switched, step.switched
         marginals: NDArray[np.floating] = self._solver.marginals()[0]
         return marginals
@@ -261,21 +268,26 @@ class Sampler:
         moved, switched = np.zeros(problems), np.ones(problems)
         voxels = self._crf.grid.voxels if with_labels else 0
         labels = np.empty((problems, voxels), dtype=np.uint8)
+        solved = np.arange(problems)  # the samples that the solver still has
         for done in range(sampling.iterations + 1):
             last = done == sampling.iterations
             now = ~settled & (last | _settled(switched, moved, tolerance, done))
             if now.any():
+                here = now[solved]
                 if sampling.estimator == "conditional":
-                    tally.add_conditional(solver.conditional(now))
-                sizes[now] = solver.count_votes(tally.counts, now)[now]
+                    tally.add_conditional(solver.conditional(here))
+                sizes[now] = solver.count_votes(tally.counts, here)[here]
                 if with_labels:
-                    labels[now] = solver.labels()[now]
+                    labels[now] = solver.labels()[here]
                 settled |= now
             if settled.all():
                 break
-            step = solver.step(damping=sampling.damping, sharpness=sampling.sharpness)
-            moved = switched
-            switched = np.where(settled, switched, step.switched)
+            solved = _without_settled(solver, solved, settled)
+            damping = in_turn(sampling.dampings, done)
+            step = solver.step(damping=damping, sharpness=sampling.sharpness)
+            moved, going = switched, ~settled
+            switched = switched.copy()
+            switched[going] = step.switched[going[solved]]
         tally.add_counted(sizes, switched)
         return labels
 
@@ -303,6 +315,16 @@ class Sampler:
         if not np.array_equal(after.sample_index, numbers[: after.samples]):
             raise ValueError(f"after must hold the first of {numbers}, got {after}")
         return after.samples
+
+
+def _without_settled(
+    solver: Solver, solved: NDArray[np.int64], settled: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Let the solver drop settled samples where half of them are; return which it still has."""
+    going = ~settled[solved]
+    if 2 * int(going.sum()) > len(solved) or not isinstance(solver, NarrowingSolver):
+        return solved
+    return solved[going] if solver.go_on_with(going) else solved
 
 
 def _settled(

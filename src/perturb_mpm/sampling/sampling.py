@@ -122,7 +122,7 @@ def sample(
         the paper's, to the same fixed points in fewer steps. 0 makes ``iterations`` updates.
     hold
         Update only the voxels where a sample dissents with a probability above this, and hold the
-        others at marginals averaged over the noise: 0.01 changes fewer votes than the filter's
+        others at marginals averaged over the noise: 0.005 changes fewer votes than the filter's
         own error, and costs several times less. 0 updates every voxel, as the paper does. Where
         noise goes together between voxels, or too many are active, every voxel is updated too;
         ``Posterior.active_share`` is then 1.

@@ -26,10 +26,10 @@ from perturb_mpm.posterior import Estimator, Precision
 Start = Literal["cold", "warm"]
 
 MOST_SAMPLES = 10**7  # of one run: beyond that even their volumes alone take gigabytes
-# Updates of samples that are to converge go so much further than the new marginals. Without what
-# a voxel sends to itself hardly an eigenvalue of the linearised update is below 0, and those
-# from −0.48 to 1 stay inside ±1.
-RELAXATION = 0.35
+# Updates of samples that are to converge go so much further than the new marginals, in turns: a
+# polynomial of two updates that is small between 0.1 and 0.45, where the eigenvalues of a
+# linearised update lie that decide. Those from −0.45 to 1 stay inside ±1.
+RELAXATIONS = (0.2, 0.6)
 NOISE_SCALE: dict[str, float] = {"votes": 1.0, "conditional": 0.5}
 
 
@@ -92,7 +92,7 @@ class Sampling:
     hold: float = field(
         default=0.0,
         metadata={
-            "help": "Update only voxels that dissent with a probability above this, as in 0.01; 0 "
+            "help": "Update only voxels that dissent with a probability above this, as in 0.005; 0 "
             "updates every voxel, which is the paper."
         },
     )
@@ -129,9 +129,9 @@ class Sampling:
         return 1.0 if self.estimator == "votes" else 1 / math.sqrt(1 - self.scale**2)
 
     @property
-    def damping(self) -> float:
-        """What the updates keep of old marginals; below 0 they go further, towards convergence."""
-        return 0.0 if self.tolerance == 0 else -RELAXATION
+    def dampings(self) -> tuple[float, ...]:
+        """What updates keep of old marginals, in turns; below 0 they go further and converge."""
+        return (0.0,) if self.tolerance == 0 else tuple(-each for each in RELAXATIONS)
 
     @property
     def perturbation(self) -> Perturbation:

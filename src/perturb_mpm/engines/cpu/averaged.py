@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.averaging import SPAN, STEP, HoldRule
+from perturb_mpm.engines.averaging import SPAN, STEP, HoldRule, in_turn
 from perturb_mpm.engines.cpu.buffers import LANES, Buffers
 from perturb_mpm.engines.cpu.compile import fma, kernel
 from perturb_mpm.engines.cpu.groups import Compatibilities, Slices
@@ -193,7 +193,9 @@ def averaged_path(
     dissent, variance = np.empty((2, logits.shape[1]), dtype=np.float32)
     none = np.zeros_like(logits)
 
-    def advance(before: NDArray[np.float32], sent: NDArray[np.float32], *, first: bool) -> float:
+    def advance(
+        before: NDArray[np.float32], sent: NDArray[np.float32], damping: float, *, first: bool
+    ) -> float:
         moved = threads.run(
             follow,
             buffers.tiles,
@@ -209,20 +211,21 @@ def averaged_path(
             buffers.marginals,
             unit,
             rounding,
-            np.float32(rule.damping),
+            np.float32(damping),
             dissent,
             variance,
         )
         return float(max(moved))
 
-    advance(none, none, first=True)
+    advance(none, none, 0.0, first=True)
     energies: list[NDArray[np.float32]] = []
     path: list[NDArray[Any]] = []
-    for _ in range(rule.iterations):
+    for t in range(rule.iterations):
         path.append(buffers.marginals[:, :, 0].copy())
         blur()
         sent = np.empty_like(logits)
-        moved = advance(energies[-1] if energies else none, sent, first=False)
+        before = energies[-1] if energies else none
+        moved = advance(before, sent, in_turn(rule.dampings, t), first=False)
         energies.append(sent)
         if moved <= rule.still_nats:
             break

@@ -34,8 +34,9 @@ def choose_batch(
     problems share, ``item`` that of a value in a row.
     """
     n, labels = crf.grid.voxels, crf.n_labels - 1
-    # Of each voxel: energies, marginals, energies without noise, and a label; a row a vertex.
-    each = n * (labels * (2 * item + 4) + 1) + rows * labels * item
+    # Of each voxel: energies, marginals, energies without noise, and a label; a row a vertex, and
+    # half as many again where half of the problems go on alone.
+    each = n * (labels * (2 * item + 4) + 1) + rows * labels * item * 3 // 2
     fits = (budget - fixed) // each
     least = 1 if wanted is None else wanted
     what = f"{crf.n_labels} labels on {n} voxels and {rows} lattice rows"

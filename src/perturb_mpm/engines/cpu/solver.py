@@ -106,6 +106,7 @@ class CpuSolver:
         self._perturber = self._without_noise = self._perturber_of(Perturbation(scale=0.0))
         self._samples = np.empty(0, dtype=np.int64)
         self._buffers = self._room_for(0)
+        self._parked = self._buffers  # the room of the batch that ``go_on_with`` left
         self._fresh = False  # whether the rows are those of the present marginals
         self._active: ActiveVoxels | None = None  # what ``hold`` asks for
         self._held: ActiveVoxels | None = None  # what the present problems are
@@ -212,6 +213,32 @@ class CpuSolver:
                 for b in range(len(samples)):
                     self._load_marginals(marginals, b)
             self._shift(self._buffers.energies)
+
+    def go_on_with(self, kept: NDArray[np.bool_]) -> bool:
+        """Drop all but some of the problems; return whether that was done."""
+        if self._held is not None:
+            return False
+        wide, places = self._buffers, np.flatnonzero(kept)
+        narrow = self._room_for(len(places))
+        with announced():
+            self._threads.run(
+                transfer.narrow_tiles,
+                narrow.tiles,
+                wide.energies,
+                np.int64(wide.problems),
+                places,
+                narrow.energies,
+            )
+            for before, after in (
+                (wide.marginals, narrow.marginals),
+                (wide.labels[:, np.newaxis], narrow.labels[:, np.newaxis]),
+            ):
+                self._threads.run(transfer.narrow_rows, len(before), before, places, after)
+        if wide.problems > self._parked.problems:
+            self._parked = wide
+        self._buffers, self._samples = narrow, self._samples[places]
+        self._fresh = False
+        return True
 
     def step(
         self,
@@ -430,8 +457,12 @@ class CpuSolver:
     def _make_room(self, problems: int, name: str) -> None:
         self._check_room(problems, name)
         if problems != self._buffers.problems:
-            self._buffers = self._room_for(0)  # the old room is given back first
-            self._buffers = self._room_for(problems)
+            parked, self._parked = self._parked, self._room_for(0)
+            self._buffers = self._parked  # the old room is given back first
+            if parked.problems != problems:
+                del parked
+                parked = self._room_for(problems)
+            self._buffers = parked
         self._fresh = False
 
     def _room_for(self, problems: int) -> Buffers:

@@ -96,3 +96,27 @@ def count_votes(labels, order, chosen, counts, start, stop):
             counts[label, order[i]] += 1 if chosen[b] else 0
             mine[b, label] += 1
     return mine
+
+
+@kernel
+def narrow_rows(source, kept, target, start, stop):
+    """Copy some problems' values (N, L − 1, B) to rows of these alone."""
+    for i in range(start, stop):
+        for l in range(source.shape[1]):
+            for k in range(kept.size):
+                target[i, l, k] = source[i, l, kept[k]]
+
+
+@kernel
+def narrow_tiles(source, problems, kept, target, start, stop):
+    """Copy some problems' energies to tiles of these alone, which have more voxels each."""
+    tile, new_tile = source.shape[2] // problems, target.shape[2] // kept.size
+    for block in range(start, stop):
+        for t in range(new_tile):
+            i = block * new_tile + t
+            if i // tile < source.shape[0]:
+                first = (i % tile) * problems
+                for l in range(source.shape[1]):
+                    for k in range(kept.size):
+                        there = source[i // tile, l, first + kept[k]]
+                        target[block, l, t * kept.size + k] = there

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.averaging import HoldRule
+from perturb_mpm.engines.averaging import HoldRule, in_turn
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.averaged import averaged_marginals, averaged_variance, follow
 from perturb_mpm.engines.gpu.chain import LatticeFilter
-from perturb_mpm.engines.gpu.device import give_back, on_device
+from perturb_mpm.engines.gpu.device import give_back, on_device, on_host, read_later
 from perturb_mpm.engines.gpu.exact import ExactFilter
-from perturb_mpm.engines.gpu.features import morton_order, places_of
+from perturb_mpm.engines.gpu.features import Upload, begin_upload, morton_order, places_of
 from perturb_mpm.engines.gpu.held import ActiveRows, DeviceHold
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pools, choose_batch
 from perturb_mpm.engines.gpu.messages import (
@@ -68,6 +69,9 @@ class GpuSolver:
         self._crf = crf
         self._device = device
         dtype = torch.float16 if compact else torch.float32
+        images: list[Upload | None] = []
+        if accuracy != "exact":
+            images = [begin_upload(term, device) for term in crf.terms]
         index = places_of(crf.grid, device)
         self._order = morton_order(crf.grid, index)
         self._index = index[self._order]  # (N,): the voxels' places in the image
@@ -82,7 +86,7 @@ class GpuSolver:
         if accuracy == "exact":
             exact = exact_filters(crf, *places, dtype)
         else:
-            lattices = lattice_filters(crf, *places, self._unaries, accuracy, budget)
+            lattices = lattice_filters(crf, *places, self._unaries, images, accuracy, budget)
         filters: list[ExactFilter | LatticeFilter] = [*exact, *lattices]
         give_back(budget, device)
         self._diagonals = [f.diagonal for f in filters]
@@ -239,6 +243,7 @@ class GpuSolver:
         unaries = -self._unaries[:, :n]  # (L, N)
         energies: list[torch.Tensor] = []  # of q̄ᵗ, (L − 1, N) against label 0's
         path = [averaged_marginals(unaries, table)]  # q̄ᵗ, (L, N)
+        last_moved: Callable[[], float] | None = None
         while True:
             sent, following, moved = follow(
                 self._room,
@@ -249,12 +254,17 @@ class GpuSolver:
                 table,
                 path[-1],
                 energies[-1] if energies else None,
-                rule.damping,
+                in_turn(rule.dampings, len(energies)),
             )
+            # Asked only now, so that the device need not wait for the host in between.
+            if last_moved is not None and last_moved() <= rule.still_nats:
+                path.pop()
+                break
             energies.append(sent)
-            if len(energies) == rule.iterations or float(moved.max()) <= rule.still_nats:
+            if len(energies) == rule.iterations:
                 break
             path.append(following)
+            last_moved = read_later(moved.max())
         centred = unaries if self._centre is None else unaries + _with_first(self._centre.T)
         law = torch.softmax(centred - _with_first(energies[-1]), 0)
         active = law.amax(0) < 1 - rule.epsilon
@@ -298,7 +308,8 @@ class GpuSolver:
         width = room.layout.padded
         messages = self._messages
         assert isinstance(messages, LatticeMessages)  # noqa: S101  # exact ones are never held
-        return torch.stack([messages.means(room, g, 0, width) for g in groups])
+        means = [messages.means(room, g, 0, width) for g in groups]
+        return means[0][None] if len(means) == 1 else torch.stack(means)
 
     def _bound(self, variance: torch.Tensor, active: torch.Tensor) -> float:
         """Return the largest standard deviation by which noise may move a held message, in nats.
@@ -332,7 +343,7 @@ class GpuSolver:
                 range(self._held.problems) if chosen is None else np.flatnonzero(chosen).tolist()
             )
             held = self._held.conditional(wanted)
-            return transfer.in_mask_order(held, self._order).cpu().numpy()
+            return on_host(transfer.in_mask_order(held, self._order))
         layout = self._room.layout
         taken = self._chosen(chosen, layout.problems)
         total = torch.zeros(
@@ -352,7 +363,7 @@ class GpuSolver:
             logits[:, 1:] -= own
             units = transfer.fixed_point(torch.softmax(logits, 1))
             total += (units * taken[first:stop, None, None].long()).sum(0)
-        return transfer.in_mask_order(total, self._order).cpu().numpy()
+        return on_host(transfer.in_mask_order(total, self._order))
 
     def count_votes(
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
@@ -382,12 +393,15 @@ class GpuSolver:
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
         if self._held is not None:
-            return transfer.in_mask_order(self._held.marginals(), self._order).cpu().numpy()
+            return on_host(transfer.in_mask_order(self._held.marginals(), self._order))
         layout = self._room.layout
+        if layout.problems == 1:
+            q = transfer.marginals_of(self._room, 0)
+            return on_host(transfer.in_mask_order(q, self._order))[np.newaxis]
         out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
         for b in range(layout.problems):
             q = transfer.marginals_of(self._room, b)
-            out[b] = transfer.in_mask_order(q, self._order).cpu().numpy()
+            out[b] = on_host(transfer.in_mask_order(q, self._order))
         return out
 
     def labels(self) -> NDArray[np.uint8]:
@@ -396,7 +410,7 @@ class GpuSolver:
             labels = self._held.labels()
         else:
             labels = self._room.labels[: self._room.layout.voxels].T
-        return transfer.in_mask_order(labels, self._order).cpu().numpy()
+        return on_host(transfer.in_mask_order(labels, self._order))
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
@@ -405,7 +419,7 @@ class GpuSolver:
         for first in range(0, layout.problems, self._problems_at_once):
             stop = min(first + self._problems_at_once, layout.problems)
             part = self._pairwise(first, stop)
-            out[first:stop] = transfer.in_mask_order(part, self._order).cpu().numpy()
+            out[first:stop] = on_host(transfer.in_mask_order(part, self._order))
         return out
 
     @property
