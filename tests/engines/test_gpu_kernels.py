@@ -20,13 +20,21 @@ from helpers.philox import PUBLISHED, words
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
+from perturb_mpm.engines.gpu.device import (
+    PIECE_BYTES,
+    on_device,
+    on_device_beside,
+    on_host,
+    read_later,
+)
+from perturb_mpm.engines.gpu.entry_kernels import PIECE, STEP, TILE, cut_lists
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pool
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb, perturb_twin
 from perturb_mpm.engines.gpu.smooth import SmoothDrawer
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, slice_group_twin, splat, splat_twin
-from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
+from perturb_mpm.engines.gpu.tiles import Tiles
 from perturb_mpm.engines.gpu.update_kernel import MessageCoupling, update, update_twin
 from perturb_mpm.engines.gpu.votes_kernel import count_votes, count_votes_twin
 from perturb_mpm.model.grid import Grid
@@ -143,6 +151,42 @@ def test_combine(dtype: torch.dtype) -> None:
     close(ours, twins, TOLERANCE[dtype])
     assert (ours[:, 100:] == 7).all()
     assert (ours[matrix.targets[::9].long()] == 7).all()
+
+
+def test_long_lists_are_summed_up_in_pieces() -> None:
+    """Two lattices of 20 and 15 rows, the first with lists of several pieces."""
+    generator = np.random.default_rng(2)
+    lengths = generator.integers(0, 8, 35)
+    lengths[[3, 11]] = 2 * PIECE + 5, PIECE + 1
+    bounds = np.concatenate([[4], 4 + lengths.cumsum()])  # what comes before belongs to no row
+    entries = int(bounds[-1])
+    columns = torch.from_numpy(generator.integers(0, 50, entries).astype(np.int32)).to(DEVICE)
+    shares = random(entries, seed=3) / 8
+    cut = cut_lists(torch.from_numpy(bounds).to(DEVICE), [20, 15], columns, shares)
+    assert [len(matrices) for matrices in cut] == [2, 1]
+    source = random(50, 16, seed=4)
+    for first, count, matrices in ((0, 20, cut[0]), (20, 15, cut[1])):
+        rows = torch.full((count + 5, 16), 7.0, device=DEVICE)
+        combine(matrices[0], source, rows, 16)
+        for sums in matrices[1:]:
+            combine(sums, rows, rows, 16)
+        for row in range(count):
+            part = slice(*bounds[first + row : first + row + 2].tolist())
+            wanted = (shares[part, None] * source[columns[part].long()]).sum(0)
+            if part.start < part.stop:
+                close(rows[row], wanted, TOLERANCE[torch.float32])
+            else:
+                assert (rows[row] == 7).all()
+
+
+def test_arrays_of_many_pieces_come_and_go_unchanged() -> None:
+    array = np.random.default_rng(5).random((3, PIECE_BYTES // 8 + 1)).astype(np.float32)
+    there = on_device(array, DEVICE)
+    np.testing.assert_array_equal(there.cpu().numpy(), array)
+    np.testing.assert_array_equal(on_device_beside(array[:, ::2], DEVICE)().cpu(), array[:, ::2])
+    np.testing.assert_array_equal(on_host(there), array)
+    np.testing.assert_array_equal(on_host(there.T), array.T)
+    assert read_later(there[0, 0])() == array[0, 0]
 
 
 def tiles(dtype: torch.dtype, groups: int = 1, rows: int = 30) -> Tiles:

@@ -16,7 +16,7 @@ from perturb_mpm.engines.gpu.device import interpreted
 from perturb_mpm.engines.gpu.lattice import Lattice
 
 # Vertices of a program, and how many of a vertex's corners are summed up at once.
-CORNERS = (2**12, 16) if interpreted() else (4, 32)
+CORNERS = (2**12, 16) if interpreted() else (1, 128)
 BLOCK = 2**14 if interpreted() else 2**8
 ROWS = 2**12 if interpreted() else 64
 
@@ -76,7 +76,7 @@ def splatted(lattice: Lattice, values: torch.Tensor) -> torch.Tensor:
         P=lattice.dimensions + 1,
         ROWS=rows,
         CORNERS=corners,
-        num_warps=4,
+        num_warps=1,
     )
     return out
 

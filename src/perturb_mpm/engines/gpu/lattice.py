@@ -26,7 +26,7 @@ from perturb_mpm.engines.lattice import Blur, KeyCode, key_code
 
 @dataclass(frozen=True)
 class Lattice:
-    """M feature vectors on a lattice of V vertices, which lie along a Morton curve."""
+    """M feature vectors on a lattice of V vertices, which lie along a Morton curve, or by key."""
 
     blur: Blur
     columns: torch.Tensor  # (M, d+1) int32: the vertices of each vector's simplex
@@ -58,7 +58,8 @@ def build(features: torch.Tensor, blur: Blur, scales: Sequence[float] | None = N
     tables = _Tables.of(table, blur, code, features.device)
     stride = code.copy_stride if len(blurs) > 1 else 0
     keys, weights = embed(features, tables.scales, tables.neighbours[: d + 1], stride)
-    return _connect(keys, weights, blur, code, tables)
+    # A curve through several lattices is not worth its sorting: they are used only once.
+    return _connect(keys, weights, blur, code, tables, along_curve=scales is None)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,13 @@ class _Tables:
 
 
 def _connect(
-    keys: torch.Tensor, weights: torch.Tensor, blur: Blur, code: KeyCode, tables: _Tables
+    keys: torch.Tensor,
+    weights: torch.Tensor,
+    blur: Blur,
+    code: KeyCode,
+    tables: _Tables,
+    *,
+    along_curve: bool,
 ) -> Lattice:
     """Lay the vertices of (M, d+1) keys along a Morton curve and find their neighbours."""
     d = keys.shape[1] - 1
@@ -99,15 +106,16 @@ def _connect(
     torch.ne(ordered[1:], ordered[:-1], out=first[1:])
     starts = torch.nonzero(first)[:, 0]
     touched = ordered[starts]
+    touched_places = torch.arange(len(touched), device=keys.device)
     vertices = touched
     if blur.dilation:
         added = _dilation(touched, tables.neighbours, blur.fewest_neighbours(d))
-        vertices = torch.sort(torch.cat([touched, added]))[0]
+        vertices, touched_places = _merged(touched, added)
     place = torch.arange(len(vertices), device=keys.device)  # of each vertex by key
-    if code.sizes is not None:
+    if code.sizes is not None and along_curve:
         curve = torch.argsort(curve_codes(vertices, code.lowest, code.sizes), stable=True)
         place = torch.empty_like(curve).scatter_(0, curve, place)
-    touched_places = place[torch.searchsorted(vertices, touched)]
+        touched_places = place[touched_places]
     columns = torch.empty(len(corners), dtype=torch.int32, device=keys.device)
     columns[corners] = touched_places.int()[first.cumsum(0, dtype=torch.int32) - 1]
     return Lattice(
@@ -121,6 +129,15 @@ def _connect(
         passes=tuple(look_up(vertices, place, steps) for steps in tables.steps),
         pass_weights=tables.weights,
     )
+
+
+def _merged(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merge sorted keys, none of which is in both; return where those of the first are, too."""
+    places = torch.arange(len(one), device=one.device) + torch.searchsorted(other, one)
+    rest = torch.arange(len(other), device=one.device) + torch.searchsorted(one, other)
+    every = one.new_empty(len(one) + len(other))
+    every[places], every[rest] = one, other
+    return every, places
 
 
 def _dilation(vertices: torch.Tensor, steps: torch.Tensor, least: int) -> torch.Tensor:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.gpu.device import on_host, threads
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room
 from perturb_mpm.engines.protocol import FRACTION_BITS, Change
-
-THREADS = 8
-"""That add votes on the host."""
 
 
 def load_energies(room: Room, b: int, energies: torch.Tensor, ceiling: float) -> None:
@@ -84,13 +80,12 @@ def change_of(changes: torch.Tensor | None, problems: int, voxels: int) -> Chang
 
 def add_votes(votes: torch.Tensor, counts: NDArray[np.uint32]) -> None:
     """Add votes on the device to counts on the host, both (L, N)."""
-    carried = votes.cpu().numpy()
+    carried = on_host(votes)
 
     def add(label: int) -> None:
         np.add(counts[label], carried[label], out=counts[label], casting="unsafe")
 
-    with ThreadPoolExecutor(min(THREADS, len(counts))) as threads:
-        list(threads.map(add, range(len(counts))))
+    list(threads().map(add, range(len(counts))))
 
 
 def in_mask_order(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
