@@ -3,7 +3,8 @@
     python -m lab.benchmarks.tune --hippocampi FOLDER --gliomas FOLDER --model MODEL.npz
 
 The model is made by ``perturb-mpm train`` of the gliomas. Each set is tuned in a process of its
-own, as the pages of the network and the gliomas tune it.
+own, as the pages of the network and the gliomas tune it. Kernels are kept in a folder meanwhile,
+as the command does; ``--anew`` prepares them each time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab.benchmarks import machine
@@ -40,7 +42,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         files = find_cases(options.gliomas, "brats")[: options.cases]
         cases = cases_of_model(files, options.model, SCHEMES["brats2021"], Silent())
         start, folds = RunSettings(regions=REGIONS), len(cases)
-    tuned = tune(cases, start, TuningOptions(folds=folds))
+    with TemporaryDirectory() as folder:
+        kept = start.changed(kernel_cache=None if options.anew else folder)
+        tuned = tune(cases, kept, TuningOptions(folds=folds))
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "set": options.only,
@@ -59,6 +63,7 @@ def main() -> None:
     parser.add_argument("--gliomas", type=Path, help="the folder of the BraTS 2021 patients")
     parser.add_argument("--model", type=Path, help="a model that was trained on these patients")
     parser.add_argument("--cases", type=int, help="take so many cases of each set, not all")
+    parser.add_argument("--anew", action="store_true", help="keep no prepared kernels meanwhile")
     parser.add_argument("--only", choices=("hippocampi", "gliomas"), help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, default=machine.RESULTS / "tune.json")
     options = parser.parse_args()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from perturb_mpm.cli import main
+from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Case, InputError, LabelScheme, geometry_from_affine, save_nifti
 from perturb_mpm.inference import ConvergenceWarning, mean_field
 from perturb_mpm.posterior import Posterior
@@ -20,7 +23,17 @@ from perturb_mpm.progress import Silent
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, read_settings
 from perturb_mpm.sampling import Sampler
 from perturb_mpm.segmenter import Calibration, Ensemble, SegmenterModel, find_cases
-from perturb_mpm.tune import TuningOptions, means, tune, tuning
+from perturb_mpm.tune import (
+    METHODS,
+    CaseScores,
+    MapScore,
+    Tuned,
+    TuningOptions,
+    maps_table,
+    means,
+    tune,
+    tuning,
+)
 from perturb_mpm.tune.calibration import fitted, half, observe
 from perturb_mpm.tune.cases import cases_of_model
 from perturb_mpm.tune.problem import LabelledProblem
@@ -28,7 +41,6 @@ from perturb_mpm.tune.scores import Residuals, VolumePrediction, score_volume, w
 from perturb_mpm.tune.tuning import (
     LENGTHS,
     Candidate,
-    MapScore,
     VolumeTable,
     _chosen,
     _spread_out,
@@ -315,6 +327,49 @@ def test_the_command_tunes_and_writes_what_run_takes(
     with (tmp_path / "out" / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * 5 * 2  # cases, methods, regions
+
+
+def test_kernels_are_kept_while_it_works_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_cases(tmp_path, 3)
+    out = tmp_path / "out"
+    (out / ".kernels-old").mkdir(parents=True)  # of a command that was killed
+    written: list[Path] = []
+    monkeypatch.setattr(store, "WORTH_KEEPING", 10**9)
+    command = arguments(tmp_path, table, "--folds", "3", "--samples", "8", "--quiet")
+    assert call(command) == 0
+    without = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert set(without) == {"scores.csv", "settings.toml"}
+    write = store.write_arrays
+
+    def noted(path: Path, arrays: Mapping[str, NDArray[Any]], **options: Any) -> None:
+        write(path, arrays, **options)
+        written.append(path)
+
+    monkeypatch.setattr(store, "WORTH_KEEPING", 0)
+    monkeypatch.setattr(store, "write_arrays", noted)
+    assert call(command) == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == without
+    assert {path.parent.parent for path in written} == {out}
+    mine = tmp_path / "mine.toml"
+    mine.write_text(f"[compute]\nkernel_cache = {json.dumps(str(tmp_path / 'kept'))}\n")
+    count = len(written)
+    assert call([*command, "--settings", str(mine)]) == 0
+    assert set(written[count:]) == set((tmp_path / "kept").iterdir())
+    kept = read_settings(out / "settings.toml").compute.kernel_cache
+    assert kept == str(tmp_path / "kept")
+
+
+def test_a_heading_says_how_many_cases_have_the_region() -> None:
+    scores = [
+        CaseScores(case, method, MapScore({"all": 0.8, "core": core}, 0.1, 0.2, 0.9), None)
+        for case, core in (("a", 0.5), ("b", math.nan))
+        for method in METHODS
+    ]
+    header, rows = maps_table(Tuned(START, tuple(scores), ("all", "core"), ()))
+    assert header[1:3] == ["Dice all", "Dice core, 1 of 2 cases"]
+    assert rows[0][1:3] == ["0.8000", "0.5000"]
 
 
 def test_the_table_shows_all_methods(

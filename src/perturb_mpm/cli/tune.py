@@ -255,9 +255,9 @@ def _print_table(tuned: Tuned, files: list[Path]) -> None:
 
     from perturb_mpm.tune import maps_table, volumes_table
 
-    shown = []
+    shown, maps = [], maps_table(tuned)
     for title, (header, rows) in (
-        ("Labels and maps of cases left out, means", maps_table(tuned)),
+        ("Labels and maps of cases left out, means (Dice: of cases with the region)", maps),
         ("Volumes of cases left out: 95 % intervals", volumes_table(tuned)),
     ):
         table = Table(title=title)

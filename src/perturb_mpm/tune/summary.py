@@ -100,9 +100,19 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def maps_table(tuned: Tuned) -> Table:
-    """Return labels and maps of cases left out: a row for each method that has them."""
+    """Return labels and maps of cases left out: a row for each method that has them.
+
+    A region's Dice is the mean over cases whose truth has it; its heading says where some lack it.
+    """
     rows = means(tuned.scores, tuned.regions)
-    header = ["", *(f"Dice {name}" for name in tuned.regions), *MAP_COLUMNS.values()]
+    maps = [each.maps for each in tuned.scores if each.method == ALONE and each.maps is not None]
+    header = [""]
+    for name in tuned.regions:
+        have = sum(not math.isnan(each.dice[name]) for each in maps)
+        header.append(
+            f"Dice {name}" + (f", {have} of {len(maps)} cases" if have < len(maps) else "")
+        )
+    header += MAP_COLUMNS.values()
     keys = [*(f"dice {name}" for name in tuned.regions), *MAP_COLUMNS]
     cells = [
         [method, *(_shown(rows[method][key], ".4f") for key in keys)]
