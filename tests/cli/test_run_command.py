@@ -34,6 +34,7 @@ from helpers.small_case import (
     write_files,
 )
 from perturb_mpm.cli import run as command
+from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import LabelScheme
 from perturb_mpm.run.settings import RunSettings, write_settings
 from perturb_mpm.storage import atomic
@@ -122,6 +123,36 @@ def test_every_field_of_sampling_is_an_option_a_key_and_a_keyword(
         assert each.name in keywords
         assert each.name in tables["compute"]
         assert f"--{each.name.replace('_', '-')} " in shown
+
+
+def test_kept_kernels_change_no_byte_and_are_no_part_of_the_run(
+    arguments: list[str], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "WORTH_KEEPING", 0)
+    assert call(*arguments) == 0
+    without = content(out, SAME_BYTES)
+    state = json.loads((out / "state" / "run.json").read_text())
+    kernels = tmp_path / "kernels"
+    for _ in range(2):  # empty, then warm
+        assert call(*arguments, "--overwrite", "--kernel-cache", str(kernels)) == 0
+        assert content(out, SAME_BYTES) == without
+        assert json.loads((out / "state" / "run.json").read_text()) == state
+    assert any(kernels.iterdir())
+    # A run that somebody else made names no folder of ours.
+    state["about"]["settings"] = state["about"]["settings"].replace(
+        "[compute]", f"[compute]\nkernel_cache = {json.dumps(str(tmp_path / 'theirs'))}"
+    )
+    (out / "state" / "run.json").write_text(json.dumps(state))
+    assert pm.load_run(out).settings.compute.kernel_cache is None
+
+
+def test_a_cache_that_is_a_file_is_refused(
+    arguments: list[str], out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert call(*arguments, "--kernel-cache", str(tmp_path / "file")) == 2
+    assert "--kernel-cache must be a folder" in capfd.readouterr().err
+    assert not out.exists()
 
 
 def test_json_is_one_object(

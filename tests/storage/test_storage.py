@@ -126,6 +126,21 @@ def test_arrays_come_back_and_have_the_same_bytes_every_time(tmp_path: Path) -> 
         np.testing.assert_array_equal(found[name], array)
 
 
+def test_what_goes_to_a_cache_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    zeros = np.zeros(10**5)
+    write_arrays(tmp_path / "cache.npz", {"a": zeros}, to_cache=True)
+    assert waited == []
+    assert (tmp_path / "cache.npz").stat().st_size > zeros.nbytes  # not compressed
+    np.testing.assert_array_equal(read_arrays(tmp_path / "cache.npz")["a"], zeros)
+    write_arrays(tmp_path / "kept.npz", {"a": zeros})
+    assert len(waited) == 2  # the file, and its folder
+    assert sorted(os.listdir(tmp_path)) == ["cache.npz", "kept.npz"]
+
+
 def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
     write_arrays(tmp_path / "a.npz", {"a": np.arange(100)})
     content = (tmp_path / "a.npz").read_bytes()
