@@ -17,16 +17,11 @@ import triton.language as tl
 
 from helpers.interpreter import need_gpu_or_interpreter
 from helpers.philox import PUBLISHED, words
+from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
-from perturb_mpm.engines.gpu.device import (
-    PIECE_BYTES,
-    on_device,
-    on_device_beside,
-    on_host,
-    read_later,
-)
+from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host, read_later
 from perturb_mpm.engines.gpu.entry_kernels import PIECE, STEP, TILE, cut_lists
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
@@ -179,11 +174,12 @@ def test_long_lists_are_summed_up_in_pieces() -> None:
                 assert (rows[row] == 7).all()
 
 
-def test_arrays_of_many_pieces_come_and_go_unchanged() -> None:
-    array = np.random.default_rng(5).random((3, PIECE_BYTES // 8 + 1)).astype(np.float32)
+def test_large_arrays_come_and_go_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.random.default_rng(5).random((3, LARGE_BYTES // 8 + 1)).astype(np.float32)
     there = on_device(array, DEVICE)
     np.testing.assert_array_equal(there.cpu().numpy(), array)
-    np.testing.assert_array_equal(on_device_beside(array[:, ::2], DEVICE)().cpu(), array[:, ::2])
+    monkeypatch.setattr(devices, "PINNED_BYTES", LARGE_BYTES // 2 + 7)  # in several windows
+    np.testing.assert_array_equal(on_device(array[::-1], DEVICE).cpu().numpy(), array[::-1])
     np.testing.assert_array_equal(on_host(there), array)
     np.testing.assert_array_equal(on_host(there.T), array.T)
     assert read_later(there[0, 0])() == array[0, 0]

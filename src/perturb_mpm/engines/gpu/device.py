@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,12 @@ from perturb_mpm.optional import optional_package
 if TYPE_CHECKING:
     import torch
 
-T = TypeVar("T")
-
 # Below so many voxels a CPU is done before a GPU's kernels are compiled.
 WORTH_IT = 100_000
 SHARE_OF_FREE = 0.8
-PIECE_BYTES = 2**21
-PIECES_AT_ONCE = 32
+LARGE_BYTES = 2**23
+"""Arrays from this size on go through pinned memory, which takes a fraction of the time."""
+PINNED_BYTES = 2**26
 THREADS = 8
 
 
@@ -92,71 +91,54 @@ def on_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
         # PyTorch warns of read-only arrays; this one is only read.
         warnings.simplefilter("ignore", UserWarning)
         here = torch.from_numpy(native)
-    if device.type != "cuda" or here.nbytes < PIECE_BYTES:
+    if device.type != "cuda" or here.nbytes < LARGE_BYTES:
         return here.to(device, copy=True)
     there = torch.empty(here.shape, dtype=here.dtype, device=device)
     source, target = (each.view(-1).view(torch.uint8) for each in (here, there))
-
-    def pinned(part: slice) -> torch.Tensor:
-        piece = torch.empty(len(source[part]), dtype=torch.uint8, pin_memory=True)
-        np.copyto(piece.numpy(), source[part].numpy())
-        return piece
-
-    for part, piece in _beside(pinned, len(source)):
-        target[part].copy_(piece, non_blocking=True)
+    for first in range(0, len(source), PINNED_BYTES):
+        part, wanted = (each[first : first + PINNED_BYTES] for each in (source, target))
+        pinned = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+        for share in _copy(part.numpy(), pinned.numpy()):
+            wanted[share].copy_(pinned[share], non_blocking=True)
     return there
-
-
-def on_device_beside(array: NDArray[Any], device: torch.device) -> Callable[[], torch.Tensor]:
-    """Begin to copy an array to the device; what is returned waits for the copy and gives it."""
-    import torch
-
-    if device.type != "cuda":
-        return lambda: on_device(array, device)
-    stream = torch.cuda.Stream(device)
-
-    def copied() -> torch.Tensor:
-        with torch.cuda.stream(stream):
-            return on_device(array, device)
-
-    thread = ThreadPoolExecutor(1)
-    copy = thread.submit(copied)
-    thread.shutdown(wait=False)
-
-    def waited() -> torch.Tensor:
-        values = copy.result()
-        current = torch.cuda.current_stream(device)
-        current.wait_stream(stream)
-        values.record_stream(current)
-        return values
-
-    return waited
 
 
 def on_host(values: torch.Tensor) -> NDArray[Any]:
     """Return a copy of values on the device."""
     import torch
 
-    if values.device.type != "cuda" or values.nbytes < PIECE_BYTES:
+    if values.device.type != "cuda" or values.nbytes < LARGE_BYTES:
         return values.cpu().numpy()
-    source = values.contiguous().view(-1).view(torch.uint8)
     here = torch.empty(values.shape, dtype=values.dtype)
-    target = here.view(-1).view(torch.uint8).numpy()
-    device = values.device
-    ready = torch.cuda.current_stream(device).record_event()
-
-    def carried(part: slice) -> None:
-        piece = torch.empty(len(target[part]), dtype=torch.uint8, pin_memory=True)
-        stream = torch.cuda.Stream(device)
-        with torch.cuda.stream(stream):
-            stream.wait_event(ready)
-            piece.copy_(source[part], non_blocking=True)
-        stream.synchronize()
-        np.copyto(target[part], piece.numpy())
-
-    for _ in _beside(carried, len(target)):
-        pass
+    source, target = (each.view(-1).view(torch.uint8) for each in (values.contiguous(), here))
+    for first in range(0, len(source), PINNED_BYTES):
+        part, wanted = (each[first : first + PINNED_BYTES] for each in (source, target))
+        pinned = torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part)
+        for _ in _copy(pinned.numpy(), wanted.numpy()):
+            pass
     return here.numpy()
+
+
+def _copy(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> Iterator[slice]:
+    """Copy bytes on several threads, and say which part has been copied.
+
+    One thread takes several times as long, to touch new memory above all. PyTorch's own threads
+    wait for each other, and so for whatever else runs on the machine.
+    """
+    size = -(-len(source) // THREADS)
+    shares = [slice(first, first + size) for first in range(0, len(source), size)]
+
+    def copied(share: slice) -> slice:
+        np.copyto(target[share], source[share])
+        return share
+
+    return threads().map(copied, shares)
+
+
+@cache
+def threads() -> ThreadPoolExecutor:
+    """Return the threads that move arrays, which stay for the next ones."""
+    return ThreadPoolExecutor(THREADS, "perturb-mpm-gpu")
 
 
 def read_later(value: torch.Tensor) -> Callable[[], float]:
@@ -174,25 +156,6 @@ def read_later(value: torch.Tensor) -> Callable[[], float]:
         return float(here)
 
     return waited
-
-
-def _beside(work: Callable[[slice], T], nbytes: int) -> Iterator[tuple[slice, T]]:
-    """Do some work on every piece of so many bytes, and give what comes of it in order.
-
-    Large arrays go through pinned memory in pieces: several times faster than without, where one
-    thread must copy and touch new memory. PyTorch's own threads wait for each other, and so for
-    whatever else runs; these do not.
-    """
-    parts = [slice(first, first + PIECE_BYTES) for first in range(0, nbytes, PIECE_BYTES)]
-    for first in range(0, len(parts), PIECES_AT_ONCE):
-        some = parts[first : first + PIECES_AT_ONCE]
-        yield from zip(some, threads().map(work, some), strict=True)
-
-
-@cache
-def threads() -> ThreadPoolExecutor:
-    """Return the threads that move arrays, which stay for the next ones."""
-    return ThreadPoolExecutor(THREADS, "perturb-mpm-gpu")
 
 
 def _has_driver() -> bool:

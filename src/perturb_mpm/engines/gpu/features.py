@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
-from perturb_mpm.engines.gpu.device import on_device, on_device_beside
+from perturb_mpm.engines.gpu.device import on_device
 from perturb_mpm.engines.gpu.lattice_kernels import curve_codes
 from perturb_mpm.model import BilateralKernel, Grid, PairwiseTerm, SpatialKernel
 
@@ -33,38 +31,17 @@ def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
     return torch.argsort(curve_codes(index, 0, grid.shape, last_is_first=True), stable=True)
 
 
-Upload = Callable[[], torch.Tensor]
-"""Gives an array that is on its way to the device."""
-
-
-def begin_upload(term: PairwiseTerm, device: torch.device) -> Upload | None:
-    """Begin to copy the images of a bilateral kernel, (C, voxels), the largest of all arrays."""
-    if not isinstance(term.kernel, BilateralKernel):
-        return None
-    images = np.asarray(term.kernel.images)
-    return on_device_beside(images.reshape(len(images), -1), device)
-
-
-def features_of(
-    term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor, images: Upload | None = None
-) -> torch.Tensor:
+def features_of(term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return a kernel's features in units of sigma, (N, d) float64, in the engine's order.
 
-    ``index`` are the voxels' places in the whole image in that order, and ``images`` are those of
-    a bilateral kernel where they are on their way already.
+    ``index`` are the voxels' places in the whole image in that order.
     """
     kernel, grid = term.kernel, term.grid
     if isinstance(kernel, SpatialKernel):
         return _positions(grid, index, kernel.sigma)
     if isinstance(kernel, BilateralKernel):
-        images = images or begin_upload(term, index.device)
-        assert images is not None  # noqa: S101
         return torch.cat(
-            [
-                _positions(grid, index, kernel.sigma_space),
-                _intensities(kernel, images()[:, index].double()),
-            ],
-            dim=1,
+            [_positions(grid, index, kernel.sigma_space), _intensities(kernel, index)], dim=1
         )
     return on_device(term.features(), order.device)[order]
 
@@ -80,12 +57,13 @@ def _positions(grid: Grid, index: torch.Tensor, sigma: object) -> torch.Tensor:
     return along * spacing / torch.tensor(each(sigma, grid.ndim).copy(), device=index.device)
 
 
-def _intensities(kernel: BilateralKernel, values: torch.Tensor) -> torch.Tensor:
-    """Return (C, N) values as features, (N, C)."""
+def _intensities(kernel: BilateralKernel, index: torch.Tensor) -> torch.Tensor:
+    images = np.asarray(kernel.images)
+    values = on_device(images.reshape(len(images), -1), index.device)[:, index].double()  # (C, N)
     if kernel.standardize:
         varies = values.amax(1, keepdim=True) > values.amin(1, keepdim=True)
         values = values - values.mean(1, keepdim=True)
         deviation = values.std(1, keepdim=True, correction=0)
         values = torch.where(varies, values / torch.where(varies, deviation, 1.0), 0.0)
-    sigma = torch.tensor(each(kernel.sigma_intensity, len(values)).copy(), device=values.device)
+    sigma = torch.tensor(each(kernel.sigma_intensity, len(values)).copy(), device=index.device)
     return (values / sigma[:, None]).T

@@ -49,9 +49,10 @@ class BatchLayout:
     @property
     def stride(self) -> int:
         """The number of channels from one row to the next."""
-        if self.problems <= 1:  # rows of one problem are so short that many fit into a cache line
-            return self.padded
-        return -(-self.width // ALIGNMENT) * ALIGNMENT
+        # Rows of one problem are so short that many fit into a cache line. Kernels are compiled for
+        # multiples of 16 alike: others would add up labels in another order.
+        alignment = ALIGNMENT if self.problems > 1 else 16
+        return max(1, -(-self.width // alignment)) * alignment
 
     @property
     def lanes(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize
 from perturb_mpm.engines.gpu.combine_kernel import combine
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
-from perturb_mpm.engines.gpu.features import Upload, each, features_of
+from perturb_mpm.engines.gpu.features import each, features_of
 from perturb_mpm.engines.gpu.lattice import build
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room, require_for_build
 from perturb_mpm.engines.gpu.scale import (
@@ -39,7 +39,6 @@ def lattice_filters(
     order: torch.Tensor,
     index: torch.Tensor,
     unaries: torch.Tensor,
-    images: Sequence[Upload | None],
     accuracy: str,
     budget: int,
 ) -> list[LatticeFilter]:
@@ -50,8 +49,8 @@ def lattice_filters(
         part = calibration_part(1 - marginals[:, 0])
         marginals = marginals[part]
     filters = []
-    for term, upload in zip(crf.terms, images, strict=True):
-        features = features_of(term, order, index, upload).float()
+    for term in crf.terms:
+        features = features_of(term, order, index).float()
         require_for_build(crf.grid.voxels, features.shape[1], budget)
         blur = BLURS[accuracy]
         if accuracy != "plain":

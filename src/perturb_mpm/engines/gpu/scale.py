@@ -58,8 +58,11 @@ def exact_rows(features: torch.Tensor, queries: torch.Tensor, values: torch.Tens
     out = torch.zeros((len(queries), values.shape[1]), dtype=torch.float64, device=values.device)
     for first in range(0, len(features), _SOURCES_AT_ONCE):
         there = features[first : first + _SOURCES_AT_ONCE]
-        away = torch.cdist(here, there, compute_mode="donot_use_mm_for_euclid_dist")
-        out += torch.exp(away.square_().div_(-2)).double() @ values[first:][: len(there)].double()
+        squares = torch.zeros((len(here), len(there)), device=here.device)
+        for k in range(here.shape[1]):  # cdist takes ten times as long
+            away = here[:, k, None] - there[:, k]
+            squares.addcmul_(away, away)
+        out += torch.exp(squares.div_(-2)).double() @ values[first:][: len(there)].double()
     return out
 
 

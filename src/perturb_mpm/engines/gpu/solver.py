@@ -14,9 +14,14 @@ from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.averaged import averaged_marginals, averaged_variance, follow
 from perturb_mpm.engines.gpu.chain import LatticeFilter
-from perturb_mpm.engines.gpu.device import give_back, on_device, on_host, read_later
+from perturb_mpm.engines.gpu.device import (
+    give_back,
+    on_device,
+    on_host,
+    read_later,
+)
 from perturb_mpm.engines.gpu.exact import ExactFilter
-from perturb_mpm.engines.gpu.features import Upload, begin_upload, morton_order, places_of
+from perturb_mpm.engines.gpu.features import morton_order, places_of
 from perturb_mpm.engines.gpu.held import ActiveRows, DeviceHold
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pools, choose_batch
 from perturb_mpm.engines.gpu.messages import (
@@ -69,9 +74,6 @@ class GpuSolver:
         self._crf = crf
         self._device = device
         dtype = torch.float16 if compact else torch.float32
-        images: list[Upload | None] = []
-        if accuracy != "exact":
-            images = [begin_upload(term, device) for term in crf.terms]
         index = places_of(crf.grid, device)
         self._order = morton_order(crf.grid, index)
         self._index = index[self._order]  # (N,): the voxels' places in the image
@@ -86,7 +88,7 @@ class GpuSolver:
         if accuracy == "exact":
             exact = exact_filters(crf, *places, dtype)
         else:
-            lattices = lattice_filters(crf, *places, self._unaries, images, accuracy, budget)
+            lattices = lattice_filters(crf, *places, self._unaries, accuracy, budget)
         filters: list[ExactFilter | LatticeFilter] = [*exact, *lattices]
         give_back(budget, device)
         self._diagonals = [f.diagonal for f in filters]
