@@ -22,6 +22,7 @@ import pytest
 from helpers.viewer_run import NAMES, SHAPE, VALUES, copy_run
 from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import is_remote, view
+from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.content import Volumes
@@ -486,6 +487,21 @@ def test_wrong_folders_and_taken_ports_are_refused(client: Client, tmp_path: Pat
         view(tmp_path)
     with pytest.raises(UsageError, match="--port must be free"):
         view(client.server.session.run.folder, port=client.server.gate.port)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match="`kernel_cache` must be a folder"):
+        view(client.server.session.run.folder, kernel_cache=tmp_path / "file")
+
+
+def test_corrections_keep_their_kernels_where_they_are_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "WORTH_KEEPING", 0)
+    state = (folder / "state" / "run.json").read_bytes()
+    session = open_session(folder, tmp_path / "kernels")
+    session.update({int(np.flatnonzero(session.run.case.mask)[0]): 1})
+    session.wait()
+    assert any((tmp_path / "kernels").iterdir())
+    assert (folder / "state" / "run.json").read_bytes() == state
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(folder: Path) -> None:

@@ -22,6 +22,7 @@ def view(
     /,
     *,
     port: int = 0,
+    kernel_cache: Path | None = None,
     no_browser: Flag = False,
     quiet: Flag = False,
 ) -> None:
@@ -33,6 +34,9 @@ def view(
         The folder that ``perturb-mpm run`` or ``perturb-mpm demo`` wrote.
     port
         Where to listen on this machine; a free port where it is 0.
+    kernel_cache
+        The folder of prepared kernels that the run was given, or another: corrections are ready
+        sooner.
     no_browser
         Print the address without opening it.
     quiet
@@ -42,10 +46,15 @@ def view(
     if not output.is_dir():
         raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
 
+    from perturb_mpm.engines import Compute
     from perturb_mpm.view import ViewServer, open_session
 
     try:
-        session = open_session(output)
+        folder = Compute(kernel_cache=kernel_cache).kernel_cache
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    try:
+        session = open_session(output, folder)
     except ValueError as error:
         raise UsageError(f"OUTPUT must be the folder of a finished run: {error}") from error
     try:

@@ -270,10 +270,14 @@ def _in_words(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def open_session(folder: Path) -> Session:
-    """Open the run in ``folder``; one whose files lead out of it by a link is refused."""
+def open_session(folder: Path, kernel_cache: str | Path | None = None) -> Session:
+    """Open the run in ``folder``; one whose files lead out of it by a link is refused.
+
+    Corrections take prepared kernels from the folder ``kernel_cache``, and keep them there.
+    """
     home = folder.resolve()
     for path in sorted(home.rglob("*")):
         if not path.resolve().is_relative_to(home):
             raise ValueError(f"{path} is a link to a place outside the folder; remove it")
-    return Session(load_run(home))
+    run = load_run(home)
+    return Session(replace(run, settings=run.settings.changed(kernel_cache=kernel_cache)))
