@@ -220,8 +220,8 @@ def cut_lists(
     long = pieces > 1
     sums = torch.stack([pieces, torch.where(long, pieces, 0), long]).cumsum(1)  # (3, all rows)
     ends = list(itertools.accumulate(sizes))
-    at = torch.tensor(ends, device=device) - 1
-    totals = [(0, 0, 0), *(tuple(each) for each in sums[:, at].T.tolist())]
+    counted = torch.stack([sums[:, end - 1] for end in ends]).tolist()
+    totals = [(0, 0, 0), *(tuple(each) for each in counted)]
     matrices: list[tuple[Sparse, ...]] = []
     for f, size in enumerate(sizes):
         rows, extra, several = (b - a for a, b in zip(totals[f], totals[f + 1], strict=True))

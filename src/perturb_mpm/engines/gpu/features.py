@@ -52,9 +52,8 @@ def each(sigma: object, count: int) -> np.ndarray:
 
 
 def _positions(grid: Grid, index: torch.Tensor, sigma: object) -> torch.Tensor:
-    along = torch.stack(coordinates_of(grid, index), 1).double()
-    spacing = torch.tensor(grid.spacing, dtype=torch.float64, device=index.device)
-    return along * spacing / torch.tensor(each(sigma, grid.ndim).copy(), device=index.device)
+    units = zip(coordinates_of(grid, index), grid.spacing, each(sigma, grid.ndim), strict=True)
+    return torch.stack([x.double() * spacing / float(one) for x, spacing, one in units], 1)
 
 
 def _intensities(kernel: BilateralKernel, index: torch.Tensor) -> torch.Tensor:
