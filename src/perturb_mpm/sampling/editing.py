@@ -169,7 +169,7 @@ class Editor:
             voxel = others[place]
             dissent.append(np.stack([voxel, part.start + sample, labels[sample, voxel]]))
 
-        posterior = self._sampler.draw(progress=progress, keep=take)
+        posterior = self._sampler.draw(progress=progress, keep=take, keeps_solver=True)
         found = np.concatenate(dissent, axis=1)
         found = found[:, np.argsort(found[0], kind="stable")]
         log_odds = log_odds[:, :, : posterior.samples]  # ``until`` may have ended it

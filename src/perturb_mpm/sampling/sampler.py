@@ -130,13 +130,15 @@ class Sampler:
         after: Posterior | None = None,
         progress: Progress | None = None,
         keep: Keep | None = None,
+        keeps_solver: bool = False,
     ) -> Posterior:
         """Draw these samples (all by default), or only those that ``after`` does not hold.
 
         ``after`` must hold the first of them, from a sampler of the same arguments; the result is
         then the posterior of all, bit for bit what one call gives, also where ``until`` ends it.
         After each batch ``progress`` is called with (samples held, samples asked for), and
-        ``keep`` with the numbers of the batch's samples and their labels inside the mask, (B, N).
+        ``keep`` with the numbers of the batch's samples and their labels inside the mask, (B, N);
+        with ``keeps_solver`` the solver then still has every one of them.
         """
         numbers = sample_range(self._sampling.samples if samples is None else samples)
         held = 0 if after is None else self._held(after, numbers)
@@ -146,7 +148,7 @@ class Sampler:
         tally = Tally(crf.grid, crf.n_labels, conditional=self._sampling.estimator == "conditional")
         with ThreadPoolExecutor(1) as beside:  # to name large arrays takes a while of its own
             beside.submit(lambda: self.problem)
-            self._tally(tally, numbers, held, after, progress, keep)
+            self._tally(tally, numbers, held, after, progress, keep, keeps_solver=keeps_solver)
         drawn = Posterior(
             grid=crf.grid,
             counts=tally.counts.astype(count_type(tally.samples), copy=False),
@@ -169,12 +171,15 @@ class Sampler:
         after: Posterior | None,
         progress: Progress | None,
         keep: Keep | None,
+        *,
+        keeps_solver: bool,
     ) -> None:
         """Draw the samples that are not held yet, and count them."""
         _, _ = self._unperturbed, self._holding
         block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
         for part in _parts(numbers, held, self._solver.batch, block):
-            settled = self._draw_batch(part, tally, with_labels=keep is not None)
+            wanted = {"with_labels": keep is not None, "keeps_solver": keeps_solver}
+            settled = self._draw_batch(part, tally, **wanted)
             if keep is not None:
                 keep(part, self._solver.labels() if settled is None else settled)
             if progress is not None:
@@ -226,7 +231,7 @@ class Sampler:
         return hold_certain(self._crf, self._solver, self._sampling)
 
     def _draw_batch(
-        self, part: range, tally: Tally, *, with_labels: bool
+        self, part: range, tally: Tally, *, with_labels: bool, keeps_solver: bool
     ) -> NDArray[np.uint8] | None:
         """Draw and count some samples; return labels (B, N) that the solver no longer has."""
         solver, conditional = self._solver, self._sampling.estimator == "conditional"
@@ -243,7 +248,7 @@ class Sampler:
             )
         if self._sampling.tolerance > 0:
             return self._converge(
-                len(part), self._sampling.tolerance, tally, with_labels=with_labels
+                len(part), tally, with_labels=with_labels, keeps_solver=keeps_solver
             )
         switched = np.zeros(len(part))
         for left in range(self._sampling.iterations - 1, -1, -1):
@@ -256,7 +261,7 @@ class Sampler:
         return None
 
     def _converge(
-        self, problems: int, tolerance: float, tally: Tally, *, with_labels: bool
+        self, problems: int, tally: Tally, *, with_labels: bool, keeps_solver: bool
     ) -> NDArray[np.uint8]:
         """Update until every sample has settled, each by its own rule; count it when it does.
 
@@ -271,7 +276,7 @@ class Sampler:
         solved = np.arange(problems)  # the samples that the solver still has
         for done in range(sampling.iterations + 1):
             last = done == sampling.iterations
-            now = ~settled & (last | _settled(switched, moved, tolerance, done))
+            now = ~settled & (last | _settled(switched, moved, sampling.tolerance, done))
             if now.any():
                 here = now[solved]
                 if sampling.estimator == "conditional":
@@ -282,7 +287,8 @@ class Sampler:
                 settled |= now
             if settled.all():
                 break
-            solved = _without_settled(solver, solved, settled)
+            if not keeps_solver:
+                solved = _without_settled(solver, solved, settled)
             damping = in_turn(sampling.dampings, done)
             step = solver.step(damping=damping, sharpness=sampling.sharpness)
             moved, going = switched, ~settled
