@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -132,7 +133,9 @@ def test_the_gpu_engine_does_without_numba() -> None:
 import importlib, pkgutil, sys
 import numpy as np
 import perturb_mpm as pm
+from helpers.interpreter import need_gpu_or_interpreter
 from perturb_mpm.engines import gpu, prepare
+need_gpu_or_interpreter()
 for module in pkgutil.iter_modules(gpu.__path__, gpu.__name__ + "."):
     importlib.import_module(module.name)
 crf = pm.DenseCRF(unary=np.zeros((2, 3, 4)), kernels=[pm.SpatialKernel(sigma=1.0, weight=1.0)])
@@ -140,7 +143,11 @@ prepare(crf, "gpu", "plain")
 print(sorted(name for name in sys.modules if name == "numba" or ".engines.cpu" in name))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stdout.strip() == "[]"
 
