@@ -291,10 +291,12 @@ def dilated(
     steps = np.concatenate([directions, -directions])
     room = np.empty(table.count * len(steps), dtype=np.int64)
     arguments = (table.vertices, table.slots, table.ids, steps, room)
-    pieces = threads.run(missing_neighbours, table.count, *arguments)
-    wanted = np.concatenate([room[first : first + count] for first, count in pieces])
-    del room
-    wanted = threads.sorted(wanted)
+    found = 0
+    for first, count in threads.run(missing_neighbours, table.count, *arguments):
+        room[found : found + count] = room[first : first + count]
+        found += count
+    wanted = room[:found]
+    threads.sort(wanted)
     starts = np.flatnonzero(np.diff(wanted, prepend=~wanted[:1]))
     added = wanted[starts[np.diff(starts, append=len(wanted)) >= least]]
     everything = np.concatenate([table.vertices, added])

@@ -55,12 +55,14 @@ class Threads:
                 helper.result()
         return results
 
-    def sorted(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the values rising: pieces sorted side by side, then merged."""
+    def sort(self, values: NDArray[np.int64]) -> None:
+        """Let values rise, in place: pieces are sorted side by side, then merged."""
         if self._pool is None or values.size < SMALLEST_SORT:
-            return np.sort(values)
-        pieces = np.array_split(values, self.count)
-        others = [self._pool.submit(np.sort, piece) for piece in pieces[1:]]
-        runs = np.concatenate([np.sort(pieces[0]), *(other.result() for other in others)])
-        runs.sort(kind="stable")  # which looks for runs and merges them
-        return runs
+            values.sort()
+            return
+        first, *others = np.array_split(values, self.count)
+        waiting = [self._pool.submit(each.sort) for each in others]
+        first.sort()
+        for each in waiting:
+            each.result()
+        values.sort(kind="stable")  # which looks for runs and merges them
