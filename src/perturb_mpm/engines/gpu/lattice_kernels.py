@@ -13,8 +13,8 @@ import triton.language as tl
 from perturb_mpm.engines.gpu.device import interpreted, on_device
 from perturb_mpm.engines.lattice import CURVE_BITS
 
-ELEMENTS = 2**16 if interpreted() else 2**9
-BLOCK = 2**16 if interpreted() else 2**8
+ELEMENTS = 2**14 if interpreted() else 2**9
+BLOCK = 2**11 if interpreted() else 2**8
 NO_KEY = 2**63 - 1
 WHOLE = tl.constexpr(2.0**23)  # from here on every float32 is whole
 
