@@ -340,10 +340,11 @@ def _settled(
 
     ``switched`` and ``before`` are the shares of labels that the last two updates changed. If every
     later update changes the same share of what the one before it changed, as near a fixed point,
-    this sums up to switched·r/(1 − r) with r = switched/before.
+    this sums up to switched·r/(1 − r) with r = switched/before. The first update, from a start
+    without messages, is too large to compare with.
     """
     still: NDArray[np.bool_] = switched == 0
-    if done < 2:
+    if done < 3:
         return still
     left = switched**2 / np.maximum(before - switched, 1e-300)
     return still | ((switched < before) & (left <= tolerance))
