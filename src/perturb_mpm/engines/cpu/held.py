@@ -256,10 +256,7 @@ class RestrictedChain:
         for number, stage in enumerate(self._stages):
             place = places[(len(self._stages) - 1 - number) % 2]
             arguments = (stage.pointers, stage.columns, stage.coefficients, source, place)
-            if values.dtype == np.float32:
-                threads.run(combine, stage.rows, *arguments, np.float32(0))
-            else:
-                threads.run(kernels.combine_signed, stage.rows, *arguments)
+            threads.run(combine, stage.rows, *arguments, np.float32(0))
             source = place
 
 

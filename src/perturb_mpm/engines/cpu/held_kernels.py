@@ -19,7 +19,6 @@ from perturb_mpm.engines.cpu.row_kernels import (
     most_probable,
     relax,
     scratch_of,
-    sum_row,
 )
 
 
@@ -73,16 +72,6 @@ def copy_entries(
                 new_columns[place] = numbers[columns[e]]
                 new_coefficients[place] = coefficients[e]
                 place += 1
-
-
-@kernel
-def combine_signed(pointers, columns, coefficients, source, target, start, stop):
-    """Do what ``combine`` does with values of either sign, rounded to the nearest whole number."""
-    total = np.empty((1, source.shape[1]), np.float32)
-    for v in range(start, stop):
-        sum_row(v, pointers[stop], pointers, columns, coefficients, source, total)
-        for k in range(source.shape[1]):
-            target[v, k] = (total[0, k] + ROUND) - ROUND
 
 
 @kernel

@@ -18,14 +18,13 @@ import numpy as np
 from numba import int32
 
 from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, widened
-from perturb_mpm.engines.cpu.vectors import NARROW, add_rows, fetch_row, sum_narrow
+from perturb_mpm.engines.cpu.vectors import NARROW, add_rows, fetch_row, sum_narrow, write_sum
 
 LOG2E = np.float32(1.4426950408889634)
 LN2_HIGH = np.float32(0.693359375)
 LN2_LOW = np.float32(-2.12194440e-4)
 ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
 SMALLEST = np.float32(-87.0)
-AHEAD = 32  # entries of a sparse matrix: time enough to fetch a row
 NEXT = 4  # voxels, of about as many entries
 ZERO = np.float32(0)
 ONE = np.float32(1)
@@ -48,35 +47,15 @@ def exp_negative(x):
 
 
 @kernel
-def sum_row(v, end, pointers, columns, coefficients, source, total):
-    """Set ``total`` (1, C) to the combination of source rows that row v of a matrix asks for.
-
-    Rows of the entries that follow, before ``end``, are fetched meanwhile.
-    """
-    for k in range(total.shape[1]):
-        total[0, k] = 0
-    e, last = pointers[v], pointers[v + 1]
-    while e + 4 <= last:
-        if e + AHEAD + 4 <= end:
-            for f in range(e + AHEAD, e + AHEAD + 4):
-                fetch_row(source, columns[f])
-        rows = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
-        shares = coefficients[e], coefficients[e + 1], coefficients[e + 2], coefficients[e + 3]
-        add_rows(total, 0, source, rows, shares)
-        e += 4
-    while e < last:
-        add_rows(total, 0, source, (columns[e],), (coefficients[e],))
-        e += 1
-
-
-@kernel
 def combine(pointers, columns, coefficients, source, target, rounding, start, stop):
-    """Make each target row a combination of source rows: a sparse matrix times all columns."""
-    total = np.empty((1, source.shape[1]), np.float32)
+    """Make each target row a combination of source rows: a sparse matrix times all columns.
+
+    Sums are raised by ``rounding`` first; signed whole numbers take the nearest, others are cut.
+    """
+    end = pointers[stop]
     for v in range(start, stop):
-        sum_row(v, pointers[stop], pointers, columns, coefficients, source, total)
-        for k in range(source.shape[1]):
-            target[v, k] = total[0, k] + rounding
+        first, last = pointers[v], pointers[v + 1]
+        write_sum(target, v, source, columns, coefficients, first, last, end, rounding)
 
 
 @kernel

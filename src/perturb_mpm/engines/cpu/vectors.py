@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 LANES = (8, 4, 1)
 LINE = 64  # bytes of a cache line
 FARTHEST = 8 * LINE  # of a longer row the processor guesses the rest
+AHEAD = 32  # entries of a sparse matrix: time enough to fetch a row
 NARROW = 4  # values of a row that fits into one vector
 INDEX, SWITCH = ir.IntType(64), ir.IntType(32)
 BYTES = ir.IntType(8).as_pointer()
@@ -54,6 +55,65 @@ def add_rows(typing_context, total, t, source, columns, shares):
         return context.get_dummy_value()
 
     return types.void(total, t, source, columns, shares), generate
+
+
+@intrinsic
+def write_sum(typing_context, target, v, source, columns, shares, first, last, end, rounding):
+    """Set row v of ``target`` to ``rounding`` + Σ_e shares[e]·source[columns[e]], first ≤ e < last.
+
+    Rows of entries that follow, before ``end``, are fetched meanwhile. Sums go in the order of e
+    and stay in registers, 96 values at a time. Into whole numbers of either sign they are rounded
+    to the nearest, into those without one they are cut.
+    """
+    if any(each.layout != "C" for each in (target, source, columns, shares)):
+        raise TypingError("write_sum takes C-contiguous arrays")
+
+    def generate(context, builder, signature, arguments):
+        into = _row(context, builder, target, arguments[0], v, arguments[1])
+        values, numbers, factors = (
+            context.make_array(kind)(context, builder, each)
+            for kind, each in zip((source, columns, shares), arguments[2:5])
+        )
+        width = cgutils.unpack_tuple(builder, values.shape)[1]
+        begin = context.cast(builder, arguments[5], first, types.intp)
+        stop = context.cast(builder, arguments[6], last, types.intp)
+        final = context.cast(builder, arguments[7], end, types.intp)
+        size = builder.mul(width, values.itemsize)
+        place, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
+        builder.store(ir.Constant(INDEX, 0), place)
+        for vectors, lanes in ((12, 8), (4, 8), (1, 8), (1, 1)):
+            kind = ir.VectorType(ir.FloatType(), lanes)
+            totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
+            with _steps(builder, place, width, vectors * lanes) as k:
+                for total in totals:
+                    builder.store(ir.Constant(kind, [0.0] * lanes), total)
+                builder.store(begin, entry)
+                with _steps(builder, entry, stop, 1) as e:
+                    later = builder.add(e, ir.Constant(INDEX, AHEAD))
+                    begins = builder.icmp_signed("==", k, ir.Constant(INDEX, 0))
+                    there = builder.icmp_signed("<", later, final)
+                    with builder.if_then(builder.and_(begins, there)):
+                        column = builder.load(builder.gep(numbers.data, [later]))
+                        column = context.cast(builder, column, columns.dtype, types.intp)
+                        row = builder.gep(values.data, [builder.mul(column, width)])
+                        _fetch_lines(builder, builder.bitcast(row, BYTES), size)
+                    column = builder.load(builder.gep(numbers.data, [e]))
+                    column = context.cast(builder, column, columns.dtype, types.intp)
+                    row = builder.gep(values.data, [builder.add(builder.mul(column, width), k)])
+                    factor = builder.load(builder.gep(factors.data, [e]))
+                    factor = _everywhere(builder, factor, lanes)
+                    for n, total in enumerate(totals):
+                        x = _load(builder, source.dtype, row, ir.Constant(INDEX, n * lanes), lanes)
+                        builder.store(_fused(builder, factor, x, builder.load(total)), total)
+                more = _everywhere(builder, arguments[8], lanes)
+                for n, total in enumerate(totals):
+                    sums = builder.fadd(builder.load(total), more)
+                    there = builder.gep(into, [builder.add(k, ir.Constant(INDEX, n * lanes))])
+                    _store(builder, target.dtype, sums, there)
+        return context.get_dummy_value()
+
+    kinds = (target, v, source, columns, shares, first, last, end, rounding)
+    return types.void(*kinds), generate
 
 
 @intrinsic
@@ -107,15 +167,7 @@ def fetch_row(typing_context, rows, i):
         array = context.make_array(rows)(context, builder, arguments[0])
         width = cgutils.unpack_tuple(builder, array.shape)[1]
         size = builder.mul(width, array.itemsize)
-        most = ir.Constant(INDEX, FARTHEST)
-        size = builder.select(builder.icmp_signed("<", size, most), size, most)
-        start = builder.bitcast(start, BYTES)
-        place = cgutils.alloca_once(builder, INDEX)
-        builder.store(ir.Constant(INDEX, 0), place)
-        with _steps(builder, place, size, LINE) as k:
-            _fetch(builder, builder.gep(start, [k]))
-        last = builder.sub(size, ir.Constant(INDEX, 1))
-        _fetch(builder, builder.gep(start, [last]))
+        _fetch_lines(builder, builder.bitcast(start, BYTES), size)
         return context.get_dummy_value()
 
     return types.void(rows, i), generate
@@ -132,6 +184,17 @@ def fetch_value(typing_context, values, i):
         return context.get_dummy_value()
 
     return types.void(values, i), generate
+
+
+def _fetch_lines(builder, start, size):
+    """Ask for so many bytes from an address on, or for the first of them."""
+    most = ir.Constant(INDEX, FARTHEST)
+    size = builder.select(builder.icmp_signed("<", size, most), size, most)
+    place = cgutils.alloca_once(builder, INDEX)
+    builder.store(ir.Constant(INDEX, 0), place)
+    with _steps(builder, place, size, LINE) as k:
+        _fetch(builder, builder.gep(start, [k]))
+    _fetch(builder, builder.gep(start, [builder.sub(size, ir.Constant(INDEX, 1))]))
 
 
 def _fetch(builder, start):
@@ -174,6 +237,18 @@ def _load(builder, kind, row, k, lanes):
         return values
     floats = ir.VectorType(ir.FloatType(), lanes)
     return builder.sitofp(values, floats) if kind.signed else builder.uitofp(values, floats)
+
+
+def _store(builder, kind, sums, start):
+    """Store float32 sums as values of an array."""
+    if kind != types.float32:
+        numbers = ir.VectorType(SWITCH, sums.type.count)
+        if kind.signed:
+            nearest = ir.Constant(sums.type, [1.5 * 2**23] * sums.type.count)
+            sums = builder.fsub(builder.fadd(sums, nearest), nearest)
+        sums = builder.fptosi(sums, numbers)
+        sums = builder.trunc(sums, ir.VectorType(start.type.pointee, sums.type.count))
+    builder.store(sums, builder.bitcast(start, sums.type.as_pointer()), align=kind.bitwidth // 8)
 
 
 def _last_values(builder, kind, values, start, width):
