@@ -88,6 +88,21 @@ def test_problems_that_others_left_go_on_as_before(n_labels: int, compact: bool)
     np.testing.assert_array_equal(solver.conditional(), alone)
 
 
+def test_loaded_problems_that_others_left_go_on_too() -> None:
+    crf = smooth_problem()
+    energies = perturbed(crf, 4)
+    solver = prepare(crf, "cpu", batch=4)
+    solver.load(energies)
+    solver.step()
+    assert solver.go_on_with(np.array([False, True, False, True]))  # type: ignore[attr-defined]
+    solver.step()
+    found = solver.marginals()
+    solver.load(energies[[1, 3]])
+    solver.step()
+    solver.step()
+    np.testing.assert_array_equal(found, solver.marginals())
+
+
 @pytest.mark.parametrize(
     ("accuracy", "tolerance"), [("plain", 0.004), ("calibrated", 0.0025), ("accurate", 0.0015)]
 )

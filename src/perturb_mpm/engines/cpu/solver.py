@@ -236,7 +236,9 @@ class CpuSolver:
                 self._threads.run(transfer.narrow_rows, len(before), before, places, after)
         if wide.problems > self._parked.problems:
             self._parked = wide
-        self._buffers, self._samples = narrow, self._samples[places]
+        self._buffers = narrow
+        if len(self._samples) == wide.problems:  # problems that were loaded are no samples
+            self._samples = self._samples[places]
         self._fresh = False
         return True
 
