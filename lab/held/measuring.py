@@ -41,6 +41,9 @@ TIME = "Time is CPU time of sampling alone, against full sampling of ten iterati
 NOISE = """Noise that goes together between voxels does not average out, so `hold` updates every
 voxel there and says so; `tolerance` serves any noise."""
 
+CHOICE = """The values of `hold` and `tolerance`, and how far updates are relaxed, were chosen on
+some of these gliomas: on others the differences may be larger."""
+
 
 COLUMNS = ("case", "probabilities", "kernels", "noise", "estimator", "", "active", "bound, nats",
            "wrong votes", "modal", "volume", "in sd", "still moving")  # fmt: skip
@@ -213,7 +216,12 @@ def page(rows: list[HeldRow], samples: int, engine: Engine = "cpu", *, quick: bo
         for row in rows
     ]
     opening += f" {TIME}" if timed else ""
-    parts = ["# Held voxels and settled samples", paragraph(opening), paragraph(NOISE)]
+    parts = [
+        "# Held voxels and settled samples",
+        paragraph(opening),
+        paragraph(NOISE),
+        paragraph(CHOICE),
+    ]
     return "\n\n".join([*parts, markdown_table(header, lines), paragraph(findings(rows))]) + "\n"
 
 

@@ -146,13 +146,13 @@ class CpuSolver:
         """Hold what the rule says; return the share of active voxels and the bound in nats."""
         self._held = None
         self._make_room(1, "rule")
-        none = np.zeros((1, 1), dtype=np.float32)
-        centre = none if self.centre is None else self.centre
+        logits = self._against_first(-self._crf.energies)
+        centre = np.zeros_like(logits) if self.centre is None else self._against_first(self.centre)
         with announced():
             path = averaged_path(
                 rule,
-                self._against_first(-self._crf.energies),
-                self._against_first(np.broadcast_to(centre, self._crf.energies.shape)),
+                logits,
+                centre,
                 self._buffers,
                 self._slices,
                 self._compatibilities,
