@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,25 @@ def test_a_lost_scheduler_is_said_and_the_same_command_goes_on(
     assert 1 <= len(list((tmp_path / "out").glob("*/summary.json"))) <= len(NAMES)
     assert run_cohort(cases, SETTINGS, tmp_path / "out").failed == {}
     assert outputs(tmp_path / "out", NAMES) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [distributed.comm.CommClosedError("reset by peer"), CancelledError("A1")],
+)
+def test_a_scheduler_lost_while_a_record_is_fetched_is_said(
+    error: Exception,
+    client: Any,
+    cases: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(distributed.Future, "result", lost)
+    with pytest.raises(ConnectionError, match="the same again goes on where it stopped"):
+        run_cohort(cases[:2], SETTINGS, tmp_path, client)
 
 
 def test_other_versions_are_refused_by_name(

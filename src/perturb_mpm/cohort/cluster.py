@@ -16,7 +16,8 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -148,21 +149,21 @@ def on_workers(
     try:
         for future in ended:
             case = by_key[future.key]
-            if future.status == "finished":
-                yield future.result()
-            elif future.status == "error":
+            with _scheduler_needed():
                 error = future.exception()
-                if isinstance(error, ClusterError):
-                    raise error
+                record = None if error else future.result()
+            if isinstance(error, ClusterError):
+                raise error
+            if record is None:
                 words = _why(error)
-                yield failed_record(case, folder, words, request, "a worker of Dask")
-            else:
-                raise ConnectionError(_LOST)
+                record = failed_record(case, folder, words, request, "a worker of Dask")
+            yield record
             future.release()
     finally:
         left = list(ended.futures)
         if left and client.status == "running":
-            client.cancel(left, force=True)
+            with suppress(OSError):  # it may be lost just now
+                client.cancel(left, force=True)
 
 
 @dataclass(frozen=True)
@@ -294,11 +295,18 @@ def _versions_of_workers(client: Client) -> dict[str, dict[str, str]]:
 
 def _asked_of_workers(client: Client, question: Callable[..., Any]) -> dict[str, Any]:
     """Return what each worker answers, or its error; one that dies meanwhile is left out."""
-    try:
+    with _scheduler_needed():
         found: dict[str, Any] = client.run(question, on_error="return")
-    except OSError as error:
-        raise ConnectionError(_LOST) from error
     return {name: answer for name, answer in found.items() if not isinstance(answer, OSError)}
+
+
+@contextmanager
+def _scheduler_needed() -> Iterator[None]:
+    """Say that the scheduler was lost where it does not answer, whenever that happens."""
+    try:
+        yield
+    except (OSError, CancelledError) as error:
+        raise ConnectionError(_LOST) from error
 
 
 def _bytes_of(case: CohortCase) -> int:
