@@ -18,6 +18,8 @@ from perturb_mpm.engines import (
     softmax,
 )
 from perturb_mpm.engines.averaging import SPAN
+from perturb_mpm.engines.cpu.held import HeldAverages
+from perturb_mpm.engines.lattice import morton_order
 from perturb_mpm.noise import Perturbation, gumbel
 from perturb_mpm.sampling import Sampler, Sampling
 from perturb_mpm.sampling.held import prepare_hold, rule_of
@@ -222,13 +224,15 @@ def test_posteriors_of_different_holds_do_not_merge() -> None:
         sampler.draw(4, after=one)
 
 
-def found_by_itself(crf: pm.DenseCRF, rule: HoldRule, *, compact: bool) -> tuple[Hold, float]:
+def found_by_itself(
+    crf: pm.DenseCRF, rule: HoldRule, *, compact: bool
+) -> tuple[HeldAverages, float]:
     """Return what the CPU engine holds, and its bound."""
     solver = prepare(crf, "cpu", batch=2, compact=compact)
-    seen: list[Hold] = []
-    solver.hold = seen.append  # type: ignore[method-assign, assignment]
+    seen: list[HeldAverages] = []
+    solver._hold = seen.append  # type: ignore[attr-defined]
     share, bound = solver.hold_by(rule)  # type: ignore[attr-defined]
-    assert share == pytest.approx(len(seen[0].active) / crf.grid.voxels)
+    assert share == pytest.approx(len(seen[0].places) / crf.grid.voxels)
     return seen[0], bound
 
 
@@ -247,25 +251,27 @@ def test_the_path_that_an_engine_follows_is_that_of_the_host(
     found, bound = found_by_itself(crf, rule_of(sampling), compact=compact)
     assert wanted.hold is not None
     assert bound == pytest.approx(wanted.bound_nats, rel=0.02)
-    np.testing.assert_array_equal(found.active, wanted.hold.active)
+    host = HeldAverages.of(wanted.hold, morton_order(crf.grid))
+    np.testing.assert_array_equal(found.places, host.places)
     off = 2e-3 if compact else 1e-4  # marginals of one are whole numbers of 1/65535
-    np.testing.assert_allclose(found.energies, wanted.hold.energies, atol=off)
-    np.testing.assert_allclose(found.marginals, wanted.hold.marginals, atol=off / 10)
-    np.testing.assert_allclose(found.last, wanted.hold.last, atol=off)
+    np.testing.assert_allclose(found.base, host.base, atol=off)
+    np.testing.assert_allclose(found.averages, host.averages, atol=off / 10)
+    np.testing.assert_allclose(found.held_base, host.held_base, atol=off)
 
 
 def test_another_width_of_the_noise_holds_something_else() -> None:
     """A negative control of the comparison above."""
     crf = certain_problem()
-    found = [
+    one, other = (
         found_by_itself(crf, HoldRule(0.01, scale, 1.0, 6), compact=False)[0]
         for scale in (1.0, 0.7)
-    ]
-    assert np.abs(found[0].last - found[1].last).max() > 0.01
+    )
+    _, here, there = np.intersect1d(one.places, other.places, return_indices=True)
+    assert np.abs(one.base[-1][:, here] - other.base[-1][:, there]).max() > 0.01
 
 
 def test_energies_that_no_longer_move_end_the_path() -> None:
     crf = certain_problem()
     few = found_by_itself(crf, HoldRule(0.01, 1.0, 1.0, 40, still_nats=0.05), compact=False)[0]
     many = found_by_itself(crf, HoldRule(0.01, 1.0, 1.0, 40, still_nats=1e-4), compact=False)[0]
-    assert 2 < len(few.energies) < len(many.energies) < 40
+    assert 2 < len(few.base) < len(many.base) < 40

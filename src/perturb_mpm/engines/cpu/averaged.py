@@ -13,10 +13,10 @@ from perturb_mpm.engines.averaging import SPAN, STEP, HoldRule, in_turn
 from perturb_mpm.engines.cpu.buffers import LANES, Buffers
 from perturb_mpm.engines.cpu.compile import fma, kernel
 from perturb_mpm.engines.cpu.groups import Compatibilities, Slices
+from perturb_mpm.engines.cpu.held import HeldAverages
 from perturb_mpm.engines.cpu.perturber import LN2, ROOT_HALF, bits_of_float, log2_of_bits
 from perturb_mpm.engines.cpu.row_kernels import ONE, ZERO, exp_negative, interact, scratch_of
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.protocol import Hold
 
 LEAST = np.float32(1e-37)
 FIRST_GAP, PER_STEP = np.float32(SPAN), np.float32(1 / STEP)
@@ -76,6 +76,7 @@ def follow(
     compatibility,
     rows,
     marginals,
+    following,
     unit,
     rounding,
     damping,
@@ -84,7 +85,7 @@ def follow(
     start,
     stop,
 ):
-    """Turn averaged marginals into the next, in place, in some tiles of one problem.
+    """Turn averaged ``marginals`` (N, L−1) into the ``following`` in some tiles of one problem.
 
     ``logits`` (L−1, N) are the unaries' log-odds against label 0 and ``centre`` (L−1, N) what is
     added to them, both in the engine's order. The ``first`` marginals are those of the logits
@@ -95,7 +96,6 @@ def follow(
     averages, spreads = tables
     count = logits.shape[0]
     tile = LANES
-    flat = marginals.reshape(marginals.shape[0], count)
     away, zero = np.zeros((count, tile), np.float32), np.zeros(tile, np.float32)
     shares, average = (
         np.zeros((count + 1, tile), np.float32),
@@ -110,7 +110,9 @@ def follow(
         size = min(tile, marginals.shape[0] - i0)
         away[:] = 0
         if not first:
-            interact(i0, size, filters, compatibility, rows, flat, inverse, scratch, away, zero)
+            interact(
+                i0, size, filters, compatibility, rows, marginals, inverse, scratch, away, zero
+            )
         for l in range(count):
             for t in range(size):
                 if not first:
@@ -129,12 +131,12 @@ def follow(
             norm = ONE / total
             if damping == 0 or first:
                 for l in range(count):
-                    flat[i0 + t, l] = fma(average[l + 1, t] * norm, unit, rounding)
+                    following[i0 + t, l] = fma(average[l + 1, t] * norm, unit, rounding)
                 continue
             old = ONE
             total = ZERO
             for l in range(count):
-                was = np.float32(flat[i0 + t, l]) * inverse
+                was = np.float32(marginals[i0 + t, l]) * inverse
                 old -= was
                 further = fma(ONE - damping, average[l + 1, t] * norm - was, was)
                 average[l + 1, t] = further if further > ZERO else ZERO
@@ -142,11 +144,58 @@ def follow(
             rest = fma(ONE - damping, average[0, t] * norm - old, old)
             total += rest if rest > ZERO else ZERO
             for l in range(count):
-                flat[i0 + t, l] = fma(average[l + 1, t] / total, unit, rounding)
+                following[i0 + t, l] = fma(average[l + 1, t] / total, unit, rounding)
     return moved
 
 
-@dataclass(frozen=True)
+@kernel
+def pick(sent, marginals, places, inverse, base, averages, start, stop):
+    """Copy minus the energies (L−1, N) and the marginals (N, L−1) of some places: (L−1, A) each."""
+    for a in range(start, stop):
+        i = places[a]
+        for l in range(base.shape[0]):
+            base[l, a] = -sent[l, i]
+            averages[l, a] = np.float32(marginals[i, l]) * inverse
+
+
+@kernel
+def furthest(tile, filters, compatibility, rows, marginals, nothing, unit, root, start, stop):
+    """Return the largest root[i] times what the rows change of a pairwise energy, in some tiles.
+
+    ``nothing`` are rows and marginals of zeros, where label 0 has every voxel.
+    """
+    no_rows, no_marginals = nothing
+    count = marginals.shape[1]
+    flat, no_flat = marginals.reshape(-1, count), no_marginals.reshape(-1, count)
+    moved, unmoved = np.zeros((count, tile), np.float32), np.zeros((count, tile), np.float32)
+    first, no_first = np.zeros(tile, np.float32), np.zeros(tile, np.float32)
+    scratch = scratch_of(count, tile, 1)
+    inverse = ONE / unit
+    most = ZERO
+    for block in range(start, stop):
+        i0 = block * tile
+        size = min(tile, marginals.shape[0] - i0)
+        moved[:] = 0
+        unmoved[:] = 0
+        first[:] = 0
+        no_first[:] = 0
+        interact(i0, size, filters, compatibility, rows, flat, inverse, scratch, moved, first)
+        interact(
+            *(i0, size, filters, compatibility, no_rows, no_flat),
+            *(inverse, scratch, unmoved, no_first),
+        )
+        for t in range(size):
+            away = first[t] - no_first[t]
+            far = abs(away)
+            for l in range(count):
+                step = abs(away - (moved[l, t] - unmoved[l, t]))
+                far = step if step > far else far
+            far *= root[i0 + t]
+            most = far if far > most else most
+    return most
+
+
+@dataclass
 class AveragedPath:
     """An averaged mean field of T updates, in the engine's order."""
 
@@ -156,21 +205,18 @@ class AveragedPath:
     dissent: NDArray[np.float32]  # (N,): the probability of another label at the last energies
     variance: NDArray[np.float32]  # (N,): of the marginals, over the noise
 
-    def hold(self, places: NDArray[np.int64], order: NDArray[np.int64]) -> Hold:
-        """Return what to hold where only the voxels at these places are active."""
-        active = order[places]
-        rising = np.argsort(active)
-        here = places[rising]
+    def held_at(self, places: NDArray[np.int64], threads: Threads) -> HeldAverages:
+        """Return what is held where only the voxels at these places are active; used up by it."""
         labels, voxels = self.energies[0].shape
-        energies = np.zeros((len(self.energies), labels + 1, len(here)), dtype=np.float32)
-        marginals = np.empty_like(energies)
-        for t, (sent, q) in enumerate(zip(self.energies, self.marginals, strict=True)):
-            energies[t, 1:] = sent[:, here]
-            marginals[t, 1:] = q[here].T * np.float32(1 / self.unit)
-            marginals[t, 0] = 1 - marginals[t, 1:].sum(axis=0)
-        last = np.zeros((labels + 1, voxels), dtype=np.float32)
-        last[1:, order] = self.energies[-1]
-        return Hold(active[rising], energies, marginals, last)
+        base, averages = np.empty((2, len(self.energies), labels, len(places)), dtype=np.float32)
+        others = np.ones(voxels, dtype=np.bool_)
+        others[places] = False
+        rest = -self.energies[-1][:, others]
+        for t in range(len(base) - 1, -1, -1):
+            arguments = (self.energies.pop(), self.marginals.pop(), places)
+            inverse = np.float32(1 / self.unit)
+            threads.run(pick, len(places), *arguments, inverse, base[t], averages[t])
+        return HeldAverages(places, base, averages, rest)
 
 
 def averaged_path(
@@ -180,18 +226,19 @@ def averaged_path(
     buffers: Buffers,
     slices: Slices,
     compatibilities: Compatibilities,
-    blur: Callable[[], None],
+    blur: Callable[[NDArray[Any]], None],
     unit: np.float32,
     rounding: np.float32,
     threads: Threads,
 ) -> AveragedPath:
-    """Follow the averaged mean field of one problem; its buffers are used up.
+    """Follow the averaged mean field of one problem; the rows of its buffers are used up.
 
-    ``logits`` and ``centre`` (L−1, N) are those of ``follow``; ``blur`` takes the marginals in the
-    buffers through every kernel's chain into their rows.
+    ``logits`` and ``centre`` (L−1, N) are those of ``follow``; ``blur`` takes marginals through
+    every kernel's chain into the rows of the buffers.
     """
     dissent, variance = np.empty((2, logits.shape[1]), dtype=np.float32)
-    none = np.zeros_like(logits)
+    none = np.zeros(logits.shape, dtype=np.float32)
+    path = [np.empty(logits.shape[::-1], dtype=buffers.marginals.dtype)]
 
     def advance(
         before: NDArray[np.float32], sent: NDArray[np.float32], damping: float, *, first: bool
@@ -208,7 +255,8 @@ def averaged_path(
             slices,
             compatibilities,
             buffers.rows,
-            buffers.marginals,
+            path[-1] if first else path[-2],
+            path[-1],
             unit,
             rounding,
             np.float32(damping),
@@ -219,14 +267,13 @@ def averaged_path(
 
     advance(none, none, 0.0, first=True)
     energies: list[NDArray[np.float32]] = []
-    path: list[NDArray[Any]] = []
     for t in range(rule.iterations):
-        path.append(buffers.marginals[:, :, 0].copy())
-        blur()
+        blur(path[-1])
+        path.append(np.empty_like(path[-1]))
         sent = np.empty_like(logits)
         before = energies[-1] if energies else none
         moved = advance(before, sent, in_turn(rule.dampings, t), first=False)
         energies.append(sent)
         if moved <= rule.still_nats:
             break
-    return AveragedPath(energies, path, float(unit), dissent, variance)
+    return AveragedPath(energies, path[:-1], float(unit), dissent, variance)

@@ -7,6 +7,7 @@ problem: what is held contributes exactly 0 to Qᵗ − q̄ᵗ, and zeros are le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -35,12 +36,39 @@ VOTED_AT_ONCE = 1 << 14
 """Held voxels whose noise is in memory at once."""
 
 
+@dataclass(frozen=True)
+class HeldAverages:
+    """What a ``Hold`` says, in the engine's order: T averages of A active voxels, H held ones.
+
+    Log-odds and marginals leave label 0 out, against which log-odds are.
+    """
+
+    places: NDArray[np.int64]  # (A,): of active voxels, rising
+    base: NDArray[np.float32]  # (T, L − 1, A): what q̄ᵗ adds to the log-odds
+    averages: NDArray[np.float32]  # (T, L − 1, A): q̄ᵗ
+    held_base: NDArray[np.float32]  # (L − 1, H): what the last q̄ᵗ adds at the other places
+
+    @classmethod
+    def of(cls, held: Hold, order: NDArray[np.int64]) -> HeldAverages:
+        """Bring a ``Hold`` into the engine's order."""
+        rank = np.full(len(order), -1, dtype=np.int64)
+        rank[held.active] = np.arange(len(held.active))
+        rank = rank[order]  # where each voxel stands in the arrays of ``held``
+        mine, others = rank[rank >= 0], order[rank < 0]
+        return cls(
+            np.flatnonzero(rank >= 0),
+            _against_first(-held.energies[:, :, mine]),
+            np.ascontiguousarray(held.marginals[:, 1:, mine], dtype=np.float32),
+            _against_first(-held.last[np.newaxis, :, others])[0],
+        )
+
+
 class ActiveVoxels:
-    """The kernels of a CRF among the active voxels of a ``Hold``, and what the others send."""
+    """The kernels of a CRF among its active voxels, and what the others send."""
 
     def __init__(
         self,
-        held: Hold,
+        held: HeldAverages,
         crf: DenseCRF,
         filters: Sequence[Filter | ExactFilter],
         slices: Slices,
@@ -59,17 +87,12 @@ class ActiveVoxels:
         self._dtype: np.dtype[Any] = np.dtype(np.int16 if compact else np.float32)
         self._voxels = len(order)
         is_active = np.zeros(self._voxels, dtype=np.bool_)
-        is_active[held.active] = True
-        self._places = np.flatnonzero(is_active[order])  # (A,), in the engine's order
-        self._held_places = np.flatnonzero(~is_active[order])
+        is_active[held.places] = True
+        self._places = held.places
+        self._held_places = np.flatnonzero(~is_active)
         self._order = order[self._places]
         self._held_order = order[self._held_places]
-        rank = np.empty(self._voxels, dtype=np.int64)
-        rank[held.active] = np.arange(len(held.active))
-        mine = rank[self._order]  # where each active voxel stands in the arrays of ``held``
-        self._base = _against_first(-held.energies[:, :, mine])  # (T, L − 1, A)
-        self._averages = np.ascontiguousarray(held.marginals[:, 1:, mine], dtype=np.float32)
-        self._held_base = _against_first(-held.last[np.newaxis, :, self._held_order])[0]
+        self._base, self._averages, self._held_base = held.base, held.averages, held.held_base
         self._centre = None if centre is None else np.ascontiguousarray(centre[1:] - centre[0])
         with announced():
             self._chains, self._slices = restricted(

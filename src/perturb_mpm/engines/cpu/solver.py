@@ -12,14 +12,14 @@ from perturb_mpm.engines.averaging import HoldRule
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer
-from perturb_mpm.engines.cpu.averaged import averaged_path
+from perturb_mpm.engines.cpu.averaged import averaged_path, furthest
 from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
 from perturb_mpm.engines.cpu.chain import Filter, factorize
 from perturb_mpm.engines.cpu.compile import announced
 from perturb_mpm.engines.cpu.edited import CpuEdit, reached
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.groups import stack_slices
-from perturb_mpm.engines.cpu.held import ActiveVoxels
+from perturb_mpm.engines.cpu.held import ActiveVoxels, HeldAverages
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
@@ -35,7 +35,6 @@ from perturb_mpm.engines.protocol import (
     Problems,
     Update,
     change_between,
-    held_bound,
     log_odds_of,
 )
 from perturb_mpm.engines.reference import softmax
@@ -118,16 +117,17 @@ class CpuSolver:
     @property
     def diagonal(self) -> NDArray[np.float32]:
         """What each voxel would send to itself, (N,)."""
-        total = np.zeros(len(self._order), dtype=np.float32)
-        for term, f in zip(self._crf.terms, self._filters):
-            total[self._order] += np.float32(np.abs(term.compatibility).max()) * f.diagonal
+        total = np.empty(len(self._order), dtype=np.float32)
+        total[self._order] = self._diagonal()
         return total
 
     def hold(self, held: Hold | None) -> None:
         """Update only active voxels of the problems that come next by ``perturb``."""
-        if held is None:
-            self._active = None
-            return
+        self._active = None
+        if held is not None:
+            self._hold(HeldAverages.of(held, self._order))
+
+    def _hold(self, held: HeldAverages) -> None:
         self._active = ActiveVoxels(
             held,
             self._crf,
@@ -147,7 +147,9 @@ class CpuSolver:
         self._held = None
         self._make_room(1, "rule")
         logits = self._against_first(-self._crf.energies)
-        centre = np.zeros_like(logits) if self.centre is None else self._against_first(self.centre)
+        centre = np.zeros(logits.shape, np.float32)
+        if self.centre is not None:
+            centre = self._against_first(self.centre)
         with announced():
             path = averaged_path(
                 rule,
@@ -166,12 +168,46 @@ class CpuSolver:
         if share > rule.most_active:
             self.hold(None)
             return share, 0.0
-        held = path.hold(places, self._order)
-        variance = np.empty_like(path.variance)
-        variance[self._order] = path.variance
-        del path
-        self.hold(held)
-        return share, held_bound(self, self._crf, variance, held.active)
+        self._hold(path.held_at(places, self._threads))
+        path.variance[places] = 0
+        return share, self._bound_of_held(path.variance)
+
+    def _bound_of_held(self, variance: NDArray[np.float32]) -> float:
+        """Return how far noise may move a held message, in nats, as ``held_bound`` does.
+
+        ``variance`` (N,) is in the engine's order and 0 where voxels are active.
+        """
+        root = np.sqrt(self._diagonal())
+        sources = variance * root
+        most = sources.max(initial=0.0)
+        if most == 0:
+            return 0.0
+        buffers = self._buffers
+        buffers.marginals[:] = 0
+        buffers.marginals[:, 0, 0] = sources / most * self._unit + self._rounding
+        with announced():
+            self._blur()
+            moved = self._threads.run(
+                furthest,
+                buffers.tiles,
+                np.int64(buffers.tile),
+                self._slices,
+                self._compatibilities,
+                buffers.rows,
+                buffers.marginals,
+                tuple(np.zeros(x.shape, x.dtype) for x in (buffers.rows, buffers.marginals)),
+                self._unit,
+                root,
+            )
+        return float(np.sqrt(max(moved) * most))
+
+    def _diagonal(self) -> NDArray[np.float32]:
+        """Return what each voxel would send to itself, (N,), in the engine's order."""
+        strengths = [np.float32(np.abs(term.compatibility).max()) for term in self._crf.terms]
+        total = np.zeros(len(self._order), dtype=np.float32)
+        for strength, f in zip(strengths, self._filters, strict=True):
+            total += strength * f.diagonal
+        return total
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
@@ -536,9 +572,11 @@ class CpuSolver:
             self._blur()
         self._fresh = True
 
-    def _blur(self) -> None:
+    def _blur(self, marginals: NDArray[Any] | None = None) -> None:
+        """Filter marginals (N, L − 1, B), those in the buffers or given ones, with every kernel."""
         rows, spare = self._buffers.rows, self._buffers.spare
-        values = self._buffers.marginals.reshape(self._crf.grid.voxels, -1)
+        taken = self._buffers.marginals if marginals is None else marginals
+        values = taken.reshape(self._crf.grid.voxels, -1)
         for f, start, stop in zip(self._filters, self._starts[:-1], self._starts[1:], strict=True):
             f.apply(values, rows[start:stop], spare, self._threads)
 
