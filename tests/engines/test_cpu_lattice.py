@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.cpu import chain
 from perturb_mpm.engines.cpu.chain import Filter, factorize, slice_rows
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.threads import Threads
@@ -126,3 +127,33 @@ def test_the_scale_narrows_the_kernel() -> None:
 
     assert width(here) == pytest.approx(1, abs=0.05)
     assert width(narrow) == pytest.approx(1 / 1.3, abs=0.05)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_matrix_transposed_in_pieces_is_the_transpose(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "WORTH_PIECES", 1)
+    rng = np.random.default_rng(0)
+    columns = rng.integers(0, 40, size=(101, 3)).astype(np.int32)
+    weights = rng.random((101, 3)).astype(np.float32)
+    found = chain._transposed(columns, weights, 41, Threads(count))
+    for v in range(41):
+        entries = slice(found.pointers[v], found.pointers[v + 1])
+        rows, places = np.nonzero(columns == v)
+        np.testing.assert_array_equal(found.columns[entries], rows)
+        np.testing.assert_array_equal(found.coefficients[entries], weights[rows, places])
+    assert found.pointers[41] == columns.size
+
+
+def test_pieces_change_no_bit_of_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.random.default_rng(0).uniform(0, 4, size=(9000, 2)).astype(np.float32)
+    filters = []
+    for worth in (1 << 30, 1):
+        monkeypatch.setattr(chain, "WORTH_PIECES", worth)
+        lattice = build(features, BLURS["calibrated"], THREADS)
+        filters.append(chain.factorize(lattice, "symmetric", 1.0, THREADS, wide_rows=True))
+    for one, other in zip(filters[0].stages, filters[1].stages, strict=True):
+        for part in vars(one):
+            np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
+    assert filters[0].stages[0].rows != filters[0].stages[1].rows  # the splat is in two stages

@@ -8,6 +8,7 @@ import pytest
 import perturb_mpm as pm
 from helpers.problems import masked_volume, matrix_for_one_kernel, smooth_problem
 from perturb_mpm.engines import Hold, Solver, prepare
+from perturb_mpm.engines.cpu import held as held_module
 from perturb_mpm.noise import Perturbation
 
 
@@ -134,6 +135,57 @@ def test_some_of_the_problems_are_counted(engine: str) -> None:
             np.testing.assert_array_equal(sizes[:, l], (labels == l).sum(axis=1))
         some = solver.conditional(chosen) + solver.conditional(~chosen)
         np.testing.assert_array_equal(some, solver.conditional())
+
+
+def rivals(labels: int) -> np.ndarray:
+    """Return unaries of voxels with one likely label and another that is 0 to 20 nats behind it."""
+    rng = np.random.default_rng(1)
+    unary = np.full((40, 40, labels), 30.0)
+    unary[..., 0] = 0
+    unary[..., 1] = rng.uniform(0, 20, size=(40, 40))
+    return rng.permuted(unary, axis=-1).transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("centring", [0.0, 0.7])
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("compact", [False, True])
+def test_votes_seen_from_random_bits_are_those_of_the_noise(
+    compact: bool, antithetic: bool, centring: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gaps of which some decide a vote whatever the noise and some do not."""
+    rng = np.random.default_rng(2)
+    crf = pm.DenseCRF(rivals(6), [pm.SpatialKernel(2.0, weight=1.0)], centring=centring)
+    nobody = np.arange(1)
+    zeros = np.zeros((1, 6, 1), dtype=np.float32)
+    last = rng.normal(size=crf.energies.shape).astype(np.float32)
+    everywhere = np.arange(crf.grid.voxels - 1)
+    for scale in (1.0, 0.6, 0.0):
+        noise = Perturbation(7, scale, antithetic=antithetic)
+        solver = prepare(crf, "cpu", batch=16, compact=compact)
+        solver.hold(Hold(nobody, zeros, zeros + 1 / 6, last))
+        voxels = solver._active  # type: ignore[attr-defined]
+        solver.perturb(noise, np.arange(16))
+        quick = solver.labels()[:, 1:]  # voxel 0 is active, and was not updated
+        doubtful = len(voxels._vote_where_certain(noise)) / crf.grid.voxels
+        assert 0.1 < doubtful < 0.5 if scale else doubtful < 0.02
+        monkeypatch.setattr(voxels, "_vote_where_certain", lambda _: everywhere)
+        solver.perturb(noise, np.arange(16))
+        np.testing.assert_array_equal(quick, solver.labels()[:, 1:])
+        assert (quick != quick[0]).any() == (scale > 0)
+
+
+def test_a_bound_that_is_too_high_loses_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of the test above: then it would have seen it."""
+    crf = pm.DenseCRF(rivals(3))
+    zeros = np.zeros((1, 3, 1), dtype=np.float32)
+    votes = []
+    for lowest in (held_module.LOWEST_GUMBEL, 4.0):
+        monkeypatch.setattr(held_module, "LOWEST_GUMBEL", lowest)
+        solver = prepare(crf, "cpu", batch=16)
+        solver.hold(Hold(np.arange(1), zeros, zeros + 1 / 3, np.zeros_like(crf.energies)))
+        solver.perturb(Perturbation(7), np.arange(16))
+        votes.append(solver.labels()[:, 1:])
+    assert (votes[0] != votes[1]).any()
 
 
 def test_pairwise_energies_need_every_voxel() -> None:

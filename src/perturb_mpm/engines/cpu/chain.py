@@ -27,47 +27,60 @@ from perturb_mpm.model import Normalization
 SPLAT_BLOCK = 2048
 # A splat in two stages is worth it where a block's vertex has this many of its voxels on average.
 WORTH_A_STAGE = 8
+# A matrix of this many entries is worked on in pieces, each with its own numbers for all columns.
+WORTH_PIECES = 1 << 18
+MOST_PIECES = 4
 
 
 @kernel
-def transpose(columns, weights, pointers, rows, transposed):
-    """Turn (N, p) entries by row into lists by column, rows rising: a matrix into its transpose.
+def count_columns(columns, counts, start, stop):
+    """Count how often each column stands in rows (N, p) from ``start`` to before ``stop``."""
+    for i in range(start, stop):
+        for r in range(columns.shape[1]):
+            counts[columns[i, r]] += 1
 
-    ``pointers`` (V+1,) comes with zeros and is filled with where each list starts.
+
+@kernel
+def begin_lists(counts, pointers):
+    """Turn counts (pieces, V) into where each piece starts in each list, ``pointers`` (V+1,) too.
+
+    Lists follow each other, and in a list the pieces do.
     """
-    n, p = columns.shape
-    count = pointers.size - 1
-    for i in range(n):
-        for r in range(p):
-            pointers[columns[i, r] + 1] += 1
-    for v in range(count):
-        pointers[v + 1] += pointers[v]
-    for i in range(n):
-        for r in range(p):
-            place = pointers[columns[i, r]]
+    place = 0
+    for v in range(counts.shape[1]):
+        pointers[v] = place
+        for k in range(counts.shape[0]):
+            entries = counts[k, v]
+            counts[k, v] = place
+            place += entries
+    pointers[counts.shape[1]] = place
+
+
+@kernel
+def fill_lists(columns, weights, places, rows, transposed, start, stop):
+    """Put the entries of some rows into the lists of their columns, rows rising."""
+    for i in range(start, stop):
+        for r in range(columns.shape[1]):
+            place = places[columns[i, r]]
             rows[place] = i
             transposed[place] = weights[i, r]
-            pointers[columns[i, r]] += 1
-    for v in range(count, 0, -1):
-        pointers[v] = pointers[v - 1]
-    pointers[0] = 0
+            places[columns[i, r]] = place + 1
 
 
 @kernel
-def parts_of(columns, size, marks, parts, owners):
+def parts_of(columns, size, marks, parts, owners, start, stop):
     """Give numbers to the pairs of a block of ``size`` rows and a column that meet.
 
     ``parts`` (N, p) takes the number of each entry's pair, ``owners`` the column of each pair, and
-    ``marks`` comes with −1 for every column. Returns how many there are, or −1 where ``owners``
-    has no room for them.
+    ``marks`` comes with −1 for every column. Blocks begin at ``start``, and numbers at 0. Returns
+    how many there are, or −1 where ``owners`` has no room for them.
     """
-    n, p = columns.shape
     count = 0
     first = 0  # the first pair of the present block
-    for i in range(n):
-        if i % size == 0:
+    for i in range(start, stop):
+        if (i - start) % size == 0:
             first = count
-        for r in range(p):
+        for r in range(columns.shape[1]):
             v = columns[i, r]
             if marks[v] < first:
                 if count == owners.size:
@@ -249,7 +262,7 @@ def factorize(
     in two stages.
     """
     n = len(lattice.columns)
-    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
+    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices, threads)
     masses = _masses(lattice, splat, np.ones(n), threads)
     raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
     before, after = normalizers(raw if outside is None else raw + outside, normalization)
@@ -287,20 +300,35 @@ def _in_two_stages(
     A vertex with many voxels reads them from all over the memory. Their sums over blocks of voxels
     that fit into the cache are read once; it pays where a block's voxels share their vertices.
     """
-    n, p = lattice.columns.shape
-    parts = np.empty((n, p), dtype=np.int32)
-    owners = np.empty(n * p // WORTH_A_STAGE, dtype=np.int32)
-    marks = np.full(lattice.vertices, -1, dtype=np.int64)
-    count = parts_of(lattice.columns, SPLAT_BLOCK, marks, parts, owners)
-    if count < 0:
+    columns = lattice.columns
+    parts = np.empty(columns.shape, dtype=np.int32)
+    most = columns.size // WORTH_A_STAGE
+    blocks = -(-len(columns) // SPLAT_BLOCK)
+    pieces = min(_pieces(columns, threads), blocks)
+    edges = [min(blocks * k // pieces * SPLAT_BLOCK, len(columns)) for k in range(pieces + 1)]
+
+    def number(k: int) -> NDArray[np.int32] | None:
+        marks = np.full(lattice.vertices, -1, dtype=np.int32)
+        owners = np.empty(most, dtype=np.int32)
+        count = parts_of(columns, SPLAT_BLOCK, marks, parts, owners, edges[k], edges[k + 1])
+        return None if count < 0 else owners[:count]
+
+    found = [owners for owners in threads.each(number, range(pieces)) if owners is not None]
+    count = sum(len(owners) for owners in found)
+    if len(found) < pieces or count > most:
         return ()
-    inner = _transposed(parts, lattice.weights, count)
+    earlier = 0
+    for owners, first, stop in zip(found, edges[:-1], edges[1:], strict=True):
+        parts[first:stop] += earlier
+        earlier += len(owners)
+    owners = np.concatenate(found)
+    inner = _transposed(parts, lattice.weights, count, threads)
     inner_mass = np.empty(count)
     arguments = (inner.pointers, inner.columns, inner.coefficients, before, inner_mass)
     threads.run(splat_mass, count, *arguments)
     _share(inner, before, inner_mass, threads)
     ones = np.ones((count, 1), dtype=np.float32)
-    outer = _transposed(owners[:count, np.newaxis], ones, lattice.vertices)
+    outer = _transposed(owners[:, np.newaxis], ones, lattice.vertices, threads)
     mass = np.empty(lattice.vertices)
     arguments = (outer.pointers, outer.columns, outer.coefficients, inner_mass, mass)
     threads.run(splat_mass, lattice.vertices, *arguments)
@@ -318,7 +346,7 @@ def _share(
 
 def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
     """Return K·1 of the raw lattice, (N,)."""
-    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices)
+    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices, threads)
     ones = np.ones(len(lattice.columns))
     return _sliced(lattice, _masses(lattice, splat, ones, threads)[-1], threads)
 
@@ -337,13 +365,29 @@ def normalizers(
     return ones, ones
 
 
-def _transposed(columns: NDArray[np.int32], weights: NDArray[np.float32], count: int) -> Taps:
+def _transposed(
+    columns: NDArray[np.int32], weights: NDArray[np.float32], count: int, threads: Threads
+) -> Taps:
     """Return the transpose of (N, p) entries: the rows and weights of each of ``count`` columns."""
-    pointers = np.zeros(count + 1, dtype=np.int64)
+    pieces = _pieces(columns, threads)
+    edges = [len(columns) * k // pieces for k in range(pieces + 1)]
+    places = np.zeros((pieces, count), dtype=np.int64)
+    threads.each(lambda k: count_columns(columns, places[k], edges[k], edges[k + 1]), range(pieces))
+    pointers = np.empty(count + 1, dtype=np.int64)
+    begin_lists(places, pointers)
     rows = np.empty(columns.size, dtype=np.int32)
     transposed = np.empty(columns.size, dtype=np.float32)
-    transpose(columns, weights, pointers, rows, transposed)
+    lists = (rows, transposed)
+    threads.each(
+        lambda k: fill_lists(columns, weights, places[k], *lists, edges[k], edges[k + 1]),
+        range(pieces),
+    )
     return Taps(pointers, rows, transposed)
+
+
+def _pieces(columns: NDArray[np.int32], threads: Threads) -> int:
+    """Return into how many pieces to divide work that needs memory for every column in each."""
+    return min(threads.count, MOST_PIECES) if columns.size >= WORTH_PIECES else 1
 
 
 def _sliced(lattice: Lattice, mass: NDArray[np.float64], threads: Threads) -> NDArray[np.float64]:

@@ -24,16 +24,20 @@ from perturb_mpm.engines.cpu.groups import Compatibilities, Slices
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.row_kernels import combine
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.lattice import LARGEST_HALF
 from perturb_mpm.engines.protocol import FRACTION_BITS, Change, Hold, fixed_point
 from perturb_mpm.engines.reference import softmax
 from perturb_mpm.model import DenseCRF
-from perturb_mpm.noise import Perturbation
+from perturb_mpm.noise import Perturbation, key_words
 
 UNIT = 32767
 """Differences of marginals are kept in 16 bits, in units of 1/32767."""
 
 VOTED_AT_ONCE = 1 << 14
 """Held voxels whose noise is in memory at once."""
+
+
+LOWEST_GUMBEL = -float(np.log(np.log(2.0**24)))  # of u = 2⁻²⁴, the smallest there is
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class ActiveVoxels:
             self._chains, self._slices = restricted(
                 filters, slices, self._places, self._voxels, unit / float(self._unit), threads
             )
+        self._limits: tuple[float, NDArray[np.int16], NDArray[np.uint8]] | None = None
         self._problems = 0
         self._updates = 0
 
@@ -238,8 +243,10 @@ class ActiveVoxels:
         labels, problems = self._crf.n_labels - 1, self._problems
         tiles = max(1, VOTED_AT_ONCE // self._tile)
         energies = np.zeros((tiles, labels, self._tile * problems), dtype=self._energies.dtype)
-        for first in range(0, len(self._held_places), tiles * self._tile):
-            order = self._held_order[first : first + tiles * self._tile]
+        doubtful = self._vote_where_certain(perturbation)
+        for first in range(0, len(doubtful), tiles * self._tile):
+            these = doubtful[first : first + tiles * self._tile]
+            order = self._held_order[these]
             part = energies[: -(-len(order) // self._tile)]
             self._perturber(perturbation, order).fill(part, self._samples, self._ceiling)
             with announced():
@@ -248,11 +255,63 @@ class ActiveVoxels:
                     kernels.vote_held,
                     len(part),
                     part,
-                    self._held_base,
-                    np.int64(first),
-                    self._held_places,
+                    np.ascontiguousarray(self._held_base[:, these]),
+                    self._held_places[these],
                     self.labels,
                 )
+
+    def _vote_where_certain(self, perturbation: Perturbation) -> NDArray[np.int64]:
+        """Give held voxels their likely label where no noise can change it; return the others.
+
+        That is seen from random bits alone, before any logarithm is taken.
+        """
+        doubtful = np.ones(len(self._held_places), dtype=np.bool_)
+        if not perturbation.correlated:
+            if self._limits is None or self._limits[0] != perturbation.scale:
+                self._limits = perturbation.scale, *self._limits_of(perturbation.scale)
+            _, most, likely = self._limits
+            with announced():
+                self._threads.run(
+                    kernels.vote_certain,
+                    len(doubtful),
+                    most,
+                    likely,
+                    self._held_order,
+                    self._crf.grid.index,
+                    self._samples.astype(np.uint64),
+                    key_words(perturbation.seed).astype(np.uint64),
+                    perturbation.antithetic,
+                    self._held_places,
+                    self.labels,
+                    doubtful,
+                )
+        return np.flatnonzero(doubtful)
+
+    def _limits_of(self, scale: float) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
+        """Return how large random bits of held voxels may be, (H, L), and their likely label, (H,).
+
+        Label l wins only where γ_l − γ_m is at least its gap to the likely label m, over the
+        scale, and γ_m is never below that of the smallest u. γ_l is the larger the larger u is.
+        """
+        most = np.empty((len(self._held_places), self._crf.n_labels), dtype=np.int16)
+        likely = np.empty(len(most), dtype=np.uint8)
+        # Energies are rounded, to half precision in compact samples, where they are largest by
+        # 2⁻¹¹ of the ceiling; where the ceiling is that of half precision itself, nothing is said.
+        margin = self._ceiling * 2.0**-10 + 1e-3 if self._ceiling < LARGEST_HALF else np.inf
+        self._threads.run(
+            kernels.limit_words,
+            len(most),
+            self._crf.energies,
+            self._held_base,
+            np.zeros((0, 0), dtype=np.float32) if self._centre is None else self._centre,
+            self._held_order,
+            np.float32(margin),
+            np.float32(1 / scale if scale else np.inf),
+            np.float32(LOWEST_GUMBEL),
+            most,
+            likely,
+        )
+        return most, likely
 
     def _perturber(self, perturbation: Perturbation, order: NDArray[np.int64]) -> Perturber:
         crf = self._crf

@@ -8,18 +8,25 @@ not count is exactly 0 there, so leaving out what is 0 changes no bit.
 from __future__ import annotations
 
 import numpy as np
+from numba import int32, uint32, uint64
 
 from perturb_mpm.engines.cpu.compile import fma, kernel, widened
+from perturb_mpm.engines.cpu.perturber import EVEN, LOW, WORD, philox
 from perturb_mpm.engines.cpu.row_kernels import (
     ONE,
     ROUND,
     ZERO,
+    exp_negative,
     exponentials,
     interact,
     most_probable,
     relax,
     scratch_of,
 )
+
+BITS, ROUNDED = np.float32(2**15), np.float32(0.01)
+LARGEST_BITS = 2**15 - 1
+BLOCK = 32  # held voxels whose random words are in memory at once
 
 
 @kernel
@@ -207,8 +214,82 @@ def update_held(
 
 
 @kernel
-def vote_held(energies, base, first, places, labels, start, stop):
-    """Give held voxels, from the ``first`` on, the label that −energies + base (L−1, H) has."""
+def limit_words(unaries, base, centre, order, margin, per_scale, lowest, most, likely, start, stop):
+    """Set ``most`` (H, L) and ``likely`` (H,) as ``vote_certain`` takes them.
+
+    ``unaries`` (L, N) and ``centre`` (L−1, N), or nothing, are in the order of the mask.
+    """
+    count = most.shape[1]
+    gaps = np.empty(count, np.float32)
+    for h in range(start, stop):
+        i = order[h]
+        first = np.float32(unaries[0, i])
+        gaps[0] = ZERO
+        best = 0
+        for l in range(count - 1):
+            gaps[l + 1] = np.float32(unaries[l + 1, i]) - first - base[l, h]
+            if centre.size:
+                gaps[l + 1] -= centre[l, i]
+            best = l + 1 if gaps[l + 1] < gaps[best] else best
+        likely[h] = best
+        for l in range(count):
+            away = (gaps[l] - gaps[best] - margin) * per_scale + lowest
+            share = exp_negative(-exp_negative(-away)) if away > ZERO else ZERO
+            most[h, l] = np.int16(share * BITS - ROUNDED) - 1  # cut, and 1 less
+        most[h, best] = LARGEST_BITS
+
+
+@kernel
+def vote_certain(
+    most, likely, order, voxels, samples, key, antithetic, places, labels, doubtful, start, stop
+):
+    """Give held voxels their ``likely`` label where no sample's noise can change it.
+
+    ``most`` (H, L) says how large the upper 15 bits of each label's random words may be there;
+    where one is larger the voxel is marked as ``doubtful`` (H,). The words are those of
+    ``perturber.perturb``.
+    """
+    count = most.shape[1]
+    problems = samples.size
+    lanes = BLOCK * problems
+    index, high = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    shaped_index, shaped_high = index.reshape(BLOCK, problems), high.reshape(BLOCK, problems)
+    sample, flip = np.empty(lanes, np.uint64), np.empty(problems, np.uint32)
+    for k in range(lanes):
+        sample[k] = samples[k % problems] & (EVEN if antithetic else LOW)
+    for b in range(problems):
+        flip[b] = LOW if antithetic and samples[b] & uint64(1) else uint64(0)
+    words = np.empty((4, lanes), np.uint32)
+    shaped_words = words.reshape(4, BLOCK, problems)
+    found = np.empty(BLOCK, np.int32)
+    for i0 in range(start, stop, BLOCK):
+        size = min(BLOCK, stop - i0)
+        for t in range(size):
+            voxel = uint64(voxels[order[i0 + t]])
+            found[t] = 0
+            for b in range(problems):
+                shaped_index[t, b] = voxel & LOW
+                shaped_high[t, b] = voxel >> WORD
+        for first in range(0, count, 4):
+            philox(index, sample, high, uint64(first // 4), key, words, size * problems)
+            for t in range(size):
+                above = int32(0)
+                for w in range(min(4, count - first)):
+                    limit = int32(most[i0 + t, first + w])
+                    for b in range(problems):
+                        bits = uint32(shaped_words[w, t, b] ^ flip[b])
+                        above |= int32(1) if int32(bits >> uint32(17)) > limit else int32(0)
+                found[t] |= above
+        for t in range(size):
+            h = i0 + t
+            doubtful[h] = found[t] > 0
+            for b in range(problems):
+                labels[places[h], b] = likely[h]
+
+
+@kernel
+def vote_held(energies, base, places, labels, start, stop):
+    """Give held voxels the label that −energies + base (L−1, H) has."""
     _, count, lanes = energies.shape
     problems = labels.shape[1]
     tile = lanes // problems
@@ -218,7 +299,7 @@ def vote_held(energies, base, first, places, labels, start, stop):
     best = np.empty(lanes, np.int32)
     shaped_best = best.reshape(tile, problems)
     for block in range(start, stop):
-        i0 = first + block * tile
+        i0 = block * tile
         size = min(tile, places.size - i0)
         _held_logits(block, i0, size, energies, base, logits, shaped_logits)
         most_probable(logits, zero, best, highest)

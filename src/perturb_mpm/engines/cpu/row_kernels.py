@@ -18,14 +18,13 @@ import numpy as np
 from numba import int32
 
 from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, widened
-from perturb_mpm.engines.cpu.vectors import NARROW, add_rows, fetch_row, sum_narrow, write_sum
+from perturb_mpm.engines.cpu.vectors import NARROW, sum_narrow, write_received, write_sum
 
 LOG2E = np.float32(1.4426950408889634)
 LN2_HIGH = np.float32(0.693359375)
 LN2_LOW = np.float32(-2.12194440e-4)
 ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
 SMALLEST = np.float32(-87.0)
-NEXT = 4  # voxels, of about as many entries
 ZERO = np.float32(0)
 ONE = np.float32(1)
 
@@ -83,24 +82,10 @@ def _receive(i0, count, own, first, last, columns, coefficients, rows, marginals
     times its present marginals, is added first. All voxels of a tile at once: a call for each
     would take longer than the sum.
     """
-    width = rows.shape[1]
     for t in range(count):
-        i = i0 + t
-        for k in range(width):
-            message[t, k] = own[t] * np.float32(marginals[i, k])
-        if i + NEXT < columns.shape[0]:
-            for e in range(first, last):
-                fetch_row(rows, columns[i + NEXT, e])
-        e = first
-        while e + 4 <= last:
-            from_rows = columns[i, e], columns[i, e + 1], columns[i, e + 2], columns[i, e + 3]
-            c0, c1 = coefficients[i, e], coefficients[i, e + 1]
-            c2, c3 = coefficients[i, e + 2], coefficients[i, e + 3]
-            add_rows(message, t, rows, from_rows, (c0, c1, c2, c3))
-            e += 4
-        while e < last:
-            add_rows(message, t, rows, (columns[i, e],), (coefficients[i, e],))
-            e += 1
+        write_received(
+            *(message, t, own[t], marginals, i0 + t, rows, columns, coefficients, first, last)
+        )
 
 
 @kernel

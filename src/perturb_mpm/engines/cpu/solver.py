@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,9 @@ class CpuSolver:
         self._rounding = np.float32(0.5 if compact else 0)
         self._order = morton_order(crf.grid)
         with announced():
-            self._filters = [self._filter(term, budget) for term in crf.terms]
+            marginals = cache(self._unary_marginals)
+            self._filters = [self._filter(term, marginals, budget) for term in crf.terms]
+            del marginals
             self._slices, self._compatibilities = stack_slices(
                 crf.terms,
                 self._filters,
@@ -442,7 +445,10 @@ class CpuSolver:
         place[self._order] = np.arange(len(place))
         return place
 
-    def _filter(self, term: PairwiseTerm, budget: int) -> Filter | ExactFilter:
+    def _filter(
+        self, term: PairwiseTerm, marginals: Callable[[], NDArray[np.float32]], budget: int
+    ) -> Filter | ExactFilter:
+        """Build the filter of a term; its lattice is calibrated with the unaries' marginals."""
         features = term.features()  # (N, d)
         outside = None if term.outside is None else term.outside[self._order]
         exact = self.accuracy == "exact"
@@ -453,9 +459,7 @@ class CpuSolver:
         del features
         blur = BLURS[self.accuracy]
         if self.accuracy != "plain":
-            blur = calibrated_scale(
-                narrow, self._unary_marginals(), blur, self._threads, self._store
-            )
+            blur = calibrated_scale(narrow, marginals(), blur, self._threads, self._store)
         compact = self._dtype == np.uint16
 
         def make() -> Filter:

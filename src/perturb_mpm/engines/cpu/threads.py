@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # Several pieces a thread even out what a busy core delays.
 PIECES_PER_THREAD = 4
@@ -41,15 +44,24 @@ class Threads:
         if self._pool is None or pieces <= 1:
             return [kernel(*arguments, 0, count)]
         edges = [count * k // pieces for k in range(pieces + 1)]
-        results: list[Any] = [None] * pieces
-        left = iter(range(pieces))  # whoever is free takes the next
+        return self.each(lambda k: kernel(*arguments, edges[k], edges[k + 1]), range(pieces))
 
-        def work() -> None:
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what ``work`` gives for each item, in their order; whoever is free takes one.
+
+        It must not ask these threads for anything itself: it might wait for its own thread.
+        """
+        if self._pool is None:
+            return [work(item) for item in items]
+        results: list[Any] = [None] * len(items)
+        left = iter(range(len(items)))
+
+        def some() -> None:
             for k in left:
-                results[k] = kernel(*arguments, edges[k], edges[k + 1])
+                results[k] = work(items[k])
 
-        helpers = [self._pool.submit(work) for _ in range(min(self.count, pieces) - 1)]
-        work()
+        helpers = [self._pool.submit(some) for _ in range(min(self.count, len(items)) - 1)]
+        some()
         for helper in helpers:
             if not helper.cancel():  # one that has not begun finds nothing left
                 helper.result()
@@ -60,9 +72,5 @@ class Threads:
         if self._pool is None or values.size < SMALLEST_SORT:
             values.sort()
             return
-        first, *others = np.array_split(values, self.count)
-        waiting = [self._pool.submit(each.sort) for each in others]
-        first.sort()
-        for each in waiting:
-            each.result()
+        self.each(np.ndarray.sort, np.array_split(values, self.count))
         values.sort(kind="stable")  # which looks for runs and merges them

@@ -90,11 +90,25 @@ def count_votes(labels, order, chosen, counts, start, stop):
     """Add the chosen problems' labels (N, B) to counts (L, N); return all label sizes, (B, L)."""
     problems = labels.shape[1]
     mine = np.zeros((problems, counts.shape[0]), np.int64)
+    alike = np.zeros(counts.shape[0], np.int64)
+    taken = 0
+    for b in range(problems):
+        taken += 1 if chosen[b] else 0
     for i in range(start, stop):
+        common, differs = labels[i, 0], np.uint8(0)
+        for b in range(problems):
+            differs |= labels[i, b] ^ common
+        if not differs:  # as in most voxels
+            counts[common, order[i]] += taken
+            alike[common] += 1
+            continue
         for b in range(problems):
             label = labels[i, b]
             counts[label, order[i]] += 1 if chosen[b] else 0
             mine[b, label] += 1
+    for b in range(problems):
+        for l in range(alike.size):
+            mine[b, l] += alike[l]
     return mine
 
 

@@ -15,46 +15,13 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-LANES = (8, 4, 1)
 LINE = 64  # bytes of a cache line
 FARTHEST = 8 * LINE  # of a longer row the processor guesses the rest
 AHEAD = 32  # entries of a sparse matrix: time enough to fetch a row
+NEXT = 4  # voxels, of about as many entries
 NARROW = 4  # values of a row that fits into one vector
 INDEX, SWITCH = ir.IntType(64), ir.IntType(32)
 BYTES = ir.IntType(8).as_pointer()
-
-
-@intrinsic
-def add_rows(typing_context, total, t, source, columns, shares):
-    """Add Σ_e shares[e]·source[columns[e]] to row t of float32 ``total``, in the order of e.
-
-    ``columns`` and ``shares`` are tuples; ``source`` is float32, or whole numbers.
-    """
-    if total.layout != "C" or source.layout != "C" or total.dtype != types.float32:
-        raise TypingError("add_rows takes C-contiguous arrays, and a float32 total")
-
-    def generate(context, builder, signature, arguments):
-        into = _row(context, builder, total, arguments[0], t, arguments[1])
-        factors = cgutils.unpack_tuple(builder, arguments[4])
-        places = cgutils.unpack_tuple(builder, arguments[3])
-        rows = [
-            _row(context, builder, source, arguments[2], columns.dtype, each) for each in places
-        ]
-        array = context.make_array(source)(context, builder, arguments[2])
-        width = cgutils.unpack_tuple(builder, array.shape)[1]
-        place = cgutils.alloca_once(builder, INDEX)
-        builder.store(ir.Constant(INDEX, 0), place)
-        for lanes in LANES:
-            with _steps(builder, place, width, lanes) as k:
-                sums = _load(builder, total.dtype, into, k, lanes)
-                for row, factor in zip(rows, factors):
-                    values = _load(builder, source.dtype, row, k, lanes)
-                    sums = _fused(builder, _everywhere(builder, factor, lanes), values, sums)
-                there = builder.bitcast(builder.gep(into, [k]), sums.type.as_pointer())
-                builder.store(sums, there, align=4)
-        return context.get_dummy_value()
-
-    return types.void(total, t, source, columns, shares), generate
 
 
 @intrinsic
@@ -70,50 +37,115 @@ def write_sum(typing_context, target, v, source, columns, shares, first, last, e
 
     def generate(context, builder, signature, arguments):
         into = _row(context, builder, target, arguments[0], v, arguments[1])
-        values, numbers, factors = (
-            context.make_array(kind)(context, builder, each)
-            for kind, each in zip((source, columns, shares), arguments[2:5])
-        )
-        width = cgutils.unpack_tuple(builder, values.shape)[1]
-        begin = context.cast(builder, arguments[5], first, types.intp)
-        stop = context.cast(builder, arguments[6], last, types.intp)
-        final = context.cast(builder, arguments[7], end, types.intp)
-        size = builder.mul(width, values.itemsize)
-        place, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
-        builder.store(ir.Constant(INDEX, 0), place)
-        for vectors, lanes in ((12, 8), (4, 8), (1, 8), (1, 1)):
-            kind = ir.VectorType(ir.FloatType(), lanes)
-            totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
-            with _steps(builder, place, width, vectors * lanes) as k:
-                for total in totals:
-                    builder.store(ir.Constant(kind, [0.0] * lanes), total)
-                builder.store(begin, entry)
-                with _steps(builder, entry, stop, 1) as e:
-                    later = builder.add(e, ir.Constant(INDEX, AHEAD))
-                    begins = builder.icmp_signed("==", k, ir.Constant(INDEX, 0))
-                    there = builder.icmp_signed("<", later, final)
-                    with builder.if_then(builder.and_(begins, there)):
-                        column = builder.load(builder.gep(numbers.data, [later]))
-                        column = context.cast(builder, column, columns.dtype, types.intp)
-                        row = builder.gep(values.data, [builder.mul(column, width)])
-                        _fetch_lines(builder, builder.bitcast(row, BYTES), size)
-                    column = builder.load(builder.gep(numbers.data, [e]))
-                    column = context.cast(builder, column, columns.dtype, types.intp)
-                    row = builder.gep(values.data, [builder.add(builder.mul(column, width), k)])
-                    factor = builder.load(builder.gep(factors.data, [e]))
-                    factor = _everywhere(builder, factor, lanes)
-                    for n, total in enumerate(totals):
-                        x = _load(builder, source.dtype, row, ir.Constant(INDEX, n * lanes), lanes)
-                        builder.store(_fused(builder, factor, x, builder.load(total)), total)
-                more = _everywhere(builder, arguments[8], lanes)
-                for n, total in enumerate(totals):
-                    sums = builder.fadd(builder.load(total), more)
-                    there = builder.gep(into, [builder.add(k, ir.Constant(INDEX, n * lanes))])
-                    _store(builder, target.dtype, sums, there)
+        matrix = _Matrix(context, builder, signature.args[2:5], arguments[2:5])
+        entries = [
+            context.cast(builder, each, kind, types.intp)
+            for each, kind in zip(arguments[5:8], (first, last, end))
+        ]
+
+        def begin(k, lanes):
+            return ir.Constant(ir.VectorType(ir.FloatType(), lanes), [0.0] * lanes)
+
+        def write(k, sums):
+            sums = builder.fadd(sums, _everywhere(builder, arguments[8], sums.type.count))
+            _store(builder, target.dtype, sums, builder.gep(into, [k]))
+
+        matrix.sum_row(*entries, ir.Constant(INDEX, AHEAD), begin, write)
         return context.get_dummy_value()
 
     kinds = (target, v, source, columns, shares, first, last, end, rounding)
     return types.void(*kinds), generate
+
+
+@intrinsic
+def write_received(
+    typing_context, message, t, own, marginals, i, rows, columns, shares, first, last
+):
+    """Set row t of ``message`` to own·marginals[i] + Σ_e shares[i, e]·rows[columns[i, e]].
+
+    Entries are first ≤ e < last, in their order, and sums stay in registers as in ``write_sum``.
+    """
+    if any(each.layout != "C" for each in (message, marginals, rows, columns, shares)):
+        raise TypingError("write_received takes C-contiguous arrays")
+
+    def generate(context, builder, signature, arguments):
+        into = _row(context, builder, message, arguments[0], t, arguments[1])
+        present = _row(context, builder, marginals, arguments[3], i, arguments[4])
+        matrix = _Matrix(context, builder, signature.args[5:8], arguments[5:8])
+        table = context.make_array(columns)(context, builder, arguments[6])
+        voxels, entries = cgutils.unpack_tuple(builder, table.shape)
+        before = builder.mul(context.cast(builder, arguments[4], i, types.intp), entries)
+        begin_at, end_at = (
+            builder.add(before, context.cast(builder, each, kind, types.intp))
+            for each, kind in zip(arguments[8:10], (first, last))
+        )
+        ahead = builder.mul(entries, ir.Constant(INDEX, NEXT))
+
+        def begin(k, lanes):
+            values = _load(builder, marginals.dtype, present, k, lanes)
+            return builder.fmul(_everywhere(builder, arguments[2], lanes), values)
+
+        def write(k, sums):
+            _store(builder, message.dtype, sums, builder.gep(into, [k]))
+
+        whole = builder.mul(voxels, entries)
+        matrix.sum_row(begin_at, end_at, whole, ahead, begin, write)
+        return context.get_dummy_value()
+
+    kinds = (message, t, own, marginals, i, rows, columns, shares, first, last)
+    return types.void(*kinds), generate
+
+
+class _Matrix:
+    """A sparse matrix that combines the rows of a source, in the code that is being written."""
+
+    def __init__(self, context, builder, kinds, arguments) -> None:
+        self._context, self._builder = context, builder
+        self._kind, self._number_kind = kinds[0].dtype, kinds[1].dtype
+        self._values, self._numbers, self._factors = (
+            context.make_array(kind)(context, builder, each) for kind, each in zip(kinds, arguments)
+        )
+        self._width = cgutils.unpack_tuple(builder, self._values.shape)[1]
+
+    def sum_row(self, first, last, end, ahead, begin, write) -> None:
+        """Write the sum over the entries first ≤ e < last, as many values at once as fit.
+
+        ``begin`` gives what a sum starts with and ``write`` takes it, both with its place in the
+        row. Rows that are ``ahead`` entries later, before ``end``, are fetched meanwhile.
+        """
+        builder = self._builder
+        size = builder.mul(self._width, self._values.itemsize)
+        place, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
+        builder.store(ir.Constant(INDEX, 0), place)
+        for vectors, lanes in ((12, 8), (4, 8), (1, 8), (1, 1)):
+            offsets = [ir.Constant(INDEX, n * lanes) for n in range(vectors)]
+            kind = ir.VectorType(ir.FloatType(), lanes)
+            totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
+            with _steps(builder, place, self._width, vectors * lanes) as k:
+                for offset, total in zip(offsets, totals):
+                    builder.store(begin(builder.add(k, offset), lanes), total)
+                builder.store(first, entry)
+                with _steps(builder, entry, last, 1) as e:
+                    later = builder.add(e, ahead)
+                    begins = builder.icmp_signed("==", k, ir.Constant(INDEX, 0))
+                    there = builder.icmp_signed("<", later, end)
+                    with builder.if_then(builder.and_(begins, there)):
+                        _fetch_lines(builder, builder.bitcast(self._row(later), BYTES), size)
+                    row = builder.gep(self._row(e), [k])
+                    factor = builder.load(builder.gep(self._factors.data, [e]))
+                    factor = _everywhere(builder, factor, lanes)
+                    for offset, total in zip(offsets, totals):
+                        x = _load(builder, self._kind, row, offset, lanes)
+                        builder.store(_fused(builder, factor, x, builder.load(total)), total)
+                for offset, total in zip(offsets, totals):
+                    write(builder.add(k, offset), builder.load(total))
+
+    def _row(self, entry):
+        """Return where the row of an entry starts."""
+        builder = self._builder
+        column = builder.load(builder.gep(self._numbers.data, [entry]))
+        column = self._context.cast(builder, column, self._number_kind, types.intp)
+        return builder.gep(self._values.data, [builder.mul(column, self._width)])
 
 
 @intrinsic
@@ -156,21 +188,6 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
 
     kinds = (begin, source, columns, shares, first, last)
     return types.UniTuple(types.float32, NARROW)(*kinds), generate
-
-
-@intrinsic
-def fetch_row(typing_context, rows, i):
-    """Ask for row i to be brought into the cache."""
-
-    def generate(context, builder, signature, arguments):
-        start = _row(context, builder, rows, arguments[0], i, arguments[1])
-        array = context.make_array(rows)(context, builder, arguments[0])
-        width = cgutils.unpack_tuple(builder, array.shape)[1]
-        size = builder.mul(width, array.itemsize)
-        _fetch_lines(builder, builder.bitcast(start, BYTES), size)
-        return context.get_dummy_value()
-
-    return types.void(rows, i), generate
 
 
 @intrinsic

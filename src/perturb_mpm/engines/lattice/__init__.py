@@ -15,6 +15,7 @@ from perturb_mpm.engines.lattice.blur import (
     published_gain,
 )
 from perturb_mpm.engines.lattice.groups import (
+    LARGEST_HALF,
     KernelGroup,
     against_first_label,
     energy_ceiling,
@@ -43,6 +44,7 @@ __all__ = [
     "KernelGroup",
     "key_code",
     "KeyCode",
+    "LARGEST_HALF",
     "morton_code",
     "morton_order",
     "MOST_AXES",
