@@ -153,7 +153,8 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
     """Return ``begin`` + Σ_e shares[e]·source[columns[e]], first ≤ e < last, in the order of e.
 
     Rows have at most four values, and four of them are returned: what lies behind a shorter row
-    means nothing. ``first`` and ``last`` count the elements of arrays of any shape.
+    means nothing. Rows of entries that follow are fetched meanwhile. ``first`` and ``last`` count
+    the elements of arrays of any shape.
     """
     if any(each.layout != "C" for each in (source, columns, shares)):
         raise TypingError("sum_narrow takes C-contiguous arrays")
@@ -171,7 +172,15 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
         place = cgutils.alloca_once(builder, INDEX)
         builder.store(context.cast(builder, arguments[4], first, types.intp), place)
         end = context.cast(builder, arguments[5], last, types.intp)
+        size = ir.Constant(INDEX, 1)
+        for length in cgutils.unpack_tuple(builder, numbers.shape):
+            size = builder.mul(size, length)
         with _steps(builder, place, end, 1) as e:
+            later = builder.add(e, ir.Constant(INDEX, AHEAD))
+            with builder.if_then(builder.icmp_signed("<", later, size)):
+                column = builder.load(builder.gep(numbers.data, [later]))
+                ahead = builder.mul(context.cast(builder, column, columns.dtype, types.intp), width)
+                _fetch(builder, builder.bitcast(builder.gep(values.data, [ahead]), BYTES))
             column = builder.load(builder.gep(numbers.data, [e]))
             start = builder.mul(context.cast(builder, column, columns.dtype, types.intp), width)
             factor = _everywhere(builder, builder.load(builder.gep(factors.data, [e])), NARROW)
