@@ -96,6 +96,20 @@ def embed(features, scale, strides, keys, weights, start, stop):
 
 
 @kernel
+def reach(features, start, stop):
+    """Return the smallest and the largest of each of some voxels' features, (2, d)."""
+    ends = np.empty((2, features.shape[1]), np.float32)
+    ends[0] = np.inf
+    ends[1] = -np.inf
+    for i in range(start, stop):
+        for j in range(features.shape[1]):
+            x = features[i, j]
+            ends[0, j] = x if x < ends[0, j] else ends[0, j]
+            ends[1, j] = x if x > ends[1, j] else ends[1, j]
+    return ends
+
+
+@kernel
 def find(table, ids, key):
     """Return the number of the vertex with this key, or EMPTY."""
     last = table.size - 1
@@ -117,7 +131,7 @@ def _slot(key, last):
 def number(keys, table, ids, vertices, count, numbers):
     """Give the vertices of (M,) keys numbers by first touch, after the ``count`` there are.
 
-    Returns how many there are now, or EMPTY when ``vertices`` is too small.
+    Returns how many there are now, and of how many keys: of all, unless ``vertices`` became full.
     """
     last = table.size - 1
     for m in range(keys.size):
@@ -129,13 +143,13 @@ def number(keys, table, ids, vertices, count, numbers):
             slot = (slot + 1) & last
         if ids[slot] == EMPTY:
             if count == vertices.size:
-                return EMPTY
+                return count, m
             table[slot] = key
             ids[slot] = count
             vertices[count] = key
             count += 1
         numbers[m] = ids[slot]
-    return count
+    return count, keys.size
 
 
 @kernel
@@ -206,7 +220,8 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     """Build the lattice of (N, d) features in units of sigma."""
     n, d = features.shape
     scale = blur.feature_scales(d)
-    low, high = (np.array([f(x) for x in features.T], dtype=float) for f in (np.min, np.max))
+    reaches = np.array(threads.run(reach, n, features), dtype=float)  # (pieces, 2, d)
+    low, high = reaches[:, 0].min(axis=0), reaches[:, 1].max(axis=0)
     code = key_code(low, high, scale[np.newaxis])
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)
@@ -242,8 +257,7 @@ class VertexTable:
         """Give numbers by first touch; return the table and the number of each key, (M,)."""
         numbers = np.empty(keys.size, dtype=np.int32)
         table = cls.of_size(size)
-        while not table.add(keys, numbers):
-            table = cls.of_size(4 * len(table.slots))
+        table.add(keys, numbers)
         return table, numbers
 
     @classmethod
@@ -252,21 +266,20 @@ class VertexTable:
         slots, ids = np.empty(size, dtype=np.int64), np.full(size, EMPTY, dtype=np.int32)
         return cls(slots, ids, np.empty(0, dtype=np.int64))
 
-    def add(self, keys: NDArray[np.int64], numbers: Numbers) -> bool:
-        """Give vertices of (M,) keys their numbers, new ones by first touch.
-
-        Returns False where there is no room for them: then only ``larger`` may follow.
-        """
-        room = np.empty(len(self.slots) // 2, dtype=np.int64)
-        room[: self.count] = self.vertices
-        count = number(keys, self.slots, self.ids, room, np.int64(self.count), numbers)
-        if count != EMPTY:
+    def add(self, keys: NDArray[np.int64], numbers: Numbers) -> None:
+        """Give vertices of (M,) keys their numbers, new ones by first touch; grow where it must."""
+        done = 0
+        while True:
+            room = np.empty(len(self.slots) // 2, dtype=np.int64)
+            room[: self.count] = self.vertices
+            table = (self.slots, self.ids, room, np.int64(self.count))
+            count, more = number(keys[done:], *table, numbers[done:])
             self.vertices = room[:count].copy()
-        return bool(count != EMPTY)
-
-    def larger(self) -> VertexTable:
-        """Return a table with the same numbers and four times the slots."""
-        return VertexTable.of(self.vertices, 4 * len(self.slots))[0]
+            done += more
+            if done == len(keys):
+                return
+            larger = VertexTable.of(self.vertices, 4 * len(self.slots))[0]  # with the same numbers
+            self.slots, self.ids = larger.slots, larger.ids
 
     def sort(self, curve: NDArray[np.int64]) -> Numbers:
         """Renumber the vertices along a curve; return the new number of each old one."""

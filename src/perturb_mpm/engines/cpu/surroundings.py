@@ -143,8 +143,7 @@ class _WalkedLattice:
         for part in _parts(settled.size):
             keys, weights = self._embed(part)
             numbers = np.empty(keys.shape, dtype=np.int32)
-            while not table.add(keys.reshape(-1), numbers.reshape(-1)):
-                table = table.larger()
+            table.add(keys.reshape(-1), numbers.reshape(-1))
             if table.count > len(mass):
                 mass = np.concatenate([mass, np.zeros((len(table.slots) // 2 - len(mass), 2))])
             values = np.stack([settled[part], np.ones(len(keys))], axis=1)
