@@ -16,12 +16,15 @@ from perturb_mpm.engines.cpu.row_kernels import (
     ONE,
     ROUND,
     ZERO,
+    changes_of,
     exp_negative,
     exponentials,
     interact,
     most_probable,
     relax,
     scratch_of,
+    watch,
+    watch_of,
 )
 
 BITS, ROUNDED = np.float32(2**15), np.float32(0.01)
@@ -170,10 +173,7 @@ def update_held(
     shaped_norm = norm.reshape(tile, problems)
     old = np.zeros((count, lanes), np.float32)
     shaped_old = old.reshape(count, tile, problems)
-    best = np.empty(lanes, np.int32)
-    shaped_best = best.reshape(tile, problems)
-    overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
-    switched = np.zeros(problems, np.float32)
+    seen = watch_of(tile, problems)
     inverse = ONE / unit
     for block in range(start, stop):
         i0 = block * tile
@@ -194,23 +194,15 @@ def update_held(
         if damping < 0:
             relax(logits, norm, old, ONE - damping, zero)
         if watched:
-            most_probable(logits, zero, best, highest)
             for t in range(size):
-                i = places[i0 + t]
                 for b in range(problems):
-                    far, rest = ZERO, ZERO
-                    for l in range(count):
-                        step = shaped_logits[l, t, b] * shaped_norm[t, b] - shaped_old[l, t, b]
-                        rest += step
-                        far = abs(step) if abs(step) > far else far
-                    far = abs(rest) if abs(rest) > far else far
-                    overall[b] = far if far > overall[b] else overall[b]
-                    counted = far if shaped_best[t, b] + np.int32(labels[i, b]) > 0 else ZERO
-                    inside[b] = counted if counted > inside[b] else inside[b]
-                    switched[b] += 1 if shaped_best[t, b] != np.int32(labels[i, b]) else 0
-                    labels[i, b] = shaped_best[t, b]
+                    seen[1][t, b] = labels[places[i0 + t], b]
+            watch(size * problems, logits, norm, old, zero, highest, seen)
+            for t in range(size):
+                for b in range(problems):
+                    labels[places[i0 + t], b] = seen[0][t, b]
         _to_deltas(shaped_logits, shaped_norm, i0, size, after, unit, rounded, deltas)
-    return overall, inside, switched
+    return changes_of(seen, problems)
 
 
 @kernel

@@ -286,6 +286,64 @@ def relax(shares, norm, old, keep, zero):
 
 
 @kernel
+def watch_of(tile, problems):
+    """Make room for what ``watch`` finds: labels now and before, and three sums of each lane.
+
+    Labels come first by voxel and problem, (T, B), then as lanes.
+    """
+    lanes = tile * problems
+    best, was = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
+    return (
+        best.reshape(tile, problems),
+        was.reshape(tile, problems),
+        best,
+        was,
+        np.empty(lanes, np.float32),
+        np.zeros((3, lanes), np.float32),
+    )
+
+
+@kernel
+def watch(used, shares, norm, old, zero, highest, seen):
+    """Find the labels of a tile, and note how far its marginals moved and which labels changed.
+
+    Marginals are shares times norm, and were ``old``; ``zero`` is label 0's share.
+    """
+    _, _, best, was, moved, found = seen
+    # What the other labels' changes add up to is label 0's own.
+    for k in range(used):
+        highest[k] = 0
+        moved[k] = 0
+    for l in range(shares.shape[0]):
+        for k in range(used):
+            step = shares[l, k] * norm[k] - old[l, k]
+            highest[k] += step
+            moved[k] = abs(step) if abs(step) > moved[k] else moved[k]
+    for k in range(used):
+        moved[k] = abs(highest[k]) if abs(highest[k]) > moved[k] else moved[k]
+    most_probable(shares, zero, best, highest)
+    for k in range(used):
+        found[0, k] = moved[k] if moved[k] > found[0, k] else found[0, k]
+        counted = moved[k] if best[k] + was[k] > 0 else ZERO
+        found[1, k] = counted if counted > found[1, k] else found[1, k]
+        found[2, k] += ONE if best[k] != was[k] else ZERO
+
+
+@kernel
+def changes_of(seen, problems):
+    """Return what was found of each problem, (B,): largest changes, and how many labels changed."""
+    found = seen[5]
+    overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
+    switched = np.zeros(problems, np.float32)
+    for k in range(found.shape[1]):
+        b = k % problems
+        overall[b] = max(overall[b], found[0, k])
+        inside[b] = max(inside[b], found[1, k])
+        switched[b] += found[2, k]
+    return overall, inside, switched
+
+
+@kernel
 def update(
     energies,
     filters,
@@ -317,12 +375,9 @@ def update(
     shaped_old = old.reshape(count, tile, problems)
     scratch = scratch_of(count, tile, problems)
     zero, highest = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
-    norm, moved = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    shaped_norm, shaped_moved = norm.reshape(tile, problems), moved.reshape(tile, problems)
-    best = np.empty(lanes, np.int32)
-    shaped_best = best.reshape(tile, problems)
-    overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
-    switched = np.zeros(problems, np.float32)
+    norm = np.empty(lanes, np.float32)
+    shaped_norm = norm.reshape(tile, problems)
+    seen = watch_of(tile, problems)
     inverse = ONE / unit
     keep = ONE - damping
     for block in range(start, stop):
@@ -351,27 +406,14 @@ def update(
         _to_rows(shaped_logits, shaped_norm, i0, size, unit, rounding, marginals)
         if not watched:
             continue
-        # What the other labels' changes add up to is label 0's own.
-        for k in range(lanes):
-            highest[k] = 0
-            moved[k] = 0
-        for l in range(count):
-            for k in range(lanes):
-                step = logits[l, k] * norm[k] - old[l, k]
-                highest[k] += step
-                moved[k] = abs(step) if abs(step) > moved[k] else moved[k]
-        for k in range(lanes):
-            moved[k] = abs(highest[k]) if abs(highest[k]) > moved[k] else moved[k]
-        most_probable(logits, zero, best, highest)
         for t in range(size):
             for b in range(problems):
-                far = shaped_moved[t, b]
-                overall[b] = far if far > overall[b] else overall[b]
-                counted = far if shaped_best[t, b] + int32(labels[i0 + t, b]) > 0 else ZERO
-                inside[b] = counted if counted > inside[b] else inside[b]
-                switched[b] += 1 if shaped_best[t, b] != int32(labels[i0 + t, b]) else 0
-                labels[i0 + t, b] = shaped_best[t, b]
-    return overall, inside, switched
+                seen[1][t, b] = labels[i0 + t, b]
+        watch(size * problems, logits, norm, old, zero, highest, seen)
+        for t in range(size):
+            for b in range(problems):
+                labels[i0 + t, b] = seen[0][t, b]
+    return changes_of(seen, problems)
 
 
 @kernel
