@@ -23,17 +23,16 @@ FIRST_GAP, PER_STEP = np.float32(SPAN), np.float32(1 / STEP)
 
 
 @kernel
-def _average(logits, averages, spreads, shares, highest, average, spread):
-    """Set ``average`` (L, lanes) to h(0, logits), and ``spread`` to its largest variance.
+def _locate(logits, size, shares, highest, places):
+    """Set ``places`` (L, lanes) to where in the table of h each label's average stands.
 
     ``shares`` becomes the softmax without its norm, ``highest`` what it leaves to all but the most
     probable label.
     """
-    labels, lanes = average.shape
+    labels, lanes = places.shape
     total = np.empty(lanes, np.float32)
     for k in range(lanes):
         highest[k] = ZERO
-        spread[k] = ZERO
     for l in range(labels - 1):
         for k in range(lanes):
             highest[k] = logits[l, k] if logits[l, k] > highest[k] else highest[k]
@@ -44,24 +43,55 @@ def _average(logits, averages, spreads, shares, highest, average, spread):
         for k in range(lanes):
             shares[l, k] = exp_negative(logits[l - 1, k] - highest[k])
             total[k] += shares[l, k]
-    last = np.float32(averages.size - 2)
+    last = np.float32(size - 2)
     for l in range(labels):
-        for k in range(lanes):  # where in the table, in vectors; then what stands there
+        for k in range(lanes):
             others = total[k] - shares[l, k]
             others = others if others > LEAST else LEAST
             own = (logits[l - 1, k] if l else ZERO) - highest[k]
             gap = fma(-LN2, log2_of_bits(bits_of_float(others), ROOT_HALF), own)
             place = (gap + FIRST_GAP) * PER_STEP
             place = place if place > ZERO else ZERO
-            average[l, k] = place if place < last else last
-        for k in range(lanes):
-            low = np.int64(average[l, k])
-            part = average[l, k] - np.float32(low)
-            away = fma(part, spreads[low + 1] - spreads[low], spreads[low])
-            average[l, k] = fma(part, averages[low + 1] - averages[low], averages[low])
-            spread[k] = away if away > spread[k] else spread[k]
+            places[l, k] = place if place < last else last
     for k in range(lanes):
         highest[k] = ONE - ONE / total[k]
+
+
+@kernel
+def _look_up(table, place):
+    """Return what stands in a table at a place between two entries."""
+    low = np.int64(place)
+    return fma(place - np.float32(low), table[low + 1] - table[low], table[low])
+
+
+@kernel
+def judge(logits, centre, energies, spreads, dissent, variance, start, stop):
+    """Find what voxels do with averaged ``energies`` (L−1, N), in some of them.
+
+    ``logits`` and ``centre`` are those of ``follow``. ``dissent`` (N,) becomes the share that the
+    softmax leaves to other labels, ``variance`` (N,) the largest of their marginals.
+    """
+    count = logits.shape[0]
+    away = np.zeros((count, LANES), np.float32)
+    shares, places = (
+        np.zeros((count + 1, LANES), np.float32),
+        np.zeros((count + 1, LANES), np.float32),
+    )
+    highest = np.zeros(LANES, np.float32)
+    for i0 in range(start, stop, LANES):
+        size = min(LANES, stop - i0)
+        for l in range(count):
+            for t in range(size):
+                sent = centre[l, i0 + t] - energies[l, i0 + t]
+                away[l, t] = sent + logits[l, i0 + t]
+        _locate(away, spreads.size, shares, highest, places)
+        for t in range(size):
+            dissent[i0 + t] = highest[t]
+            variance[i0 + t] = ZERO
+        for l in range(count + 1):
+            for t in range(size):
+                spread = _look_up(spreads, places[l, t])
+                variance[i0 + t] = spread if spread > variance[i0 + t] else variance[i0 + t]
 
 
 @kernel
@@ -71,7 +101,7 @@ def follow(
     first,
     before,
     energies,
-    tables,
+    averages,
     filters,
     compatibility,
     rows,
@@ -80,8 +110,6 @@ def follow(
     unit,
     rounding,
     damping,
-    dissent,
-    variance,
     start,
     stop,
 ):
@@ -90,10 +118,8 @@ def follow(
     ``logits`` (L−1, N) are the unaries' log-odds against label 0 and ``centre`` (L−1, N) what is
     added to them, both in the engine's order. The ``first`` marginals are those of the logits
     alone. Later, the pairwise energies (L−1, N) of the present marginals are written beside those
-    ``before``, and the largest difference of the two is returned. ``dissent`` (N,) becomes the
-    share that the softmax leaves to other labels, ``variance`` (N,) that of the marginals.
+    ``before``, and the largest difference of the two is returned. ``averages`` is the table of h.
     """
-    averages, spreads = tables
     count = logits.shape[0]
     tile = LANES
     away, zero = np.zeros((count, tile), np.float32), np.zeros(tile, np.float32)
@@ -101,7 +127,7 @@ def follow(
         np.zeros((count + 1, tile), np.float32),
         np.zeros((count + 1, tile), np.float32),
     )
-    highest, spread = np.zeros(tile, np.float32), np.zeros(tile, np.float32)
+    highest = np.zeros(tile, np.float32)
     scratch = scratch_of(count, tile, 1)
     inverse = ONE / unit
     moved = ZERO
@@ -121,10 +147,11 @@ def follow(
                     moved = step if step > moved else moved
                     away[l, t] += centre[l, i0 + t]
                 away[l, t] += logits[l, i0 + t]
-        _average(away, averages, spreads, shares, highest, average, spread)
+        _locate(away, averages.size, shares, highest, average)
+        for l in range(count + 1):
+            for t in range(size):
+                average[l, t] = _look_up(averages, average[l, t])
         for t in range(size):
-            dissent[i0 + t] = highest[t]
-            variance[i0 + t] = spread[t]
             total = ZERO
             for l in range(count + 1):
                 total += average[l, t]
@@ -236,7 +263,6 @@ def averaged_path(
     ``logits`` and ``centre`` (L−1, N) are those of ``follow``; ``blur`` takes marginals through
     every kernel's chain into the rows of the buffers.
     """
-    dissent, variance = np.empty((2, logits.shape[1]), dtype=np.float32)
     none = np.zeros(logits.shape, dtype=np.float32)
     path = [np.empty(logits.shape[::-1], dtype=buffers.marginals.dtype)]
 
@@ -251,7 +277,7 @@ def averaged_path(
             first,
             before,
             sent,
-            (rule.table, rule.variances),
+            rule.table,
             slices,
             compatibilities,
             buffers.rows,
@@ -260,8 +286,6 @@ def averaged_path(
             unit,
             rounding,
             np.float32(damping),
-            dissent,
-            variance,
         )
         return float(max(moved))
 
@@ -276,4 +300,7 @@ def averaged_path(
         energies.append(sent)
         if moved <= rule.still_nats:
             break
+    dissent, variance = np.empty((2, logits.shape[1]), dtype=np.float32)
+    arguments = (logits, centre, energies[-1], rule.variances, dissent, variance)
+    threads.run(judge, logits.shape[1], *arguments)
     return AveragedPath(energies, path[:-1], float(unit), dissent, variance)
