@@ -36,7 +36,6 @@ UNIT = 32767
 VOTED_AT_ONCE = 1 << 14
 """Held voxels whose noise is in memory at once."""
 
-
 LOWEST_GUMBEL = -float(np.log(np.log(2.0**24)))  # of u = 2⁻²⁴, the smallest there is
 
 
@@ -295,9 +294,13 @@ class ActiveVoxels:
         """
         most = np.empty((len(self._held_places), self._crf.n_labels), dtype=np.int16)
         likely = np.empty(len(most), dtype=np.uint8)
-        # Energies are rounded, to half precision in compact samples, where they are largest by
-        # 2⁻¹¹ of the ceiling; where the ceiling is that of half precision itself, nothing is said.
-        margin = self._ceiling * 2.0**-10 + 1e-3 if self._ceiling < LARGEST_HALF else np.inf
+        # Two energies are rounded, to half precision in compact samples, each by 2⁻¹¹ of the
+        # ceiling at most; and again, by up to twice as much, where a centre is taken off. Where the
+        # ceiling is that of half precision itself, nothing is said.
+        rounded = 1 if self._centre is None else 3
+        margin = np.inf
+        if self._ceiling < LARGEST_HALF:
+            margin = 1e-3 + rounded * float(self._ceiling) * 2.0**-10
         self._threads.run(
             kernels.limit_words,
             len(most),

@@ -149,11 +149,11 @@ class CpuSolver:
         """Hold what the rule says; return the share of active voxels and the bound in nats."""
         self._held = None
         self._make_room(1, "rule")
-        logits = self._against_first(-self._crf.energies)
-        centre = np.zeros(logits.shape, np.float32)
-        if self.centre is not None:
-            centre = self._against_first(self.centre)
         with announced():
+            logits = self._against_first(self._crf.energies, -1)
+            centre = np.zeros(logits.shape, np.float32)
+            if self.centre is not None:
+                centre = self._against_first(self.centre)
             path = averaged_path(
                 rule,
                 logits,
@@ -584,10 +584,12 @@ class CpuSolver:
         for f, start, stop in zip(self._filters, self._starts[:-1], self._starts[1:], strict=True):
             f.apply(values, rows[start:stop], spare, self._threads)
 
-    def _against_first(self, values: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Return (L, N) values less label 0's, in the engine's order, (L − 1, N)."""
-        differences = values[1:].astype(np.float32) - values[:1].astype(np.float32)
-        return np.ascontiguousarray(differences[:, self._order])
+    def _against_first(self, values: NDArray[np.floating], sign: int = 1) -> NDArray[np.float32]:
+        """Return (L, N) values less label 0's, times a sign, in the engine's order, (L − 1, N)."""
+        out = np.empty((len(values) - 1, values.shape[1]), dtype=np.float32)
+        arguments = (values, self._order, np.float32(sign), out)
+        self._threads.run(transfer.against_first, values.shape[1], *arguments)
+        return out
 
     def _convergent_step(self, damping: float) -> Change:
         old = self.marginals().astype(np.float64, order="C")  # (B, L, N)

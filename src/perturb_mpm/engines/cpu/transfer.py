@@ -86,6 +86,15 @@ def unload_marginals(marginals, order, unit, out, start, stop):
 
 
 @kernel
+def against_first(values, order, sign, out, start, stop):
+    """Write (L, N) values less label 0's, times a sign, in the engine's order: out (L−1, N)."""
+    for i in range(start, stop):
+        first = np.float32(values[0, order[i]])
+        for l in range(out.shape[0]):
+            out[l, i] = sign * (np.float32(values[l + 1, order[i]]) - first)
+
+
+@kernel
 def count_votes(labels, order, chosen, counts, start, stop):
     """Add the chosen problems' labels (N, B) to counts (L, N); return all label sizes, (B, L)."""
     problems = labels.shape[1]
