@@ -150,6 +150,8 @@ def on_workers(
         for future in ended:
             case = by_key[future.key]
             with _scheduler_needed():
+                if future.status not in ("finished", "error"):
+                    raise CancelledError(case.name)
                 error = future.exception()
                 record = None if error else future.result()
             if isinstance(error, ClusterError):

@@ -260,7 +260,7 @@ def _check_reach(features: NDArray[np.float64], name: str) -> None:
 
 
 def _standardized(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give (C, N) values mean 0 and standard deviation 1 in each row, 0 in constant rows."""
+    """Give (C, N) values mean 0 and deviation 1 in each row, 0 in constant rows, in place."""
     for row in values:
         # Rounding of the mean gives even a constant row a tiny spread: ask the values themselves.
         varies = np.ptp(row) > 0

@@ -174,6 +174,7 @@ def update_held(
     old = np.zeros((count, lanes), np.float32)
     shaped_old = old.reshape(count, tile, problems)
     seen = watch_of(tile, problems)
+    shaped_best, shaped_was = seen[0], seen[1]
     inverse = ONE / unit
     for block in range(start, stop):
         i0 = block * tile
@@ -196,11 +197,11 @@ def update_held(
         if watched:
             for t in range(size):
                 for b in range(problems):
-                    seen[1][t, b] = labels[places[i0 + t], b]
+                    shaped_was[t, b] = labels[places[i0 + t], b]
             watch(size * problems, logits, norm, old, zero, highest, seen)
             for t in range(size):
                 for b in range(problems):
-                    labels[places[i0 + t], b] = seen[0][t, b]
+                    labels[places[i0 + t], b] = shaped_best[t, b]
         _to_deltas(shaped_logits, shaped_norm, i0, size, after, unit, rounded, deltas)
     return changes_of(seen, problems)
 

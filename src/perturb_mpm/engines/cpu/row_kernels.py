@@ -332,7 +332,7 @@ def watch(used, shares, norm, old, zero, highest, seen):
 @kernel
 def changes_of(seen, problems):
     """Return what was found of each problem, (B,): largest changes, and how many labels changed."""
-    found = seen[5]
+    _, _, _, _, _, found = seen
     overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
     switched = np.zeros(problems, np.float32)
     for k in range(found.shape[1]):
@@ -378,6 +378,7 @@ def update(
     norm = np.empty(lanes, np.float32)
     shaped_norm = norm.reshape(tile, problems)
     seen = watch_of(tile, problems)
+    shaped_best, shaped_was = seen[0], seen[1]
     inverse = ONE / unit
     keep = ONE - damping
     for block in range(start, stop):
@@ -408,11 +409,11 @@ def update(
             continue
         for t in range(size):
             for b in range(problems):
-                seen[1][t, b] = labels[i0 + t, b]
+                shaped_was[t, b] = labels[i0 + t, b]
         watch(size * problems, logits, norm, old, zero, highest, seen)
         for t in range(size):
             for b in range(problems):
-                labels[i0 + t, b] = seen[0][t, b]
+                labels[i0 + t, b] = shaped_best[t, b]
     return changes_of(seen, problems)
 
 
