@@ -36,7 +36,7 @@ class HoldRule:
     sharpness: float
     iterations: int
     dampings: tuple[float, ...] = (0.0,)
-    most_active: float = 0.45
+    most_active: float = 0.6
     still_nats: float = 1e-3
 
     @property
