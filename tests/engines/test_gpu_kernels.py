@@ -323,13 +323,26 @@ def perturbed(
 
 @KINDS
 @pytest.mark.parametrize("antithetic", [False, True])
-@pytest.mark.parametrize("n_labels", [2, 5, 9])
+@pytest.mark.parametrize("n_labels", [2, 5, 9, 18])
 def test_perturb(dtype: torch.dtype, antithetic: bool, n_labels: int) -> None:
     samples = [0, 1, 7, 2**32 - 2, 2**32 - 1]
     energies, twin, marginals = perturbed(dtype, n_labels, samples, antithetic=antithetic)
     close(energies, twin, max(1e-5, TOLERANCE[dtype]))
     whole = torch.cat([torch.zeros_like(energies[:, :1]), -energies], 1)
     close(marginals, torch.softmax(whole, 1)[:, 1:], TOLERANCE[dtype])
+
+
+@KINDS
+@pytest.mark.parametrize("n_labels", [2, 4, 5, 9])
+def test_a_thread_with_every_label_gives_what_a_thread_for_each_gives(
+    dtype: torch.dtype, n_labels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    energies, _, marginals = perturbed(dtype, n_labels, [0, 1, 7], antithetic=True)
+    monkeypatch.setattr(noise_kernels, "MOST_UNROLLED", 0)
+    others, _, other_marginals = perturbed(dtype, n_labels, [0, 1, 7], antithetic=True)
+    close(energies, others, 0)
+    # NumPy, which stands in for a GPU, adds in another order.
+    close(marginals, other_marginals, 0 if DEVICE.type == "cuda" else TOLERANCE[dtype])
 
 
 def test_a_forbidden_label_stops_at_the_ceiling() -> None:

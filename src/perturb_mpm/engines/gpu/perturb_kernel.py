@@ -30,7 +30,8 @@ FARTHEST_NORMAL = tl.constexpr(FARTHEST)
 UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if interpreted() else 32
 ELEMENTS = 2**14 if interpreted() else 2**11
-VOTING = 64  # problems of a program that votes
+PERTURBED = 16  # problems of a program where a thread has all labels
+VOTING = 32  # and keeps no energies
 MOST_UNROLLED = 16  # labels
 NO_LABEL = tl.constexpr(1e30)
 
@@ -304,45 +305,135 @@ def _perturb(
         tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
 
 
-def perturb(
-    unaries: torch.Tensor,
-    index: torch.Tensor,
-    noise: Noise,
-    smooth: SmoothNoise,
-    layout: BatchLayout,
-    energies: torch.Tensor,
-    start: tuple[torch.Tensor, torch.Tensor] | None,
-    *,
-    ceiling: float,
-    sharpness: float,
-    averages: torch.Tensor | None = None,
-) -> None:
-    """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at.
-
-    ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
-    engine's order. ``averages`` (rows, P) are taken off the marginals.
-    """
-    marginals, labels = (energies, noise.samples) if start is None else start
-    _launch(
-        unaries,
-        index,
-        noise,
-        smooth,
-        layout,
-        (energies, marginals, labels),
-        ceiling=ceiling,
-        sharpness=sharpness,
-        starts=start is not None,
-        votes=False,
-        averages=averages,
-    )
+@triton.jit
+def _white(
+    unaries,
+    index,
+    samples,
+    voxel,
+    problem,
+    first_key,
+    second_key,
+    per_log,
+    voxels,
+    rows,
+    problems,
+    ANTITHETIC: tl.constexpr,
+    LABELS: tl.constexpr,
+    VOXELS: tl.constexpr,
+    PROBLEMS: tl.constexpr,
+):
+    """Return the energies of every label under white noise, a tuple of (VOXELS, PROBLEMS)."""
+    place = tl.load(index + voxel, mask=voxel < voxels, other=0)
+    sample = tl.load(samples + problem, mask=problem < problems, other=0)
+    flip = tl.zeros((PROBLEMS,), tl.uint32)
+    if ANTITHETIC:
+        flip = tl.where((sample & 1) != 0, 0xFFFFFFFF, 0).to(tl.uint32)
+        sample -= sample & 1
+    flip = flip[None, :]
+    nothing = tl.zeros((VOXELS, PROBLEMS), tl.uint32)
+    c0 = nothing + place.to(tl.uint32)[:, None]
+    c1 = nothing + sample.to(tl.uint32)[None, :]
+    c3 = nothing + (place >> 32).to(tl.uint32)[:, None]
+    energies: tl.tuple = ()
+    for first in tl.static_range(0, LABELS, 4):
+        c2 = nothing + first // 4
+        words = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
+        for k in tl.static_range(4):
+            if first + k < LABELS:
+                unary = tl.load(unaries + (first + k) * rows + voxel)[:, None]
+                energy = tl.fma(log_exponential(words[k] ^ flip), per_log, unary)
+                energies += (energy,)
+    return energies
 
 
 @triton.jit
-def _cheaper(word, flip, unary, per_log, label, lowest, best):
-    """Return the lower of an energy and the lowest so far, and its label."""
-    energy = tl.fma(log_exponential(word ^ flip), per_log, unary)
-    return tl.where(energy < lowest, energy, lowest), tl.where(energy < lowest, label, best)
+def _sum(values):
+    """Add up a tuple in the order in which threads do that have one value each."""
+    if len(values) == 1:
+        return values[0]
+    else:  # noqa: RET505  # Triton compiles both otherwise
+        return _sum(values[::2]) + _sum(values[1::2])
+
+
+@triton.jit
+def _side_by_side(values):
+    """Return the values of a tuple of P, each (VOXELS, PROBLEMS), as (VOXELS, PROBLEMS·P)."""
+    if len(values) == 1:
+        return values[0]
+    else:  # noqa: RET505
+        return tl.interleave(_side_by_side(values[::2]), _side_by_side(values[1::2]))
+
+
+@triton.jit(do_not_specialize=["first_key", "second_key"])
+def _perturb_white(
+    unaries,
+    index,
+    samples,
+    energies,
+    marginals,
+    labels,
+    averages,
+    first_key,
+    second_key,
+    per_log,
+    ceiling,
+    sharpness,
+    voxels,
+    rows,
+    problems,
+    stride,
+    ANTITHETIC: tl.constexpr,
+    START: tl.constexpr,
+    AVERAGED: tl.constexpr,
+    LABELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    VOXELS: tl.constexpr,
+    PROBLEMS: tl.constexpr,
+):
+    voxel = tl.program_id(0).to(tl.int64) * VOXELS + tl.arange(0, VOXELS)
+    problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
+    energy = _white(
+        unaries, index, samples, voxel, problem, first_key, second_key, per_log,
+        voxels, rows, problems, ANTITHETIC, LABELS, VOXELS, PROBLEMS,
+    )  # fmt: skip
+    lowest = energy[0]
+    for l in tl.static_range(1, LABELS):
+        lowest = tl.minimum(lowest, energy[l])
+    zero = tl.minimum(energy[0] - lowest, ceiling)
+    stored: tl.tuple = ()
+    for l in tl.static_range(1, LABELS):
+        away = tl.minimum(energy[l] - lowest, ceiling) - zero
+        stored += (away.to(energies.dtype.element_ty),)
+    padding: tl.tuple = ()
+    for _ in tl.static_range(LABELS - 1, PADDED):
+        padding += (tl.zeros((VOXELS, PROBLEMS), energies.dtype.element_ty),)
+    channel = tl.program_id(1) * PROBLEMS * PADDED + tl.arange(0, PROBLEMS * PADDED)
+    at = voxel[:, None] * stride + channel[None, :]
+    real = (channel < problems * PADDED)[None, :]
+    tl.store(energies + at, _side_by_side(stored + padding), mask=real)
+    if START:
+        highest = tl.zeros((VOXELS, PROBLEMS), tl.float32)
+        logits: tl.tuple = (highest,)
+        best = tl.zeros((VOXELS, PROBLEMS), tl.int32)
+        for l in tl.static_range(1, LABELS):
+            logit = -sharpness * stored[l - 1].to(tl.float32)
+            best = tl.where(logit > highest, l, best)
+            highest = tl.maximum(highest, logit)
+            logits += (logit,)
+        shares: tl.tuple = ()
+        for l in tl.static_range(LABELS):
+            shares += (tl.exp(logits[l] - highest),)
+        total = _sum(shares)
+        started: tl.tuple = ()
+        for l in tl.static_range(1, LABELS):
+            new = shares[l] / total
+            if AVERAGED:
+                new -= tl.load(averages + voxel * PADDED + l - 1)[:, None]
+            started += (new.to(marginals.dtype.element_ty),)
+        tl.store(marginals + at, _side_by_side(started + padding), mask=real)
+        where = voxel[:, None] * problems + problem[None, :]
+        tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
 
 
 @triton.jit(do_not_specialize=["first_key", "second_key"])
@@ -364,36 +455,79 @@ def _vote(
 ):
     voxel = tl.program_id(0).to(tl.int64) * VOXELS + tl.arange(0, VOXELS)
     problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
-    real = problem < problems
-    place = tl.load(index + voxel, mask=voxel < voxels, other=0)
-    sample = tl.load(samples + problem, mask=real, other=0)
-    flip = tl.zeros((PROBLEMS,), tl.uint32)
-    if ANTITHETIC:
-        flip = tl.where((sample & 1) != 0, 0xFFFFFFFF, 0).to(tl.uint32)
-        sample -= sample & 1
-    flip = flip[None, :]
-    nothing = tl.zeros((VOXELS, PROBLEMS), tl.uint32)
-    c0 = nothing + place.to(tl.uint32)[:, None]
-    c1 = nothing + sample.to(tl.uint32)[None, :]
-    c3 = nothing + (place >> 32).to(tl.uint32)[:, None]
-    lowest = tl.full((VOXELS, PROBLEMS), float("inf"), tl.float32)
+    energy = _white(
+        unaries, index, samples, voxel, problem, first_key, second_key, per_log,
+        voxels, rows, problems, ANTITHETIC, LABELS, VOXELS, PROBLEMS,
+    )  # fmt: skip
+    lowest = energy[0]
     best = tl.zeros((VOXELS, PROBLEMS), tl.int32)
-    for first in tl.static_range(0, LABELS, 4):
-        c2 = nothing + first // 4
-        w0, w1, w2, w3 = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
-        unary = tl.load(unaries + first * rows + voxel)[:, None]
-        lowest, best = _cheaper(w0, flip, unary, per_log, first, lowest, best)
-        if first + 1 < LABELS:
-            unary = tl.load(unaries + (first + 1) * rows + voxel)[:, None]
-            lowest, best = _cheaper(w1, flip, unary, per_log, first + 1, lowest, best)
-        if first + 2 < LABELS:
-            unary = tl.load(unaries + (first + 2) * rows + voxel)[:, None]
-            lowest, best = _cheaper(w2, flip, unary, per_log, first + 2, lowest, best)
-        if first + 3 < LABELS:
-            unary = tl.load(unaries + (first + 3) * rows + voxel)[:, None]
-            lowest, best = _cheaper(w3, flip, unary, per_log, first + 3, lowest, best)
+    for l in tl.static_range(1, LABELS):
+        best = tl.where(energy[l] < lowest, l, best)
+        lowest = tl.minimum(lowest, energy[l])
     where = voxel[:, None] * problems + problem[None, :]
-    tl.store(labels + where, best.to(tl.uint8), mask=real[None, :])
+    tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
+
+
+def perturb(
+    unaries: torch.Tensor,
+    index: torch.Tensor,
+    noise: Noise,
+    smooth: SmoothNoise,
+    layout: BatchLayout,
+    energies: torch.Tensor,
+    start: tuple[torch.Tensor, torch.Tensor] | None,
+    *,
+    ceiling: float,
+    sharpness: float,
+    averages: torch.Tensor | None = None,
+) -> None:
+    """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at.
+
+    ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
+    engine's order. ``averages`` (rows, P) are taken off the marginals.
+    """
+    marginals, labels = (energies, noise.samples) if start is None else start
+    if _unrolls(noise, smooth, layout):
+        _perturb_white[(layout.rows // VOXELS, triton.cdiv(layout.problems, PERTURBED))](
+            unaries,
+            index,
+            noise.samples,
+            energies,
+            marginals,
+            labels,
+            unaries if averages is None else averages,
+            *noise.key,
+            noise.scale * math.log(2),
+            ceiling,
+            sharpness,
+            layout.voxels,
+            layout.rows,
+            layout.problems,
+            energies.stride(0),
+            ANTITHETIC=noise.antithetic,
+            START=start is not None,
+            AVERAGED=averages is not None,
+            LABELS=layout.n_labels,
+            PADDED=layout.padded,
+            VOXELS=VOXELS,
+            PROBLEMS=PERTURBED,
+            num_warps=4,
+            enable_fp_fusion=False,  # a logit is rounded before the highest is taken off
+        )
+        return
+    _launch(
+        unaries,
+        index,
+        noise,
+        smooth,
+        layout,
+        (energies, marginals, labels),
+        ceiling=ceiling,
+        sharpness=sharpness,
+        starts=start is not None,
+        votes=False,
+        averages=averages,
+    )
 
 
 def vote(
@@ -405,7 +539,7 @@ def vote(
     labels: torch.Tensor,
 ) -> None:
     """Fill ``labels`` (rows, B) with those of the lowest perturbed energies, and keep nothing."""
-    if smooth.white is None and noise.scale > 0 and layout.n_labels <= MOST_UNROLLED:
+    if _unrolls(noise, smooth, layout):
         _vote[(layout.rows // VOXELS, triton.cdiv(layout.problems, VOTING))](
             unaries,
             index,
@@ -436,6 +570,12 @@ def vote(
         starts=True,
         votes=True,
     )
+
+
+def _unrolls(noise: Noise, smooth: SmoothNoise, layout: BatchLayout) -> bool:
+    """Whether a thread has every label of its problems, which only white noise allows."""
+    few = layout.n_labels <= MOST_UNROLLED and hasattr(tl, "tuple")  # Triton 3.2 has none
+    return few and smooth.white is None and noise.scale > 0
 
 
 def _launch(
