@@ -20,6 +20,7 @@ from helpers.philox import PUBLISHED, words
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
+from perturb_mpm.engines.gpu.chain_kernels import pick_corners, touched_by
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
 from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host, read_later
 from perturb_mpm.engines.gpu.entry_kernels import PIECE, STEP, TILE, cut_lists
@@ -172,6 +173,18 @@ def test_long_lists_are_summed_up_in_pieces() -> None:
                 close(rows[row], wanted, TOLERANCE[torch.float32])
             else:
                 assert (rows[row] == 7).all()
+
+
+def test_corners_of_some_voxels_are_picked() -> None:
+    columns = torch.randint(0, 30, (50, 4), generator=rng(1)).to(DEVICE, torch.int32)
+    splats, slices = random(50, 4, seed=2), random(50, 4, seed=3)
+    places = torch.tensor([0, 7, 8, 49], device=DEVICE)
+    number = torch.arange(30, dtype=torch.int32, device=DEVICE).flip(0)
+    touched = touched_by(columns, places, 30)
+    assert torch.equal(torch.nonzero(touched)[:, 0], torch.unique(columns[places]).long())
+    found = pick_corners(columns, splats, slices, places, number)
+    wanted = (number[columns[places].long()], splats[places], slices[places])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 def test_large_arrays_come_and_go_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:

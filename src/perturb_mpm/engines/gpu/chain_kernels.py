@@ -261,6 +261,60 @@ def mass_shares(
 
 
 @triton.jit
+def _touch(columns, places, touched, count, P: tl.constexpr, BLOCK: tl.constexpr):
+    corner = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    real = corner < count
+    place = tl.load(places + corner // P, mask=real, other=0)
+    column = tl.load(columns + place * P + corner % P, mask=real, other=0)
+    tl.store(touched + column, tl.full((BLOCK,), 1, tl.uint8), mask=real)
+
+
+def touched_by(columns: torch.Tensor, places: torch.Tensor, vertices: int) -> torch.Tensor:
+    """Return which vertices are among the columns (N, p) of some voxels (A,), (V,) uint8."""
+    touched = torch.zeros(vertices, dtype=torch.uint8, device=columns.device)
+    p = columns.shape[1]
+    count = len(places) * p
+    _touch[(triton.cdiv(count, BLOCK),)](
+        columns, places, touched, count, P=p, BLOCK=BLOCK, num_warps=4
+    )
+    return touched
+
+
+@triton.jit
+def _pick(
+    columns, splats, slices, places, number, new_columns, new_splats, new_slices, count,
+    P: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    corner = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    real = corner < count
+    at = tl.load(places + corner // P, mask=real, other=0) * P + corner % P
+    column = tl.load(columns + at, mask=real, other=0)
+    tl.store(new_columns + corner, tl.load(number + column, mask=real, other=0), mask=real)
+    tl.store(new_splats + corner, tl.load(splats + at, mask=real, other=0.0), mask=real)
+    tl.store(new_slices + corner, tl.load(slices + at, mask=real, other=0.0), mask=real)
+
+
+def pick_corners(
+    columns: torch.Tensor,
+    splats: torch.Tensor,
+    slices: torch.Tensor,
+    places: torch.Tensor,
+    number: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the rows of (N, p) columns, splats and slices at some voxels (A,), (A, p) each.
+
+    ``number`` (V,) int32 are the vertices' new numbers. PyTorch picks rows this short slowly.
+    """
+    p = columns.shape[1]
+    picked = tuple(each.new_empty((len(places), p)) for each in (columns, splats, slices))
+    count = len(places) * p
+    _pick[(triton.cdiv(count, BLOCK),)](
+        columns, splats, slices, places, number, *picked, count, P=p, BLOCK=BLOCK, num_warps=4
+    )
+    return picked
+
+
+@triton.jit
 def _reach(
     starts, stops, columns, reached, following, count, ROWS: tl.constexpr, TAPS: tl.constexpr
 ):

@@ -218,10 +218,12 @@ def cut_lists(
     device = bounds.device
     pieces = -(-bounds.diff() // PIECE)  # (all rows,)
     long = pieces > 1
-    sums = torch.stack([pieces, torch.where(long, pieces, 0), long]).cumsum(1)  # (3, all rows)
+    counted = (pieces, torch.where(long, pieces, 0), long)
+    # One by one: along the rows of a matrix each sum keeps a single multiprocessor busy.
+    sums = torch.stack([each.cumsum(0) for each in counted])  # (3, all rows)
     ends = list(itertools.accumulate(sizes))
-    counted = torch.stack([sums[:, end - 1] for end in ends]).tolist()
-    totals = [(0, 0, 0), *(tuple(each) for each in counted)]
+    at_ends = torch.stack([sums[:, end - 1] for end in ends]).tolist()
+    totals = [(0, 0, 0), *(tuple(each) for each in at_ends)]
     matrices: list[tuple[Sparse, ...]] = []
     for f, size in enumerate(sizes):
         rows, extra, several = (b - a for a, b in zip(totals[f], totals[f + 1], strict=True))

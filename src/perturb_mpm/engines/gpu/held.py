@@ -14,7 +14,13 @@ import torch
 
 from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.chain import LatticeFilter
-from perturb_mpm.engines.gpu.chain_kernels import need, reach, select
+from perturb_mpm.engines.gpu.chain_kernels import (
+    need,
+    pick_corners,
+    reach,
+    select,
+    touched_by,
+)
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room, choose_batch, take_pool
 from perturb_mpm.engines.gpu.messages import LatticeMessages
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothNoise, perturb, vote
@@ -205,9 +211,7 @@ class ActiveRows:
 
 def restricted(whole: LatticeFilter, places: torch.Tensor) -> LatticeFilter:
     """Return a filter among some voxels, with the rows that these reach and read."""
-    columns = whole.columns[places].long()  # (A, p)
-    read = torch.zeros(whole.vertices, dtype=torch.uint8, device=columns.device)
-    read[columns.reshape(-1)] = 1
+    read = touched_by(whole.columns, places, whole.vertices)
     reached = [read]  # before the first pass, after each
     for taps in whole.passes:
         reached.append(reach(taps, reached[-1]))
@@ -222,15 +226,18 @@ def restricted(whole: LatticeFilter, places: torch.Tensor) -> LatticeFilter:
             whole.passes, reached, reached[1:], reversed(needed[:-1]), strict=False
         )
     ]
+    columns, splats, slices = pick_corners(
+        whole.columns, whole.splats, whole.slices, places, number
+    )  # (A, p) each
     lattice = replace(
-        whole.lattice, columns=number[columns], vertices=len(rows), passes=(), pass_weights=()
+        whole.lattice, columns=columns, vertices=len(rows), passes=(), pass_weights=()
     )
     return LatticeFilter(
         lattice=lattice,
         passes=tuple(passes),
-        splats=whole.splats[places],
+        splats=splats,
         mass=whole.mass[rows],
-        slices=whole.slices[places],
+        slices=slices,
         total=whole.total[places],
         diagonal=whole.diagonal[places],
     )
