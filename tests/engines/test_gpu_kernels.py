@@ -22,7 +22,7 @@ from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.chain_kernels import pick_corners, touched_by
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
-from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host, read_later
+from perturb_mpm.engines.gpu.device import LARGE_BYTES, Repeated, on_device, on_host, read_later
 from perturb_mpm.engines.gpu.entry_kernels import PIECE, STEP, TILE, cut_lists
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
@@ -185,6 +185,19 @@ def test_corners_of_some_voxels_are_picked() -> None:
     found = pick_corners(columns, splats, slices, places, number)
     wanted = (number[columns[places].long()], splats[places], slices[places])
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_repeated_kernels_see_what_memory_holds_now() -> None:
+    source, target = (torch.zeros((8, 16), device=DEVICE) for _ in range(2))
+    twice = Sparse.of_width(8, 1, DEVICE)
+    twice.stops.copy_(twice.starts + 1)
+    twice.columns.copy_(twice.targets)
+    twice.coefficients.fill_(2)
+    repeated = Repeated(lambda: combine(twice, source, target, 16), DEVICE)
+    for number in range(4):
+        source.fill_(number)
+        repeated()
+        assert float(target.min()) == float(target.max()) == 2 * number
 
 
 def test_large_arrays_come_and_go_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:

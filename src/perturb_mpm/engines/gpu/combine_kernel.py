@@ -97,10 +97,11 @@ def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: i
     (at_once, columns), warps = WIDE, WIDE_WARPS
     if width <= NARROW:
         warps = WARPS
-        columns = triton.next_power_of_2(width)
+        columns = 1 << (width - 1).bit_length()
         at_once = ELEMENTS // columns
     if rows:
-        _combine[(triton.cdiv(rows, at_once), triton.cdiv(width, columns))](
+        # triton.cdiv takes microseconds, and a small problem is combined in a few.
+        _combine[(-(-rows // at_once), -(-width // columns))](
             source,
             target,
             matrix.targets,

@@ -141,6 +141,39 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, "perturb-mpm-gpu")
 
 
+class Repeated:
+    """Kernels that are queued again and again, on the same memory: at once from the third time on.
+
+    The first time compiles them, the second records them. They must take no memory of their own.
+    """
+
+    def __init__(self, queue: Callable[[], None], device: torch.device) -> None:
+        self._queue = queue
+        self._device = device
+        self._times = 0
+        self._recorded: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Queue the kernels once."""
+        self._times += 1
+        if self._device.type != "cuda" or self._times == 1:
+            self._queue()
+            return
+        if self._recorded is None:
+            self._recorded = self._record()
+        self._recorded.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        import torch
+
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):
+            recorded.capture_begin(capture_error_mode="thread_local")
+            self._queue()
+            recorded.capture_end()
+        return recorded
+
+
 def read_later(value: torch.Tensor) -> Callable[[], float]:
     """Begin to copy a number from the device; what is returned waits for it, and nothing later."""
     import torch

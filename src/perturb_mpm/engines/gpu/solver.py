@@ -15,6 +15,7 @@ from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.averaged import averaged_marginals, averaged_variance, follow
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import (
+    Repeated,
     give_back,
     on_device,
     on_host,
@@ -246,10 +247,11 @@ class GpuSolver:
         energies: list[torch.Tensor] = []  # of q̄ᵗ, (L − 1, N) against label 0's
         path = [averaged_marginals(unaries, table)]  # q̄ᵗ, (L, N)
         last_moved: Callable[[], float] | None = None
+        refresh = Repeated(lambda: self._messages.refresh(self._room), self._device)
         while True:
             sent, following, moved = follow(
                 self._room,
-                self._means_of(path[-1]),
+                self._means_of(path[-1], refresh),
                 self._coupling,
                 self._unaries,
                 self._centre,
@@ -274,7 +276,7 @@ class GpuSolver:
         if share > rule.most_active:
             return share, 0.0
         last = self._without_centre(_with_first(energies[-1]))
-        bound = self._bound(averaged_variance(path[-1], rule.spread), active)
+        bound = self._bound(averaged_variance(path[-1], rule.spread), active, refresh)
         places = torch.nonzero(active)[:, 0]
         here = torch.stack([each.index_select(1, places) for each in energies])
         marginals = torch.stack([each[1:].index_select(1, places) for each in path])
@@ -300,12 +302,15 @@ class GpuSolver:
         centre = 0.0 if self._centre is None else _with_first(self._centre.T)
         return energies - energies[:1] - centre
 
-    def _means_of(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return each group's weighted means of marginals (L, N) on the device, (G, rows, P)."""
+    def _means_of(self, marginals: torch.Tensor, refresh: Repeated) -> torch.Tensor:
+        """Return each group's weighted means of marginals (L, N) on the device, (G, rows, P).
+
+        ``refresh`` makes the rows of the room's one problem.
+        """
         self._make_room(1, "marginals")
         room = self._room
         room.problem(room.marginals, 0).copy_(marginals[1:].T)
-        self._refresh()
+        refresh()
         groups = range(len(self._coupling.matrices))
         width = room.layout.padded
         messages = self._messages
@@ -313,7 +318,7 @@ class GpuSolver:
         means = [messages.means(room, g, 0, width) for g in groups]
         return means[0][None] if len(means) == 1 else torch.stack(means)
 
-    def _bound(self, variance: torch.Tensor, active: torch.Tensor) -> float:
+    def _bound(self, variance: torch.Tensor, active: torch.Tensor, refresh: Repeated) -> float:
         """Return the largest standard deviation by which noise may move a held message, in nats.
 
         ``sampling/held.py`` says why this is one.
@@ -329,7 +334,7 @@ class GpuSolver:
         # By linearity: what comes of label 1 in place of label 0.
         sent = torch.zeros((self._crf.n_labels, len(variance)), device=self._device)
         sent[1] = sources / most
-        means = self._means_of(sent)[:, : len(variance), 0]
+        means = self._means_of(sent, refresh)[:, : len(variance), 0]
         moved = torch.zeros_like(sent)
         coupling, rows = self._coupling, slice(len(variance))
         own = self._room.marginals[rows, 0].float()
