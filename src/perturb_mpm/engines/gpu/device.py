@@ -70,15 +70,20 @@ def free_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return int(SHARE_OF_FREE * available_bytes())
     free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(SHARE_OF_FREE * (free + cached))
+    held = torch.cuda.memory_stats_as_nested_dict(device)  # each number alone takes as long
+    reserved, allocated = (
+        held[f"{kind}_bytes"]["all"]["current"] for kind in ("reserved", "allocated")
+    )
+    return int(SHARE_OF_FREE * (free + reserved - allocated))
 
 
 def give_back(budget: int, device: torch.device) -> None:
     """Return freed memory to the device where the budget is tight, so that it is not in pieces."""
     import torch
 
-    if device.type == "cuda" and budget < torch.cuda.mem_get_info(device)[1] // 2:
+    if device.type != "cuda":
+        return
+    if budget < torch.cuda.get_device_properties(device).total_memory // 2:
         torch.cuda.empty_cache()
 
 
