@@ -134,13 +134,13 @@ def prepare(
 def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> Solver:
     """Do what ``prepare`` does, with its arguments as one object."""
     engine, accuracy, batch = compute.engine, compute.accuracy, compute.batch
-    budget = resolve_budget(compute.memory)
     if engine == "gpu" or (engine == "auto" and _gpu_is_worth_it(crf)):
         from perturb_mpm.engines import gpu
 
         # The budget is the device's own here, and so is what is free where none is given.
-        own = None if compute.memory is None else budget
+        own = None if compute.memory is None else resolve_budget(compute.memory)
         return gpu.prepare(crf, accuracy, batch, own, compact=compact)
+    budget = resolve_budget(compute.memory)
     if engine == "reference":
         from perturb_mpm.engines import reference
 

@@ -72,7 +72,8 @@ class Compute:
         if self.threads is not None:
             checked = checks.integer(self.threads, "threads", minimum=1, maximum=MOST_THREADS)
             object.__setattr__(self, "threads", checked)
-        resolve_budget(self.memory)  # refuses what cannot be read
+        if self.memory is not None:
+            resolve_budget(self.memory)  # refuses what cannot be read
         if self.kernel_cache is not None:
             object.__setattr__(self, "kernel_cache", _folder(self.kernel_cache, "`kernel_cache`"))
 

@@ -31,18 +31,28 @@ def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
     return torch.argsort(curve_codes(index, 0, grid.shape, last_is_first=True), stable=True)
 
 
-def features_of(term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def images_of(term: PairwiseTerm, device: torch.device) -> torch.Tensor | None:
+    """Return the images of a bilateral kernel on the device, (C, all voxels)."""
+    if not isinstance(term.kernel, BilateralKernel):
+        return None
+    images = np.asarray(term.kernel.images)
+    return on_device(images.reshape(len(images), -1), device)
+
+
+def features_of(
+    term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor, images: torch.Tensor | None
+) -> torch.Tensor:
     """Return a kernel's features in units of sigma, (N, d) float64, in the engine's order.
 
-    ``index`` are the voxels' places in the whole image in that order.
+    ``index`` are the voxels' places in the whole image in that order, ``images`` those of
+    ``images_of``.
     """
     kernel, grid = term.kernel, term.grid
     if isinstance(kernel, SpatialKernel):
         return _positions(grid, index, kernel.sigma)
-    if isinstance(kernel, BilateralKernel):
-        return torch.cat(
-            [_positions(grid, index, kernel.sigma_space), _intensities(kernel, index)], dim=1
-        )
+    if isinstance(kernel, BilateralKernel) and images is not None:
+        positions = _positions(grid, index, kernel.sigma_space)
+        return torch.cat([positions, _intensities(kernel, images, index)], dim=1)
     return on_device(term.features(), order.device)[order]
 
 
@@ -56,9 +66,10 @@ def _positions(grid: Grid, index: torch.Tensor, sigma: object) -> torch.Tensor:
     return torch.stack([x.double() * spacing / float(one) for x, spacing, one in units], 1)
 
 
-def _intensities(kernel: BilateralKernel, index: torch.Tensor) -> torch.Tensor:
-    images = np.asarray(kernel.images)
-    values = on_device(images.reshape(len(images), -1), index.device)[:, index].double()  # (C, N)
+def _intensities(
+    kernel: BilateralKernel, images: torch.Tensor, index: torch.Tensor
+) -> torch.Tensor:
+    values = images[:, index].double()  # (C, N)
     if kernel.standardize:
         varies = values.amax(1, keepdim=True) > values.amin(1, keepdim=True)
         values = values - values.mean(1, keepdim=True)

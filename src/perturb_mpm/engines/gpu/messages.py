@@ -6,6 +6,7 @@ Messages are rows on lattices, or exact messages at every voxel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize
 from perturb_mpm.engines.gpu.combine_kernel import combine
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
-from perturb_mpm.engines.gpu.features import each, features_of
+from perturb_mpm.engines.gpu.features import each, features_of, images_of
 from perturb_mpm.engines.gpu.lattice import build
 from perturb_mpm.engines.gpu.memory import BatchLayout, Room, require_for_build
 from perturb_mpm.engines.gpu.scale import (
@@ -43,25 +44,27 @@ def lattice_filters(
     budget: int,
 ) -> list[LatticeFilter]:
     """Build a lattice for every kernel; ``unaries`` (L, rows) are in the engine's order."""
-    part, marginals = slice(0), unaries
-    if accuracy != "plain":
-        marginals = torch.softmax(-unaries[:, : len(order)], 0).T
-        part = calibration_part(1 - marginals[:, 0])
-        marginals = marginals[part]
     filters = []
-    for term in crf.terms:
-        features = features_of(term, order, index).float()
-        require_for_build(crf.grid.voxels, features.shape[1], budget)
-        blur = BLURS[accuracy]
+    with ThreadPoolExecutor(1) as beside:  # images travel while kernels without any are built
+        uploads = [beside.submit(images_of, term, order.device) for term in crf.terms]
+        part, marginals = slice(0), unaries
         if accuracy != "plain":
-            blur = calibrated_scale(features[part], marginals, blur)
-        lattice = build(features, blur)
-        gain = published_gain(features.shape[1])
-        outside = _outside(term, order)
-        # It cancels in normalised kernels, unless they are normalised with others' row sums too.
-        if outside is not None or (accuracy != "plain" and term.normalization == "none"):
-            gain = calibrated_gain(features, lattice)
-        filters.append(factorize(lattice, term.normalization, gain, outside))
+            marginals = torch.softmax(-unaries[:, : len(order)], 0).T
+            part = calibration_part(1 - marginals[:, 0])
+            marginals = marginals[part]
+        for term, upload in zip(crf.terms, uploads, strict=True):
+            features = features_of(term, order, index, upload.result()).float()
+            require_for_build(crf.grid.voxels, features.shape[1], budget)
+            blur = BLURS[accuracy]
+            if accuracy != "plain":
+                blur = calibrated_scale(features[part], marginals, blur)
+            lattice = build(features, blur)
+            gain = published_gain(features.shape[1])
+            outside = _outside(term, order)
+            # It cancels in normalised kernels, unless others' row sums count there too.
+            if outside is not None or (accuracy != "plain" and term.normalization == "none"):
+                gain = calibrated_gain(features, lattice)
+            filters.append(factorize(lattice, term.normalization, gain, outside))
     return filters
 
 
@@ -76,7 +79,8 @@ def exact_filters(
         if isinstance(kernel, SpatialKernel):
             gaussian = AlongAxes(crf.grid, each(kernel.sigma, crf.grid.ndim), index)
         else:
-            gaussian = AllPairs(features_of(term, order, index), dtype)
+            images = images_of(term, order.device)
+            gaussian = AllPairs(features_of(term, order, index, images), dtype)
         outside = _outside(term, order)
         filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization, outside))
     return filters

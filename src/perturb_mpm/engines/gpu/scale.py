@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from perturb_mpm.engines.gpu.chain import filtered_masses, row_sums
+from perturb_mpm.engines.gpu.device import on_device
 from perturb_mpm.engines.gpu.lattice import Lattice, build
 from perturb_mpm.engines.lattice import (
     CALIBRATION_SCALES,
@@ -77,4 +78,4 @@ def calibration_part(foreground: torch.Tensor) -> slice:
 
 
 def _queries(count: int, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(calibration_rows(count)).to(device)
+    return on_device(calibration_rows(count), device)

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from perturb_mpm import checks
 
 CALIBRATION_SCALES = (1.0, 1.015, 1.03, 1.045, 1.06, 1.08)
 CALIBRATION_VOXELS = 60_000
@@ -104,7 +107,8 @@ def published_gain(dimensions: int) -> float:
     return 1 / (1 + 2.0**-dimensions)
 
 
+@cache
 def calibration_rows(count: int) -> NDArray[np.int64]:
     """Return which of ``count`` voxels a lattice is compared with the exact kernel at."""
     rows = min(CALIBRATION_ROWS, count)
-    return np.random.default_rng(0).choice(count, size=rows, replace=False)
+    return checks.read_only(np.random.default_rng(0).choice(count, size=rows, replace=False))

@@ -66,16 +66,13 @@ def key_code(
     ``scales`` (S, d) are what each of the S copies multiplies the features by.
     """
     copies, d = scales.shape
-    least, most = np.full(d, np.inf), np.full(d, -np.inf)
-    for scale in scales:
-        elevation = np.zeros((d + 1, d))  # x = elevation @ f
-        for j in range(1, d + 1):
-            elevation[:j, j - 1] = scale[j - 1]
-            elevation[j, j - 1] = -j * scale[j - 1]
-        coordinates = (elevation[d] - elevation[:d]) / (d + 1)  # c = coordinates @ f
-        extremes = np.stack([coordinates * low, coordinates * high])
-        least = np.minimum(least, np.floor(extremes.min(axis=0).sum(axis=1)) - MARGIN)
-        most = np.maximum(most, np.ceil(extremes.max(axis=0).sum(axis=1)) + MARGIN)
+    steps = np.triu(np.ones((d + 1, d), dtype=np.float32))
+    steps[np.arange(1, d + 1), np.arange(d)] = -np.arange(1, d + 1)
+    elevation = (steps * scales[:, np.newaxis]).astype(np.float64)  # (S, d + 1, d): x = elevation·f
+    coordinates = (elevation[:, d:] - elevation[:, :d]) / (d + 1)  # (S, d, d): c = coordinates·f
+    extremes = np.stack([coordinates * low, coordinates * high])
+    least = (np.floor(extremes.min(axis=0).sum(axis=2)) - MARGIN).min(axis=0)
+    most = (np.ceil(extremes.max(axis=0).sum(axis=2)) + MARGIN).max(axis=0)
     sizes = tuple(int(s) for s in most - least + 1)
     if math.prod(sizes) * copies >= LARGEST_BOX:
         rng = np.random.default_rng(HASH_SEED)
