@@ -96,7 +96,7 @@ class ActiveVoxels:
         self._order = order[self._places]
         self._held_order = order[self._held_places]
         self._base, self._averages, self._held_base = held.base, held.averages, held.held_base
-        self._centre = None if centre is None else np.ascontiguousarray(centre[1:] - centre[0])
+        self._centre = centre
         with announced():
             self._chains, self._slices = restricted(
                 filters, slices, self._places, self._voxels, unit / float(self._unit), threads
@@ -111,7 +111,8 @@ class ActiveVoxels:
         unaries = self._crf.energies[:, self._held_order].astype(np.float32)
         against_first = self._held_base - (unaries[1:] - unaries[0])  # (L − 1, H)
         if self._centre is not None:
-            against_first += self._centre[:, self._held_order]
+            centre = self._centre[:, self._held_order]
+            against_first += centre[1:] - centre[0]
         logits = np.concatenate([np.zeros_like(against_first[:1]), against_first])
         return softmax(logits, axis=0)
 

@@ -210,7 +210,7 @@ def update_held(
 def limit_words(unaries, base, centre, order, margin, per_scale, lowest, most, likely, start, stop):
     """Set ``most`` (H, L) and ``likely`` (H,) as ``vote_certain`` takes them.
 
-    ``unaries`` (L, N) and ``centre`` (L−1, N), or nothing, are in the order of the mask.
+    ``unaries`` (L, N) and ``centre`` (L, N), or nothing, are in the order of the mask.
     """
     count = most.shape[1]
     gaps = np.empty(count, np.float32)
@@ -222,7 +222,7 @@ def limit_words(unaries, base, centre, order, margin, per_scale, lowest, most, l
         for l in range(count - 1):
             gaps[l + 1] = np.float32(unaries[l + 1, i]) - first - base[l, h]
             if centre.size:
-                gaps[l + 1] -= centre[l, i]
+                gaps[l + 1] -= centre[l + 1, i] - centre[0, i]
             best = l + 1 if gaps[l + 1] < gaps[best] else best
         likely[h] = best
         for l in range(count):

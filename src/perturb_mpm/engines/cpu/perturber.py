@@ -25,6 +25,7 @@ from perturb_mpm.noise import (
     white_share,
 )
 
+PLANES = 4  # sums over two axes that are kept: those of a block of voxels
 ROUNDS = 10
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 FIRST_KEY_STEP, SECOND_KEY_STEP = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -103,43 +104,69 @@ def philox(index, samples, high, block, key, words, count):
 
 
 @kernel
-def _sum_parts(i0, size, order, voxels, smooth, total):
+def _sum_parts(i0, size, order, voxels, smooth, planes, lines, total):
     """Set each row of ``total``, (T, L·B), to the sum of the smooth parts at a voxel of a tile.
 
     Along each axis a voxel sees three nodes, the first of them and their weights looked up by its
-    coordinate. Images of fewer than four axes have axes of length 1 before their own.
+    coordinate. Images of fewer than four axes have axes of length 1 before their own. Nodes are
+    summed axis by axis, and the voxels of a tile, which lie side by side, share what they can:
+    ``planes`` (PLANES, 9, L·B) are the sums over the first two axes, ``lines`` (3, L·B) over three.
     """
     shape, nodes, firsts, weights, steps = smooth
     width = nodes.shape[1]
-    for t in range(size):
-        rest = voxels[order[i0 + t]]
-        rest, x3 = rest // shape[3], rest % shape[3]
-        rest, x2 = rest // shape[2], rest % shape[2]
-        x0, x1 = rest // shape[1], rest % shape[1]
-        for k in range(width):
-            total[t, k] = 0
-        for f in range(firsts.shape[0]):
-            corner = firsts[f, 0, x0] + firsts[f, 1, x1] + firsts[f, 2, x2] + firsts[f, 3, x3]
+    owners = np.empty((PLANES, 3), np.int64)
+    for f in range(firsts.shape[0]):
+        owners[:] = -1
+        plane, along = -1, -1  # whose lines there are
+        for t in range(size):
+            rest = voxels[order[i0 + t]]
+            rest, x3 = rest // shape[3], rest % shape[3]
+            rest, x2 = rest // shape[2], rest % shape[2]
+            x0, x1 = rest // shape[1], rest % shape[1]
+            corner = firsts[f, 2, x2] + firsts[f, 3, x3]
+            slot = x1 % PLANES
+            if owners[slot, 0] != x0 or owners[slot, 1] != x1 or owners[slot, 2] != corner:
+                owners[slot, 0], owners[slot, 1], owners[slot, 2] = x0, x1, corner
+                _sum_plane(f, x0, x1, corner, nodes, firsts, weights, steps, planes, slot)
+                plane = -1
+            if slot != plane or x2 != along:
+                plane, along = slot, x2
+                y0, y1, y2 = weights[f, 2, x2, 0], weights[f, 2, x2, 1], weights[f, 2, x2, 2]
+                for d in range(3):
+                    for k in range(width):
+                        near = fma(y1, planes[slot, 3 + d, k], y0 * planes[slot, d, k])
+                        lines[d, k] = fma(y2, planes[slot, 6 + d, k], near)
             z0, z1, z2 = weights[f, 3, x3, 0], weights[f, 3, x3, 1], weights[f, 3, x3, 2]
+            if f == 0:
+                for k in range(width):
+                    total[t, k] = 0
+            for k in range(width):
+                near = fma(z1, lines[1, k], fma(z0, lines[0, k], total[t, k]))
+                total[t, k] = fma(z2, lines[2, k], near)
+
+
+@kernel
+def _sum_plane(f, x0, x1, corner, nodes, firsts, weights, steps, planes, slot):
+    """Sum nodes over the first two axes, for three nodes along each of the other two."""
+    width = nodes.shape[1]
+    first = corner + firsts[f, 0, x0] + firsts[f, 1, x1]
+    for c in range(3):
+        for d in range(3):
+            row = 3 * c + d
+            for k in range(width):
+                planes[slot, row, k] = 0
             for a in range(3):
                 outer = weights[f, 0, x0, a]
                 if outer == 0:
                     continue
-                for b in range(3):
-                    middle = outer * weights[f, 1, x1, b]
-                    if middle == 0:
-                        continue
-                    for c in range(3):
-                        inner = middle * weights[f, 2, x2, c]
-                        if inner == 0:
-                            continue
-                        j0 = corner + a * steps[f, 0] + b * steps[f, 1] + c * steps[f, 2]
-                        j1 = j0 + steps[f, 3]
-                        j2 = j1 + steps[f, 3]
-                        c0, c1, c2 = inner * z0, inner * z1, inner * z2
-                        for k in range(width):
-                            near = fma(c1, nodes[j1, k], fma(c0, nodes[j0, k], total[t, k]))
-                            total[t, k] = fma(c2, nodes[j2, k], near)
+                j0 = first + a * steps[f, 0] + c * steps[f, 2] + d * steps[f, 3]
+                j1 = j0 + steps[f, 1]
+                j2 = j1 + steps[f, 1]
+                w0, w1, w2 = weights[f, 1, x1, 0], weights[f, 1, x1, 1], weights[f, 1, x1, 2]
+                w0, w1, w2 = outer * w0, outer * w1, outer * w2
+                for k in range(width):
+                    near = fma(w1, nodes[j1, k], fma(w0, nodes[j0, k], planes[slot, row, k]))
+                    planes[slot, row, k] = fma(w2, nodes[j2, k], near)
 
 
 @kernel
@@ -304,12 +331,14 @@ def perturb_together(
     shaped_unaries = unaries.reshape(count + 1, tile, problems)
     lowest, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
     summed = np.zeros((tile, (count + 1) * problems), np.float32)
+    planes = np.empty((PLANES, 9, summed.shape[1]), np.float32)
+    lines = np.empty((3, summed.shape[1]), np.float32)
     shaped_sums = summed.reshape(tile, count + 1, problems)
     for block in range(start, stop):
         i0 = block * tile
         size = min(tile, order.size - i0)
         used = size * problems
-        _sum_parts(i0, size, order, voxels, smooth, summed)
+        _sum_parts(i0, size, order, voxels, smooth, planes, lines, summed)
         for t in range(size):
             i = order[i0 + t]
             voxel = uint64(voxels[i])

@@ -18,6 +18,7 @@ import numpy as np
 from numba import int32
 
 from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, widened
+from perturb_mpm.engines.cpu.transfer import take_off
 from perturb_mpm.engines.cpu.vectors import NARROW, sum_narrow, write_received, write_sum
 
 LOG2E = np.float32(1.4426950408889634)
@@ -490,8 +491,11 @@ def conditional(
 
 
 @kernel
-def begin(energies, marginals, labels, unit, rounding, sharpness, start, stop):
-    """Start every problem at softmax(−sharpness·energies)."""
+def begin(energies, centre, order, marginals, labels, unit, rounding, sharpness, start, stop):
+    """Start every problem at softmax(−sharpness·energies), and take ``centre`` off its energies.
+
+    ``centre`` (L, N), in the order of the mask, is empty where there is none.
+    """
     _, count, lanes = energies.shape
     problems = labels.shape[1]
     tile = lanes // problems
@@ -504,12 +508,14 @@ def begin(energies, marginals, labels, unit, rounding, sharpness, start, stop):
     shaped_best = best.reshape(tile, problems)
     for block in range(start, stop):
         i0 = block * tile
+        size = min(tile, marginals.shape[0] - i0)
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
+        if centre.size:
+            take_off(energies, block, centre, order, i0, size, problems)
         exponentials(logits, sharpness, zero, highest, norm)
         most_probable(logits, zero, best, highest)
-        size = min(tile, marginals.shape[0] - i0)
         _to_rows(shaped_logits, shaped_norm, i0, size, unit, rounding, marginals)
         for t in range(size):
             for b in range(problems):

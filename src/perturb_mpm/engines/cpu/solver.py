@@ -221,7 +221,8 @@ class CpuSolver:
                 self._load_energies(problem, b)
             if marginals is None:
                 self._begin(1.0)
-            for b, problem in enumerate(() if marginals is None else marginals):
+                return
+            for b, problem in enumerate(marginals):
                 self._load_marginals(problem, b)
             self._shift(self._buffers.energies)
 
@@ -248,9 +249,9 @@ class CpuSolver:
         with announced():
             if marginals is None:
                 self._begin(sharpness)
-            else:
-                for b in range(len(samples)):
-                    self._load_marginals(marginals, b)
+                return
+            for b in range(len(samples)):
+                self._load_marginals(marginals, b)
             self._shift(self._buffers.energies)
 
     def go_on_with(self, kept: NDArray[np.bool_]) -> bool:
@@ -522,10 +523,13 @@ class CpuSolver:
         return Perturber(perturbation, crf.energies, crf.grid, self._order, self._threads)
 
     def _begin(self, sharpness: float) -> None:
+        """Start all problems, and take the centre of a centred CRF off their energies."""
         self._threads.run(
             kernels.begin,
             self._buffers.tiles,
             self._buffers.energies,
+            np.empty((0, 0), dtype=np.float32) if self.centre is None else self.centre,
+            self._order,
             self._buffers.marginals,
             self._buffers.labels,
             self._unit,
@@ -535,12 +539,9 @@ class CpuSolver:
 
     def _shift(self, energies: NDArray[Any]) -> None:
         """Take the centre of a centred CRF off energies in tiles."""
-        if self.centre is None:
-            return
-        against_first = np.ascontiguousarray(self.centre[1:] - self.centre[0])
-        problems = np.int64(self._buffers.problems)
-        arguments = (energies, against_first, self._order, problems)
-        self._threads.run(transfer.shift_energies, len(energies), *arguments)
+        if self.centre is not None:
+            arguments = (energies, self.centre, self._order, np.int64(self._buffers.problems))
+            self._threads.run(transfer.shift_energies, len(energies), *arguments)
 
     def _load_energies(self, problem: NDArray[np.floating], place: int) -> None:
         source = self._checked(problem, "energies")

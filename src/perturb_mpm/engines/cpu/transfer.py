@@ -44,17 +44,24 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
 
 
 @kernel
+def take_off(energies, block, centre, order, i0, size, problems):
+    """Take ``centre`` (L, N), against label 0's, off the energies of every problem in a tile."""
+    for l in range(energies.shape[1]):
+        for t in range(size):
+            i = order[i0 + t]
+            taken = centre[l + 1, i] - centre[0, i]
+            for k in range(t * problems, (t + 1) * problems):
+                left = widened(energies[block, l, k]) - taken
+                energies[block, l, k] = narrowed(left, energies[block, l, k])
+
+
+@kernel
 def shift_energies(energies, centre, order, problems, start, stop):
-    """Take ``centre`` (L − 1, N) off the energies of every problem in some tiles."""
+    """Take ``centre`` (L, N), against label 0's, off the energies of some tiles."""
     tile = energies.shape[2] // problems
     for block in range(start, stop):
         i0 = block * tile
-        for l in range(energies.shape[1]):
-            for t in range(min(tile, order.size - i0)):
-                taken = centre[l, order[i0 + t]]
-                for k in range(t * problems, (t + 1) * problems):
-                    left = widened(energies[block, l, k]) - taken
-                    energies[block, l, k] = narrowed(left, energies[block, l, k])
+        take_off(energies, block, centre, order, i0, min(tile, order.size - i0), problems)
 
 
 @kernel
