@@ -216,11 +216,6 @@ class Filter:
         """The most rows of any stage."""
         return max(stage.rows for stage in self.stages)
 
-    def forget_slice(self) -> None:
-        """Give the slice's memory back, once it stands in a stack of slices."""
-        self.columns = np.empty((0, 0), dtype=np.int32)
-        self.coefficients = np.empty((0, 0), dtype=np.float32)
-
     def apply(
         self, values: NDArray[Any], target: NDArray[Any], spare: NDArray[Any], threads: Threads
     ) -> None:
@@ -268,13 +263,15 @@ def factorize(
     before, after = normalizers(raw if outside is None else raw + outside, normalization)
     if normalization in ("symmetric", "before"):
         masses = _masses(lattice, splat, before, threads)
-    total = gain * after * _sliced(lattice, masses[-1], threads)
+    total = (gain * after * _sliced(lattice, masses[-1], threads)).astype(np.float32)
     own = np.minimum(gain * _own_response(lattice, threads), raw)
+    diagonal = (own * before * after).astype(np.float32)
+    del own, raw
     splats = _in_two_stages(lattice, before, threads) if wide_rows else ()
     if not splats:
         _share(splat, before, masses[0], threads)
         splats = (splat,)
-    del splat
+    del splat, before
     passes = [
         _taps(found, weights, mass, new_mass, threads)
         for found, weights, mass, new_mass in zip(
@@ -287,8 +284,8 @@ def factorize(
         vertices=lattice.vertices,
         columns=lattice.columns,
         coefficients=lattice.weights,
-        total=total.astype(np.float32),
-        diagonal=(own * before * after).astype(np.float32),
+        total=total,
+        diagonal=diagonal,
     )
 
 

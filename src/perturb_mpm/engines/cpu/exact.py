@@ -111,11 +111,6 @@ class ExactFilter:
         self.total = (after * sums).astype(np.float32)
         self.diagonal = (before * after).astype(np.float32)
 
-    def forget_slice(self) -> None:
-        """Give the slice's memory back, once it stands in a stack of slices."""
-        self.columns = np.empty((0, 0), dtype=np.int32)
-        self.coefficients = np.empty((0, 0), dtype=np.float32)
-
     def among(self, places: NDArray[np.int64]) -> ExactFilter:
         """Return the same kernel among some of the voxels, with the numbers it has there."""
         part = copy.copy(self)

@@ -6,6 +6,7 @@ slices.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,20 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import Filter
-from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.exact import ExactFilter
-from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import KernelGroup, against_first_label, groups_of
 from perturb_mpm.model import PairwiseTerm
-
-
-@kernel
-def stack(columns, coefficients, first, factor, begin, all_columns, all_coefficients, start, stop):
-    """Copy one kernel's entries, whose rows start at ``first``, to their place among all."""
-    for i in range(start, stop):
-        for r in range(columns.shape[1]):
-            all_columns[i, begin + r] = columns[i, r] + first
-            all_coefficients[i, begin + r] = coefficients[i, r] * factor
 
 
 class Slices(NamedTuple):
@@ -54,33 +44,34 @@ def stack_slices(
     n_labels: int,
     voxels: int,
     unit: float,
-    threads: Threads,
     *,
     self_term: bool,
 ) -> tuple[Slices, Compatibilities]:
-    """Stack the slices of all kernels; values in rows are in units of 1/unit."""
+    """Stack the slices of all kernels, which forget theirs; rows are in units of 1/unit."""
     groups = groups_of(terms, n_labels)
     starts = np.concatenate([[0], np.cumsum([f.rows for f in filters])]).astype(np.int32)
-    entries = sum(f.columns.shape[1] for f in filters)
-    slices = Slices(
-        np.empty((voxels, entries), dtype=np.int32),
-        np.empty((voxels, entries), dtype=np.float32),
-        np.empty(len(groups), dtype=np.int64),
-        np.zeros((len(groups), voxels), dtype=np.float32),
-        np.zeros((len(groups), voxels), dtype=np.float32),
-    )
-    end = 0
+    members = [m for each in groups for m in each.members]
+    weights = [weight for each in groups for weight in each.weights]
+    ends = np.cumsum([0, *(filters[m].columns.shape[1] for m in members)])
+    places = [slice(*each) for each in itertools.pairwise(ends)]
+    # One kind after the other, so that no more than one of them is there twice.
+    columns = np.empty((voxels, ends[-1]), dtype=np.int32)
+    for m, place in zip(members, places, strict=True):
+        np.add(filters[m].columns, starts[m], out=columns[:, place])
+        filters[m].columns = columns[:0]
+    coefficients = np.empty(columns.shape, dtype=np.float32)
+    for m, place, weight in zip(members, places, weights, strict=True):
+        factor = np.float32(weight / unit)
+        np.multiply(filters[m].coefficients, factor, out=coefficients[:, place])
+        filters[m].coefficients = coefficients[:0]
+    totals, diagonals = np.zeros((2, len(groups), voxels), dtype=np.float32)
     for g, each in enumerate(groups):
         for m, weight in zip(each.members, each.weights, strict=True):
-            f = filters[m]
-            begin, end = end, end + f.columns.shape[1]
-            arguments = (f.columns, f.coefficients, starts[m], np.float32(weight / unit))
-            threads.run(stack, voxels, *arguments, begin, slices.columns, slices.coefficients)
-            slices.totals[g] += np.float32(weight) * f.total
+            totals[g] += np.float32(weight) * filters[m].total
             if not self_term:
-                slices.diagonals[g] += np.float32(weight) * f.diagonal
-        slices.ends[g] = end
-    return slices, _reduced(groups)
+                diagonals[g] += np.float32(weight) * filters[m].diagonal
+    last = np.cumsum([len(each.members) for each in groups], dtype=np.int64)
+    return Slices(columns, coefficients, ends[last], totals, diagonals), _reduced(groups)
 
 
 def _reduced(groups: Sequence[KernelGroup]) -> Compatibilities:

@@ -85,11 +85,8 @@ class CpuSolver:
                 crf.n_labels,
                 crf.grid.voxels,
                 float(self._unit),
-                self._threads,
                 self_term=crf.self_term,
             )
-        for f in self._filters:
-            f.forget_slice()
         if self._shared_bytes() > WORTH_GIVING_BACK:
             give_back()
         rows = [f.rows for f in self._filters]
