@@ -43,12 +43,14 @@ def calibrated_scale(
         with_ones = np.concatenate([values, np.ones((len(values), 1), dtype=np.float32)], axis=1)
         exact = exact_rows(features, queries, with_ones, threads)
         wanted = exact[:, :-1] / exact[:, -1:]
-        errors = []
-        for candidate in candidates:
-            lattice_filter = _filter_at(queries, features, candidate, threads, store)
-            found = _filtered(values, lattice_filter, threads)
-            errors.append(float(np.mean((found - wanted) ** 2)))
-        return int(np.argmin(errors))
+        one = Threads(1)  # small lattices are sooner done side by side than each by all threads
+
+        def error(candidate: Blur) -> float:
+            lattice_filter = _filter_at(queries, features, candidate, one, store)
+            found = _filtered(values, lattice_filter, one)
+            return float(np.mean((found - wanted) ** 2))
+
+        return int(np.argmin(threads.each(error, candidates)))
 
     return candidates[store.place(best, len(candidates), features, values, blur)]
 
