@@ -2,7 +2,7 @@
 
 From arrays to posterior, in one process, beside full sampling of ten iterations and, where
 pydensecrf2 is at hand, its loop over the same perturbed problems, which has one thread. Seconds of
-the CPU, which the machine's other work changes least, and by the clock.
+the CPU, which the machine's other work changes least, and by the clock, the quicker of two rounds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from lab.benchmarks.worker import peak_bytes
 
 HOLD, TOLERANCE, MOST_ITERATIONS = 0.005, 3e-5, 40
 PEER_SAMPLES = 2
+ROUNDS = 2
+"""How often every way is timed, one after the other each time; the quicker time counts."""
 
 
 def arguments() -> argparse.Namespace:
@@ -93,7 +96,7 @@ def warm_up(case: Any, settings: Any, sampling: Any) -> None:  # noqa: ANN401
     piece = np.zeros_like(case.mask)
     piece[near] = True
     small = replace(case, mask=piece & case.mask)
-    few = replace(sampling, samples=32, iterations=2, hold=0.3 if sampling.hold else 0.0)
+    few = replace(sampling, samples=32, hold=0.3 if sampling.hold else 0.0)
     Sampler(build_crf(small, settings), few, Compute(engine="cpu", threads=1)).draw()
 
 
@@ -122,20 +125,22 @@ def main() -> None:
         "threads": options.threads or machine.cores(),
         "rows": rows,
     }
-    for name, (settings, sampling) in ways(options.samples).items():
-        warm_up(case, settings, sampling)
+    for name, (settings, sampling) in ROUNDS * [*ways(options.samples).items()]:
+        if name not in rows:
+            warm_up(case, settings, sampling)
         crf = build_crf(case, settings)
         sampler = Sampler(crf, sampling, Compute(engine="cpu", threads=options.threads))
         parts = [timed(work) for work in (sampler.prepare, sampler.mean_field, sampler.draw)]
         (first, second, seconds), clock = zip(*parts, strict=True)
         ready, wall = first + second, sum(clock)
-        rows[name] = {
+        row = {
             "prepare_s": ready,
             "draw_s": seconds,
             "all_s": ready + seconds,
             "clock_s": wall,
-            "peak_gb": peak_bytes() / 1e9,  # so far
+            "peak_gb": rows.get(name, {}).get("peak_gb", peak_bytes() / 1e9),  # so far
         }
+        rows[name] = min(rows.get(name, row), row, key=itemgetter("clock_s"))
         print(
             f"{name}: {ready:.1f} + {seconds:.1f} CPU s, {wall:.1f} s by the clock, "
             f"peak {peak_bytes() / 1e9:.2f} GB",
