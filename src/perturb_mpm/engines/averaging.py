@@ -26,9 +26,9 @@ class HoldRule:
     """Which voxels are held, and what the averaged mean field that they follow is made of.
 
     A voxel is active where a sample dissents with a probability above ``epsilon``, and nothing is
-    held where more than a share ``most_active`` of them is. The averaged mean field makes at most
-    ``iterations`` updates, which are damped as the samples' own are, in turns, and stops where its
-    energies move by no more than ``still_nats``.
+    held where more than a share ``most_active`` of them is: every voxel then takes hardly longer.
+    The averaged mean field makes at most ``iterations`` updates, which are damped as the samples'
+    own are, in turns, and stops where its energies move by no more than ``still_nats``.
     """
 
     epsilon: float

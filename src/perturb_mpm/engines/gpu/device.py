@@ -146,6 +146,21 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, "perturb-mpm-gpu")
 
 
+def in_stream_of_caller(work: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return work for another thread that queues where this one does, on the same device."""
+    import torch
+
+    if device.type != "cuda":
+        return work
+    stream = torch.cuda.current_stream(device)  # each thread has its own
+
+    def there(*arguments: object) -> Any:
+        with torch.cuda.stream(stream):
+            return work(*arguments)
+
+    return there
+
+
 class Repeated:
     """Kernels that are queued again and again, on the same memory: at once from the third time on.
 

@@ -14,6 +14,7 @@ import torch
 
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize
 from perturb_mpm.engines.gpu.combine_kernel import combine
+from perturb_mpm.engines.gpu.device import in_stream_of_caller
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
 from perturb_mpm.engines.gpu.features import each, features_of, images_of
 from perturb_mpm.engines.gpu.lattice import build
@@ -46,7 +47,8 @@ def lattice_filters(
     """Build a lattice for every kernel; ``unaries`` (L, rows) are in the engine's order."""
     filters = []
     with ThreadPoolExecutor(1) as beside:  # images travel while kernels without any are built
-        uploads = [beside.submit(images_of, term, order.device) for term in crf.terms]
+        upload_images = in_stream_of_caller(images_of, order.device)
+        uploads = [beside.submit(upload_images, term, order.device) for term in crf.terms]
         part, marginals = slice(0), unaries
         if accuracy != "plain":
             marginals = torch.softmax(-unaries[:, : len(order)], 0).T
