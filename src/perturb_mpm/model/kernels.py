@@ -44,6 +44,10 @@ class Kernel(ABC):
     def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Compute the features of all or some voxels inside the mask in units of sigma, (N, d)."""
 
+    @abstractmethod
+    def dimensions_on(self, grid: Grid) -> int:
+        """Return d, the number of features."""
+
     def in_own_units(self, grid: Grid) -> Kernel:  # noqa: ARG002
         """Return the same kernel with features that do not depend on which voxels are asked for."""
         return self
@@ -89,6 +93,10 @@ class SpatialKernel(Kernel):
     def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Return position / sigma, (N, ndim)."""
         return grid.positions(voxels) / _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
+
+    def dimensions_on(self, grid: Grid) -> int:
+        """Return the number of axes."""
+        return grid.ndim
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +155,10 @@ class BilateralKernel(Kernel):
         _check_reach(intensities, "sigma_intensity of BilateralKernel")
         return np.concatenate([grid.positions(voxels) / sigma, intensities.T], axis=1)
 
+    def dimensions_on(self, grid: Grid) -> int:
+        """Return the number of axes and channels."""
+        return grid.ndim + len(np.asarray(self.images))
+
     def in_own_units(self, grid: Grid) -> BilateralKernel:
         """Return this kernel with centred images and sigma_intensity in their own units."""
         if not self.standardize:
@@ -203,6 +215,10 @@ class FeatureKernel(Kernel):
             features /= self._feature_sigma()[:, np.newaxis]
         _check_reach(features, "sigma of FeatureKernel")
         return np.ascontiguousarray(features.T)
+
+    def dimensions_on(self, grid: Grid) -> int:  # noqa: ARG002
+        """Return the number of features."""
+        return len(np.asarray(self.features))
 
     def _feature_sigma(self) -> NDArray[np.float64]:
         count = len(np.asarray(self.features))

@@ -16,13 +16,21 @@ DEFAULT_BATCH = 32
 LANES = 1024
 
 
-def require_for_build(crf: DenseCRF, features: int, budget: int, *, exact: bool) -> None:
-    """Raise MemoryError where the kernel with most features could not even be built."""
+def require_for_build(crf: DenseCRF, budget: int, *, exact: bool) -> bool:
+    """Raise MemoryError where a kernel could not even be built; return whether all could at once.
+
+    Features are there in float64 and float32; of each corner in a lattice key, weight, number and
+    splat.
+    """
     n = crf.grid.voxels
-    # Features in float64 and float32; of each corner in a lattice key, weight, number and splat.
     corner = 0 if exact else 8 + 4 + 4 + 4 + 4 + 4
-    needed = n * (12 * features + corner * (features + 1)) + n * crf.n_labels * 8
-    require(needed, budget, f"building a kernel of {features} features on {n} voxels", REMEDY)
+    together = 0
+    for term in crf.terms:
+        d = term.kernel.dimensions_on(term.grid)
+        needed = n * (12 * d + corner * (d + 1)) + n * crf.n_labels * 8
+        require(needed, budget, f"building a kernel of {d} features on {n} voxels", REMEDY)
+        together += needed
+    return together <= budget
 
 
 def choose_batch(

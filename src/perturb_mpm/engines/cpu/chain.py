@@ -10,6 +10,7 @@ The compiled kernels come first, then ``Filter``, the chain, and ``factorize``, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,38 +251,36 @@ def factorize(
     wide_rows: bool = False,
     outside: NDArray[np.float64] | None = None,
 ) -> Filter:
-    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
+    """Make the normalised filter of a lattice, which is used up.
 
-    ``outside`` (N,) is added to the row sums that normalise it. The lattice's own weights are used
-    up. For ``wide_rows``, those of a batch, the splat may be
-    in two stages.
+    ``gain`` multiplies the raw lattice's output, ``outside`` (N,) is added to the row sums that
+    normalise it. For ``wide_rows``, those of a batch, the splat may be in two stages.
     """
-    n = len(lattice.columns)
-    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices, threads)
-    masses = _masses(lattice, splat, np.ones(n), threads)
+    n, vertices = len(lattice.columns), lattice.vertices
+    splats = _splats(lattice, threads, wide_rows=wide_rows)
+    masses = _masses(lattice, splats, np.ones(n), threads)
     raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
     before, after = normalizers(raw if outside is None else raw + outside, normalization)
     if normalization in ("symmetric", "before"):
-        masses = _masses(lattice, splat, before, threads)
+        del masses
+        masses = _masses(lattice, splats, before, threads)
     total = (gain * after * _sliced(lattice, masses[-1], threads)).astype(np.float32)
     own = np.minimum(gain * _own_response(lattice, threads), raw)
     diagonal = (own * before * after).astype(np.float32)
     del own, raw
-    splats = _in_two_stages(lattice, before, threads) if wide_rows else ()
-    if not splats:
-        _share(splat, before, masses[0], threads)
-        splats = (splat,)
-    del splat, before
-    passes = [
-        _taps(found, weights, mass, new_mass, threads)
-        for found, weights, mass, new_mass in zip(
-            lattice.passes, lattice.pass_weights, masses[:-1], masses[1:], strict=True
-        )
-    ]
+    for splat, values, mass in zip(splats, [before, *masses], masses, strict=False):
+        arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
+        threads.run(splat_shares, splat.rows, *arguments)
+    del before
+    carried = masses[len(splats) - 1 :]  # into the first pass, and out of each
+    passes = []
+    for k, weights in enumerate(lattice.pass_weights):
+        found = lattice.passes.pop(0)  # so that no more than one is there twice
+        passes.append(_taps(found, weights, carried[k], carried[k + 1], threads))
     threads.run(slice_shares, n, lattice.columns, lattice.weights, masses[-1], gain * after)
     return Filter(
         stages=(*splats, *passes),
-        vertices=lattice.vertices,
+        vertices=vertices,
         columns=lattice.columns,
         coefficients=lattice.weights,
         total=total,
@@ -289,13 +288,29 @@ def factorize(
     )
 
 
-def _in_two_stages(
-    lattice: Lattice, before: NDArray[np.float64], threads: Threads
-) -> tuple[Taps, ...]:
-    """Return the splat as two matrices where that is quicker: blocks of voxels, then their sums.
+def _splats(lattice: Lattice, threads: Threads, *, wide_rows: bool = False) -> tuple[Taps, ...]:
+    """Return the splat as one matrix or two, with the lattice's own weights.
 
     A vertex with many voxels reads them from all over the memory. Their sums over blocks of voxels
     that fit into the cache are read once; it pays where a block's voxels share their vertices.
+    """
+    found = _parts(lattice, threads) if wide_rows else None
+    if found is None:
+        return (_transposed(lattice.columns, lattice.weights, lattice.vertices, threads),)
+    parts, owners = found
+    ones = np.ones((len(owners), 1), dtype=np.float32)
+    return (
+        _transposed(parts, lattice.weights, len(owners), threads),
+        _transposed(owners[:, np.newaxis], ones, lattice.vertices, threads),
+    )
+
+
+def _parts(
+    lattice: Lattice, threads: Threads
+) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+    """Give numbers to pairs of a block of voxels and a vertex; None where there are too many.
+
+    Returns the pair of each corner, (N, d+1), and the vertex of each pair.
     """
     columns = lattice.columns
     parts = np.empty(columns.shape, dtype=np.int32)
@@ -311,41 +326,19 @@ def _in_two_stages(
         return None if count < 0 else owners[:count]
 
     found = [owners for owners in threads.each(number, range(pieces)) if owners is not None]
-    count = sum(len(owners) for owners in found)
-    if len(found) < pieces or count > most:
-        return ()
+    if len(found) < pieces or sum(len(owners) for owners in found) > most:
+        return None
     earlier = 0
     for owners, first, stop in zip(found, edges[:-1], edges[1:], strict=True):
         parts[first:stop] += earlier
         earlier += len(owners)
-    owners = np.concatenate(found)
-    inner = _transposed(parts, lattice.weights, count, threads)
-    inner_mass = np.empty(count)
-    arguments = (inner.pointers, inner.columns, inner.coefficients, before, inner_mass)
-    threads.run(splat_mass, count, *arguments)
-    _share(inner, before, inner_mass, threads)
-    ones = np.ones((count, 1), dtype=np.float32)
-    outer = _transposed(owners[:, np.newaxis], ones, lattice.vertices, threads)
-    mass = np.empty(lattice.vertices)
-    arguments = (outer.pointers, outer.columns, outer.coefficients, inner_mass, mass)
-    threads.run(splat_mass, lattice.vertices, *arguments)
-    _share(outer, inner_mass, mass, threads)
-    return inner, outer
-
-
-def _share(
-    splat: Taps, values: NDArray[np.float64], mass: NDArray[np.float64], threads: Threads
-) -> None:
-    """Turn the weights of a splat into shares of the mass that the values bring."""
-    arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
-    threads.run(splat_shares, splat.rows, *arguments)
+    return parts, np.concatenate(found)
 
 
 def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
     """Return K·1 of the raw lattice, (N,)."""
-    splat = _transposed(lattice.columns, lattice.weights, lattice.vertices, threads)
     ones = np.ones(len(lattice.columns))
-    return _sliced(lattice, _masses(lattice, splat, ones, threads)[-1], threads)
+    return _sliced(lattice, _masses(lattice, _splats(lattice, threads), ones, threads)[-1], threads)
 
 
 def normalizers(
@@ -394,18 +387,20 @@ def _sliced(lattice: Lattice, mass: NDArray[np.float64], threads: Threads) -> ND
 
 
 def _masses(
-    lattice: Lattice, splat: Taps, values: NDArray[np.float64], threads: Threads
+    lattice: Lattice, splats: Sequence[Taps], values: NDArray[np.float64], threads: Threads
 ) -> list[NDArray[np.float64]]:
-    """Return what the stages make of one value a voxel: after the splat, after each pass."""
-    mass = np.empty(splat.rows)
-    arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
-    threads.run(splat_mass, splat.rows, *arguments)
-    masses = [mass]
-    for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
+    """Return what the stages make of one value a voxel: after each splat, after each pass."""
+    masses = [values]
+    for splat in splats:
         mass = np.empty(splat.rows)
-        threads.run(blur_mass, splat.rows, found, weights, masses[-1], mass)
+        arguments = (splat.pointers, splat.columns, splat.coefficients, masses[-1], mass)
+        threads.run(splat_mass, splat.rows, *arguments)
         masses.append(mass)
-    return masses
+    for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
+        mass = np.empty(len(found))
+        threads.run(blur_mass, len(found), found, weights, masses[-1], mass)
+        masses.append(mass)
+    return masses[1:]
 
 
 def _taps(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.exact import ExactFilter
+from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import KernelGroup, against_first_label, groups_of
 from perturb_mpm.model import PairwiseTerm
 
@@ -44,6 +45,7 @@ def stack_slices(
     n_labels: int,
     voxels: int,
     unit: float,
+    threads: Threads,
     *,
     self_term: bool,
 ) -> tuple[Slices, Compatibilities]:
@@ -57,12 +59,13 @@ def stack_slices(
     # One kind after the other, so that no more than one of them is there twice.
     columns = np.empty((voxels, ends[-1]), dtype=np.int32)
     for m, place in zip(members, places, strict=True):
-        np.add(filters[m].columns, starts[m], out=columns[:, place])
+        _combine_into(columns[:, place], np.add, filters[m].columns, starts[m], threads)
         filters[m].columns = columns[:0]
     coefficients = np.empty(columns.shape, dtype=np.float32)
     for m, place, weight in zip(members, places, weights, strict=True):
         factor = np.float32(weight / unit)
-        np.multiply(filters[m].coefficients, factor, out=coefficients[:, place])
+        target = coefficients[:, place]
+        _combine_into(target, np.multiply, filters[m].coefficients, factor, threads)
         filters[m].coefficients = coefficients[:0]
     totals, diagonals = np.zeros((2, len(groups), voxels), dtype=np.float32)
     for g, each in enumerate(groups):
@@ -72,6 +75,17 @@ def stack_slices(
                 diagonals[g] += np.float32(weight) * filters[m].diagonal
     last = np.cumsum([len(each.members) for each in groups], dtype=np.int64)
     return Slices(columns, coefficients, ends[last], totals, diagonals), _reduced(groups)
+
+
+def _combine_into(
+    target: NDArray[Any],
+    combine: np.ufunc,
+    values: NDArray[Any],
+    other: np.generic,
+    threads: Threads,
+) -> None:
+    """Write a ufunc of (N, p) values and a number to ``target``, on all threads."""
+    threads.run(lambda a, b: combine(values[a:b], other, out=target[a:b]), len(values))
 
 
 def _reduced(groups: Sequence[KernelGroup]) -> Compatibilities:

@@ -202,7 +202,7 @@ class Lattice:
     blur: Blur
     columns: NDArray[np.int32]  # (N, d+1): the vertices of each voxel's simplex
     weights: NDArray[np.float32]  # (N, d+1): its barycentric coordinates
-    passes: tuple[NDArray[np.int32], ...]  # (V, taps) each: the vertices at the taps, -1 if absent
+    passes: list[NDArray[np.int32]]  # (V, taps) each: the vertices at the taps, -1 if absent
     pass_weights: tuple[NDArray[np.float64], ...]
 
     @property
@@ -238,7 +238,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
         place = table.sort(code.curve(table.vertices))
         columns = place[columns]
     steps = blur.passes(directions)
-    passes = tuple(_look_up(table, offsets, threads) for offsets, _ in steps)
+    passes = [_look_up(table, offsets, threads) for offsets, _ in steps]
     # Nothing reads the vertices that no voxel touches after the last pass.
     passes[-1][place[touched:]] = EMPTY
     return Lattice(blur, columns, weights, passes, tuple(w for _, w in steps))

@@ -47,6 +47,19 @@ def exp_negative(x):
 
 
 @kernel
+def foreground(energies, order, out, start, stop):
+    """Write what softmax(−energies), (L, N), leaves to labels 1 … L − 1, in the engine's order."""
+    for i in range(start, stop):
+        lowest = np.float32(energies[0, order[i]])
+        for l in range(1, energies.shape[0]):
+            lowest = min(lowest, np.float32(energies[l, order[i]]))
+        total = ZERO
+        for l in range(energies.shape[0]):
+            total += exp_negative(lowest - np.float32(energies[l, order[i]]))
+        out[i] = ONE - exp_negative(lowest - np.float32(energies[0, order[i]])) / total
+
+
+@kernel
 def combine(pointers, columns, coefficients, source, target, rounding, start, stop):
     """Make each target row a combination of source rows: a sparse matrix times all columns.
 

@@ -34,7 +34,7 @@ def calibrated_scale(
 
     The error is that of K·Q / K·1 at random voxels of the part.
     """
-    part = _part(1 - marginals[:, 0])
+    part = calibration_part(1 - marginals[:, 0])
     features, values = features[part], np.ascontiguousarray(marginals[part])
     candidates = [replace(blur, scale=scale) for scale in CALIBRATION_SCALES]
 
@@ -63,7 +63,7 @@ def calibrated_gain(features: NDArray[np.float32], lattice: Lattice, threads: Th
     return float(exact.sum() / row_sums(lattice, threads)[queries].sum())
 
 
-def _part(foreground: NDArray[np.float32]) -> slice:
+def calibration_part(foreground: NDArray[np.float32]) -> slice:
     """Return the run of voxels, consecutive in the engine's order, with most foreground."""
     size = min(CALIBRATION_VOXELS, len(foreground))
     sums = np.concatenate([[0.0], np.cumsum(foreground, dtype=np.float64)])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, cached_property
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from perturb_mpm.engines.cpu.groups import stack_slices
 from perturb_mpm.engines.cpu.held import ActiveVoxels, HeldAverages
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.perturber import Perturber
-from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
+from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale, calibration_part
 from perturb_mpm.engines.cpu.store import NOTHING_KEPT, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import BLURS, energy_ceiling, morton_order, published_gain
@@ -41,6 +41,9 @@ from perturb_mpm.engines.protocol import (
 from perturb_mpm.engines.reference import softmax
 from perturb_mpm.model import DenseCRF, PairwiseTerm
 from perturb_mpm.noise import Perturbation
+
+# The part of the image that calibration looks at, (P,) voxels, and their marginals, (P, L).
+Calibration = tuple[slice, NDArray[np.float32]]
 
 # Bytes of what all problems share: of a small image, the next one takes what is freed.
 WORTH_GIVING_BACK = 1 << 26
@@ -76,15 +79,14 @@ class CpuSolver:
         self._rounding = np.float32(0.5 if compact else 0)
         self._order = morton_order(crf.grid)
         with announced():
-            marginals = cache(self._unary_marginals)
-            self._filters = [self._filter(term, marginals, budget) for term in crf.terms]
-            del marginals
+            self._filters = self._filters_within(budget)
             self._slices, self._compatibilities = stack_slices(
                 crf.terms,
                 self._filters,
                 crf.n_labels,
                 crf.grid.voxels,
                 float(self._unit),
+                self._threads,
                 self_term=crf.self_term,
             )
         if self._shared_bytes() > WORTH_GIVING_BACK:
@@ -443,40 +445,69 @@ class CpuSolver:
         place[self._order] = np.arange(len(place))
         return place
 
-    def _filter(
-        self, term: PairwiseTerm, marginals: Callable[[], NDArray[np.float32]], budget: int
-    ) -> Filter | ExactFilter:
-        """Build the filter of a term; its lattice is calibrated with the unaries' marginals."""
-        features = term.features()  # (N, d)
-        outside = None if term.outside is None else term.outside[self._order]
-        exact = self.accuracy == "exact"
-        require_for_build(self._crf, features.shape[1], budget, exact=exact)
+    def _filters_within(self, budget: int) -> list[Filter | ExactFilter]:
+        """Build the filters of all terms, side by side where there is memory for it."""
+        terms, exact = self._crf.terms, self.accuracy == "exact"
+        at_once = require_for_build(self._crf, budget, exact=exact)
         if exact:
-            return ExactFilter(features[self._order], term.normalization, self._threads, outside)
-        narrow = features.astype(np.float32)[self._order]
-        del features
+            return [self._exact_filter(term) for term in terms]
+        threads, looked_at = self._threads, None
+        if self.accuracy != "plain" and terms:
+            looked_at = self._calibration()
+        if not at_once or threads.count == 1 or len(terms) < 2:
+            return [self._filter(term, looked_at, threads) for term in terms]
+        # Some of the work has one thread only: another kernel's fills the gap.
+        with ThreadPoolExecutor(len(terms)) as beside:
+            made = [
+                beside.submit(self._filter, term, looked_at, Threads(threads.count))
+                for term in terms
+            ]
+            return [each.result() for each in made]
+
+    def _exact_filter(self, term: PairwiseTerm) -> ExactFilter:
+        outside = None if term.outside is None else term.outside[self._order]
+        features = term.features()[self._order]  # (N, d)
+        return ExactFilter(features, term.normalization, self._threads, outside)
+
+    def _filter(
+        self, term: PairwiseTerm, looked_at: Calibration | None, threads: Threads
+    ) -> Filter:
+        """Build the filter of a term; its lattice is calibrated on what is looked at."""
+        outside = None if term.outside is None else term.outside[self._order]
+        features = self._in_order(term.features(), threads)  # (N, d)
         blur = BLURS[self.accuracy]
-        if self.accuracy != "plain":
-            blur = calibrated_scale(narrow, marginals(), blur, self._threads, self._store)
+        if looked_at is not None:
+            part, values = looked_at
+            blur = calibrated_scale(features[part], values, blur, threads, self._store)
         compact = self._dtype == np.uint16
 
         def make() -> Filter:
-            lattice = build(narrow, blur, self._threads)
-            gain = published_gain(narrow.shape[1])
+            lattice = build(features, blur, threads)
+            gain = published_gain(features.shape[1])
             # It cancels in normalised kernels, unless others' row sums count there too.
             if outside is not None or (self.accuracy != "plain" and term.normalization == "none"):
-                gain = calibrated_gain(narrow, lattice, self._threads)
+                gain = calibrated_gain(features, lattice, threads)
             return factorize(
-                lattice, term.normalization, gain, self._threads, wide_rows=compact, outside=outside
+                lattice, term.normalization, gain, threads, wide_rows=compact, outside=outside
             )
 
         plain = (self.accuracy, blur, term.normalization, compact)
-        return self._store.filter(make, len(narrow), len(narrow), narrow, outside, plain)
+        return self._store.filter(make, len(features), len(features), features, outside, plain)
 
-    def _unary_marginals(self) -> NDArray[np.float32]:
-        """Return softmax(−U), (N, L), in the engine's order."""
-        q = softmax(-self._crf.energies, axis=0)  # (L, N)
-        return q.T[self._order].astype(np.float32)
+    def _in_order(self, features: NDArray[np.float64], threads: Threads) -> NDArray[np.float32]:
+        """Return (N, d) features in the engine's order."""
+        out = np.empty(features.shape, dtype=np.float32)
+        threads.run(transfer.in_order, len(out), features, self._order, out)
+        return out
+
+    def _calibration(self) -> Calibration:
+        """Return which part of the image calibration looks at, and softmax(−U) there."""
+        foreground = np.empty(len(self._order), dtype=np.float32)
+        arguments = (self._crf.energies, self._order, foreground)
+        self._threads.run(kernels.foreground, len(foreground), *arguments)
+        part = calibration_part(foreground)
+        marginals = softmax(-self._crf.energies[:, self._order[part]], axis=0)  # (L, P)
+        return part, marginals.T.astype(np.float32)
 
     def _strongest_message(self) -> float:
         """Return a bound on how far the kernels can move the log-odds of two labels."""

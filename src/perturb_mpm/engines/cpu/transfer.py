@@ -93,6 +93,14 @@ def unload_marginals(marginals, order, unit, out, start, stop):
 
 
 @kernel
+def in_order(values, order, out, start, stop):
+    """Write (N, d) values in the engine's order."""
+    for i in range(start, stop):
+        for j in range(out.shape[1]):
+            out[i, j] = values[order[i], j]
+
+
+@kernel
 def against_first(values, order, sign, out, start, stop):
     """Write (L, N) values less label 0's, times a sign, in the engine's order: out (L−1, N)."""
     for i in range(start, stop):

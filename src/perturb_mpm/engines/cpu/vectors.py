@@ -117,7 +117,7 @@ class _Matrix:
         size = builder.mul(self._width, self._values.itemsize)
         place, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
         builder.store(ir.Constant(INDEX, 0), place)
-        for vectors, lanes in ((12, 8), (4, 8), (1, 8), (1, 1)):
+        for vectors, lanes in ((6, 16), (2, 16), (1, 8), (1, 1)):
             offsets = [ir.Constant(INDEX, n * lanes) for n in range(vectors)]
             kind = ir.VectorType(ir.FloatType(), lanes)
             totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
