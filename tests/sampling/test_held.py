@@ -225,10 +225,12 @@ def test_posteriors_of_different_holds_do_not_merge() -> None:
 
 
 def found_by_itself(
-    crf: pm.DenseCRF, rule: HoldRule, *, compact: bool
+    crf: pm.DenseCRF, rule: HoldRule, *, compact: bool, room: bool = True
 ) -> tuple[HeldAverages, float]:
-    """Return what the CPU engine holds, and its bound."""
+    """Return what the CPU engine holds, and its bound; without ``room`` it keeps no path."""
     solver = prepare(crf, "cpu", batch=2, compact=compact)
+    if not room:
+        solver._budget = 0  # type: ignore[attr-defined]
     seen: list[HeldAverages] = []
     solver._hold = seen.append  # type: ignore[attr-defined]
     share, bound = solver.hold_by(rule)  # type: ignore[attr-defined]
@@ -257,6 +259,17 @@ def test_the_path_that_an_engine_follows_is_that_of_the_host(
     np.testing.assert_allclose(found.base, host.base, atol=off)
     np.testing.assert_allclose(found.averages, host.averages, atol=off / 10)
     np.testing.assert_allclose(found.held_base, host.held_base, atol=off)
+
+
+def test_where_there_is_no_room_for_the_path_it_is_followed_twice() -> None:
+    crf = certain_problem()
+    rule = HoldRule(0.01, 1.0, 1.0, 6)
+    (kept, bound), (again, same) = (
+        found_by_itself(crf, rule, compact=True, room=room) for room in (True, False)
+    )
+    assert bound == same
+    for name, values in vars(kept).items():
+        np.testing.assert_array_equal(getattr(again, name), values, err_msg=name)
 
 
 def test_another_width_of_the_noise_holds_something_else() -> None:

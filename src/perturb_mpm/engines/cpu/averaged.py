@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from perturb_mpm.engines.cpu.held import HeldAverages
 from perturb_mpm.engines.cpu.perturber import LN2, ROOT_HALF, bits_of_float, log2_of_bits
 from perturb_mpm.engines.cpu.row_kernels import ONE, ZERO, exp_negative, interact, scratch_of
 from perturb_mpm.engines.cpu.threads import Threads
+
+# The pairwise energies of q̄ᵗ against label 0's, (L−1, N), and q̄ᵗ, (N, L−1).
+AveragedStep = tuple[NDArray[np.float32], NDArray[Any]]
 
 LEAST = np.float32(1e-37)
 FIRST_GAP, PER_STEP = np.float32(SPAN), np.float32(1 / STEP)
@@ -224,83 +227,91 @@ def furthest(tile, filters, compatibility, rows, marginals, nothing, unit, root,
 
 @dataclass
 class AveragedPath:
-    """An averaged mean field of T updates, in the engine's order."""
-
-    energies: list[NDArray[np.float32]]  # (L−1, N): the pairwise energies of q̄ᵗ against label 0's
-    marginals: list[NDArray[Any]]  # (N, L−1): q̄ᵗ in units of 1/unit
-    unit: float
-    dissent: NDArray[np.float32]  # (N,): the probability of another label at the last energies
-    variance: NDArray[np.float32]  # (N,): of the marginals, over the noise
-
-    def held_at(self, places: NDArray[np.int64], threads: Threads) -> HeldAverages:
-        """Return what is held where only the voxels at these places are active; used up by it."""
-        labels, voxels = self.energies[0].shape
-        base, averages = np.empty((2, len(self.energies), labels, len(places)), dtype=np.float32)
-        others = np.ones(voxels, dtype=np.bool_)
-        others[places] = False
-        rest = -self.energies[-1][:, others]
-        for t in range(len(base) - 1, -1, -1):
-            arguments = (self.energies.pop(), self.marginals.pop(), places)
-            inverse = np.float32(1 / self.unit)
-            threads.run(pick, len(places), *arguments, inverse, base[t], averages[t])
-        return HeldAverages(places, base, averages, rest)
-
-
-def averaged_path(
-    rule: HoldRule,
-    logits: NDArray[np.float32],
-    centre: NDArray[np.float32],
-    buffers: Buffers,
-    slices: Slices,
-    compatibilities: Compatibilities,
-    blur: Callable[[NDArray[Any]], None],
-    unit: np.float32,
-    rounding: np.float32,
-    threads: Threads,
-) -> AveragedPath:
-    """Follow the averaged mean field of one problem; the rows of its buffers are used up.
+    """An averaged mean field of ``count`` updates, in the engine's order.
 
     ``logits`` and ``centre`` (L−1, N) are those of ``follow``; ``blur`` takes marginals through
-    every kernel's chain into the rows of the buffers.
+    every kernel's chain into the rows of the buffers. Marginals are in units of 1/unit.
     """
-    none = np.zeros(logits.shape, dtype=np.float32)
-    path = [np.empty(logits.shape[::-1], dtype=buffers.marginals.dtype)]
 
-    def advance(
-        before: NDArray[np.float32], sent: NDArray[np.float32], damping: float, *, first: bool
+    rule: HoldRule
+    logits: NDArray[np.float32]
+    centre: NDArray[np.float32]
+    buffers: Buffers
+    slices: Slices
+    compatibilities: Compatibilities
+    blur: Callable[[NDArray[Any]], None]
+    unit: np.float32
+    rounding: np.float32
+    threads: Threads
+    count: int = 0  # known when ``steps`` have come to their end
+
+    def steps(self) -> Iterator[AveragedStep]:
+        """Follow it from the start: the energies of q̄ᵗ, and q̄ᵗ itself, of each update t."""
+        before = np.zeros(self.logits.shape, dtype=np.float32)
+        q = np.empty(self.logits.shape[::-1], dtype=self.buffers.marginals.dtype)
+        self._advance(before, before, q, q, 0.0, first=True)
+        for t in range(self.rule.iterations):
+            self.blur(q)
+            sent, following = np.empty_like(before), np.empty_like(q)
+            damping = in_turn(self.rule.dampings, t)
+            moved = self._advance(before, sent, q, following, damping, first=False)
+            self.count = t + 1
+            yield sent, q
+            if moved <= self.rule.still_nats:
+                return
+            before, q = sent, following
+
+    def judged(self, last: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what voxels do with the last energies, (N,) each.
+
+        That is the probability of another label, and the variance of their marginals.
+        """
+        dissent, variance = np.empty((2, last.shape[1]), dtype=np.float32)
+        arguments = (self.logits, self.centre, last, self.rule.variances, dissent, variance)
+        self.threads.run(judge, last.shape[1], *arguments)
+        return dissent, variance
+
+    def held_at(self, places: NDArray[np.int64], steps: Iterable[AveragedStep]) -> HeldAverages:
+        """Return what is held where only the voxels at these places are active, from all steps."""
+        labels, voxels = self.logits.shape
+        base, averages = np.empty((2, self.count, labels, len(places)), dtype=np.float32)
+        others = np.ones(voxels, dtype=np.bool_)
+        others[places] = False
+        inverse = np.float32(1 / self.unit)
+        rest = np.empty((labels, 0), dtype=np.float32)
+        for t, (sent, marginals) in enumerate(steps):
+            arguments = (sent, marginals, places, inverse, base[t], averages[t])
+            self.threads.run(pick, len(places), *arguments)
+            if t == len(base) - 1:
+                rest = -sent[:, others]
+        return HeldAverages(places, base, averages, rest)
+
+    def _advance(
+        self,
+        before: NDArray[np.float32],
+        sent: NDArray[np.float32],
+        q: NDArray[Any],
+        following: NDArray[Any],
+        damping: float,
+        *,
+        first: bool,
     ) -> float:
-        moved = threads.run(
+        moved = self.threads.run(
             follow,
-            buffers.tiles,
-            logits,
-            centre,
+            self.buffers.tiles,
+            self.logits,
+            self.centre,
             first,
             before,
             sent,
-            rule.table,
-            slices,
-            compatibilities,
-            buffers.rows,
-            path[-1] if first else path[-2],
-            path[-1],
-            unit,
-            rounding,
+            self.rule.table,
+            self.slices,
+            self.compatibilities,
+            self.buffers.rows,
+            q,
+            following,
+            self.unit,
+            self.rounding,
             np.float32(damping),
         )
         return float(max(moved))
-
-    advance(none, none, 0.0, first=True)
-    energies: list[NDArray[np.float32]] = []
-    for t in range(rule.iterations):
-        blur(path[-1])
-        path.append(np.empty_like(path[-1]))
-        sent = np.empty_like(logits)
-        before = energies[-1] if energies else none
-        moved = advance(before, sent, in_turn(rule.dampings, t), first=False)
-        energies.append(sent)
-        if moved <= rule.still_nats:
-            break
-    dissent, variance = np.empty((2, logits.shape[1]), dtype=np.float32)
-    arguments = (logits, centre, energies[-1], rule.variances, dissent, variance)
-    threads.run(judge, logits.shape[1], *arguments)
-    return AveragedPath(energies, path[:-1], float(unit), dissent, variance)

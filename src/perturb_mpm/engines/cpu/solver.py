@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from perturb_mpm.engines.averaging import HoldRule
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer
-from perturb_mpm.engines.cpu.averaged import averaged_path, furthest
+from perturb_mpm.engines.cpu.averaged import AveragedPath, furthest
 from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
 from perturb_mpm.engines.cpu.chain import Filter, factorize
 from perturb_mpm.engines.cpu.compile import announced
@@ -71,6 +72,7 @@ class CpuSolver:
     ) -> None:
         self.accuracy: str = accuracy
         self._crf = crf
+        self._budget = budget
         self._store = store
         self._threads = Threads(threads)
         compact = compact and accuracy != "exact"
@@ -153,7 +155,7 @@ class CpuSolver:
             centre = np.zeros(logits.shape, np.float32)
             if self.centre is not None:
                 centre = self._against_first(self.centre)
-            path = averaged_path(
+            path = AveragedPath(
                 rule,
                 logits,
                 centre,
@@ -165,14 +167,20 @@ class CpuSolver:
                 self._rounding,
                 self._threads,
             )
-        places = np.flatnonzero(path.dissent > rule.epsilon)
-        share = len(places) / self._crf.grid.voxels
-        if share > rule.most_active:
-            self.hold(None)
-            return share, 0.0
-        self._hold(path.held_at(places, self._threads))
-        path.variance[places] = 0
-        return share, self._bound_of_held(path.variance)
+            whole = rule.iterations * logits.size * (4 + self._dtype.itemsize)
+            fits = self._shared_bytes() + whole <= self._budget
+            steps = deque(path.steps(), maxlen=None if fits else 1)
+            dissent, variance = path.judged(steps[-1][0])
+            places = np.flatnonzero(dissent > rule.epsilon)
+            share = len(places) / self._crf.grid.voxels
+            if share > rule.most_active:
+                self.hold(None)
+                return share, 0.0
+            # Where there is no room to keep all of it, it is followed once more.
+            again = (steps.popleft() for _ in range(len(steps))) if fits else path.steps()
+            self._hold(path.held_at(places, again))
+        variance[places] = 0
+        return share, self._bound_of_held(variance)
 
     def _bound_of_held(self, variance: NDArray[np.float32]) -> float:
         """Return how far noise may move a held message, in nats, as ``held_bound`` does.
