@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from helpers.problems import smooth_problem
-from perturb_mpm.engines import prepare
+from helpers.problems import random_problem, smooth_problem
+from perturb_mpm.engines import HoldRule, prepare
 from perturb_mpm.engines.cpu import row_kernels
 from perturb_mpm.engines.cpu.threads import Threads, default_threads
 from perturb_mpm.engines.protocol import Accuracy
@@ -57,6 +57,41 @@ def test_the_same_bits_in_any_batch(accuracy: str, compact: bool) -> None:
     backwards = solve(crf, energies[::-1], accuracy, compact=compact)[::-1]
     np.testing.assert_array_equal(together, alone)
     np.testing.assert_array_equal(together, backwards)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("damping", [0.0, -0.6])
+@pytest.mark.parametrize(
+    ("n_labels", "matrix", "held"), [(2, False, False), (4, True, False), (4, False, True)]
+)
+def test_rows_in_registers_have_the_bits_of_tiles(
+    n_labels: int, matrix: bool, held: bool, damping: float, compact: bool
+) -> None:
+    """Eleven problems go through registers, eight at a time and three alone; five go by tiles."""
+    crf = random_problem(4, (6, 7, 5), n_labels, matrix=matrix)[0]
+    crf = pm.DenseCRF(crf.grid.scatter(crf.energies, 0), crf.kernels, centring=0.5)
+    found: list[list[np.ndarray]] = []
+    for batch in (11, 5):
+        solver = prepare(crf, "cpu", batch=batch, compact=compact)
+        if held:
+            solver.hold_by(HoldRule(0.3, 1.0, 1.2, 4, (damping,), most_active=1.0))  # type: ignore[attr-defined]
+        seen = []
+        for first in range(0, 11, batch):
+            numbers = np.arange(first, min(first + batch, 11))
+            solver.perturb(Perturbation(3), numbers, sharpness=1.2)
+            steps = [
+                solver.step(damping=damping, sharpness=1.2, watched=watched)
+                for watched in (False, True, True)
+            ]
+            # The first that is watched of held ones has no labels to compare with.
+            change = np.array([steps[2].maximum, steps[2].foreground, steps[2].switched]).T
+            seen.append((solver.marginals(), solver.labels(), change))
+        found.append([np.concatenate(parts) for parts in zip(*seen)])
+    for wide, narrow in zip(*found):  # (B, …)
+        np.testing.assert_array_equal(wide, narrow)
+    labels, change = found[0][1:]
+    assert (change[:, 0] > 1e-4).all()
+    assert len(np.unique(labels)) == n_labels
 
 
 @pytest.mark.parametrize("compact", [False, True])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.cpu.row_updates import fits_registers
 from perturb_mpm.engines.memory import REMEDY, require, require_batch
 from perturb_mpm.model import DenseCRF
 
@@ -89,6 +90,16 @@ class Buffers:
     def problems(self) -> int:
         """B, the number of problems."""
         return int(self.labels.shape[1])
+
+    @property
+    def each_label(self) -> tuple[int, ...]:
+        """One number a label, L − 1 of them: what kernels that are made for so many take."""
+        return (0,) * int(self.marginals.shape[1])
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether voxels are updated row by row, and not in tiles."""
+        return fits_registers(self.problems, len(self.each_label))
 
     @property
     def tiles(self) -> int:

@@ -20,8 +20,9 @@ from perturb_mpm.engines.cpu.compile import announced, kernel, widened
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.groups import Compatibilities, Slices
 from perturb_mpm.engines.cpu.held import UNIT, restricted, restricted_chain
-from perturb_mpm.engines.cpu.row_kernels import ONE, ROUND, exponentials, interact, scratch_of
+from perturb_mpm.engines.cpu.row_kernels import ONE, exponentials, interact, scratch_of
 from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.cpu.vectors import ROUND
 from perturb_mpm.engines.protocol import FREE
 from perturb_mpm.engines.reference import softmax
 

@@ -23,6 +23,7 @@ from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.groups import Compatibilities, Slices
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.row_kernels import combine
+from perturb_mpm.engines.cpu.row_updates import begin_held_rows, fits_registers, update_rows
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import LARGEST_HALF
 from perturb_mpm.engines.protocol import FRACTION_BITS, Change, Hold, fixed_point
@@ -130,51 +131,54 @@ class ActiveVoxels:
         self._perturber(perturbation, self._order).fill(self._energies, samples, self._ceiling)
         with announced():
             if marginals is None:
-                self._threads.run(
-                    kernels.begin_held,
-                    len(self._energies),
-                    self._energies,
-                    self._averages[0],
-                    self._deltas,
-                    self._unit,
-                    self._compact,
-                    np.float32(sharpness),
-                )
+                self._begin(np.float32(sharpness))
             else:
                 away = marginals[1:, self._order] - self._averages[0]  # (L − 1, A)
                 scaled = away.T[:, :, np.newaxis] * self._unit
                 self._deltas[:] = np.rint(scaled) if self._compact else scaled
             self._shift(self._energies, self._order)
 
+    def _begin(self, sharpness: np.float32) -> None:
+        """Start active voxels without messages."""
+        arguments = (self._energies, self._averages[0], self._deltas, self._unit)
+        if self._each_label:
+            voxels = len(self._places)
+            self._threads.run(begin_held_rows, voxels, *arguments, sharpness, self._each_label)
+        else:
+            tiles = len(self._energies)
+            self._threads.run(kernels.begin_held, tiles, *arguments, self._compact, sharpness)
+
     def step(self, damping: float, sharpness: float, *, watched: bool) -> Change:
         """Update every active voxel once."""
         now = min(self._updates, len(self._base) - 1)
-        following = min(now + 1, len(self._base) - 1)
         with announced():
             self._filter()
-            changes = self._threads.run(
-                kernels.update_held,
-                len(self._energies),
-                self._energies,
-                self._base[now],
-                self._averages[now],
-                self._averages[following],
-                self._slices,
-                self._compatibilities,
-                self._rows,
-                self._deltas,
-                self._places,
-                self.labels,
-                self._unit,
-                self._compact,
-                np.float32(damping),
-                np.float32(sharpness),
-                watched,
-            )
+            changes = self._update(now, np.float32(damping), np.float32(sharpness), watched=watched)
         self._updates += 1
         pieces = np.array(changes, dtype=np.float64)  # (pieces, 3, B)
         overall, foreground = pieces[:, :2].max(axis=0)
         return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._voxels)
+
+    def _update(
+        self, now: int, damping: np.float32, sharpness: np.float32, *, watched: bool
+    ) -> list[tuple[NDArray[np.float32], ...]]:
+        """Update active voxels by the averages of the present update; return how far they moved."""
+        averages = self._averages[now], self._averages[min(now + 1, len(self._base) - 1)]
+        filtered = (self._slices, self._compatibilities, self._rows)
+        energies, how = (self._energies, self._base[now]), (damping, sharpness, watched)
+        if self._each_label:
+            return self._threads.run(
+                update_rows,
+                len(self._places),
+                *(*energies, *filtered, self._deltas, *averages, self.labels, self._places),
+                *(self._unit, np.float32(0), *how, self._each_label),
+            )
+        return self._threads.run(
+            kernels.update_held,
+            len(self._energies),
+            *(*energies, *averages, *filtered, self._deltas, self._places, self.labels),
+            *(self._unit, self._compact, *how),
+        )
 
     def conditional(self, chosen: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
@@ -219,6 +223,8 @@ class ActiveVoxels:
             return
         self._problems = problems
         labels = self._crf.n_labels - 1
+        # One number a label where voxels are updated row by row, nothing where in tiles.
+        self._each_label = (0,) * labels if fits_registers(problems, labels) else ()
         self._tile = max(1, LANES // max(1, problems))
         energies: Any = np.uint16 if self._compact else np.float32
         tiles = -(-len(self._places) // self._tile)

@@ -14,7 +14,6 @@ from perturb_mpm.engines.cpu.compile import fma, kernel, widened
 from perturb_mpm.engines.cpu.perturber import EVEN, LOW, WORD, philox
 from perturb_mpm.engines.cpu.row_kernels import (
     ONE,
-    ROUND,
     ZERO,
     changes_of,
     exp_negative,
@@ -26,6 +25,7 @@ from perturb_mpm.engines.cpu.row_kernels import (
     watch,
     watch_of,
 )
+from perturb_mpm.engines.cpu.vectors import ROUND
 
 BITS, ROUNDED = np.float32(2**15), np.float32(0.01)
 LARGEST_BITS = 2**15 - 1

@@ -19,13 +19,19 @@ from numba import int32
 
 from perturb_mpm.engines.cpu.compile import float_of_bits, fma, kernel, widened
 from perturb_mpm.engines.cpu.transfer import take_off
-from perturb_mpm.engines.cpu.vectors import NARROW, sum_narrow, write_received, write_sum
+from perturb_mpm.engines.cpu.vectors import (
+    EXP_SERIES,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2E,
+    NARROW,
+    ROUND,
+    SMALLEST,
+    sum_narrow,
+    write_received,
+    write_sum,
+)
 
-LOG2E = np.float32(1.4426950408889634)
-LN2_HIGH = np.float32(0.693359375)
-LN2_LOW = np.float32(-2.12194440e-4)
-ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
-SMALLEST = np.float32(-87.0)
 ZERO = np.float32(0)
 ONE = np.float32(1)
 
@@ -37,12 +43,12 @@ def exp_negative(x):
     whole = fma(x, LOG2E, ROUND) - ROUND
     rest = fma(whole, -LN2_HIGH, x)
     rest = fma(whole, -LN2_LOW, rest)
-    p = fma(rest, np.float32(1.3888889e-3), np.float32(8.3333333e-3))
-    p = fma(p, rest, np.float32(4.1666668e-2))
-    p = fma(p, rest, np.float32(0.16666667))
-    p = fma(p, rest, np.float32(0.5))
-    p = fma(p, rest, ONE)
-    p = fma(p, rest, ONE)
+    p = fma(rest, EXP_SERIES[0], EXP_SERIES[1])
+    p = fma(p, rest, EXP_SERIES[2])
+    p = fma(p, rest, EXP_SERIES[3])
+    p = fma(p, rest, EXP_SERIES[4])
+    p = fma(p, rest, EXP_SERIES[5])
+    p = fma(p, rest, EXP_SERIES[6])
     return p * float_of_bits(int32((int32(whole) + int32(127)) << int32(23)))
 
 

@@ -24,6 +24,7 @@ from perturb_mpm.engines.cpu.groups import stack_slices
 from perturb_mpm.engines.cpu.held import ActiveVoxels, HeldAverages
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.perturber import Perturber
+from perturb_mpm.engines.cpu.row_updates import begin_rows, update_rows
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale, calibration_part
 from perturb_mpm.engines.cpu.store import NOTHING_KEPT, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
@@ -304,25 +305,31 @@ class CpuSolver:
             return self._convergent_step(damping)
         with announced():
             self._refresh()
-            changes = self._threads.run(
-                kernels.update,
-                self._buffers.tiles,
-                self._buffers.energies,
-                self._slices,
-                self._compatibilities,
-                self._buffers.rows,
-                self._buffers.marginals,
-                self._buffers.labels,
-                self._unit,
-                self._rounding,
-                np.float32(damping),
-                np.float32(sharpness),
-                watched,
-            )
+            changes = self._update(np.float32(damping), np.float32(sharpness), watched=watched)
         self._fresh = False
         pieces = np.array(changes, dtype=np.float64)  # (pieces, 3, B)
         overall, foreground = pieces[:, :2].max(axis=0)
         return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._crf.grid.voxels)
+
+    def _update(
+        self, damping: np.float32, sharpness: np.float32, *, watched: bool
+    ) -> list[tuple[NDArray[np.float32], ...]]:
+        """Update every marginal once, from rows that are fresh; return how far each piece moved."""
+        buffers = self._buffers
+        filtered = (self._slices, self._compatibilities, buffers.rows)
+        how = (self._unit, self._rounding, damping, sharpness, watched)
+        if damping <= 0 and buffers.by_rows:
+            return self._threads.run(
+                update_rows,
+                self._crf.grid.voxels,
+                *(buffers.energies, (), *filtered, buffers.marginals, (), (), buffers.labels, ()),
+                *(*how, buffers.each_label),
+            )
+        return self._threads.run(
+            kernels.update,
+            buffers.tiles,
+            *(buffers.energies, *filtered, buffers.marginals, buffers.labels, *how),
+        )
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
@@ -560,18 +567,21 @@ class CpuSolver:
 
     def _begin(self, sharpness: float) -> None:
         """Start all problems, and take the centre of a centred CRF off their energies."""
-        self._threads.run(
-            kernels.begin,
-            self._buffers.tiles,
-            self._buffers.energies,
+        buffers = self._buffers
+        arguments = (
+            buffers.energies,
             np.empty((0, 0), dtype=np.float32) if self.centre is None else self.centre,
             self._order,
-            self._buffers.marginals,
-            self._buffers.labels,
+            buffers.marginals,
+            buffers.labels,
             self._unit,
             self._rounding,
             np.float32(sharpness),
         )
+        if buffers.by_rows:
+            self._threads.run(begin_rows, len(self._order), *arguments, buffers.each_label)
+        else:
+            self._threads.run(kernels.begin, buffers.tiles, *arguments)
 
     def _shift(self, energies: NDArray[Any]) -> None:
         """Take the centre of a centred CRF off energies in tiles."""

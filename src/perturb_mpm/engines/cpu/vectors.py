@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -17,10 +18,19 @@ from numba.extending import intrinsic
 
 LINE = 64  # bytes of a cache line
 FARTHEST = 8 * LINE  # of a longer row the processor guesses the rest
+# e^x = 2^n·e^r: n the nearest whole number to x·log2 e, ln 2 in two parts, and a series in r.
+LOG2E = np.float32(1.4426950408889634)
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
+SMALLEST = np.float32(-87.0)
+EXP_SERIES = tuple(
+    np.float32(each) for each in (1.3888889e-3, 8.3333333e-3, 4.1666668e-2, 0.16666667, 0.5, 1, 1)
+)
 AHEAD = 32  # entries of a sparse matrix: time enough to fetch a row
 NEXT = 4  # voxels, of about as many entries
 NARROW = 4  # values of a row that fits into one vector
 INDEX, SWITCH = ir.IntType(64), ir.IntType(32)
+FLOAT = ir.FloatType()
 BYTES = ir.IntType(8).as_pointer()
 
 
@@ -44,7 +54,7 @@ def write_sum(typing_context, target, v, source, columns, shares, first, last, e
         ]
 
         def begin(k, lanes):
-            return ir.Constant(ir.VectorType(ir.FloatType(), lanes), [0.0] * lanes)
+            return ir.Constant(ir.VectorType(FLOAT, lanes), [0.0] * lanes)
 
         def write(k, sums):
             sums = builder.fadd(sums, _everywhere(builder, arguments[8], sums.type.count))
@@ -119,13 +129,13 @@ class _Matrix:
         builder.store(ir.Constant(INDEX, 0), place)
         for vectors, lanes in ((6, 16), (2, 16), (1, 8), (1, 1)):
             offsets = [ir.Constant(INDEX, n * lanes) for n in range(vectors)]
-            kind = ir.VectorType(ir.FloatType(), lanes)
+            kind = ir.VectorType(FLOAT, lanes)
             totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
-            with _steps(builder, place, self._width, vectors * lanes) as k:
+            with steps(builder, place, self._width, vectors * lanes) as k:
                 for offset, total in zip(offsets, totals):
                     builder.store(begin(builder.add(k, offset), lanes), total)
                 builder.store(first, entry)
-                with _steps(builder, entry, last, 1) as e:
+                with steps(builder, entry, last, 1) as e:
                     later = builder.add(e, ahead)
                     begins = builder.icmp_signed("==", k, ir.Constant(INDEX, 0))
                     there = builder.icmp_signed("<", later, end)
@@ -158,7 +168,7 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
     """
     if any(each.layout != "C" for each in (source, columns, shares)):
         raise TypingError("sum_narrow takes C-contiguous arrays")
-    floats = ir.VectorType(ir.FloatType(), NARROW)
+    floats = ir.VectorType(FLOAT, NARROW)
 
     def generate(context, builder, signature, arguments):
         values, numbers, factors = (
@@ -175,7 +185,7 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
         size = ir.Constant(INDEX, 1)
         for length in cgutils.unpack_tuple(builder, numbers.shape):
             size = builder.mul(size, length)
-        with _steps(builder, place, end, 1) as e:
+        with steps(builder, place, end, 1) as e:
             later = builder.add(e, ir.Constant(INDEX, AHEAD))
             with builder.if_then(builder.icmp_signed("<", later, size)):
                 column = builder.load(builder.gep(numbers.data, [later]))
@@ -212,13 +222,160 @@ def fetch_value(typing_context, values, i):
     return types.void(values, i), generate
 
 
+class Lanes:
+    """Values of some problems side by side, in the code that is being written.
+
+    Each method writes one instruction or a few; what they compute is exact to the bit.
+    """
+
+    def __init__(self, builder, count) -> None:
+        self._builder, self._count = builder, count
+        self._floats = ir.VectorType(FLOAT, count)
+        self._wholes = ir.VectorType(SWITCH, count)
+
+    def constant(self, value):
+        """Return the same float32 in all lanes."""
+        return ir.Constant(self._floats, [float(value)] * self._count)
+
+    def whole(self, value):
+        """Return the same 32-bit whole number in all lanes."""
+        return ir.Constant(self._wholes, [value] * self._count)
+
+    def all(self, value):
+        """Return a float32 in all lanes."""
+        return _everywhere(self._builder, value, self._count)
+
+    def variable(self, value):
+        """Return a place in memory, or a register, that holds a value."""
+        place = cgutils.alloca_once(self._builder, value.type)
+        self._builder.store(value, place)
+        return place
+
+    def add(self, a, b):
+        """Return a + b."""
+        return self._builder.fadd(a, b)
+
+    def subtract(self, a, b):
+        """Return a − b."""
+        return self._builder.fsub(a, b)
+
+    def multiply(self, a, b):
+        """Return a·b."""
+        return self._builder.fmul(a, b)
+
+    def divide(self, a, b):
+        """Return a/b."""
+        return self._builder.fdiv(a, b)
+
+    def negative(self, a):
+        """Return −a."""
+        return self._builder.fneg(a)
+
+    def fused(self, a, b, c):
+        """Return a·b + c with one rounding."""
+        return _fused(self._builder, a, b, c)
+
+    def sum(self, values):
+        """Return the sum of values in their order."""
+        total = values[0]
+        for value in values[1:]:
+            total = self.add(total, value)
+        return total
+
+    def where(self, relation, a, b, then, otherwise):
+        """Return ``then`` where the relation between a and b holds."""
+        builder = self._builder
+        return builder.select(builder.fcmp_ordered(relation, a, b), then, otherwise)
+
+    def larger(self, a, b):
+        """Return a where it is larger than b, else b."""
+        return self.where(">", a, b, a, b)
+
+    def larger_size(self, a, b):
+        """Return the larger of two that are not below 0, whose bits rise with them.
+
+        Of floats the compiler would make a store under a mask, which some processors are slow at.
+        """
+        builder = self._builder
+        a, b = builder.bitcast(a, self._wholes), builder.bitcast(b, self._wholes)
+        return builder.bitcast(builder.select(builder.icmp_signed(">", a, b), a, b), self._floats)
+
+    def size_of(self, a):
+        """Return |a|."""
+        signature = ir.FunctionType(self._floats, [self._floats])
+        name = f"llvm.fabs.v{self._count}f32"
+        return self._builder.call(
+            cgutils.get_or_insert_function(self._builder.module, signature, name), [a]
+        )
+
+    def exp_negative(self, x):
+        """Return e^x for x ≤ 0, as ``row_kernels.exp_negative`` does."""
+        builder = self._builder
+        shift = self.constant(ROUND)
+        x = self.larger(x, self.constant(SMALLEST))
+        whole = self.subtract(self.fused(x, self.constant(LOG2E), shift), shift)
+        rest = self.fused(whole, self.constant(-LN2_HIGH), x)
+        rest = self.fused(whole, self.constant(-LN2_LOW), rest)
+        p = self.constant(EXP_SERIES[0])
+        for coefficient in EXP_SERIES[1:]:
+            p = self.fused(p, rest, self.constant(coefficient))
+        exponent = builder.add(builder.fptosi(whole, self._wholes), self.whole(127))
+        power = builder.bitcast(builder.shl(exponent, self.whole(23)), self._floats)
+        return self.multiply(p, power)
+
+    def load(self, kind, start):
+        """Return values of an array as float32."""
+        return _load(self._builder, kind, start, INDEX(0), self._count)
+
+    def store(self, kind, values, start):
+        """Store float32 values in an array: rounded to signed whole numbers, cut to others."""
+        _store(self._builder, kind, values, start)
+
+    def load_float(self, start):
+        """Return float32 values."""
+        return self.load(types.float32, start)
+
+    def store_float(self, values, start):
+        """Store float32 values."""
+        self.store(types.float32, values, start)
+
+    def load_energy(self, start):
+        """Return float32 values, or halves that stand there as 16 bits."""
+        if start.type.pointee == FLOAT:
+            return self.load_float(start)
+        halves = ir.VectorType(ir.HalfType(), self._count)
+        stored = self._builder.load(self._builder.bitcast(start, halves.as_pointer()), align=2)
+        return self._builder.fpext(stored, self._floats)
+
+    def store_energy(self, values, start):
+        """Store float32 values, or the 16 bits of the nearest halves."""
+        if start.type.pointee == FLOAT:
+            self.store_float(values, start)
+            return
+        builder, halves = self._builder, ir.VectorType(ir.HalfType(), self._count)
+        near = builder.fptrunc(values, halves)
+        builder.store(near, builder.bitcast(start, halves.as_pointer()), align=2)
+
+    def load_label(self, start):
+        """Return labels of 8 bits as whole numbers of 32."""
+        narrow = ir.VectorType(ir.IntType(8), self._count)
+        stored = self._builder.load(self._builder.bitcast(start, narrow.as_pointer()), align=1)
+        return self._builder.zext(stored, self._wholes)
+
+    def store_label(self, labels, start):
+        """Store labels in 8 bits."""
+        builder, narrow = self._builder, ir.VectorType(ir.IntType(8), self._count)
+        less = builder.trunc(labels, narrow)
+        builder.store(less, builder.bitcast(start, narrow.as_pointer()), align=1)
+
+
 def _fetch_lines(builder, start, size):
     """Ask for so many bytes from an address on, or for the first of them."""
     most = ir.Constant(INDEX, FARTHEST)
     size = builder.select(builder.icmp_signed("<", size, most), size, most)
     place = cgutils.alloca_once(builder, INDEX)
     builder.store(ir.Constant(INDEX, 0), place)
-    with _steps(builder, place, size, LINE) as k:
+    with steps(builder, place, size, LINE) as k:
         _fetch(builder, builder.gep(start, [k]))
     _fetch(builder, builder.gep(start, [builder.sub(size, ir.Constant(INDEX, 1))]))
 
@@ -239,7 +396,7 @@ def _row(context, builder, kind, value, index_kind, index):
 
 
 @contextmanager
-def _steps(builder, place, width, size) -> Iterator[ir.Value]:
+def steps(builder, place, width, size) -> Iterator[ir.Value]:
     """Write a loop that goes on from ``place`` in steps of ``size`` as long as they fit."""
     test, body, done = (builder.append_basic_block(name) for name in ("test", "body", "done"))
     builder.branch(test)
@@ -261,7 +418,7 @@ def _load(builder, kind, row, k, lanes):
     values = builder.load(pointer, align=kind.bitwidth // 8)
     if kind == types.float32:
         return values
-    floats = ir.VectorType(ir.FloatType(), lanes)
+    floats = ir.VectorType(FLOAT, lanes)
     return builder.sitofp(values, floats) if kind.signed else builder.uitofp(values, floats)
 
 
@@ -290,7 +447,7 @@ def _last_values(builder, kind, values, start, width):
 
 def _packed(builder, values):
     """Return float32 values as one vector."""
-    vector = ir.Constant(ir.VectorType(ir.FloatType(), len(values)), ir.Undefined)
+    vector = ir.Constant(ir.VectorType(FLOAT, len(values)), ir.Undefined)
     for k, each in enumerate(values):
         vector = builder.insert_element(vector, each, SWITCH(k))
     return vector
