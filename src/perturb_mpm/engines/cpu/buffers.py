@@ -17,21 +17,18 @@ DEFAULT_BATCH = 32
 LANES = 1024
 
 
-def require_for_build(crf: DenseCRF, budget: int, *, exact: bool) -> bool:
-    """Raise MemoryError where a kernel could not even be built; return whether all could at once.
+def require_for_build(crf: DenseCRF, budget: int, *, exact: bool) -> None:
+    """Raise MemoryError where a kernel could not even be built.
 
     Features are there in float64 and float32; of each corner in a lattice key, weight, number and
     splat.
     """
     n = crf.grid.voxels
     corner = 0 if exact else 8 + 4 + 4 + 4 + 4 + 4
-    together = 0
     for term in crf.terms:
         d = term.kernel.dimensions_on(term.grid)
         needed = n * (12 * d + corner * (d + 1)) + n * crf.n_labels * 8
         require(needed, budget, f"building a kernel of {d} features on {n} voxels", REMEDY)
-        together += needed
-    return together <= budget
 
 
 def choose_batch(

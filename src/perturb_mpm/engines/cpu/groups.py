@@ -6,18 +6,34 @@ slices.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.chain import Filter
+from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import KernelGroup, against_first_label, groups_of
 from perturb_mpm.model import PairwiseTerm
+
+
+@kernel
+def put_columns(values, shift, columns, first, start, stop):
+    """Write (N, p) column numbers, each plus ``shift``, into columns (N, P) from ``first`` on."""
+    for i in range(start, stop):
+        for r in range(values.shape[1]):
+            columns[i, first + r] = values[i, r] + shift
+
+
+@kernel
+def put_coefficients(values, factor, coefficients, first, start, stop):
+    """Write (N, p) coefficients, each times ``factor``, as ``put_columns`` does."""
+    for i in range(start, stop):
+        for r in range(values.shape[1]):
+            coefficients[i, first + r] = values[i, r] * factor
 
 
 class Slices(NamedTuple):
@@ -55,17 +71,16 @@ def stack_slices(
     members = [m for each in groups for m in each.members]
     weights = [weight for each in groups for weight in each.weights]
     ends = np.cumsum([0, *(filters[m].columns.shape[1] for m in members)])
-    places = [slice(*each) for each in itertools.pairwise(ends)]
     # One kind after the other, so that no more than one of them is there twice.
     columns = np.empty((voxels, ends[-1]), dtype=np.int32)
-    for m, place in zip(members, places, strict=True):
-        _combine_into(columns[:, place], np.add, filters[m].columns, starts[m], threads)
+    for m, first in zip(members, ends[:-1], strict=True):
+        threads.run(put_columns, voxels, filters[m].columns, starts[m], columns, first)
         filters[m].columns = columns[:0]
     coefficients = np.empty(columns.shape, dtype=np.float32)
-    for m, place, weight in zip(members, places, weights, strict=True):
+    for m, first, weight in zip(members, ends[:-1], weights, strict=True):
         factor = np.float32(weight / unit)
-        target = coefficients[:, place]
-        _combine_into(target, np.multiply, filters[m].coefficients, factor, threads)
+        arguments = (filters[m].coefficients, factor, coefficients, first)
+        threads.run(put_coefficients, voxels, *arguments)
         filters[m].coefficients = coefficients[:0]
     totals, diagonals = np.zeros((2, len(groups), voxels), dtype=np.float32)
     for g, each in enumerate(groups):
@@ -75,17 +90,6 @@ def stack_slices(
                 diagonals[g] += np.float32(weight) * filters[m].diagonal
     last = np.cumsum([len(each.members) for each in groups], dtype=np.int64)
     return Slices(columns, coefficients, ends[last], totals, diagonals), _reduced(groups)
-
-
-def _combine_into(
-    target: NDArray[Any],
-    combine: np.ufunc,
-    values: NDArray[Any],
-    other: np.generic,
-    threads: Threads,
-) -> None:
-    """Write a ufunc of (N, p) values and a number to ``target``, on all threads."""
-    threads.run(lambda a, b: combine(values[a:b], other, out=target[a:b]), len(values))
 
 
 def _reduced(groups: Sequence[KernelGroup]) -> Compatibilities:

@@ -172,6 +172,22 @@ def missing_neighbours(vertices, table, ids, steps, wanted, start, stop):
 
 
 @kernel
+def keep_frequent(keys, least):
+    """Move rising keys that are there ``least`` times or more, each once, to the front.
+
+    Returns how many there are.
+    """
+    count, first = 0, 0
+    for m in range(1, keys.size + 1):
+        if m == keys.size or keys[m] != keys[first]:
+            if m - first >= least:
+                keys[count] = keys[first]
+                count += 1
+            first = m
+    return count
+
+
+@kernel
 def neighbours(vertices, table, ids, steps, found, start, stop):
     """Find the vertices at the given key steps from each vertex, EMPTY where absent: (V, steps)."""
     for v in range(start, stop):
@@ -310,9 +326,7 @@ def dilated(
         found += count
     wanted = room[:found]
     threads.sort(wanted)
-    starts = np.flatnonzero(np.diff(wanted, prepend=~wanted[:1]))
-    added = wanted[starts[np.diff(starts, append=len(wanted)) >= least]]
-    everything = np.concatenate([table.vertices, added])
+    everything = np.concatenate([table.vertices, wanted[: keep_frequent(wanted, least)]])
     return VertexTable.of(everything, size=4 << len(everything).bit_length())[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -461,35 +460,26 @@ class CpuSolver:
         return place
 
     def _filters_within(self, budget: int) -> list[Filter | ExactFilter]:
-        """Build the filters of all terms, side by side where there is memory for it."""
-        terms, exact = self._crf.terms, self.accuracy == "exact"
-        at_once = require_for_build(self._crf, budget, exact=exact)
+        """Build the filters of all terms, where there is memory for it."""
+        exact = self.accuracy == "exact"
+        require_for_build(self._crf, budget, exact=exact)
         if exact:
-            return [self._exact_filter(term) for term in terms]
-        threads, looked_at = self._threads, None
-        if self.accuracy != "plain" and terms:
+            return [self._exact_filter(term) for term in self._crf.terms]
+        looked_at = None
+        if self.accuracy != "plain" and self._crf.terms:
             looked_at = self._calibration()
-        if not at_once or threads.count == 1 or len(terms) < 2:
-            return [self._filter(term, looked_at, threads) for term in terms]
-        # Some of the work has one thread only: another kernel's fills the gap.
-        with ThreadPoolExecutor(len(terms)) as beside:
-            made = [
-                beside.submit(self._filter, term, looked_at, Threads(threads.count))
-                for term in terms
-            ]
-            return [each.result() for each in made]
+        return [self._filter(term, looked_at) for term in self._crf.terms]
 
     def _exact_filter(self, term: PairwiseTerm) -> ExactFilter:
         outside = None if term.outside is None else term.outside[self._order]
         features = term.features()[self._order]  # (N, d)
         return ExactFilter(features, term.normalization, self._threads, outside)
 
-    def _filter(
-        self, term: PairwiseTerm, looked_at: Calibration | None, threads: Threads
-    ) -> Filter:
+    def _filter(self, term: PairwiseTerm, looked_at: Calibration | None) -> Filter:
         """Build the filter of a term; its lattice is calibrated on what is looked at."""
+        threads = self._threads
         outside = None if term.outside is None else term.outside[self._order]
-        features = self._in_order(term.features(), threads)  # (N, d)
+        features = self._in_order(term.features())  # (N, d)
         blur = BLURS[self.accuracy]
         if looked_at is not None:
             part, values = looked_at
@@ -509,10 +499,10 @@ class CpuSolver:
         plain = (self.accuracy, blur, term.normalization, compact)
         return self._store.filter(make, len(features), len(features), features, outside, plain)
 
-    def _in_order(self, features: NDArray[np.float64], threads: Threads) -> NDArray[np.float32]:
+    def _in_order(self, features: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return (N, d) features in the engine's order."""
         out = np.empty(features.shape, dtype=np.float32)
-        threads.run(transfer.in_order, len(out), features, self._order, out)
+        self._threads.run(transfer.in_order, len(out), features, self._order, out)
         return out
 
     def _calibration(self) -> Calibration:
