@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
-from perturb_mpm.engines.cpu.row_kernels import exp_negative
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
@@ -34,10 +32,26 @@ WORD = np.uint64(32)
 EVEN = np.uint64(0xFFFFFFFFFFFFFFFE)
 
 LN2 = np.float32(0.6931471805599453)
-ROOT_HALF_FLOAT = np.float32(math.sqrt(0.5))
 FARTHEST_32 = np.float32(FARTHEST)
+PER_FARTHEST = np.float32(2) / FARTHEST_32
+# log(−log Φ(g)) for g from −FARTHEST to 0 in 2g/FARTHEST + 1, and from 0 on in 2g/FARTHEST − 1.
+GUMBEL_BELOW = tuple(
+    np.float32(each)
+    for each in (
+        *(0.000305782538, 0.000444290257, -0.000785692944, -0.00445456104, -0.0157711767),
+        *(-0.0499926843, -0.145748794, -0.419648677, -1.41122794, 1.68036616),
+    )
+)
+GUMBEL_ABOVE = tuple(
+    np.float32(each)
+    for each in (
+        *(-0.00240720599, 0.00449677929, 0.00946441758, -0.0229482353, -0.0111439014),
+        *(0.0575920045, -0.0226728879, -0.0875128135, 0.181933001, -0.234888434),
+        *(-3.0322957, -7.59253025, -5.3651824),
+    )
+)
 UNIT = np.float32(2.0**-24)
-ONE = np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 ROOT_HALF = np.int32(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = np.int32(0x4B3504F3)  # the bits of √½·2^24
 MANTISSA = np.int32(0x7FFFFF)
@@ -262,36 +276,37 @@ def normal_of_bits(word):
 
 @kernel
 def minus_gumbel(g):
-    """Compute −γ = log(−log Φ(g)) to 4e-6; g is clipped where Φ is 1e-7 and 1 − 1e-7.
+    """Compute −γ = log(−log Φ(g)) to 2e-6; g is clipped where Φ is 1e-7 and 1 − 1e-7.
 
-    Below the median Φ(−|g|) = q = ½ erfc(x) = (t/2)·exp(−x² + p(t)) with t = 1/(1 + x/2), above it
-    −log(1 − q) = q·e^r(q); p and r are smooth, and fitted by polynomials.
+    It is smooth on either side of 0, and fitted there by polynomials at Chebyshev's points.
     """
-    below = g < np.float32(0)
-    size = -g if below else g
-    size = size if size < FARTHEST_32 else FARTHEST_32
-    x = size * ROOT_HALF_FLOAT
-    t = ONE / fma(np.float32(0.5), x, ONE)
-    p = fma(np.float32(-0.10541112), t, np.float32(0.36791304))
-    p = fma(p, t, np.float32(-0.25174257))
-    p = fma(p, t, np.float32(-0.4444395))
-    p = fma(p, t, np.float32(0.45321983))
-    p = fma(p, t, np.float32(0.21512704))
-    p = fma(p, t, np.float32(1.0336843))
-    p = fma(p, t, np.float32(-1.2683511))
-    log_q = fma(LN2, log2_of_bits(bits_of_float(np.float32(0.5) * t), ROOT_HALF), fma(-x, x, p))
-    q = exp_negative(log_q)
-    r = fma(np.float32(0.32688132), q, np.float32(-0.19167186))
-    r = fma(r, q, np.float32(0.19002874))
-    r = fma(r, q, np.float32(0.10513324))
-    r = fma(r, q, np.float32(0.21010576))
-    r = fma(r, q, np.float32(0.49994174))
-    r = fma(r, q, np.float32(3.0935507e-07))
-    above = log_q + r
-    under = LN2 * log2_of_bits(
-        bits_of_float(-log_q), ROOT_HALF
-    )  # both, or a branch would cost vectors
-    return under if below else above
+    g = g if g < FARTHEST_32 else FARTHEST_32
+    g = g if g > -FARTHEST_32 else -FARTHEST_32
+    x = fma(g, PER_FARTHEST, ONE)
+    p = fma(GUMBEL_BELOW[0], x, GUMBEL_BELOW[1])
+    p = fma(p, x, GUMBEL_BELOW[2])
+    p = fma(p, x, GUMBEL_BELOW[3])
+    p = fma(p, x, GUMBEL_BELOW[4])
+    p = fma(p, x, GUMBEL_BELOW[5])
+    p = fma(p, x, GUMBEL_BELOW[6])
+    p = fma(p, x, GUMBEL_BELOW[7])
+    p = fma(p, x, GUMBEL_BELOW[8])
+    p = fma(p, x, GUMBEL_BELOW[9])
+    below = p
+    x = fma(g, PER_FARTHEST, -ONE)
+    p = fma(GUMBEL_ABOVE[0], x, GUMBEL_ABOVE[1])
+    p = fma(p, x, GUMBEL_ABOVE[2])
+    p = fma(p, x, GUMBEL_ABOVE[3])
+    p = fma(p, x, GUMBEL_ABOVE[4])
+    p = fma(p, x, GUMBEL_ABOVE[5])
+    p = fma(p, x, GUMBEL_ABOVE[6])
+    p = fma(p, x, GUMBEL_ABOVE[7])
+    p = fma(p, x, GUMBEL_ABOVE[8])
+    p = fma(p, x, GUMBEL_ABOVE[9])
+    p = fma(p, x, GUMBEL_ABOVE[10])
+    p = fma(p, x, GUMBEL_ABOVE[11])
+    p = fma(p, x, GUMBEL_ABOVE[12])
+    return below if g < ZERO else p  # both are made: a branch would cost vectors
 
 
 @kernel

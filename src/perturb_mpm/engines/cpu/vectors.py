@@ -316,12 +316,17 @@ class Lanes:
         whole = self.subtract(self.fused(x, self.constant(LOG2E), shift), shift)
         rest = self.fused(whole, self.constant(-LN2_HIGH), x)
         rest = self.fused(whole, self.constant(-LN2_LOW), rest)
-        p = self.constant(EXP_SERIES[0])
-        for coefficient in EXP_SERIES[1:]:
-            p = self.fused(p, rest, self.constant(coefficient))
+        p = self._series(EXP_SERIES, rest)
         exponent = builder.add(builder.fptosi(whole, self._wholes), self.whole(127))
         power = builder.bitcast(builder.shl(exponent, self.whole(23)), self._floats)
         return self.multiply(p, power)
+
+    def _series(self, coefficients, x):
+        """Return a polynomial of x, its highest power first."""
+        total = self.constant(coefficients[0])
+        for coefficient in coefficients[1:]:
+            total = self.fused(total, x, self.constant(coefficient))
+        return total
 
     def load(self, kind, start):
         """Return values of an array as float32."""

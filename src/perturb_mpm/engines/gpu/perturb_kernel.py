@@ -25,7 +25,6 @@ ROOT_HALF = tl.constexpr(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = tl.constexpr(0x4B3504F3)  # the bits of √½·2^24
 MANTISSA = tl.constexpr(0x7FFFFF)
 LN2 = tl.constexpr(math.log(2))
-ROOT_HALF_FLOAT = tl.constexpr(math.sqrt(0.5))
 FARTHEST_NORMAL = tl.constexpr(FARTHEST)
 UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if interpreted() else 32
@@ -102,25 +101,32 @@ def normal_of_bits(word):
 @triton.jit
 def minus_gumbel(g):
     """Compute −γ = log(−log Φ(g)), as the CPU engine's function of this name does."""
-    x = tl.minimum(tl.abs(g), FARTHEST_NORMAL) * ROOT_HALF_FLOAT
-    t = 1 / (1 + 0.5 * x)
-    p = tl.fma(t, -0.10541112, 0.36791304)
-    p = tl.fma(p, t, -0.25174257)
-    p = tl.fma(p, t, -0.4444395)
-    p = tl.fma(p, t, 0.45321983)
-    p = tl.fma(p, t, 0.21512704)
-    p = tl.fma(p, t, 1.0336843)
-    p = tl.fma(p, t, -1.2683511)
-    log_q = tl.fma(_log2((0.5 * t).to(tl.int32, bitcast=True), ROOT_HALF), LN2, p - x * x)
-    q = tl.exp(log_q)
-    r = tl.fma(q, 0.32688132, -0.19167186)
-    r = tl.fma(r, q, 0.19002874)
-    r = tl.fma(r, q, 0.10513324)
-    r = tl.fma(r, q, 0.21010576)
-    r = tl.fma(r, q, 0.49994174)
-    r = tl.fma(r, q, 3.0935507e-07)
-    below = LN2 * _log2((-log_q).to(tl.int32, bitcast=True), ROOT_HALF)
-    return tl.where(g < 0, below, log_q + r)
+    g = tl.minimum(tl.maximum(g, -FARTHEST_NORMAL), FARTHEST_NORMAL)
+    x = tl.fma(g, 2 / FARTHEST_NORMAL, 1.0)
+    p = tl.fma(x, 0.000305782538, 0.000444290257)
+    p = tl.fma(p, x, -0.000785692944)
+    p = tl.fma(p, x, -0.00445456104)
+    p = tl.fma(p, x, -0.0157711767)
+    p = tl.fma(p, x, -0.0499926843)
+    p = tl.fma(p, x, -0.145748794)
+    p = tl.fma(p, x, -0.419648677)
+    p = tl.fma(p, x, -1.41122794)
+    p = tl.fma(p, x, 1.68036616)
+    below = p
+    x = tl.fma(g, 2 / FARTHEST_NORMAL, -1.0)
+    p = tl.fma(x, -0.00240720599, 0.00449677929)
+    p = tl.fma(p, x, 0.00946441758)
+    p = tl.fma(p, x, -0.0229482353)
+    p = tl.fma(p, x, -0.0111439014)
+    p = tl.fma(p, x, 0.0575920045)
+    p = tl.fma(p, x, -0.0226728879)
+    p = tl.fma(p, x, -0.0875128135)
+    p = tl.fma(p, x, 0.181933001)
+    p = tl.fma(p, x, -0.234888434)
+    p = tl.fma(p, x, -3.0322957)
+    p = tl.fma(p, x, -7.59253025)
+    p = tl.fma(p, x, -5.3651824)
+    return tl.where(g < 0, below, p)
 
 
 def philox_twin(
