@@ -7,6 +7,7 @@ import inspect
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -28,10 +29,12 @@ def need_gpu_or_interpreter() -> Any:
 
 @functools.cache
 def _mend_interpreter() -> None:
-    """Let computed numbers bound loops, and patch Triton's language once a launch.
+    """Let computed numbers bound loops, multiply matrices alike, patch the language once a launch.
 
-    NumPy 2.4 refuses int() of arrays with one axis. The interpreter patches the language anew for
-    every function that a kernel calls, which takes most of its time.
+    NumPy 2.4 refuses int() of arrays with one axis. A float32 product of matrices depends, on some
+    processors, on where a column stands, which it does on no GPU: sums are made in float64. The
+    interpreter patches the language anew for every function that a kernel calls, which takes most
+    of its time.
     """
     from triton.runtime import interpreter
 
@@ -54,7 +57,12 @@ def _mend_interpreter() -> None:
         patched.clear()
         executor(self, *args, **kwargs)
 
+    def dot(self: Any, a: Any, b: Any, d: Any, *precision: object) -> Any:
+        product = np.matmul(a.data, b.data, dtype=np.float64).astype(d.data.dtype)
+        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
     LANGUAGE = {id(interpreter.tl), id(interpreter.tl.core)}
     interpreter._patch_lang_tensor = tensor
     interpreter._patch_lang = language
     interpreter.GridExecutor.__call__ = launch
+    interpreter.InterpreterBuilder.create_dot = dot

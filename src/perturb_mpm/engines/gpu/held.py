@@ -21,7 +21,13 @@ from perturb_mpm.engines.gpu.chain_kernels import (
     select,
     touched_by,
 )
-from perturb_mpm.engines.gpu.memory import BatchLayout, Room, choose_batch, take_pool
+from perturb_mpm.engines.gpu.memory import (
+    DEFAULT_BATCH,
+    BatchLayout,
+    Pools,
+    Room,
+    choose_batch,
+)
 from perturb_mpm.engines.gpu.messages import LatticeMessages
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothNoise, perturb, vote
 from perturb_mpm.engines.gpu.update_kernel import AveragedTerms, MessageCoupling, update
@@ -80,13 +86,18 @@ class ActiveRows:
         shared = self._messages.nbytes + 8 * n * n_labels
         item = dtype.itemsize
         planned = choose_batch(
-            layout, self._messages, wanted, shared, item, budget - n * (wanted or 256)
+            layout, self._messages, wanted, shared, item, budget - n * (wanted or DEFAULT_BATCH)
         )
-        self.batch, self._pool = take_pool(layout, self._messages, planned, dtype, device)
-        self._room = self._pool.room(layout)
+        self._pools = Pools(layout, self._messages, planned, dtype, device)
+        self._room = self._pools.room(layout)
         self._held_labels = torch.empty((0, 0), dtype=torch.uint8, device=device)
         self._updates = 0
         self._voxels = n
+
+    @property
+    def batch(self) -> int:
+        """The most problems at once; asking takes their memory."""
+        return self._pools.batch
 
     @property
     def problems(self) -> int:
@@ -99,7 +110,7 @@ class ActiveRows:
         """Take the perturbed problems of these samples; held voxels vote at once."""
         problems = len(noise.samples)
         if problems != self.problems:
-            self._room = self._pool.room(replace(self._room.layout, problems=problems))
+            self._room = self._pools.room(replace(self._room.layout, problems=problems))
             rows = self._held_layout.rows
             self._held_labels = torch.empty(
                 (rows, problems), dtype=torch.uint8, device=self._index.device

@@ -11,7 +11,8 @@ import torch
 from perturb_mpm.engines.gpu.entry_kernels import TILE
 from perturb_mpm.engines.memory import REMEDY, require, require_batch
 
-DEFAULT_BATCH = 256
+# As many as are usually drawn: a batch has its memory from the start.
+DEFAULT_BATCH = 200
 LANES = 64  # the channels of a block, unless one problem has more
 ALIGNMENT = 64  # channels, so that every row starts at a cache line
 # What is left of the budget for arrays that come and go.
