@@ -15,7 +15,7 @@ def held(
     data: Path,
     model: Path,
     output: Path = Path("held"),
-    samples: int = 16,
+    samples: int = 32,
     engine: Literal["cpu", "gpu"] = "cpu",
     quick: Flag = False,
     quiet: Flag = False,
