@@ -108,17 +108,17 @@ def meet_matrix(typing_context, x, message, left, matrices, offsets, g, each):
 
     def generate(context, builder, signature, arguments):
         code = _Rows(context, builder, signature.args, arguments)
-        g_ = context.cast(builder, arguments[5], g, types.intp)
+        group = context.cast(builder, arguments[5], g, types.intp)
 
         def write(lanes: Lanes, b: ir.Value) -> None:
             received = code.received(lanes, 1, 0, b, len(each))
             for l in range(len(each)):
                 place = code.at(0, [INDEX(l), b])
                 value = lanes.load_float(place)
-                constant = builder.fneg(builder.load(code.at(4, [g_, INDEX(l)])))
+                constant = builder.fneg(builder.load(code.at(4, [group, INDEX(l)])))
                 value = lanes.fused(lanes.all(constant), lanes.all(arguments[2]), value)
                 for m, one in enumerate(received):
-                    weight = builder.fneg(builder.load(code.at(3, [g_, INDEX(l), INDEX(m)])))
+                    weight = builder.fneg(builder.load(code.at(3, [group, INDEX(l), INDEX(m)])))
                     value = lanes.fused(lanes.all(weight), one, value)
                 lanes.store_float(value, place)
 
@@ -272,13 +272,15 @@ class _Rows:
     def energies(
         self, number: int, block: int, t: int, l: int, b: ir.Value, problems: Any = None
     ) -> ir.Value:
-        """Return where the energy of label l and problem b of voxel t in a tile is."""
+        """Return where label l and problem b of a voxel in a tile of energies is.
+
+        ``number`` is the argument that holds energies, ``block`` and ``t`` those that say which.
+        """
         count = self.size(0, 1) if problems is None else problems
-        indices = (
+        tile, voxel = (
             self._context.cast(self._builder, self._arguments[k], self._kinds[k], types.intp)
             for k in (block, t)
         )
-        tile, voxel = indices
         lane = self._builder.add(self._builder.mul(voxel, count), b)
         return self.at(number, [tile, INDEX(l), lane])
 
