@@ -100,13 +100,16 @@ def boxplots(results: BiomarkerResults, perturbation: str, quantity: str) -> Fig
             )
     from matplotlib.patches import Patch
 
-    axes.legend(
+    # Beside the data: to look for the best place among it takes seconds on a busy machine.
+    figure.legend(
         handles=[
             Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=words)
             for words, (_, colour, hatch) in zip(
                 ("as segmented", "uncertain voxels dropped", "sample median"), looks
             )
         ],
+        loc="outside lower center",
+        ncols=3,
         fontsize=8,
     )
     axes.set_xticks(range(len(raters)), raters)

@@ -40,8 +40,9 @@ that are updated, the bound that of the standard deviation by which noise moves 
 TIME = "Time is CPU time of sampling alone, against full sampling of ten iterations."
 NOISE = """Noise that goes together between voxels does not average out, so `hold` updates every
 voxel there, which is full sampling, and says so; `tolerance` serves any noise, with weak kernels.
-Under kernels as strong as the paper's a sample creeps on for tens of updates, so that a rule that
-looks at the last two is early; `run --paper` makes ten updates and asks no rule."""
+Under kernels as strong as the paper's samples creep on for many tens of updates: neither settled
+samples nor the 40 updates that they are compared with have converged there. `run --paper` makes ten
+updates and asks no rule."""
 
 CHOICE = """The values of `hold` and `tolerance`, and how far updates are relaxed, were chosen on
 some of these gliomas: on others the differences may be larger."""
