@@ -22,11 +22,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from perturb_mpm.engines.cpu.compile import kernel
-from perturb_mpm.engines.cpu.vectors import INDEX, Lanes, steps, write_received
+from perturb_mpm.engines.cpu.vectors import FLOAT, INDEX, Lanes, steps, write_received
 
 WIDE = 8  # problems that are worked on at once, and the least that are worth it
 MOST_LABELS = 8  # whose values find room in registers, or close to them
 ZERO, ONE = np.float32(0), np.float32(1)
+COUNTED = 1 << 20  # voxels whose changes are counted in float32, which is exact up to 2^24
 
 
 def fits_registers(problems: int, labels: int) -> bool:
@@ -189,7 +190,7 @@ def settle_at(
         if isinstance(places, types.Array):
             there = builder.load(code.at(10, [row]))
             place = context.cast(builder, there, places.dtype, types.intp)
-        one = ir.Constant(ir.FloatType(), 1.0)
+        one = ir.Constant(FLOAT, 1.0)
         relaxed = builder.fcmp_ordered(">", arguments[8], one)
         seen = context.cast(builder, arguments[11], watched, types.boolean)
 
@@ -437,6 +438,7 @@ def update_rows(
     x = np.empty((len(each), problems), np.float32)
     message = np.empty((1, len(each) * problems), np.float32)
     found = np.zeros((3, problems), np.float32)
+    switched = np.zeros(problems)
     inverse = ONE / unit
     keep = ONE - damping
     for i in range(start, stop):
@@ -457,7 +459,10 @@ def update_rows(
             *(x, sharpness, marginals, i, before, after, unit, rounding, keep),
             *(labels, places, watched, found, each),
         )
-    return found[0], found[1], found[2]
+        if i % COUNTED == 0 or i == stop - 1:
+            switched += found[2]
+            found[2] = 0
+    return found[0], found[1], switched
 
 
 @kernel
