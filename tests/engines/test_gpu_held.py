@@ -115,3 +115,17 @@ def test_averages_on_the_device_are_those_of_the_host() -> None:
     np.testing.assert_allclose(found.cpu().numpy(), wanted, rtol=2e-3, atol=1e-7)
     spread = averaged.averaged_variance(torch.from_numpy(wanted).to(device), RULE.spread)
     np.testing.assert_allclose(spread.cpu().numpy(), averaged_variance(wanted, RULE), atol=1e-5)
+
+
+def test_tables_of_every_voxel_come_back_when_they_are_asked_for() -> None:
+    crf = ball()
+    solver, other = (prepare(crf, "gpu", batch=2) for _ in range(2))
+    solver.hold_by(RULE)
+    solver.perturb(Perturbation(3), np.arange(2))
+    with pytest.raises(ValueError, match="pairwise needs every voxel"):
+        solver.pairwise()
+    for each in (solver, other):
+        each.load([crf.energies])
+        each.step()
+    np.testing.assert_array_equal(solver.marginals(), other.marginals())
+    np.testing.assert_array_equal(solver.pairwise(), other.pairwise())

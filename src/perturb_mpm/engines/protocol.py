@@ -139,7 +139,8 @@ class Solver(Protocol):
         """Update only active voxels of the problems that ``perturb`` takes from now on.
 
         None takes every voxel again; ``load`` always does. Held voxels still get labels and
-        conditional marginals, by their own noise and the averaged energies.
+        conditional marginals, by their own noise and the averaged energies. The problems that the
+        solver has now may be lost.
         """
 
     def step(

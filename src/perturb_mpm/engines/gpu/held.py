@@ -85,10 +85,11 @@ class ActiveRows:
         self._averages = _by_row(held.marginals, layout)
         shared = self._messages.nbytes + 8 * n * n_labels
         item = dtype.itemsize
+        needs = self._messages.needs
         planned = choose_batch(
-            layout, self._messages, wanted, shared, item, budget - n * (wanted or DEFAULT_BATCH)
+            layout, needs, wanted, shared, item, budget - n * (wanted or DEFAULT_BATCH)
         )
-        self._pools = Pools(layout, self._messages, planned, dtype, device)
+        self._layout, self._pools = layout, Pools(layout, needs, planned, dtype, device)
         self._room = self._pools.room(layout)
         self._held_labels = torch.empty((0, 0), dtype=torch.uint8, device=device)
         self._updates = 0
@@ -110,7 +111,7 @@ class ActiveRows:
         """Take the perturbed problems of these samples; held voxels vote at once."""
         problems = len(noise.samples)
         if problems != self.problems:
-            self._room = self._pools.room(replace(self._room.layout, problems=problems))
+            self._room = self._pools.room(replace(self._layout, problems=problems))
             rows = self._held_layout.rows
             self._held_labels = torch.empty(
                 (rows, problems), dtype=torch.uint8, device=self._index.device

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 
@@ -14,7 +13,7 @@ from perturb_mpm.engines.memory import REMEDY, require, require_batch
 # As many as are usually drawn: a batch has its memory from the start.
 DEFAULT_BATCH = 200
 LANES = 64  # the channels of a block, unless one problem has more
-ALIGNMENT = 64  # channels, so that every row starts at a cache line
+ALIGNMENT = 32  # channels, so that a row starts at a cache line or in its middle
 # What is left of the budget for arrays that come and go.
 SHARE_OF_BUDGET = 0.9
 
@@ -66,13 +65,17 @@ class BatchLayout:
         return -(-self.width // self.lanes)
 
 
-class Needs(Protocol):
-    """How many rows of each kind the messages need."""
+@dataclass(frozen=True)
+class Needs:
+    """How many rows of each kind messages need."""
 
-    rows: int
-    spare: int
-    partials: int
-    exact_rows: int
+    rows: int = 1
+    spare: int = 1
+    partials: int = 1
+    exact_rows: int = 0
+
+
+NOTHING = Needs(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,10 @@ class Pools:
         self._taken()
         return self._planned
 
+    def give_back(self) -> None:
+        """Give the memory back, that of rooms in use aside; it is taken again when asked for."""
+        self._one = self._whole = None
+
     def _taken(self) -> Pool:
         if self._whole is None:
             self._one = None
@@ -167,6 +174,9 @@ class Pools:
 
     def room(self, layout: BatchLayout) -> Room:
         """Return room for the problems of a layout, at most ``batch``; its marginals are 0."""
+        if layout.problems == 0:
+            empty = replace(layout, voxels=0)
+            return Pool(empty, NOTHING, self._dtype, self._device).room(empty)
         if layout.problems <= 1 and self._whole is None:
             if self._one is None:
                 one = replace(layout, problems=1)

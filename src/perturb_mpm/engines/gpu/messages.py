@@ -18,7 +18,7 @@ from perturb_mpm.engines.gpu.device import in_stream_of_caller
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
 from perturb_mpm.engines.gpu.features import each, features_of, images_of
 from perturb_mpm.engines.gpu.lattice import build
-from perturb_mpm.engines.gpu.memory import BatchLayout, Room, require_for_build
+from perturb_mpm.engines.gpu.memory import BatchLayout, Needs, Room, require_for_build
 from perturb_mpm.engines.gpu.scale import (
     calibrated_gain,
     calibrated_scale,
@@ -155,9 +155,7 @@ class LatticeMessages:
         sizes = [rows_of(f, o) for f, o in zip(filters, outer)]
         # The pieces of a long list lie where the next lattice's rows will be, which are made later.
         ends = [start + size for start, size in zip(self._starts, sizes)]
-        self.rows, self.spare = max(ends, default=1), max(sizes, default=1)
-        self.partials = max(1, tiles.entries)
-        self.exact_rows = 0
+        self.needs = Needs(max(ends, default=1), max(sizes, default=1), max(1, tiles.entries))
 
     @property
     def nbytes(self) -> int:
@@ -193,12 +191,11 @@ class ExactMessages:
     """Exact messages at every voxel, group by group."""
 
     tiles = None
-    partials = spare = rows = 1
 
     def __init__(self, filters: Sequence[ExactFilter], groups: Sequence[KernelGroup]) -> None:
         self._filters = filters
         self._groups = groups
-        self.exact_rows = len(groups)
+        self.needs = Needs(exact_rows=len(groups))
 
     @property
     def nbytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -99,19 +100,16 @@ class GpuSolver:
             for term, f in zip(crf.terms, filters)
         )
         self._ceiling = energy_ceiling(strongest * (1 + crf.centring))
-        self._messages = (
-            ExactMessages(exact, groups)
-            if accuracy == "exact"
-            else LatticeMessages(lattices, groups, self._coupling.totals, dtype)
-        )
-        self._groups, self._lattices = groups, [each.slim() for each in lattices]
+        self._groups, self._exact = groups, exact
+        self._lattices = [each.slim() for each in lattices]
+        self._dtype, self._wanted, self._budget = dtype, batch, budget
         del filters, lattices
         give_back(budget, device)
+        needs = self._messages.needs
         shared = self._messages.nbytes + self._unaries.nbytes + 3 * self._index.nbytes
         shared += sum(each.nbytes for each in self._lattices)
-        self._dtype, self._wanted, self._budget = dtype, batch, budget
-        planned = choose_batch(layout, self._messages, batch, shared, dtype.itemsize, budget)
-        self._pools = Pools(layout, self._messages, planned, dtype, device)
+        planned = choose_batch(layout, needs, batch, shared, dtype.itemsize, budget)
+        self._layout, self._pools = layout, Pools(layout, needs, planned, dtype, device)
         self._room = self._pools.room(layout)
         self._votes: torch.Tensor | None = None  # of those that have voted so far, (L, N)
         self._voted = np.empty(0, dtype=np.bool_)
@@ -241,6 +239,7 @@ class GpuSolver:
     def hold_by(self, rule: HoldRule) -> tuple[float, float]:
         """Hold what the rule says; return the share of active voxels and the bound in nats."""
         self._active = None
+        self._make_room(1, "rule")
         table = on_device(rule.table, self._device)
         n = self._crf.grid.voxels
         unaries = -self._unaries[:, :n]  # (L, N)
@@ -296,6 +295,14 @@ class GpuSolver:
             self._wanted,
             self._budget,
         )
+        self._forget_all_voxels()
+
+    @cached_property
+    def _messages(self) -> ExactMessages | LatticeMessages:
+        """What the kernels send between all voxels."""
+        if self.accuracy == "exact":
+            return ExactMessages(self._exact, self._groups)
+        return LatticeMessages(self._lattices, self._groups, self._coupling.totals, self._dtype)
 
     def _without_centre(self, energies: torch.Tensor) -> torch.Tensor:
         """Return pairwise energies (L, N) less the centre, both against label 0's."""
@@ -307,7 +314,6 @@ class GpuSolver:
 
         ``refresh`` makes the rows of the room's one problem.
         """
-        self._make_room(1, "marginals")
         room = self._room
         room.problem(room.marginals, 0).copy_(marginals[1:].T)
         refresh()
@@ -421,6 +427,8 @@ class GpuSolver:
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
+        if self._held is not None:
+            raise ValueError("pairwise needs every voxel, got problems with held voxels: load them")
         layout = self._room.layout
         out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
         for first in range(0, layout.problems, self._problems_at_once):
@@ -480,13 +488,19 @@ class GpuSolver:
             shaped = energies[: layout.voxels, : layout.width].unflatten(1, (-1, layout.padded))
             shaped[:, :, : layout.n_labels - 1] -= self._centre[:, None]
 
+    def _forget_all_voxels(self) -> None:
+        """Give back the tables and the room of every voxel; who asks for them makes them again."""
+        self.__dict__.pop("_messages", None)
+        self._room, self._fresh = self._pools.room(self._layout), False
+        self._pools.give_back()
+
     def _make_room(self, problems: int, name: str) -> None:
         if problems > 1 and problems > self._pools.batch:
             raise ValueError(
                 f"{name} must hold at most {self._pools.batch} problems, got {problems}"
             )
         if problems != self._room.layout.problems:
-            self._room = self._pools.room(replace(self._room.layout, problems=problems))
+            self._room = self._pools.room(replace(self._layout, problems=problems))
         self._fresh, self._held, self._votes = False, None, None
 
     def _refresh(self) -> None:

@@ -80,7 +80,8 @@ def count_votes(
         LABELS=triton.next_power_of_2(layout.n_labels),
         num_warps=4,
     )
-    return votes, sizes.sum(0, dtype=torch.int64).T
+    # PyTorch copies bytes into the type they are summed in: no wider one than a count needs.
+    return votes, sizes.sum(0, dtype=torch.int32).T.long()
 
 
 def count_votes_twin(
