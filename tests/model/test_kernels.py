@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
+from perturb_mpm.model import Inside, fingerprint
 from perturb_mpm.model.grid import Grid
 
 GRID = Grid((2, 3), spacing=(1.0, 2.0))
@@ -78,3 +79,43 @@ def test_images_are_copied_and_kept_in_single_precision_where_nothing_is_lost(dt
 def test_kernels_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         pm.SpatialKernel(sigma=1.0).weight = 2.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", ["bilateral", "features"])
+def test_a_crf_keeps_what_is_inside_its_mask_alone(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    images = rng.normal(size=(2, 6, 5)).astype(np.float32)
+    mask = rng.random((6, 5)) < 0.4
+
+    def kernel(channels: np.ndarray) -> pm.BilateralKernel | pm.FeatureKernel:
+        if kind == "features":
+            return pm.FeatureKernel(channels, sigma=0.5)
+        return pm.BilateralKernel(channels, sigma_space=2.0, sigma_intensity=0.5)
+
+    def crf(channels: np.ndarray) -> pm.DenseCRF:
+        return pm.DenseCRF(np.zeros((2, 6, 5)), [kernel(channels)], mask=mask)
+
+    own = crf(images)
+    whole = kernel(images).features_on(own.grid)
+    np.testing.assert_array_equal(own.terms[0].features(), whole)
+    kept = own.kernels[0]
+    channels = kept.features if kind == "features" else kept.images
+    assert isinstance(channels, Inside)
+    assert channels.values.nbytes == 2 * mask.sum() * 4
+    elsewhere = np.where(mask, images, images + 7)
+    assert fingerprint(crf(elsewhere)) == fingerprint(own)
+    inside = np.where(mask, images + rng.normal(size=images.shape).astype(np.float32), images)
+    assert fingerprint(crf(inside)) != fingerprint(own)
+
+
+def test_part_of_a_crf_has_the_features_of_its_voxels() -> None:
+    rng = np.random.default_rng(4)
+    images, mask = rng.normal(size=(2, 6, 5)), rng.random((6, 5)) < 0.6
+    kernel = pm.BilateralKernel(images, sigma_space=2.0, sigma_intensity=0.5)
+    crf = pm.DenseCRF(np.zeros((2, 6, 5)), [kernel], mask=mask)
+    voxels = np.arange(1, crf.grid.voxels, 3)
+    nothing = np.zeros(len(voxels))
+    part = crf.among(voxels, np.zeros((2, len(voxels))), [nothing])
+    whole = crf.terms[0].kernel.in_own_units(crf.grid).features_on(crf.grid)
+    np.testing.assert_array_equal(part.terms[0].features(), whole[voxels])
+    np.testing.assert_allclose(whole, crf.terms[0].features(), atol=1e-5)

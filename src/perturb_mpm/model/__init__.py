@@ -5,6 +5,7 @@ from perturb_mpm.model.grid import Grid
 from perturb_mpm.model.kernels import (
     BilateralKernel,
     FeatureKernel,
+    Inside,
     Kernel,
     Normalization,
     Sigma,
@@ -20,6 +21,7 @@ __all__ = [
     "FeatureKernel",
     "fingerprint",
     "Grid",
+    "Inside",
     "Kernel",
     "Normalization",
     "PairwiseTerm",

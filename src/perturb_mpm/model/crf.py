@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.model.kernels import Kernel, Normalization
+from perturb_mpm.model.kernels import Inside, Kernel, Normalization
 
 if TYPE_CHECKING:
     from perturb_mpm.engines import Accuracy, Engine
@@ -52,7 +52,8 @@ class PairwiseTerm:
 class DenseCRF:
     """A conditional random field in which every voxel is coupled to every other.
 
-    All arrays are copied, and the CRF is not meant to be changed afterwards.
+    All arrays are copied, images and features inside the mask alone, and the CRF is not meant to be
+    changed afterwards.
 
     Parameters
     ----------
@@ -222,7 +223,7 @@ def _checked_kernels(kernels: Iterable[Kernel], grid: Grid) -> tuple[Kernel, ...
                 f"got {type(kernel).__name__}"
             )
         kernel.check(grid)
-    return checked
+    return tuple(kernel.inside(grid) for kernel in checked)
 
 
 def _compatibility_matrix(value: ArrayLike, name: str, n_labels: int) -> NDArray[np.float64]:
@@ -271,7 +272,8 @@ def fingerprint(crf: DenseCRF) -> str:
     for term in crf.terms:
         parts.append(type(term.kernel).__name__)
         for field in dataclasses.fields(term.kernel):  # type: ignore[arg-type]
-            parts += [field.name, getattr(term.kernel, field.name)]
+            value = getattr(term.kernel, field.name)
+            parts += [field.name, value.values if isinstance(value, Inside) else value]
         parts.append(term.compatibility)
         if term.outside is not None:
             parts += ["outside", term.outside]

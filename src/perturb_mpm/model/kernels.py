@@ -23,6 +23,26 @@ ALL = slice(None)
 LARGEST_FEATURE = 1e5
 
 
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """Channels of an image inside the mask of a grid: what is outside takes no memory."""
+
+    values: NDArray[Any]  # (C, N)
+    grid: Grid
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the channels on the whole image, (C, *spatial)."""
+        return (len(self.values), *self.grid.shape)
+
+    def at(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[Any]:
+        """Return all or some voxels of a grid whose mask lies inside this one's, (C, N)."""
+        if grid is self.grid:
+            return self.values[:, voxels]
+        places = np.searchsorted(self.grid.index, grid.index[voxels])
+        return self.values[:, places]
+
+
 class Kernel(ABC):
     """What every kernel shares: a weight, a normalisation and, where it has one, its compatibility.
 
@@ -47,6 +67,10 @@ class Kernel(ABC):
     @abstractmethod
     def dimensions_on(self, grid: Grid) -> int:
         """Return d, the number of features."""
+
+    def inside(self, grid: Grid) -> Kernel:  # noqa: ARG002
+        """Return the same kernel, without what it knows of voxels outside the mask."""
+        return self
 
     def in_own_units(self, grid: Grid) -> Kernel:  # noqa: ARG002
         """Return the same kernel with features that do not depend on which voxels are asked for."""
@@ -115,7 +139,7 @@ class BilateralKernel(Kernel):
     0.5
     """
 
-    images: ArrayLike = field(repr=False)
+    images: ArrayLike | Inside = field(repr=False)
     sigma_space: Sigma
     sigma_intensity: Sigma
     weight: float = 1.0
@@ -138,7 +162,7 @@ class BilateralKernel(Kernel):
 
     def check(self, grid: Grid) -> None:
         """Check the images against the shape of the grid, and sigma_space against its axes."""
-        _check_fits(np.asarray(self.images), "images", "BilateralKernel", grid)
+        _check_fits(self.images, "images", "BilateralKernel", grid)
         _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
 
     def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
@@ -147,7 +171,7 @@ class BilateralKernel(Kernel):
             return self.in_own_units(grid).features_on(grid, voxels)
         self.check(grid)
         sigma = _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
-        intensities = _at(np.asarray(self.images), grid, voxels)  # (C, N)
+        intensities = _inside(self.images, grid).at(grid, voxels).astype(np.float64)  # (C, N)
         with np.errstate(all="ignore"):  # what overflows is found below
             if self.standardize:
                 intensities = _standardized(intensities)
@@ -157,24 +181,30 @@ class BilateralKernel(Kernel):
 
     def dimensions_on(self, grid: Grid) -> int:
         """Return the number of axes and channels."""
-        return grid.ndim + len(np.asarray(self.images))
+        return grid.ndim + _count(self.images)
+
+    def inside(self, grid: Grid) -> BilateralKernel:
+        """Return the same kernel with images inside the mask alone."""
+        self.check(grid)
+        return replace(self, images=_inside(self.images, grid))
 
     def in_own_units(self, grid: Grid) -> BilateralKernel:
         """Return this kernel with centred images and sigma_intensity in their own units."""
         if not self.standardize:
             return self
         self.check(grid)
-        images, deviations = [], []
-        for channel in np.asarray(self.images):
-            inside = grid.gather(channel).astype(np.float64)  # (N,): one channel at a time
-            images.append((channel - inside.mean()).astype(np.float32))
-            deviations.append(float(inside.std()) if np.ptp(inside) > 0 else 1.0)
+        channels, deviations = [], []
+        for channel in _inside(self.images, grid).at(grid):
+            wide = channel.astype(np.float64)  # (N,): one channel at a time
+            channels.append((channel - wide.mean()).astype(np.float32))
+            deviations.append(float(wide.std()) if np.ptp(wide) > 0 else 1.0)
         sigma = tuple((self._intensity_sigma() * deviations).tolist())
-        return replace(self, images=np.stack(images), sigma_intensity=sigma, standardize=False)
+        centred = Inside(checks.read_only(np.stack(channels)), grid)
+        return replace(self, images=centred, sigma_intensity=sigma, standardize=False)
 
     def _intensity_sigma(self) -> NDArray[np.float64]:
-        channels = len(np.asarray(self.images))
         name = "sigma_intensity of BilateralKernel"
+        channels = _count(self.images)
         return checks.one_each(_numbers(self.sigma_intensity), name, channels, "channel")
 
 
@@ -189,7 +219,7 @@ class FeatureKernel(Kernel):
     2.0
     """
 
-    features: ArrayLike = field(repr=False)
+    features: ArrayLike | Inside = field(repr=False)
     sigma: Sigma = 1.0
     weight: float = 1.0
     normalization: Normalization = "symmetric"
@@ -205,12 +235,12 @@ class FeatureKernel(Kernel):
 
     def check(self, grid: Grid) -> None:
         """Check the features against the shape of the grid."""
-        _check_fits(np.asarray(self.features), "features", "FeatureKernel", grid)
+        _check_fits(self.features, "features", "FeatureKernel", grid)
 
     def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Return features / sigma, (N, d)."""
         self.check(grid)
-        features = _at(np.asarray(self.features), grid, voxels)  # (d, N)
+        features = _inside(self.features, grid).at(grid, voxels).astype(np.float64)  # (d, N)
         with np.errstate(over="ignore"):
             features /= self._feature_sigma()[:, np.newaxis]
         _check_reach(features, "sigma of FeatureKernel")
@@ -218,26 +248,38 @@ class FeatureKernel(Kernel):
 
     def dimensions_on(self, grid: Grid) -> int:  # noqa: ARG002
         """Return the number of features."""
-        return len(np.asarray(self.features))
+        return _count(self.features)
+
+    def inside(self, grid: Grid) -> FeatureKernel:
+        """Return the same kernel with features inside the mask alone."""
+        self.check(grid)
+        return replace(self, features=_inside(self.features, grid))
 
     def _feature_sigma(self) -> NDArray[np.float64]:
-        count = len(np.asarray(self.features))
+        count = _count(self.features)
         return checks.one_each(_numbers(self.sigma), "sigma of FeatureKernel", count, "feature")
 
 
-def _at(channels: NDArray[Any], grid: Grid, voxels: Voxels) -> NDArray[np.float64]:
-    """Return (C, *spatial) at all or some voxels inside the mask, (C, N)."""
-    flat = channels.reshape(len(channels), -1)
-    if grid.mask is None and isinstance(voxels, slice) and voxels == ALL:
-        return flat.astype(np.float64)
-    return flat[:, grid.index[voxels]].astype(np.float64)
+def _inside(channels: ArrayLike | Inside, grid: Grid) -> Inside:
+    """Return (C, *spatial) inside the mask of a grid."""
+    if isinstance(channels, Inside):
+        return channels
+    flat = np.asarray(channels).reshape(_count(channels), -1)
+    values = flat if grid.mask is None else checks.read_only(flat[:, grid.index])
+    return Inside(values, grid)
+
+
+def _count(channels: ArrayLike | Inside) -> int:
+    return (channels if isinstance(channels, Inside) else np.asarray(channels)).shape[0]
 
 
 def _numbers(sigma: Sigma) -> float | tuple[float, ...]:
     return tuple(sigma) if isinstance(sigma, Sequence) else sigma
 
 
-def _channels(value: ArrayLike, name: str) -> NDArray[Any]:
+def _channels(value: ArrayLike | Inside, name: str) -> NDArray[Any] | Inside:
+    if isinstance(value, Inside):  # of a kernel that was checked
+        return value
     array = checks.floats(value, name)
     checks.at_most(array, name, checks.LARGEST_ENERGY)
     if not 2 <= array.ndim <= 5 or 0 in array.shape:
@@ -248,14 +290,13 @@ def _channels(value: ArrayLike, name: str) -> NDArray[Any]:
     return checks.read_only(array)
 
 
-def _check_fits(array: NDArray[Any], argument: str, kind: str, grid: Grid) -> None:
-    if array.shape[1:] == grid.shape:
+def _check_fits(channels: ArrayLike | Inside, argument: str, kind: str, grid: Grid) -> None:
+    shape = channels.shape if isinstance(channels, Inside) else np.asarray(channels).shape
+    if shape[1:] == grid.shape:
         return
-    hint = f": pass {argument}[np.newaxis] for one channel" if array.shape == grid.shape else ""
+    hint = f": pass {argument}[np.newaxis] for one channel" if shape == grid.shape else ""
     wanted = ", ".join(str(n) for n in grid.shape)
-    raise ValueError(
-        f"{argument} of {kind} must be (channels, {wanted}), got shape {array.shape}{hint}"
-    )
+    raise ValueError(f"{argument} of {kind} must be (channels, {wanted}), got shape {shape}{hint}")
 
 
 def _spatial_sigma(sigma: Sigma, name: str, grid: Grid) -> NDArray[np.float64]:

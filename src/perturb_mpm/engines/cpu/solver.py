@@ -178,7 +178,9 @@ class CpuSolver:
                 return share, 0.0
             # Where there is no room to keep all of it, it is followed once more.
             again = (steps.popleft() for _ in range(len(steps))) if fits else path.steps()
-            self._hold(path.held_at(places, again))
+            held = path.held_at(places, again)
+            del path, steps, again, logits, centre  # room for what is made of it
+            self._hold(held)
         variance[places] = 0
         return share, self._bound_of_held(variance)
 

@@ -7,7 +7,7 @@ import torch
 
 from perturb_mpm.engines.gpu.device import on_device
 from perturb_mpm.engines.gpu.lattice_kernels import curve_codes
-from perturb_mpm.model import BilateralKernel, Grid, PairwiseTerm, SpatialKernel
+from perturb_mpm.model import BilateralKernel, Grid, Inside, PairwiseTerm, SpatialKernel
 
 
 def places_of(grid: Grid, device: torch.device) -> torch.Tensor:
@@ -32,11 +32,12 @@ def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
 
 
 def images_of(term: PairwiseTerm, device: torch.device) -> torch.Tensor | None:
-    """Return the images of a bilateral kernel on the device, (C, all voxels)."""
+    """Return the images of a bilateral kernel inside the mask, on the device, (C, N)."""
     if not isinstance(term.kernel, BilateralKernel):
         return None
-    images = np.asarray(term.kernel.images)
-    return on_device(images.reshape(len(images), -1), device)
+    images = term.kernel.inside(term.grid).images
+    assert isinstance(images, Inside)  # noqa: S101
+    return on_device(images.at(term.grid), device)
 
 
 def features_of(
@@ -52,7 +53,7 @@ def features_of(
         return _positions(grid, index, kernel.sigma)
     if isinstance(kernel, BilateralKernel) and images is not None:
         positions = _positions(grid, index, kernel.sigma_space)
-        return torch.cat([positions, _intensities(kernel, images, index)], dim=1)
+        return torch.cat([positions, _intensities(kernel, images, order)], dim=1)
     return on_device(term.features(), order.device)[order]
 
 
@@ -67,13 +68,13 @@ def _positions(grid: Grid, index: torch.Tensor, sigma: object) -> torch.Tensor:
 
 
 def _intensities(
-    kernel: BilateralKernel, images: torch.Tensor, index: torch.Tensor
+    kernel: BilateralKernel, images: torch.Tensor, order: torch.Tensor
 ) -> torch.Tensor:
-    values = images[:, index].double()  # (C, N)
+    values = images[:, order].double()  # (C, N)
     if kernel.standardize:
         varies = values.amax(1, keepdim=True) > values.amin(1, keepdim=True)
         values = values - values.mean(1, keepdim=True)
         deviation = values.std(1, keepdim=True, correction=0)
         values = torch.where(varies, values / torch.where(varies, deviation, 1.0), 0.0)
-    sigma = torch.tensor(each(kernel.sigma_intensity, len(values)).copy(), device=index.device)
+    sigma = torch.tensor(each(kernel.sigma_intensity, len(values)).copy(), device=order.device)
     return (values / sigma[:, None]).T
