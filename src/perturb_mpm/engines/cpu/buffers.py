@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +41,47 @@ def choose_batch(
     problems share, ``item`` that of a value in a row.
     """
     n, labels = crf.grid.voxels, crf.n_labels - 1
-    # Of each voxel: energies, marginals, energies without noise, and a label; a row a vertex, and
-    # half as many again where half of the problems go on alone.
-    each = n * (labels * (2 * item + 4) + 1) + rows * labels * item * 3 // 2
+    # Of each voxel: energies, marginals, energies without noise, and a label, half as many again
+    # where half of the problems go on alone; a row a vertex.
+    each = n * (labels * (3 * item + 4) + 2) + rows * labels * item
     fits = (budget - fixed) // each
     least = 1 if wanted is None else wanted
     what = f"{crf.n_labels} labels on {n} voxels and {rows} lattice rows"
     require_batch(fixed + least * each, budget, least, what)
     return int(wanted or min(DEFAULT_BATCH, fits))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory for up to so many problems, which rooms for fewer use too, each array flat."""
+
+    problems: int
+    energies: NDArray[Any]
+    marginals: NDArray[Any]
+    labels: NDArray[np.uint8]
+    rows: NDArray[Any]
+    spare: NDArray[Any]
+
+    @classmethod
+    def take(
+        cls,
+        voxels: int,
+        labels: int,
+        problems: int,
+        rows: int,
+        most_rows: int,
+        dtype: np.dtype[Any],
+    ) -> Memory:
+        """Take memory for so many problems of ``labels`` + 1 labels."""
+        width = labels * problems
+        return cls(
+            problems,
+            np.empty(labels * (voxels * problems + LANES), dtype=dtype),
+            np.empty(voxels * width, dtype=dtype),
+            np.empty(voxels * problems, dtype=np.uint8),
+            np.empty(rows * width, dtype=dtype),
+            np.empty(most_rows * width, dtype=dtype),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,26 +96,29 @@ class Buffers:
     spare: NDArray[Any]  # (most vertices of a kernel, (L−1)·B)
 
     @classmethod
-    def make(
+    def within(
         cls,
+        memory: Memory,
+        rows_memory: Memory,
         voxels: int,
         labels: int,
         problems: int,
         rows: int,
         most_rows: int,
-        dtype: np.dtype[Any],
     ) -> Buffers:
-        """Make room for so many problems of ``labels`` + 1 labels."""
+        """Make room for so many problems of ``labels`` + 1 labels; rows may lie elsewhere."""
         tile = max(1, LANES // max(1, problems))
         width = labels * problems
-        return cls(
+        room = cls(
             tile,
-            np.zeros((-(-voxels // tile), labels, tile * problems), dtype=dtype),
-            np.empty((voxels, labels, problems), dtype=dtype),
-            np.empty((voxels, problems), dtype=np.uint8),
-            np.empty((rows, width), dtype=dtype),
-            np.empty((most_rows, width), dtype=dtype),
+            _shaped(memory.energies, -(-voxels // tile), labels, tile * problems),
+            _shaped(memory.marginals, voxels, labels, problems),
+            _shaped(memory.labels, voxels, problems),
+            _shaped(rows_memory.rows, rows, width),
+            _shaped(rows_memory.spare, most_rows, width),
         )
+        room.energies[-1:] = 0  # voxels that only fill up the last tile
+        return room
 
     @property
     def problems(self) -> int:
@@ -111,3 +148,7 @@ class Buffers:
         by_label = stored.transpose(1, 0, 2).reshape(stored.shape[1], -1)  # (L−1, tiles·T·B)
         one = by_label[:, problem :: self.problems]
         return one[:, : len(self.labels)].astype(np.float64)
+
+
+def _shaped(flat: NDArray[Any], *shape: int) -> NDArray[Any]:
+    return flat[: math.prod(shape)].reshape(shape)

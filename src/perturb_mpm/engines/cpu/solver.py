@@ -14,7 +14,12 @@ from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.averaged import AveragedPath, furthest
-from perturb_mpm.engines.cpu.buffers import Buffers, choose_batch, require_for_build
+from perturb_mpm.engines.cpu.buffers import (
+    Buffers,
+    Memory,
+    choose_batch,
+    require_for_build,
+)
 from perturb_mpm.engines.cpu.chain import Filter, factorize
 from perturb_mpm.engines.cpu.compile import announced
 from perturb_mpm.engines.cpu.edited import CpuEdit, reached
@@ -108,8 +113,8 @@ class CpuSolver:
         )
         self._perturber = self._without_noise = self._perturber_of(Perturbation(scale=0.0))
         self._samples = np.empty(0, dtype=np.int64)
-        self._buffers = self._room_for(0)
-        self._parked = self._buffers  # the room of the batch that ``go_on_with`` left
+        self._memory = self._beside = self._memory_for(0)  # a batch's, and of those that go on
+        self._buffers = self._room_for(0, self._memory)
         self._fresh = False  # whether the rows are those of the present marginals
         self._active: ActiveVoxels | None = None  # what ``hold`` asks for
         self._held: ActiveVoxels | None = None  # what the present problems are
@@ -268,7 +273,10 @@ class CpuSolver:
         if self._held is not None:
             return False
         wide, places = self._buffers, np.flatnonzero(kept)
-        narrow = self._room_for(len(places))
+        if self._beside.problems < len(places):
+            self._beside = self._memory_for(len(places), with_rows=False)
+        is_beside = np.may_share_memory(wide.labels, self._beside.labels)
+        narrow = self._room_for(len(places), self._memory if is_beside else self._beside)
         with announced():
             self._threads.run(
                 transfer.narrow_tiles,
@@ -283,8 +291,6 @@ class CpuSolver:
                 (wide.labels[:, np.newaxis], narrow.labels[:, np.newaxis]),
             ):
                 self._threads.run(transfer.narrow_rows, len(before), before, places, after)
-        if wide.problems > self._parked.problems:
-            self._parked = wide
         self._buffers = narrow
         if len(self._samples) == wide.problems:  # problems that were loaded are no samples
             self._samples = self._samples[places]
@@ -534,23 +540,27 @@ class CpuSolver:
 
     def _make_room(self, problems: int, name: str) -> None:
         self._check_room(problems, name)
-        if problems != self._buffers.problems:
-            parked, self._parked = self._parked, self._room_for(0)
-            self._buffers = self._parked  # the old room is given back first
-            if parked.problems != problems:
-                del parked
-                parked = self._room_for(problems)
-            self._buffers = parked
+        if problems > self._memory.problems:
+            self._memory = self._beside = self._memory_for(0)
+            self._buffers = self._room_for(0, self._memory)  # the old room is given back first
+            self._memory = self._memory_for(problems)
+        self._buffers = self._room_for(problems, self._memory)
         self._fresh = False
 
-    def _room_for(self, problems: int) -> Buffers:
-        return Buffers.make(
+    def _memory_for(self, problems: int, *, with_rows: bool = True) -> Memory:
+        rows = (int(self._starts[-1]), self._most_rows) if with_rows else (0, 0)
+        voxels, labels = self._crf.grid.voxels, self._crf.n_labels - 1
+        return Memory.take(voxels, labels, problems, *rows, self._dtype)
+
+    def _room_for(self, problems: int, memory: Memory) -> Buffers:
+        return Buffers.within(
+            memory,
+            self._memory,
             self._crf.grid.voxels,
             self._crf.n_labels - 1,
             problems,
             int(self._starts[-1]),
             self._most_rows,
-            self._dtype,
         )
 
     def _perturber_of(self, perturbation: Perturbation) -> Perturber:
