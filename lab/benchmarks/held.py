@@ -23,7 +23,7 @@ from lab.benchmarks import machine, peer
 from lab.benchmarks.problems import case_folder
 from lab.benchmarks.worker import peak_bytes
 
-HOLD, TOLERANCE, MOST_ITERATIONS = 0.005, 3e-5, 40
+HOLD, TOLERANCE, MOST_ITERATIONS = 0.005, 5e-5, 40
 PEER_SAMPLES = 2
 ROUNDS = 2
 """How often every way is timed, one after the other each time; the quicker time counts."""

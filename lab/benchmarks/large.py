@@ -88,7 +88,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "samples": options.samples,
         "noise_length": options.length,
         "iterations": 40,
-        "tolerance": 3e-5,
+        "tolerance": 5e-5,
     }
     whole_crf = crf if crf.grid.voxels <= FULL_VOXELS else None
     del crf

@@ -15,7 +15,7 @@ key that is not known is refused with the nearest that is.
                               # of the foreground that the probabilities expect
     start = "cold"            # or "warm", which is another law
     antithetic = false        # samples 2t and 2t + 1 are opposites
-    tolerance = 3e-5          # stop a sample when about this share of its labels would still
+    tolerance = 5e-5          # stop a sample when about this share of its labels would still
                               # change; 0.0 makes all iterations, as the paper does
     hold = 0.0                # update only voxels that dissent with a probability above this
 
@@ -207,7 +207,7 @@ DEFAULT_BILATERAL = KernelSettings(
 
 # Ten updates of the paper's kernels leave some volumes 4 % from where they end. Weak kernels settle
 # in about five, and each sample stops when it has.
-CONVERGED = Sampling(iterations=40, tolerance=3e-5)
+CONVERGED = Sampling(iterations=40, tolerance=5e-5)
 
 
 @dataclass(frozen=True)

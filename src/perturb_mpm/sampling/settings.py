@@ -86,7 +86,7 @@ class Sampling:
         default=0.0,
         metadata={
             "help": "Stop a sample when about this share of its labels would still change; 0 makes "
-            "all iterations. Default 3e-5."
+            "all iterations. Default 5e-5."
         },
     )
     hold: float = field(

@@ -41,9 +41,8 @@ def choose_batch(
     problems share, ``item`` that of a value in a row.
     """
     n, labels = crf.grid.voxels, crf.n_labels - 1
-    # Of each voxel: energies, marginals, energies without noise, and a label, half as many again
-    # where half of the problems go on alone; a row a vertex.
-    each = n * (labels * (3 * item + 4) + 2) + rows * labels * item
+    # Of each voxel: energies, marginals, energies without noise, and a label; a row a vertex.
+    each = n * (labels * (2 * item + 4) + 1) + rows * labels * item
     fits = (budget - fixed) // each
     least = 1 if wanted is None else wanted
     what = f"{crf.n_labels} labels on {n} voxels and {rows} lattice rows"
@@ -99,26 +98,23 @@ class Buffers:
     def within(
         cls,
         memory: Memory,
-        rows_memory: Memory,
         voxels: int,
         labels: int,
         problems: int,
         rows: int,
         most_rows: int,
     ) -> Buffers:
-        """Make room for so many problems of ``labels`` + 1 labels; rows may lie elsewhere."""
+        """Make room for so many problems of ``labels`` + 1 labels."""
         tile = max(1, LANES // max(1, problems))
         width = labels * problems
-        room = cls(
+        return cls(
             tile,
             _shaped(memory.energies, -(-voxels // tile), labels, tile * problems),
             _shaped(memory.marginals, voxels, labels, problems),
             _shaped(memory.labels, voxels, problems),
-            _shaped(rows_memory.rows, rows, width),
-            _shaped(rows_memory.spare, most_rows, width),
+            _shaped(memory.rows, rows, width),
+            _shaped(memory.spare, most_rows, width),
         )
-        room.energies[-1:] = 0  # voxels that only fill up the last tile
-        return room
 
     @property
     def problems(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -113,8 +115,8 @@ class CpuSolver:
         )
         self._perturber = self._without_noise = self._perturber_of(Perturbation(scale=0.0))
         self._samples = np.empty(0, dtype=np.int64)
-        self._memory = self._beside = self._memory_for(0)  # a batch's, and of those that go on
-        self._buffers = self._room_for(0, self._memory)
+        self._memory = self._memory_for(0)
+        self._buffers = self._room_for(0)
         self._fresh = False  # whether the rows are those of the present marginals
         self._active: ActiveVoxels | None = None  # what ``hold`` asks for
         self._held: ActiveVoxels | None = None  # what the present problems are
@@ -273,29 +275,44 @@ class CpuSolver:
         if self._held is not None:
             return False
         wide, places = self._buffers, np.flatnonzero(kept)
-        if self._beside.problems < len(places):
-            self._beside = self._memory_for(len(places), with_rows=False)
-        is_beside = np.may_share_memory(wide.labels, self._beside.labels)
-        narrow = self._room_for(len(places), self._memory if is_beside else self._beside)
+        narrow = self._room_for(len(places))
         with announced():
-            self._threads.run(
+            self._move(
                 transfer.narrow_tiles,
-                narrow.tiles,
-                wide.energies,
-                np.int64(wide.problems),
-                places,
+                (wide.energies, np.int64(wide.problems), places, narrow.energies),
+                lambda block: block * narrow.tile // wide.tile * wide.energies[0].size,
                 narrow.energies,
             )
             for before, after in (
                 (wide.marginals, narrow.marginals),
                 (wide.labels[:, np.newaxis], narrow.labels[:, np.newaxis]),
             ):
-                self._threads.run(transfer.narrow_rows, len(before), before, places, after)
+                arguments = (before, places, after)
+                self._move(transfer.narrow_rows, arguments, partial(mul, before[0].size), after)
         self._buffers = narrow
         if len(self._samples) == wide.problems:  # problems that were loaded are no samples
             self._samples = self._samples[places]
         self._fresh = False
         return True
+
+    def _move(
+        self,
+        kernel: Callable[..., None],
+        arguments: tuple[object, ...],
+        first_read: Callable[[int], int],
+        target: NDArray[Any],
+    ) -> None:
+        """Run a kernel that moves pieces towards the start of the memory where they are.
+
+        Piece i and those after it read from value ``first_read`` (i) on. At once are moved as many
+        as find room before what they read themselves: nearly twice as many each time.
+        """
+        moved, pieces = 0, len(target)
+        while moved < pieces:
+            room = first_read(moved) // target[0].size
+            stop = min(pieces, max(moved + 1, room))
+            self._threads.run(kernel, stop - moved, *arguments, np.int64(moved))
+            moved = stop
 
     def step(
         self,
@@ -541,20 +558,25 @@ class CpuSolver:
     def _make_room(self, problems: int, name: str) -> None:
         self._check_room(problems, name)
         if problems > self._memory.problems:
-            self._memory = self._beside = self._memory_for(0)
-            self._buffers = self._room_for(0, self._memory)  # the old room is given back first
+            self._memory = self._memory_for(0)
+            self._buffers = self._room_for(0)  # the old memory is given back first
             self._memory = self._memory_for(problems)
-        self._buffers = self._room_for(problems, self._memory)
+        self._buffers = self._room_for(problems)
+        self._buffers.energies[-1:] = 0  # voxels that only fill up the last tile
         self._fresh = False
 
-    def _memory_for(self, problems: int, *, with_rows: bool = True) -> Memory:
-        rows = (int(self._starts[-1]), self._most_rows) if with_rows else (0, 0)
-        voxels, labels = self._crf.grid.voxels, self._crf.n_labels - 1
-        return Memory.take(voxels, labels, problems, *rows, self._dtype)
+    def _memory_for(self, problems: int) -> Memory:
+        return Memory.take(
+            self._crf.grid.voxels,
+            self._crf.n_labels - 1,
+            problems,
+            int(self._starts[-1]),
+            self._most_rows,
+            self._dtype,
+        )
 
-    def _room_for(self, problems: int, memory: Memory) -> Buffers:
+    def _room_for(self, problems: int) -> Buffers:
         return Buffers.within(
-            memory,
             self._memory,
             self._crf.grid.voxels,
             self._crf.n_labels - 1,

@@ -137,24 +137,32 @@ def count_votes(labels, order, chosen, counts, start, stop):
 
 
 @kernel
-def narrow_rows(source, kept, target, start, stop):
-    """Copy some problems' values (N, L − 1, B) to rows of these alone."""
-    for i in range(start, stop):
+def narrow_rows(source, kept, target, first, start, stop):
+    """Copy some problems' values (N, L − 1, B) to rows of these alone, voxels from ``first`` on.
+
+    Both may lie in the same place, where no voxel is written over before it is copied.
+    """
+    for i in range(first + start, first + stop):
         for l in range(source.shape[1]):
             for k in range(kept.size):
                 target[i, l, k] = source[i, l, kept[k]]
 
 
 @kernel
-def narrow_tiles(source, problems, kept, target, start, stop):
-    """Copy some problems' energies to tiles of these alone, which have more voxels each."""
+def narrow_tiles(source, problems, kept, target, first, start, stop):
+    """Copy some problems' energies to tiles of these alone, from ``first`` on, with more voxels.
+
+    Both may lie in the same place, where no other tile is written over before it is copied.
+    """
     tile, new_tile = source.shape[2] // problems, target.shape[2] // kept.size
-    for block in range(start, stop):
+    copied = np.empty(target.shape[1:], source.dtype)
+    for block in range(first + start, first + stop):
+        copied[:] = 0
         for t in range(new_tile):
             i = block * new_tile + t
             if i // tile < source.shape[0]:
-                first = (i % tile) * problems
+                lane = (i % tile) * problems
                 for l in range(source.shape[1]):
                     for k in range(kept.size):
-                        there = source[i // tile, l, first + kept[k]]
-                        target[block, l, t * kept.size + k] = there
+                        copied[l, t * kept.size + k] = source[i // tile, l, lane + kept[k]]
+        target[block] = copied
