@@ -102,6 +102,7 @@ def test_a_crf_keeps_what_is_inside_its_mask_alone(kind: str) -> None:
     channels = kept.features if kind == "features" else kept.images
     assert isinstance(channels, Inside)
     assert channels.values.nbytes == 2 * mask.sum() * 4
+    assert channels.values.flags.c_contiguous
     elsewhere = np.where(mask, images, images + 7)
     assert fingerprint(crf(elsewhere)) == fingerprint(own)
     inside = np.where(mask, images + rng.normal(size=images.shape).astype(np.float32), images)

@@ -40,7 +40,7 @@ class Inside:
         if grid is self.grid:
             return self.values[:, voxels]
         places = np.searchsorted(self.grid.index, grid.index[voxels])
-        return self.values[:, places]
+        return np.take(self.values, places, axis=1)
 
 
 class Kernel(ABC):
@@ -265,7 +265,8 @@ def _inside(channels: ArrayLike | Inside, grid: Grid) -> Inside:
     if isinstance(channels, Inside):
         return channels
     flat = np.asarray(channels).reshape(_count(channels), -1)
-    values = flat if grid.mask is None else checks.read_only(flat[:, grid.index])
+    # Indexing alone would lay the channels of a voxel side by side.
+    values = flat if grid.mask is None else checks.read_only(np.take(flat, grid.index, axis=1))
     return Inside(values, grid)
 
 
