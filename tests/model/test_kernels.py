@@ -120,3 +120,16 @@ def test_part_of_a_crf_has_the_features_of_its_voxels() -> None:
     whole = crf.terms[0].kernel.in_own_units(crf.grid).features_on(crf.grid)
     np.testing.assert_array_equal(part.terms[0].features(), whole[voxels])
     np.testing.assert_allclose(whole, crf.terms[0].features(), atol=1e-5)
+
+
+def test_kernels_of_a_crf_serve_another_one_inside_its_mask_alone() -> None:
+    rng = np.random.default_rng(5)
+    images, mask = rng.normal(size=(1, 6, 5)), rng.random((6, 5)) < 0.6
+    kernel = pm.FeatureKernel(images, sigma=0.5)
+    crf = pm.DenseCRF(np.zeros((2, 6, 5)), [kernel], mask=mask)
+    fewer = mask & (rng.random((6, 5)) < 0.5)
+    other = pm.DenseCRF(np.zeros((2, 6, 5)), crf.kernels, mask=fewer)
+    np.testing.assert_array_equal(other.terms[0].features()[:, 0], images[0][fewer] / 0.5)
+    for wider in (None, ~mask):
+        with pytest.raises(ValueError, match=r"known inside the mask, got \d+ voxels outside"):
+            pm.DenseCRF(np.zeros((2, 6, 5)), crf.kernels, mask=wider)

@@ -182,7 +182,7 @@ class DenseCRF:
         part.terms = tuple(
             replace(
                 term,
-                kernel=term.kernel.in_own_units(self.grid),
+                kernel=term.kernel.in_own_units(self.grid).inside(part.grid),
                 grid=part.grid,
                 outside=checks.read_only(added),
             )

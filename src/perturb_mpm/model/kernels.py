@@ -39,7 +39,14 @@ class Inside:
         """Return all or some voxels of a grid whose mask lies inside this one's, (C, N)."""
         if grid is self.grid:
             return self.values[:, voxels]
-        places = np.searchsorted(self.grid.index, grid.index[voxels])
+        wanted = grid.index[voxels]
+        places = np.searchsorted(self.grid.index, wanted)
+        known = np.take(self.grid.index, places, mode="clip") == wanted
+        if not known.all():
+            raise ValueError(
+                "kernels of another CRF must be known inside the mask, got "
+                f"{int((~known).sum())} voxels outside theirs: make them from whole images"
+            )
         return np.take(self.values, places, axis=1)
 
 
@@ -171,7 +178,7 @@ class BilateralKernel(Kernel):
             return self.in_own_units(grid).features_on(grid, voxels)
         self.check(grid)
         sigma = _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
-        intensities = _inside(self.images, grid).at(grid, voxels).astype(np.float64)  # (C, N)
+        intensities = _at(self.images, grid, voxels).astype(np.float64)  # (C, N)
         with np.errstate(all="ignore"):  # what overflows is found below
             if self.standardize:
                 intensities = _standardized(intensities)
@@ -240,7 +247,7 @@ class FeatureKernel(Kernel):
     def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
         """Return features / sigma, (N, d)."""
         self.check(grid)
-        features = _inside(self.features, grid).at(grid, voxels).astype(np.float64)  # (d, N)
+        features = _at(self.features, grid, voxels).astype(np.float64)  # (d, N)
         with np.errstate(over="ignore"):
             features /= self._feature_sigma()[:, np.newaxis]
         _check_reach(features, "sigma of FeatureKernel")
@@ -260,10 +267,17 @@ class FeatureKernel(Kernel):
         return checks.one_each(_numbers(self.sigma), "sigma of FeatureKernel", count, "feature")
 
 
+def _at(channels: ArrayLike | Inside, grid: Grid, voxels: Voxels) -> NDArray[Any]:
+    """Return (C, *spatial) at all or some voxels inside the mask of a grid, (C, N)."""
+    whole = channels if isinstance(channels, Inside) else _inside(channels, grid)
+    return whole.at(grid, voxels)
+
+
 def _inside(channels: ArrayLike | Inside, grid: Grid) -> Inside:
     """Return (C, *spatial) inside the mask of a grid."""
     if isinstance(channels, Inside):
-        return channels
+        is_own = channels.grid is grid
+        return channels if is_own else Inside(checks.read_only(channels.at(grid)), grid)
     flat = np.asarray(channels).reshape(_count(channels), -1)
     # Indexing alone would lay the channels of a voxel side by side.
     values = flat if grid.mask is None else checks.read_only(np.take(flat, grid.index, axis=1))
