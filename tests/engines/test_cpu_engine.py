@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -121,6 +122,26 @@ def test_problems_that_others_left_go_on_as_before(n_labels: int, compact: bool)
     for _ in range(3):
         solver.step()
     np.testing.assert_array_equal(solver.conditional(), alone)
+
+
+@pytest.mark.parametrize("kept", [[0], range(3, 32, 4), range(1, 32, 2), range(1, 32)])
+def test_problems_move_together_in_place_on_several_threads(kept: Sequence[int]) -> None:
+    rng = np.random.default_rng(2)
+    unary = rng.gumbel(size=(3, 23, 19, 17))  # more tiles than fit at once, the last not full
+    solver = prepare(pm.DenseCRF(unary, [pm.SpatialKernel(2.0)]), "cpu", batch=32, threads=2)
+    solver.perturb(Perturbation(4), np.arange(32))
+    solver.step()
+    before = (solver.marginals()[kept], solver.labels()[kept])
+    chosen = np.isin(np.arange(32), kept)
+    assert solver.go_on_with(chosen)  # type: ignore[attr-defined]
+    for was, now in zip(before, (solver.marginals(), solver.labels()), strict=True):
+        np.testing.assert_array_equal(was, now)
+    solver.step()
+    after = solver.marginals()
+    solver.perturb(Perturbation(4), np.array(kept))
+    solver.step()
+    solver.step()
+    np.testing.assert_array_equal(after, solver.marginals())
 
 
 def test_loaded_problems_that_others_left_go_on_too() -> None:

@@ -44,8 +44,8 @@ class Inside:
         known = np.take(self.grid.index, places, mode="clip") == wanted
         if not known.all():
             raise ValueError(
-                "kernels of another CRF must be known inside the mask, got "
-                f"{int((~known).sum())} voxels outside theirs: make them from whole images"
+                "kernels must know every voxel inside the mask, got those of another CRF, whose "
+                f"mask leaves out {int((~known).sum())} of them: make kernels from whole images"
             )
         return np.take(self.values, places, axis=1)
 

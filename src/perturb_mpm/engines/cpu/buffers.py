@@ -51,11 +51,11 @@ def choose_batch(
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Memory for up to so many problems, which rooms for fewer use too, each array flat."""
+class Pool:
+    """Memory for up to so many problems, taken once; rooms for fewer lie in it too."""
 
     problems: int
-    energies: NDArray[Any]
+    energies: NDArray[Any]  # flat, as the others are; see ``Buffers`` for what is in them
     marginals: NDArray[Any]
     labels: NDArray[np.uint8]
     rows: NDArray[Any]
@@ -70,7 +70,7 @@ class Memory:
         rows: int,
         most_rows: int,
         dtype: np.dtype[Any],
-    ) -> Memory:
+    ) -> Pool:
         """Take memory for so many problems of ``labels`` + 1 labels."""
         width = labels * problems
         return cls(
@@ -97,7 +97,7 @@ class Buffers:
     @classmethod
     def within(
         cls,
-        memory: Memory,
+        pool: Pool,
         voxels: int,
         labels: int,
         problems: int,
@@ -109,11 +109,11 @@ class Buffers:
         width = labels * problems
         return cls(
             tile,
-            _shaped(memory.energies, -(-voxels // tile), labels, tile * problems),
-            _shaped(memory.marginals, voxels, labels, problems),
-            _shaped(memory.labels, voxels, problems),
-            _shaped(memory.rows, rows, width),
-            _shaped(memory.spare, most_rows, width),
+            _shaped(pool.energies, -(-voxels // tile), labels, tile * problems),
+            _shaped(pool.marginals, voxels, labels, problems),
+            _shaped(pool.labels, voxels, problems),
+            _shaped(pool.rows, rows, width),
+            _shaped(pool.spare, most_rows, width),
         )
 
     @property

@@ -18,7 +18,7 @@ from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.averaged import AveragedPath, furthest
 from perturb_mpm.engines.cpu.buffers import (
     Buffers,
-    Memory,
+    Pool,
     choose_batch,
     require_for_build,
 )
@@ -115,7 +115,7 @@ class CpuSolver:
         )
         self._perturber = self._without_noise = self._perturber_of(Perturbation(scale=0.0))
         self._samples = np.empty(0, dtype=np.int64)
-        self._memory = self._memory_for(0)
+        self._pool = self._pool_for(0)
         self._buffers = self._room_for(0)
         self._fresh = False  # whether the rows are those of the present marginals
         self._active: ActiveVoxels | None = None  # what ``hold`` asks for
@@ -304,8 +304,8 @@ class CpuSolver:
     ) -> None:
         """Run a kernel that moves pieces towards the start of the memory where they are.
 
-        Piece i and those after it read from value ``first_read`` (i) on. At once are moved as many
-        as find room before what they read themselves: nearly twice as many each time.
+        Piece i and those after it read nothing before value ``first_read`` (i). As many are moved
+        at once as fit in front of that, which is about twice as many each time.
         """
         moved, pieces = 0, len(target)
         while moved < pieces:
@@ -557,16 +557,16 @@ class CpuSolver:
 
     def _make_room(self, problems: int, name: str) -> None:
         self._check_room(problems, name)
-        if problems > self._memory.problems:
-            self._memory = self._memory_for(0)
+        if problems > self._pool.problems:
+            self._pool = self._pool_for(0)
             self._buffers = self._room_for(0)  # the old memory is given back first
-            self._memory = self._memory_for(problems)
+            self._pool = self._pool_for(problems)
         self._buffers = self._room_for(problems)
         self._buffers.energies[-1:] = 0  # voxels that only fill up the last tile
         self._fresh = False
 
-    def _memory_for(self, problems: int) -> Memory:
-        return Memory.take(
+    def _pool_for(self, problems: int) -> Pool:
+        return Pool.take(
             self._crf.grid.voxels,
             self._crf.n_labels - 1,
             problems,
@@ -577,7 +577,7 @@ class CpuSolver:
 
     def _room_for(self, problems: int) -> Buffers:
         return Buffers.within(
-            self._memory,
+            self._pool,
             self._crf.grid.voxels,
             self._crf.n_labels - 1,
             problems,
