@@ -26,7 +26,7 @@ def server(tmp_path: Path) -> Iterator[ViewServer]:
         thread.join()
 
 
-def connected(server: ViewServer, seconds: float = 10.0) -> socket.socket:
+def connected(server: ViewServer, seconds: float = 120.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.gate.port), timeout=seconds)
 
 

@@ -135,10 +135,10 @@ class Session:
         """Begin to take all edits back, and remove what they wrote."""
         self._begin(self._remove_edits)
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self) -> None:
         """Wait until no update is under way."""
         if self._thread is not None:
-            self._thread.join(seconds)
+            self._thread.join()
 
     def _begin(self, work: Callable[[], None]) -> None:
         with self._lock:

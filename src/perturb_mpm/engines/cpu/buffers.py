@@ -51,7 +51,7 @@ def choose_batch(
 
 
 @dataclass(frozen=True)
-class Pool:
+class BufferPool:
     """Memory for up to so many problems, taken once; rooms for fewer lie in it too."""
 
     problems: int
@@ -70,7 +70,7 @@ class Pool:
         rows: int,
         most_rows: int,
         dtype: np.dtype[Any],
-    ) -> Pool:
+    ) -> BufferPool:
         """Take memory for so many problems of ``labels`` + 1 labels."""
         width = labels * problems
         return cls(
@@ -97,7 +97,7 @@ class Buffers:
     @classmethod
     def within(
         cls,
-        pool: Pool,
+        pool: BufferPool,
         voxels: int,
         labels: int,
         problems: int,

@@ -17,8 +17,8 @@ from perturb_mpm.engines.cpu import row_kernels as kernels
 from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.averaged import AveragedPath, furthest
 from perturb_mpm.engines.cpu.buffers import (
+    BufferPool,
     Buffers,
-    Pool,
     choose_batch,
     require_for_build,
 )
@@ -565,8 +565,8 @@ class CpuSolver:
         self._buffers.energies[-1:] = 0  # voxels that only fill up the last tile
         self._fresh = False
 
-    def _pool_for(self, problems: int) -> Pool:
-        return Pool.take(
+    def _pool_for(self, problems: int) -> BufferPool:
+        return BufferPool.take(
             self._crf.grid.voxels,
             self._crf.n_labels - 1,
             problems,
