@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 
 from hypothesis import settings
 
@@ -14,3 +15,6 @@ except OSError:
 # The same examples on every run, and no deadline: a slow machine is not a failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
 settings.load_profile("repeatable")
+
+# A shell that starts a command in the background lets it ignore Ctrl-C, which some tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
