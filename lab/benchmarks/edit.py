@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from lab.benchmarks import machine
 from lab.benchmarks.figures import with_figures
-from lab.benchmarks.held import warm_up
 from lab.benchmarks.problems import case_folder
 from lab.benchmarks.worker import ROOT
 from lab.words import markdown_table, paragraph
@@ -115,6 +114,7 @@ def ball(grid: Grid, entropy: NDArray[np.floating], label: int) -> NDArray[np.in
 
 def measure(case: Case, name: str, settings: RunSettings, samples: int) -> EditRow:
     """Return the figures of one edit of a case under some settings."""
+    from lab.held import warm_up
     from perturb_mpm.engines import Compute
     from perturb_mpm.posterior import entropy_of_marginals
     from perturb_mpm.run import assumed_length_mm, build_crf

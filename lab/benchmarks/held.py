@@ -86,20 +86,6 @@ def peer_seconds(case: Any, samples: int) -> dict[str, float]:  # noqa: ANN401
     return {"setup_s": setup, "sample_s": each, "all_s": setup + samples * each, "step_s": min(one)}
 
 
-def warm_up(case: Any, settings: Any, sampling: Any) -> None:  # noqa: ANN401
-    """Sample a small piece out of the middle, which compiles what the whole of it needs."""
-    from perturb_mpm.engines import Compute
-    from perturb_mpm.run import build_crf
-    from perturb_mpm.sampling import Sampler
-
-    near = tuple(slice(n // 2 - 12, n // 2 + 12) for n in case.mask.shape)
-    piece = np.zeros_like(case.mask)
-    piece[near] = True
-    small = replace(case, mask=piece & case.mask)
-    few = replace(sampling, samples=32, hold=0.3 if sampling.hold else 0.0)
-    Sampler(build_crf(small, settings), few, Compute(engine="cpu", threads=1)).draw()
-
-
 def timed(work: Callable[[], object]) -> tuple[float, float]:
     """Return the seconds of the CPU and by the clock."""
     began, busy = time.perf_counter(), time.process_time()
@@ -109,6 +95,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 def main() -> None:
     options = arguments()
+    from lab.held import warm_up
     from perturb_mpm.engines import Compute, prepare
     from perturb_mpm.run import RunSettings, build_crf
     from perturb_mpm.sampling import Sampler

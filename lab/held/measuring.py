@@ -81,8 +81,20 @@ class Drawn:
     seconds: float
 
 
+def warm_up(case: Case, settings: RunSettings, sampling: Sampling) -> None:
+    """Sample a small piece out of the middle, which compiles what the whole of it needs."""
+    near = tuple(slice(max(0, n // 2 - 12), n // 2 + 12) for n in case.mask.shape)
+    piece = np.zeros_like(case.mask)
+    piece[near] = True
+    small = replace(case, mask=piece & case.mask)
+    few = replace(sampling, samples=32, hold=0.3 if sampling.hold else 0.0)
+    Sampler(build_crf(small, settings), few, Compute(engine="cpu", threads=1)).draw()
+
+
 def draw(case: Case, settings: RunSettings, sampling: Sampling, engine: Engine) -> Drawn:
-    """Draw on one thread or on the GPU; what is prepared once is not in the time."""
+    """Draw on one thread or on the GPU; what is compiled or prepared once is not in the time."""
+    if engine == "cpu":
+        warm_up(case, settings, sampling)
     sampler = Sampler(build_crf(case, settings), sampling, Compute(engine=engine, threads=1))
     sampler.draw(1)
     kept: list[NDArray[np.uint8]] = []

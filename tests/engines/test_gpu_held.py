@@ -105,6 +105,18 @@ def test_too_many_active_voxels_are_sampled_in_full() -> None:
     assert "active" in held.parameters["hold"]["every_voxel"]
 
 
+@pytest.mark.parametrize("estimator", ["votes", "conditional"])
+def test_where_nothing_is_active_every_voxel_votes_by_itself(estimator: str) -> None:
+    unaries = np.stack([np.zeros((6, 6)), np.full((6, 6), 4.0)])
+    crf = pm.DenseCRF(unaries, [pm.SpatialKernel(sigma=1.0, weight=0.01)])
+    options = {"seed": 2, "iterations": 3, "hold": 0.2, "estimator": estimator}
+    ours, theirs = (pm.sample(crf, 32, engine=engine, **options) for engine in ("gpu", "cpu"))
+    assert ours.active_share == theirs.active_share == 0
+    assert ours.counts[1].any() == (estimator == "votes")  # whose noise is wider
+    np.testing.assert_array_equal(ours.counts, theirs.counts)
+    np.testing.assert_allclose(ours.marginals, theirs.marginals, atol=1e-5)
+
+
 def test_averages_on_the_device_are_those_of_the_host() -> None:
     rng = np.random.default_rng(0)
     logits = (8 * rng.normal(size=(4, 500))).astype(np.float32)

@@ -203,6 +203,25 @@ def test_full_sampling_where_holding_would_not_serve_and_says_so() -> None:
         assert "hold" not in full.parameters
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 1e-3])
+@pytest.mark.parametrize("estimator", ["votes", "conditional"])
+def test_where_nothing_is_active_every_voxel_votes_by_itself(
+    estimator: str, tolerance: float
+) -> None:
+    unaries = np.stack([np.zeros((8, 7, 6)), np.full((8, 7, 6), 6.0)])
+    crf = pm.DenseCRF(unaries, [pm.SpatialKernel(sigma=1.0, weight=0.01)])
+    options = {"seed": 2, "estimator": estimator, "tolerance": tolerance, "iterations": 4}
+    full = pm.sample(crf, 32, engine="reference", **options)
+    assert full.counts[1].any() == (estimator == "votes")  # whose noise is wider
+    for engine in ("reference", "cpu"):
+        held = pm.sample(crf, 32, engine=engine, hold=0.1, **options)
+        assert held.active_share == 0
+        np.testing.assert_array_equal(held.counts, full.counts)
+        np.testing.assert_allclose(held.volumes, full.volumes)
+        if estimator == "conditional":
+            np.testing.assert_allclose(held.marginals, full.marginals, atol=1e-5)
+
+
 @pytest.mark.parametrize("bad", [-0.1, 1.0, 1.5, math.nan, math.inf])
 def test_what_hold_must_be(bad: float) -> None:
     with pytest.raises(ValueError, match="hold must be"):

@@ -237,7 +237,7 @@ class ActiveVoxels:
         self._spare = np.empty((most, labels * problems), dtype=self._dtype)
 
     def _filter(self) -> None:
-        values = self._deltas.reshape(len(self._places), -1)
+        values = self._deltas.reshape(len(self._places), self._rows.shape[1])
         start = 0
         for chain in self._chains:
             target = self._rows[start : start + chain.rows]

@@ -222,7 +222,7 @@ def cut_lists(
     # One by one: along the rows of a matrix each sum keeps a single multiprocessor busy.
     sums = torch.stack([each.cumsum(0) for each in counted])  # (3, all rows)
     ends = list(itertools.accumulate(sizes))
-    at_ends = torch.stack([sums[:, end - 1] for end in ends]).tolist()
+    at_ends = torch.stack([sums[:, max(0, end - 1) : end].sum(1) for end in ends]).tolist()
     totals = [(0, 0, 0), *(tuple(each) for each in at_ends)]
     matrices: list[tuple[Sparse, ...]] = []
     for f, size in enumerate(sizes):

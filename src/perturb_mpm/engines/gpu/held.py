@@ -138,6 +138,8 @@ class ActiveRows:
 
     def step(self, damping: float, sharpness: float, *, watched: bool) -> Change:
         """Update every active voxel once."""
+        if not len(self.places):
+            return transfer.change_of(None, self.problems, self._voxels)
         now = min(self._updates, len(self._base) - 1)
         following = min(now + 1, len(self._base) - 1)
         room = self._room
