@@ -167,9 +167,13 @@ def test_loading_takes_every_voxel_and_none_ends_it() -> None:
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 @pytest.mark.parametrize("estimator", ["votes", "conditional"])
-def test_neither_batch_nor_cut_nor_threads_change_a_bit(engine: str, estimator: str) -> None:
+@pytest.mark.parametrize("tolerance", [0.0, 0.01])
+def test_neither_batch_nor_cut_nor_threads_change_a_bit(
+    engine: str, estimator: str, tolerance: float
+) -> None:
     crf = certain_problem()
     options = {"seed": 4, "iterations": 3, "estimator": estimator, "hold": 0.01, "engine": engine}
+    options["tolerance"] = tolerance
     whole = pm.sample(crf, 20, batch=20, threads=1, **options)
     assert whole.active_share < 0.45
     parts = [
@@ -183,6 +187,27 @@ def test_neither_batch_nor_cut_nor_threads_change_a_bit(engine: str, estimator: 
         Compute(engine=engine, batch=7),
     )
     assert sampler.draw(20, after=sampler.draw(6)) == whole
+
+
+@pytest.mark.parametrize("problems", [1, 5, 16])
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_first_update_counts_the_labels_that_leave_the_start(
+    problems: int, *, warm: bool
+) -> None:
+    crf = certain_problem()
+    sampling = Sampling(iterations=3, hold=0.01)
+    held = prepare_hold(crf, prepare(crf, "reference", batch=1), sampling).hold
+    assert held is not None
+    start = softmax(-crf.energies[np.newaxis])[0] if warm else None
+    changes = []
+    for engine in ("cpu", "reference"):
+        solver = prepare(crf, engine, "exact", batch=problems)
+        solver.hold(held)
+        for seed in (1, 2):  # what the samples before left behind does not count
+            solver.perturb(Perturbation(seed), np.arange(problems), start)
+            changes.append(solver.step().switched)
+    np.testing.assert_allclose(changes[:2], changes[2:], atol=1e-9)
+    assert np.max(changes) > 0
 
 
 def test_full_sampling_where_holding_would_not_serve_and_says_so() -> None:

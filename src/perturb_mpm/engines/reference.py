@@ -135,6 +135,10 @@ class ReferenceSolver:
         old, self._q = self._q, (1 - damping) * new + damping * self._q
         if damping < 0:
             self._q = _inside(self._q)
+        if self._followed is not None:  # held voxels have what they have from the start
+            active = self._followed.active
+            before, old = old, self._q.copy()
+            old[:, :, active] = before[:, :, active]
         return change_between(old, self._q)
 
     def marginals(self) -> NDArray[np.float64]:

@@ -136,17 +136,20 @@ class ActiveVoxels:
                 away = marginals[1:, self._order] - self._averages[0]  # (L − 1, A)
                 scaled = away.T[:, :, np.newaxis] * self._unit
                 self._deltas[:] = np.rint(scaled) if self._compact else scaled
+                likely = marginals[:, self._order].argmax(axis=0)  # (A,)
+                self.labels[self._places] = likely[:, np.newaxis]
             self._shift(self._energies, self._order)
 
     def _begin(self, sharpness: np.float32) -> None:
         """Start active voxels without messages."""
-        arguments = (self._energies, self._averages[0], self._deltas, self._unit)
+        arguments = (self._energies, self._averages[0], self._deltas, self._places, self.labels)
+        how = (self._unit, sharpness)
         if self._each_label:
             voxels = len(self._places)
-            self._threads.run(begin_held_rows, voxels, *arguments, sharpness, self._each_label)
+            self._threads.run(begin_held_rows, voxels, *arguments, *how, self._each_label)
         else:
             tiles = len(self._energies)
-            self._threads.run(kernels.begin_held, tiles, *arguments, self._compact, sharpness)
+            self._threads.run(kernels.begin_held, tiles, *arguments, *how, self._compact)
 
     def step(self, damping: float, sharpness: float, *, watched: bool) -> Change:
         """Update every active voxel once."""

@@ -101,8 +101,11 @@ def _to_deltas(lanes, norm, first, count, averages, unit, rounded, deltas):
 
 
 @kernel
-def begin_held(energies, averages, deltas, unit, rounded, sharpness, start, stop):
-    """Start every active voxel at softmax(−sharpness·energies), less the averages (L−1, A)."""
+def begin_held(energies, averages, deltas, places, labels, unit, sharpness, rounded, start, stop):
+    """Start every active voxel at softmax(−sharpness·energies), less the averages (L−1, A).
+
+    Row ``places[a]`` of the labels (N, B) is that of active voxel a.
+    """
     _, count, lanes = energies.shape
     problems = deltas.shape[2]
     tile = lanes // problems
@@ -111,14 +114,20 @@ def begin_held(energies, averages, deltas, unit, rounded, sharpness, start, stop
     zero, highest = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
     norm = np.empty(lanes, np.float32)
     shaped_norm = norm.reshape(tile, problems)
+    best = np.empty(lanes, np.int32)
+    shaped_best = best.reshape(tile, problems)
     for block in range(start, stop):
         i0 = block * tile
         for l in range(count):
             for k in range(lanes):
                 logits[l, k] = -widened(energies[block, l, k])
         exponentials(logits, sharpness, zero, highest, norm)
+        most_probable(logits, zero, best, highest)
         size = min(tile, deltas.shape[0] - i0)
         _to_deltas(shaped_logits, shaped_norm, i0, size, averages, unit, rounded, deltas)
+        for t in range(size):
+            for b in range(problems):
+                labels[places[i0 + t], b] = shaped_best[t, b]
 
 
 @kernel

@@ -130,8 +130,10 @@ def meet_matrix(typing_context, x, message, left, matrices, offsets, g, each):
 
 
 @intrinsic
-def begin_at(typing_context, x, sharpness, marginals, i, after, unit, rounding, labels, each):
-    """Start voxel i at softmax(sharpness·x), and give it its label where ``labels`` are given.
+def begin_at(
+    typing_context, x, sharpness, marginals, i, after, unit, rounding, labels, places, each
+):
+    """Start voxel i at softmax(sharpness·x), and give it its label, as ``settle_at`` does.
 
     ``after[l, i]``, where given, is taken off the marginals.
     """
@@ -140,19 +142,20 @@ def begin_at(typing_context, x, sharpness, marginals, i, after, unit, rounding, 
         code = _Rows(context, builder, signature.args, arguments)
         row = context.cast(builder, arguments[3], i, types.intp)
         averages = code.scalars(after, arguments[4], arguments[3], len(each))
+        place = code.place(8, row)
 
         def write(lanes: Lanes, b: ir.Value) -> None:
             shares, zero, norm = code.softmax(lanes, b, arguments[1], len(each))
-            if isinstance(labels, types.Array):
-                best = code.most_probable(lanes, shares, zero)
-                lanes.store_label(best, code.at(7, [row, b]))
+            best = code.most_probable(lanes, shares, zero)
+            lanes.store_label(best, code.at(7, [place, b]))
             new = [lanes.multiply(share, norm) for share in shares]
             code.store(lanes, 2, row, b, new, averages, arguments[5], arguments[6])
 
         code.over_problems(0, write)
         return context.get_dummy_value()
 
-    return types.void(x, sharpness, marginals, i, after, unit, rounding, labels, each), generate
+    kinds = (x, sharpness, marginals, i, after, unit, rounding, labels, places, each)
+    return types.void(*kinds), generate
 
 
 @intrinsic
@@ -186,10 +189,7 @@ def settle_at(
         row = context.cast(builder, arguments[3], i, types.intp)
         old_averages = code.scalars(before, arguments[4], arguments[3], len(each))
         new_averages = code.scalars(after, arguments[5], arguments[3], len(each))
-        place = row
-        if isinstance(places, types.Array):
-            there = builder.load(code.at(10, [row]))
-            place = context.cast(builder, there, places.dtype, types.intp)
+        place = code.place(10, row)
         one = ir.Constant(FLOAT, 1.0)
         relaxed = builder.fcmp_ordered(">", arguments[8], one)
         seen = context.cast(builder, arguments[11], watched, types.boolean)
@@ -242,6 +242,14 @@ class _Rows:
         """Return where an element of an argument is."""
         kind, array = self._kinds[number], self._arrays[number]
         return cgutils.get_item_pointer(self._context, self._builder, kind, array, indices)
+
+    def place(self, number: int, row: ir.Value) -> ir.Value:
+        """Return places[row] of an argument, the row itself where it is no array."""
+        kind = self._kinds[number]
+        if not isinstance(kind, types.Array):
+            return row
+        there = self._builder.load(self.at(number, [row]))
+        return self._context.cast(self._builder, there, kind.dtype, types.intp)
 
     def size(self, number: int, axis: int) -> ir.Value:
         """Return how long an axis of an argument is."""
@@ -477,15 +485,15 @@ def begin_rows(
         start_row(x, energies, i // tile, i % tile, (), i, each)
         if centre.size:
             take_off_row(energies, i // tile, i % tile, problems, centre, order[i], each)
-        begin_at(x, sharpness, marginals, i, (), unit, rounding, labels, each)
+        begin_at(x, sharpness, marginals, i, (), unit, rounding, labels, (), each)
 
 
 @kernel
-def begin_held_rows(energies, averages, deltas, unit, sharpness, each, start, stop):
+def begin_held_rows(energies, averages, deltas, places, labels, unit, sharpness, each, start, stop):
     """Start some active voxels, as ``held_kernels.begin_held`` does."""
     problems = deltas.shape[2]
     tile = energies.shape[2] // problems
     x = np.empty((len(each), problems), np.float32)
     for i in range(start, stop):
         start_row(x, energies, i // tile, i % tile, (), i, each)
-        begin_at(x, sharpness, deltas, i, averages, unit, ZERO, (), each)
+        begin_at(x, sharpness, deltas, i, averages, unit, ZERO, labels, places, each)
