@@ -413,7 +413,7 @@ def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -
 
     def slow(self: Session, edits: dict[int, int]) -> None:
         self._progress(1, 4)
-        go.wait()
+        go.wait(120)  # and then ends by itself, where an assertion fails before
 
     monkeypatch.setattr(Session, "_solve", slow)
     assert client.status_of("/update", {"runs": [[1, 0, 1]]}) == 202

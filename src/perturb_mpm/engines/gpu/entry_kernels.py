@@ -222,6 +222,7 @@ def cut_lists(
     # One by one: along the rows of a matrix each sum keeps a single multiprocessor busy.
     sums = torch.stack([each.cumsum(0) for each in counted])  # (3, all rows)
     ends = list(itertools.accumulate(sizes))
+    # A slice, for where there is not one row yet: its sum is then 0.
     at_ends = torch.stack([sums[:, max(0, end - 1) : end].sum(1) for end in ends]).tolist()
     totals = [(0, 0, 0), *(tuple(each) for each in at_ends)]
     matrices: list[tuple[Sparse, ...]] = []
