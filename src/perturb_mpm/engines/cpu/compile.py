@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -16,6 +17,7 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import event
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
 log = logging.getLogger("perturb_mpm")
@@ -61,14 +63,51 @@ def sources() -> str:
 _FOLDER = cache_folder()
 
 
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache of one kernel; damaged or unwritable files cost a compilation, never a run.
+
+    A power cut leaves files of length 0 behind, and a disk may be full: what cannot be read is
+    compiled and written again, what cannot be written is compiled again next time.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled kernel; None where there is none that can be read."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # noqa: BLE001 - unpickling damaged bytes raises anything
+            log.info("compiling %s again: its cache is damaged (%s)", self._name, error)
+            self._write(self.flush)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write a compiled kernel, or say once that it cannot be kept."""
+        self._write(super().save_overload, sig, data)
+
+    def _write(self, write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except OSError as error:
+            self.disable()
+            _warn_once(f"compiled kernels are not kept in {_FOLDER}: {error.strerror or error}")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a leaf kernel on first use, with exact IEEE arithmetic, and keep it in the cache."""
+    compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    if _FOLDER is None:
+        return compiled
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_FOLDER or "")
+    numba.config.CACHE_DIR = str(_FOLDER)
     try:
-        return numba.njit(nogil=True, cache=_FOLDER is not None, error_model="numpy")(function)
+        compiled._cache = KernelCache(function)
     finally:
         numba.config.CACHE_DIR = before
+    return compiled
 
 
 @intrinsic  # type: ignore[untyped-decorator]

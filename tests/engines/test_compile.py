@@ -1,0 +1,64 @@
+"""The cache of compiled kernels: whatever is wrong with it costs a compilation, never a run."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from perturb_mpm.engines.cpu import compile as compiling
+
+
+def add(a: float, b: float) -> float:
+    return a + b
+
+
+def solve() -> int:
+    """Call a new copy of a kernel; return how often it came from the cache."""
+    compiled = compiling.kernel(add)
+    assert compiled(2.0, 3.0) == 5.0
+    return sum(compiled.stats.cache_hits.values())
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(compiling, "_FOLDER", tmp_path)
+    compiling._warn_once.cache_clear()
+    return tmp_path
+
+
+def test_a_kernel_is_compiled_once(folder: Path) -> None:
+    assert [solve(), solve()] == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"no pickle"])
+def test_a_damaged_cache_is_made_again(folder: Path, suffix: str, content: bytes) -> None:
+    solve()
+    files = list(folder.rglob(f"*.{suffix}"))
+    assert files
+    for path in files:
+        path.write_bytes(content)
+    assert [solve(), solve()] == [0, 1]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_full_disk_is_told_once_and_the_kernel_still_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damaged: bool
+) -> None:
+    solve()
+    for path in folder.rglob("*.nbi"):
+        path.write_bytes(b"") if damaged else path.unlink()
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._save_index", refuse)
+    with caplog.at_level(logging.WARNING, logger="perturb_mpm"):
+        assert [solve(), solve()] == [0, 0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"compiled kernels are not kept in {folder}: No space left on device"
+    ]
