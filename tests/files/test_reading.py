@@ -120,7 +120,7 @@ def test_a_label_map_may_lack_a_label_that_is_named(tmp_path: Path) -> None:
         labels=LabelScheme((0, 1, 2, 4), ("rest", "necrosis", "oedema", "enhancing")),
     )
     assert case.labels.names[3] == "enhancing"
-    np.testing.assert_array_equal(case.labels.values_of(case.probabilities.argmax(axis=0)), labels)
+    np.testing.assert_array_equal(case.labels.to_values(case.probabilities.argmax(axis=0)), labels)
 
 
 def test_tissues_without_background_leave_0_outside_the_mask(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_tissues_without_background_leave_0_outside_the_mask(tmp_path: Path) -> 
     assert case.labels.names == ("label_1", "label_2", "label_3")
     assert not case.labels.has_background
     everywhere = np.zeros(SHAPE, np.uint8)
-    written = case.labels.values_of(everywhere, case.mask)
+    written = case.labels.to_values(everywhere, case.mask)
     assert set(np.unique(written[~case.mask])) == {0}
     assert set(np.unique(written[case.mask])) == {1}
     told = read_case(*files, labels=[1, 2, 3], background=9)
-    assert set(np.unique(told.labels.values_of(everywhere, told.mask)[~told.mask])) == {9}
+    assert set(np.unique(told.labels.to_values(everywhere, told.mask)[~told.mask])) == {9}
     first = read_case(*files, labels=[1, 2, 3], background=1)
     assert first.labels.has_background
     assert first.labels.names[0] == "background"
@@ -146,9 +146,9 @@ def test_the_users_own_labels(tmp_path: Path) -> None:
     labels = LabelScheme((0, 4, 700), ("rest", "core", "halo"))
     case = read_case(*files, labels=labels)
     assert case.labels == labels
-    assert case.labels.values_of(np.array([2, 0, 1])).tolist() == [700, 0, 4]
-    assert case.labels.values_of(np.array([0])).dtype == np.uint16
-    assert LabelScheme((0, 255), ("a", "b")).values_of(np.array([1])).dtype == np.uint8
+    assert case.labels.to_values(np.array([2, 0, 1])).tolist() == [700, 0, 4]
+    assert case.labels.to_values(np.array([0])).dtype == np.uint16
+    assert LabelScheme((0, 255), ("a", "b")).to_values(np.array([1])).dtype == np.uint8
 
 
 def test_every_file_is_named_by_its_hash(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_real_patient(tmp_path: Path) -> None:
     assert case.probabilities.shape == (4, 140, 150, 50)
     assert case.warnings == ()
     assert case.geometry.spacing == (1.0, 1.0, 1.0)
-    found = case.labels.values_of(case.probabilities.argmax(axis=0))
+    found = case.labels.to_values(case.probabilities.argmax(axis=0))
     assert (found == labels)[labels > 0].mean() > 0.9
     save_like(tmp_path / "labels.nii.gz", found, case.geometry)
     written = nib.load(tmp_path / "labels.nii.gz")

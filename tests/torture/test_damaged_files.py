@@ -26,11 +26,11 @@ from perturb_mpm.files.nnunet import read_dataset, read_npz
 from perturb_mpm.run import StateError, load_run, read_settings
 from perturb_mpm.storage import (
     DamagedError,
-    json_of,
     largest_file,
+    parse_json,
+    parse_toml,
     read_arrays,
     read_json,
-    toml_of,
     write_arrays,
 )
 from perturb_mpm.view import open_session
@@ -241,7 +241,7 @@ def test_json_that_is_none(tmp_path: Path, what: str) -> None:
     path = tmp_path / "dataset.json"
     path.write_text(TEXTS[what], encoding="utf-8", errors="surrogatepass")
     refused(lambda: read_dataset(Source("dataset_json", path)), "is not JSON")
-    refused(lambda: json_of(path.read_bytes(), "it"), "it cannot be read")
+    refused(lambda: parse_json(path.read_bytes(), "it"), "it cannot be read")
 
 
 @pytest.mark.parametrize("value", ["[[[1]]]", '{"a": {}}', "[null]", '{"a": [1, [2]]}', "[1e300]"])
@@ -269,7 +269,7 @@ def test_toml_that_nests_too_deeply(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"settings.toml") as caught:
         read_settings(path)
     assert len(str(caught.value)) <= LONGEST_MESSAGE
-    refused(lambda: toml_of("a = " + "[" * 50_000, "it"), "it is nested too deeply")
+    refused(lambda: parse_toml("a = " + "[" * 50_000, "it"), "it is nested too deeply")
 
 
 @pytest.mark.parametrize(

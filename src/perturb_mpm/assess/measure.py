@@ -209,7 +209,7 @@ def _worst_slice(
         truth=plane.cut(truth, index, box).astype(np.uint8),
         entropy_bits=plane.cut(bits, index, box).astype(np.float32),
         label_names=segmentation.scheme.names,
-        oriented=geometry.oriented,
+        oriented=geometry.has_orientation,
     )
 
 

@@ -24,7 +24,7 @@ from perturb_mpm.biomarkers import (
 )
 from perturb_mpm.checks import in_short
 from perturb_mpm.files import InputError, Source, read_table
-from perturb_mpm.storage import DAMAGE, read_json, reason_of
+from perturb_mpm.storage import DAMAGE, error_text, read_json
 
 COLUMNS = (
     "case",
@@ -276,7 +276,7 @@ def read_calibration(path: Path) -> ResectionCalibration:
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})") from error
     except DAMAGE as error:
-        words = in_short(reason_of(error), 300)
+        words = in_short(error_text(error), 300)
         raise source.error(f"is no calibration of perturb-mpm biomarkers ({words})") from error
     return calibration
 

@@ -269,7 +269,7 @@ def _write_also(finished: Run, programs: Sequence[Program]) -> None:
     from perturb_mpm.files import write_for_program
 
     case = finished.case
-    values = case.labels.values_of(finished.labels, case.mask)
+    values = case.labels.to_values(finished.labels, case.mask)
     for program in programs:
         write_for_program(finished.folder, program, values, case.geometry, case.labels)
 

@@ -11,7 +11,7 @@ from perturb_mpm.cohort.one_case import CaseReading, is_finished, read_record, r
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import Case
 from perturb_mpm.run import RunSettings
-from perturb_mpm.storage import DAMAGE, reason_of
+from perturb_mpm.storage import DAMAGE, error_text
 
 _BASE = 400 * 10**6  # bytes: the interpreter with everything loaded
 _BATCH = 32  # samples that are solved at once where the memory allows it
@@ -56,7 +56,7 @@ def check_cohort(
         try:
             found = how.read(case)
         except DAMAGE as error:
-            yield CaseCheck(case.name, finished, reason_of(error))
+            yield CaseCheck(case.name, finished, error_text(error))
             continue
         voxels = int(found.mask.sum())
         yield CaseCheck(

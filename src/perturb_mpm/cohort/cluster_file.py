@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from perturb_mpm import checks
 from perturb_mpm.cohort.cluster import ClusterError, dask_distributed
-from perturb_mpm.storage import DAMAGE, read_toml, read_yaml, reason_of
+from perturb_mpm.storage import DAMAGE, error_text, read_toml, read_yaml
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -50,7 +50,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
     try:
         content = read_yaml(path) if path.suffix in (".yaml", ".yml") else read_toml(path)
     except (FileNotFoundError, *DAMAGE) as error:
-        raise ClusterError(f"`cluster` must be a TOML or YAML file: {reason_of(error)}") from error
+        raise ClusterError(f"`cluster` must be a TOML or YAML file: {error_text(error)}") from error
     if not isinstance(content, dict):
         raise ClusterError(f"`cluster` must have class and arguments, got neither in {path}")
     unknown = sorted(set(map(str, content)) - {"class", "workers", "arguments"})
@@ -93,7 +93,7 @@ def started_cluster(file: ClusterFile) -> Iterator[Client]:
     except Exception as error:
         raise ClusterError(
             f"`cluster` must start {file.class_name} as {file.path} says, got "
-            f"{type(error).__name__}: {reason_of(error)}"
+            f"{type(error).__name__}: {error_text(error)}"
         ) from error
     with cluster:
         if file.workers is not None:
@@ -112,7 +112,7 @@ def _class_of(file: ClusterFile) -> Any:  # noqa: ANN401 - a class of Dask
     except (ImportError, AttributeError) as error:
         raise ClusterError(
             f"`cluster` must name a class that is installed, got {file.class_name} in "
-            f"{file.path}: {reason_of(error)}"
+            f"{file.path}: {error_text(error)}"
         ) from error
     own = getattr(found, "__module__", "").split(".")[0] in PACKAGES
     if isinstance(found, type):

@@ -30,7 +30,7 @@ from perturb_mpm.files import (
     read_label_map,
 )
 from perturb_mpm.run import Run, RunSettings, begin_case, draw_part, run_case, volume_rows
-from perturb_mpm.storage import DAMAGE, json_ready, read_json, reason_of, write_json
+from perturb_mpm.storage import DAMAGE, error_text, json_ready, read_json, write_json
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -379,4 +379,4 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, ExpectedError) or (isinstance(error, MemoryError) and str(error)):
         return " ".join(str(error).split())
     kind = "" if isinstance(error, OSError | MemoryError) else f"{type(error).__name__}: "
-    return f"{kind}{reason_of(error)}"
+    return f"{kind}{error_text(error)}"

@@ -27,7 +27,7 @@ from perturb_mpm.cohort.one_case import (
 from perturb_mpm.cohort.tables import ranked, write_cohort_csv, write_cohort_json
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings, SettingsError
-from perturb_mpm.storage import DAMAGE, lock_file, read_json, reason_of, write_json
+from perturb_mpm.storage import DAMAGE, error_text, lock_file, read_json, write_json
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -175,7 +175,7 @@ def _cohort_folder(folder: Path, request: Mapping[str, Any]) -> Iterator[None]:
         lock = (state / "lock").open("ab")
     except OSError as error:
         raise OutputError(
-            f"`output` must be a folder you may write to, got {folder}: {reason_of(error)}"
+            f"`output` must be a folder you may write to, got {folder}: {error_text(error)}"
         ) from error
     with lock:
         try:
@@ -199,7 +199,8 @@ def _check_same(path: Path, folder: Path, request: Mapping[str, Any]) -> None:
         return
     except DAMAGE as error:
         raise OutputError(
-            f"`output` holds a damaged {path}: {reason_of(error)}; remove it or name another folder"
+            f"`output` holds a damaged {path}: {error_text(error)}; "
+            "remove it or name another folder"
         ) from error
     known = before if isinstance(before, dict) else {}
     changed = [

@@ -36,7 +36,7 @@ class Geometry:
     ending: str = ".nii.gz"  # of files that are written in the format of this one
 
     @property
-    def oriented(self) -> bool:
+    def has_orientation(self) -> bool:
         """Whether the file says how the patient lies: a NIfTI without sform and qform does not."""
         return bool(self.header["sform_code"] > 0 or self.header["qform_code"] > 0)
 

@@ -76,7 +76,7 @@ class LabelScheme:
         """Whether the first label is what lies outside the mask."""
         return self.outside == self.values[0]
 
-    def values_of(
+    def to_values(
         self, indices: NDArray[Any], mask: NDArray[np.bool_] | None = None
     ) -> NDArray[Any]:
         """Return the user's values of indices 0 … L − 1, as uint8 or, where need be, uint16.

@@ -19,7 +19,7 @@ from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.regions import NestedRegions, Region
 from perturb_mpm.files.source import Digests, Source, open_source, sha256
-from perturb_mpm.storage import DAMAGE, DamagedError, array_names, arrays_in, reason_of
+from perturb_mpm.storage import DAMAGE, DamagedError, array_names, arrays_in, error_text
 
 _ARRAY = "probabilities"
 _REORIENTING_READER = "NibabelIOWithReorient"
@@ -172,7 +172,7 @@ def _probability_array(source: Source, file: BufferedReader) -> NDArray[Any]:
     try:
         names = array_names(file)
     except DAMAGE as error:
-        raise source.error(f"is no .npz file, or damaged ({reason_of(error)})") from error
+        raise source.error(f"is no .npz file, or damaged ({error_text(error)})") from error
     if _ARRAY not in names:
         hint = "predict with nnU-Net's option save_probabilities"
         if "softmax" in names:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.storage import DamagedError, json_of, reason_of, require_file
+from perturb_mpm.storage import DamagedError, error_text, parse_json, require_file
 
 AnyPath = str | os.PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
@@ -48,13 +48,13 @@ class Source:
 
     def damaged(self, reason: BaseException | str) -> InputError:
         """Return the error about a file that ends too early or holds what it should not."""
-        words = reason if isinstance(reason, str) else reason_of(reason)
+        words = reason if isinstance(reason, str) else error_text(reason)
         return self.error(f"is damaged, perhaps cut short ({words})")
 
     def json(self, file: BufferedIOBase) -> Any:  # noqa: ANN401 - whatever the file says
         """Return what an open JSON file says."""
         try:
-            return json_of(file.read(), "it")
+            return parse_json(file.read(), "it")
         except DamagedError as error:
             words = str(error).removeprefix("it cannot be read: ")
             raise self.error(f"is not JSON ({words})") from error

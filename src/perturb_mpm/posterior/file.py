@@ -30,8 +30,8 @@ from perturb_mpm.model import Grid
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
-    json_of,
     largest_state,
+    parse_json,
     read_arrays,
     write_arrays,
 )
@@ -111,7 +111,7 @@ def _arrays(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
 def _header(text: NDArray[Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     foreign = f"{path} is not a posterior of perturb-mpm"
     try:
-        header = json_of(str(text.item()), "header")
+        header = parse_json(str(text.item()), "header")
         form, version = header["format"], header["version"]
     except (LookupError, TypeError, ValueError):
         raise ValueError(f"{foreign}: its header names no format and version") from None

@@ -20,7 +20,7 @@ from perturb_mpm.run.coupling import Pilot
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.storage import DAMAGE, read_arrays, reason_of, write_arrays
+from perturb_mpm.storage import DAMAGE, error_text, read_arrays, write_arrays
 
 SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 """After how many samples the entropy map is kept, to show how it converges."""
@@ -170,7 +170,7 @@ def _continued(run: Run, problem: str) -> Run:
         run = run.with_checkpoint()
         run.check_votes(problem)
     except DAMAGE as error:
-        words = reason_of(error)
+        words = error_text(error)
         raise OutputError(
             f"`output` holds a damaged state, begin anew with `overwrite=True`: {words}"
         ) from error

@@ -38,7 +38,7 @@ def write_maps(run: Run) -> None:
 
     files, geometry, labels = run.files, run.case.geometry, run.case.labels
     save_like(
-        files["labels"], labels.values_of(run.labels, run.case.mask), geometry, "label values"
+        files["labels"], labels.to_values(run.labels, run.case.mask), geometry, "label values"
     )
     save_like(
         files["marginals"],
@@ -135,7 +135,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
         parameters={"mask": case.mask_origin, **parameters_in_words(settings), **_weakened(run)},
         warnings=tuple(warnings),
         colour_map=settings.colour_map,
-        oriented=case.geometry.oriented,
+        oriented=case.geometry.has_orientation,
         provenance=Provenance(
             version=version(),
             date=run.begun,

@@ -52,7 +52,7 @@ from perturb_mpm.run.state import (
     read_run_json,
 )
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.storage import DAMAGE, reason_of, write_json
+from perturb_mpm.storage import DAMAGE, error_text, write_json
 
 _PAGE_BYTES = 100 * 10**6  # room for the report, whatever its volumes shrink to
 
@@ -340,7 +340,7 @@ def _begun(layout: Layout) -> dict[str, Any] | None:
         coupling_of(before or {})
     except DAMAGE as error:
         raise OutputError(
-            f"`output` holds a damaged state, begin anew with `overwrite=True`: {reason_of(error)}"
+            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error_text(error)}"
         ) from error
     return before
 

@@ -91,7 +91,7 @@ from perturb_mpm.files import RegionValues, checked_region_values
 from perturb_mpm.model import Normalization
 from perturb_mpm.posterior import MarginalKind
 from perturb_mpm.sampling import Sampling
-from perturb_mpm.storage import DamagedError, atomic_open, json_ready, read_toml, toml_of
+from perturb_mpm.storage import DamagedError, atomic_open, json_ready, parse_toml, read_toml
 
 
 class SettingsError(ExpectedError):
@@ -380,7 +380,7 @@ def settings_from_text(text: str) -> RunSettings:
     >>> settings_from_text("unary.temperature = 1.5").temperature
     1.5
     """
-    return settings_from_tables(toml_of(text, "settings"))
+    return settings_from_tables(parse_toml(text, "settings"))
 
 
 def settings_text(settings: RunSettings, comment: str = "") -> str:

@@ -52,11 +52,11 @@ from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_t
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
-    json_of,
+    error_text,
     largest_state,
+    parse_json,
     read_arrays,
     read_json,
-    reason_of,
     write_arrays,
     write_json,
 )
@@ -312,7 +312,7 @@ def load_run(folder: str | Path) -> Run:
         if run.votes is not None:
             _require_fit(run.case, run.votes)
     except DAMAGE as error:
-        raise StateError(f"{folder} holds a damaged run: {reason_of(error)}") from error
+        raise StateError(f"{folder} holds a damaged run: {error_text(error)}") from error
     if run.posterior.problem != found.get("problem"):
         raise StateError(f"{run.state / 'posterior.npz'} holds the votes of another run")
     return run
@@ -403,7 +403,7 @@ def _write_case(path: Path, case: Case) -> None:
 def _read_case(path: Path) -> Case:
     """Read what ``_write_case`` wrote; outside the mask label 0 has the probability 1."""
     arrays = read_arrays(path, limit=largest_state())
-    words = json_of(str(arrays["header"].item()), path)
+    words = parse_json(str(arrays["header"].item()), path)
     mask = arrays["mask"]
     for name, (dtype, axes) in _CASE_ARRAYS.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != axes:

@@ -29,7 +29,7 @@ from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
 from perturb_mpm.segmenter.feature_store import feature_table
 from perturb_mpm.segmenter.features import feature_names
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images, select_sequences
-from perturb_mpm.storage import DAMAGE, arrays_in, json_of, reason_of, write_arrays
+from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 3"
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
@@ -98,7 +98,7 @@ class SegmenterModel:
         except KeyError as error:
             raise source.error(f"must be a whole model, got one that lacks {error}") from error
         except DAMAGE as error:
-            words = in_short(reason_of(error), 200)
+            words = in_short(error_text(error), 200)
             raise source.error(f"is no model, or a damaged one: {words}") from error
 
 
@@ -110,7 +110,7 @@ def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
         except DAMAGE as error:
             raise source.error(
                 "must be a model of perturb-mpm train; it is not, or damaged "
-                f"({in_short(reason_of(error), 200)})"
+                f"({in_short(error_text(error), 200)})"
             ) from error
 
 
@@ -118,7 +118,7 @@ def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
     packed = arrays[_METADATA]
     if packed.dtype != np.uint8 or packed.ndim != 1:
         raise TypeError(f"{_METADATA} must be bytes, got {packed.dtype}")
-    metadata = json_of(packed.tobytes(), _METADATA)
+    metadata = parse_json(packed.tobytes(), _METADATA)
     found = metadata.get("format") if isinstance(metadata, dict) else None
     if found != _FORMAT:
         kind = in_short(str(found or "a file of another kind"), 60)

@@ -104,7 +104,7 @@ def require_file(path: Path) -> None:
 
 
 @contextmanager
-def damage_of(name: object) -> Iterator[None]:
+def refuse_damage(name: object) -> Iterator[None]:
     """Turn whatever damaged bytes raise inside the block into one short line about ``name``."""
     try:
         yield
@@ -113,10 +113,10 @@ def damage_of(name: object) -> Iterator[None]:
     except DamagedError as error:
         raise DamagedError(f"{name} cannot be read: {error}") from error
     except DAMAGE as error:
-        raise DamagedError(f"{name} cannot be read: {in_short(reason_of(error))}") from error
+        raise DamagedError(f"{name} cannot be read: {in_short(error_text(error))}") from error
 
 
-def reason_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return in one line what an error says, its kind where it says nothing."""
     if isinstance(error, MemoryError):
         return "there is not enough memory for it"
@@ -137,7 +137,7 @@ def read_arrays(
     ``limit`` is how many bytes they may take together. A damaged file is a ``DamagedError``.
     """
     try:
-        with damage_of(path):
+        with refuse_damage(path):
             require_file(path)
             with path.open("rb") as file:
                 return arrays_in(file, names, limit)
@@ -169,7 +169,7 @@ def arrays_in(
             try:
                 found[name] = _array(archive, member)
             except DAMAGE as error:
-                raise ValueError(f"{name} cannot be read ({reason_of(error)})") from error
+                raise ValueError(f"{name} cannot be read ({error_text(error)})") from error
         return found
 
 
@@ -254,21 +254,21 @@ def _check_text(content: NDArray[np.uint8]) -> None:
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
     """Read JSON in UTF-8; a damaged file is a ``DamagedError``, a missing one is not."""
-    return json_of(read_text_bytes(path), path)
+    return parse_json(read_text_bytes(path), path)
 
 
-def json_of(content: bytes | str, name: object) -> Any:  # noqa: ANN401 - whatever it says
+def parse_json(content: bytes | str, name: object) -> Any:  # noqa: ANN401 - whatever it says
     """Return what JSON says; NaN and infinity, which it does not have, are refused."""
-    with damage_of(name):
+    with refuse_damage(name):
         if len(content) > _MOST_TEXT:
             raise ValueError(f"it is longer than {_MOST_TEXT >> 20} MiB")
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
         return json.loads(text, parse_constant=_no_number, parse_float=_finite)
 
 
-def toml_of(content: bytes | str, name: object) -> dict[str, Any]:
+def parse_toml(content: bytes | str, name: object) -> dict[str, Any]:
     """Return the tables of a TOML text."""
-    with damage_of(name):
+    with refuse_damage(name):
         if len(content) > _MOST_TOML:
             raise ValueError(f"it is longer than {_MOST_TOML >> 20} MiB")
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
@@ -277,7 +277,7 @@ def toml_of(content: bytes | str, name: object) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; a damaged file is a ``DamagedError``, a missing one is not."""
-    return toml_of(read_text_bytes(path), path)
+    return parse_toml(read_text_bytes(path), path)
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
@@ -286,7 +286,7 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
     Nothing may stand for something said before: a few lines of that stand for any number.
     """
     content = read_text_bytes(path)
-    with damage_of(path):
+    with refuse_damage(path):
         if len(content) > _MOST_YAML:
             raise ValueError(f"it is longer than {_MOST_YAML >> 10} KiB")
         import yaml  # type: ignore[import-untyped] # comes with Dask, whose files are in it
@@ -306,7 +306,7 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
 
 def read_text_bytes(path: Path) -> bytes:
     """Return the bytes of a file of text that is not too long for one."""
-    with damage_of(path):
+    with refuse_damage(path):
         require_file(path)
         with path.open("rb") as file:
             content = file.read(_MOST_TEXT + 1)

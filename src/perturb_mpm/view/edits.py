@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.files import Geometry, LabelScheme
-from perturb_mpm.storage import DAMAGE, DamagedError, atomic_open, read_json, reason_of
+from perturb_mpm.storage import DAMAGE, DamagedError, atomic_open, error_text, read_json
 from perturb_mpm.view.correction import Edits
 
 FORMAT = 1
@@ -58,7 +58,7 @@ class EditsFile:
         try:
             return self._checked(page)
         except DAMAGE as error:
-            words = in_short(reason_of(error), 300)
+            words = in_short(error_text(error), 300)
             raise EditsError(f"{self.path} is not a list of edits of this run: {words}") from error
 
     def _entry(

@@ -16,9 +16,9 @@ from perturb_mpm.run import STATE, Run, summary_of, volume_rows, volume_sets, wr
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
+    error_text,
     largest_state,
     read_arrays,
-    reason_of,
     write_arrays,
     write_json,
 )
@@ -64,7 +64,7 @@ def save_maps(run: Run, edits: Mapping[int, int], correction: Correction) -> Non
     case, folder = run.case, run.folder
     mask = case.mask.copy()
     mask.flat[list(edits)] = True
-    values = case.labels.values_of(correction.labels(run.labels, run.regions), mask)
+    values = case.labels.to_values(correction.labels(run.labels, run.regions), mask)
     save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
     top = f"{math.log2(len(case.labels)):.4g}"
     bits = correction.entropy(run.entropy)
@@ -114,7 +114,7 @@ def load_correction(run: Run, edits: Mapping[int, int]) -> Correction:
             return nothing
         _check(arrays["index"], arrays["marginals"], run)
     except DAMAGE as error:
-        raise DamagedError(f"{run.folder / MARGINALS} is damaged: {reason_of(error)}") from error
+        raise DamagedError(f"{run.folder / MARGINALS} is damaged: {error_text(error)}") from error
     return Correction(arrays["index"], arrays["marginals"])
 
 
