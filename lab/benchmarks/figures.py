@@ -14,13 +14,11 @@ from lab.benchmarks.worker import ROOT
 CPU_RESULTS = machine.RESULTS / "cpu.json"
 GPU_RESULTS = machine.RESULTS / "gpu.json"
 HELD_RESULTS = machine.RESULTS / "held.json"
-LARGE_RESULTS = machine.RESULTS / "large.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 COST_BEGIN, COST_END = "<!-- cost -->", "<!-- end of cost -->"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 HELD_BEGIN, HELD_END = "<!-- held figures -->", "<!-- end of held figures -->"
-LARGE_BEGIN, LARGE_END = "<!-- large figures -->", "<!-- end of large figures -->"
 GPU_BEGIN, GPU_END = "<!-- gpu figures -->", "<!-- end of gpu figures -->"
 
 WHOLE_BRAIN = 1_000_000  # voxels; smaller problems are in the JSON alone
@@ -39,11 +37,6 @@ GPU_HEADER = (
 HELD_HEADER = (
     "| kernels, noise, what is updated | CPU s, to prepare | CPU s, in all | s by the clock | "
     "× faster by the clock than every voxel | × faster than a loop through pydensecrf2 |"
-)
-
-LARGE_HEADER = (
-    "| voxels | in doubt | samples | CPU s | s by the clock | peak GB | wrong votes | modal labels "
-    "that differ | largest change of a mean volume, in sd |"
 )
 
 
@@ -233,34 +226,12 @@ def held_rendered(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", alone])
 
 
-def large_rendered(results: dict[str, Any]) -> str:
-    """Return the Markdown of images far beyond one brain."""
-    lines = [LARGE_HEADER, "|--:|--:|--:|--:|--:|--:|--:|--:|--:|"]
-    for row in sorted(results["rows"].values(), key=lambda each: each["voxels"]):
-        compared = [
-            f"{row[name]:.1e}" if name in row else ""
-            for name in ("wrong_votes", "modal_differs", "volume_off_sd")
-        ]
-        cells = [
-            f"{row['voxels'] / 1e6:.1f} M",
-            f"{100 * row['doubtful_share']:.0f} %",
-            f"{row['samples']}",
-            f"{row['cpu_s']:.0f}",
-            f"{row['all_s']:.0f}",
-            f"{row['peak_gb']:.1f}",
-            *compared,
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
     on_cpu, on_gpu = read_results(CPU_RESULTS), read_results(GPU_RESULTS)
     text = with_figures(PAGE.read_text(encoding="utf-8"), cpu_rendered(on_cpu))
     text = with_figures(text, gpu_rendered(on_gpu), GPU_BEGIN, GPU_END)
-    held, large = read_results(HELD_RESULTS), read_results(LARGE_RESULTS)
+    held = read_results(HELD_RESULTS)
     text = with_figures(text, held_rendered(held), HELD_BEGIN, HELD_END)
-    text = with_figures(text, large_rendered(large), LARGE_BEGIN, LARGE_END)
     PAGE.write_text(text, encoding="utf-8")
     cost = cost_rendered(on_cpu, on_gpu)
     text = with_figures(README.read_text(encoding="utf-8"), cost, COST_BEGIN, COST_END)

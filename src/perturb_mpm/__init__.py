@@ -18,7 +18,7 @@ from perturb_mpm.model import (
 )
 from perturb_mpm.posterior import Posterior, Precision, samples_needed
 from perturb_mpm.progress import Progress
-from perturb_mpm.sampling import Doubtful, Sampler, Sampling, doubtful, sample
+from perturb_mpm.sampling import Sampler, Sampling, sample
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ __all__ = [
     "sample",
     "Sampling",
     "Sampler",
-    "doubtful",
-    "Doubtful",
     "Compute",
     "Posterior",
     "Precision",

@@ -109,19 +109,6 @@ def test_a_crf_keeps_what_is_inside_its_mask_alone(kind: str) -> None:
     assert fingerprint(crf(inside)) != fingerprint(own)
 
 
-def test_part_of_a_crf_has_the_features_of_its_voxels() -> None:
-    rng = np.random.default_rng(4)
-    images, mask = rng.normal(size=(2, 6, 5)), rng.random((6, 5)) < 0.6
-    kernel = pm.BilateralKernel(images, sigma_space=2.0, sigma_intensity=0.5)
-    crf = pm.DenseCRF(np.zeros((2, 6, 5)), [kernel], mask=mask)
-    voxels = np.arange(1, crf.grid.voxels, 3)
-    nothing = np.zeros(len(voxels))
-    part = crf.among(voxels, np.zeros((2, len(voxels))), [nothing])
-    whole = crf.terms[0].kernel.in_own_units(crf.grid).features_on(crf.grid)
-    np.testing.assert_array_equal(part.terms[0].features(), whole[voxels])
-    np.testing.assert_allclose(whole, crf.terms[0].features(), atol=1e-5)
-
-
 def test_kernels_of_a_crf_serve_another_one_inside_its_mask_alone() -> None:
     rng = np.random.default_rng(5)
     images, mask = rng.normal(size=(1, 6, 5)), rng.random((6, 5)) < 0.6

@@ -281,8 +281,6 @@ def kernel_matrix(term: PairwiseTerm) -> NDArray[np.float64]:
         squares += (f[:, np.newaxis] - f) ** 2
     kernel = np.exp(-squares / 2)
     sums = kernel.sum(axis=1)  # (N,)
-    if term.outside is not None:
-        sums += term.outside
     if term.normalization == "symmetric":
         kernel /= np.sqrt(sums[:, np.newaxis] * sums)
     elif term.normalization == "before":

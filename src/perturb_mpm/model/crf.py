@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +32,6 @@ class PairwiseTerm:
     """One kernel on the grid of its CRF, with the weight multiplied into the compatibility.
 
     ``potts_weight`` is w where the compatibility is w·[l ≠ l'], w ≥ 0, and None otherwise.
-    ``outside`` is what voxels that were left out of the CRF add to the row sums of K: they count
-    in its normalisation.
     """
 
     kernel: Kernel
@@ -42,7 +39,6 @@ class PairwiseTerm:
     normalization: Normalization
     compatibility: NDArray[np.float64]  # (L, L)
     potts_weight: float | None
-    outside: NDArray[np.float64] | None = None  # (N,)
 
     def features(self) -> NDArray[np.float64]:
         """Compute the kernel's features in units of sigma, (N, d)."""
@@ -161,36 +157,6 @@ class DenseCRF:
         pairwise = np.take_along_axis(solver.pairwise()[0], x[np.newaxis], axis=0)
         return float(unary.sum(dtype=np.float64) + pairwise.sum(dtype=np.float64) / 2)
 
-    def among(
-        self,
-        voxels: NDArray[np.int64],
-        sent: NDArray[np.floating],
-        outside: Sequence[NDArray[np.float64]],
-    ) -> DenseCRF:
-        """Return the CRF of some of the N voxels, the others settled.
-
-        ``sent`` (L, V) are the energies that the others add, ``outside`` (V,) a term what they add
-        to the row sums of its kernel. What ``centring`` refers to is as before.
-        """
-        part = copy.copy(self)
-        inside = np.zeros(math.prod(self.shape), dtype=np.bool_)
-        inside[self.grid.index[voxels]] = True
-        part.grid = Grid(self.shape, self.grid.spacing, inside.reshape(self.shape))
-        part.prior = checks.read_only(self.prior[:, voxels])
-        here = self.energies[:, voxels]
-        part.energies = checks.read_only(here + sent.astype(here.dtype))
-        part.terms = tuple(
-            replace(
-                term,
-                kernel=term.kernel.in_own_units(self.grid).inside(part.grid),
-                grid=part.grid,
-                outside=checks.read_only(added),
-            )
-            for term, added in zip(self.terms, outside, strict=True)
-        )
-        part.kernels = tuple(term.kernel for term in part.terms)
-        return part
-
     def _without_self_term(self) -> DenseCRF:
         other = copy.copy(self)
         other.self_term = False
@@ -275,8 +241,6 @@ def fingerprint(crf: DenseCRF) -> str:
             value = getattr(term.kernel, field.name)
             parts += [field.name, value.values if isinstance(value, Inside) else value]
         parts.append(term.compatibility)
-        if term.outside is not None:
-            parts += ["outside", term.outside]
     if crf.centring > 0:
         parts += ["centring", crf.centring, crf.prior]
     return digest(*parts)

@@ -93,9 +93,9 @@ class Grid:
         full[..., self.index] = values
         return full.reshape(*leading, *self.shape)
 
-    def positions(self, voxels: slice | NDArray[Any] = slice(None)) -> NDArray[np.float64]:
-        """Return the position of all or some voxels in mm, (N, ndim): index times spacing."""
-        indices = np.unravel_index(self.index[voxels], self.shape)
+    def positions(self) -> NDArray[np.float64]:
+        """Return the position of each voxel in mm, (N, ndim): index times spacing."""
+        indices = np.unravel_index(self.index, self.shape)
         spacing: NDArray[np.float64] = np.array(self.spacing)
         return np.stack(indices, axis=-1) * spacing
 

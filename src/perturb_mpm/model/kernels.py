@@ -15,9 +15,6 @@ from perturb_mpm.model.grid import Grid
 
 Normalization = Literal["symmetric", "before", "after", "none"]
 Sigma = float | Sequence[float]
-Voxels = slice | NDArray[Any]  # places among the N voxels inside the mask
-
-ALL = slice(None)
 
 # Beyond this many sigmas float32 no longer resolves a hundredth of one, and lattice keys overflow.
 LARGEST_FEATURE = 1e5
@@ -35,13 +32,12 @@ class Inside:
         """The shape of the channels on the whole image, (C, *spatial)."""
         return (len(self.values), *self.grid.shape)
 
-    def at(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[Any]:
-        """Return all or some voxels of a grid whose mask lies inside this one's, (C, N)."""
+    def at(self, grid: Grid) -> NDArray[Any]:
+        """Return the voxels of a grid whose mask lies inside this one's, (C, N)."""
         if grid is self.grid:
-            return self.values[:, voxels]
-        wanted = grid.index[voxels]
-        places = np.searchsorted(self.grid.index, wanted)
-        known = np.take(self.grid.index, places, mode="clip") == wanted
+            return self.values
+        places = np.searchsorted(self.grid.index, grid.index)
+        known = np.take(self.grid.index, places, mode="clip") == grid.index
         if not known.all():
             raise ValueError(
                 "kernels must know every voxel inside the mask, got those of another CRF, whose "
@@ -68,8 +64,8 @@ class Kernel(ABC):
         """Raise where the kernel does not fit the grid; cheap, nothing is computed."""
 
     @abstractmethod
-    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
-        """Compute the features of all or some voxels inside the mask in units of sigma, (N, d)."""
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
+        """Compute the features of the voxels inside the mask in units of sigma, (N, d)."""
 
     @abstractmethod
     def dimensions_on(self, grid: Grid) -> int:
@@ -77,10 +73,6 @@ class Kernel(ABC):
 
     def inside(self, grid: Grid) -> Kernel:  # noqa: ARG002
         """Return the same kernel, without what it knows of voxels outside the mask."""
-        return self
-
-    def in_own_units(self, grid: Grid) -> Kernel:  # noqa: ARG002
-        """Return the same kernel with features that do not depend on which voxels are asked for."""
         return self
 
     def _set(self, **values: object) -> None:
@@ -121,9 +113,9 @@ class SpatialKernel(Kernel):
         """Check sigma against the axes of the grid."""
         _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
 
-    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
         """Return position / sigma, (N, ndim)."""
-        return grid.positions(voxels) / _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
+        return grid.positions() / _spatial_sigma(self.sigma, "sigma of SpatialKernel", grid)
 
     def dimensions_on(self, grid: Grid) -> int:
         """Return the number of axes."""
@@ -172,19 +164,17 @@ class BilateralKernel(Kernel):
         _check_fits(self.images, "images", "BilateralKernel", grid)
         _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
 
-    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
         """Return position / sigma_space, then intensity / sigma_intensity, (N, ndim + C)."""
-        if self.standardize and not (isinstance(voxels, slice) and voxels == ALL):
-            return self.in_own_units(grid).features_on(grid, voxels)
         self.check(grid)
         sigma = _spatial_sigma(self.sigma_space, "sigma_space of BilateralKernel", grid)
-        intensities = _at(self.images, grid, voxels).astype(np.float64)  # (C, N)
+        intensities = _inside(self.images, grid).at(grid).astype(np.float64)  # (C, N)
         with np.errstate(all="ignore"):  # what overflows is found below
             if self.standardize:
                 intensities = _standardized(intensities)
             intensities /= self._intensity_sigma()[:, np.newaxis]
         _check_reach(intensities, "sigma_intensity of BilateralKernel")
-        return np.concatenate([grid.positions(voxels) / sigma, intensities.T], axis=1)
+        return np.concatenate([grid.positions() / sigma, intensities.T], axis=1)
 
     def dimensions_on(self, grid: Grid) -> int:
         """Return the number of axes and channels."""
@@ -194,20 +184,6 @@ class BilateralKernel(Kernel):
         """Return the same kernel with images inside the mask alone."""
         self.check(grid)
         return replace(self, images=_inside(self.images, grid))
-
-    def in_own_units(self, grid: Grid) -> BilateralKernel:
-        """Return this kernel with centred images and sigma_intensity in their own units."""
-        if not self.standardize:
-            return self
-        self.check(grid)
-        channels, deviations = [], []
-        for channel in _inside(self.images, grid).at(grid):
-            wide = channel.astype(np.float64)  # (N,): one channel at a time
-            channels.append((channel - wide.mean()).astype(np.float32))
-            deviations.append(float(wide.std()) if np.ptp(wide) > 0 else 1.0)
-        sigma = tuple((self._intensity_sigma() * deviations).tolist())
-        centred = Inside(checks.read_only(np.stack(channels)), grid)
-        return replace(self, images=centred, sigma_intensity=sigma, standardize=False)
 
     def _intensity_sigma(self) -> NDArray[np.float64]:
         name = "sigma_intensity of BilateralKernel"
@@ -244,10 +220,10 @@ class FeatureKernel(Kernel):
         """Check the features against the shape of the grid."""
         _check_fits(self.features, "features", "FeatureKernel", grid)
 
-    def features_on(self, grid: Grid, voxels: Voxels = ALL) -> NDArray[np.float64]:
+    def features_on(self, grid: Grid) -> NDArray[np.float64]:
         """Return features / sigma, (N, d)."""
         self.check(grid)
-        features = _at(self.features, grid, voxels).astype(np.float64)  # (d, N)
+        features = _inside(self.features, grid).at(grid).astype(np.float64)  # (d, N)
         with np.errstate(over="ignore"):
             features /= self._feature_sigma()[:, np.newaxis]
         _check_reach(features, "sigma of FeatureKernel")
@@ -265,12 +241,6 @@ class FeatureKernel(Kernel):
     def _feature_sigma(self) -> NDArray[np.float64]:
         count = _count(self.features)
         return checks.one_each(_numbers(self.sigma), "sigma of FeatureKernel", count, "feature")
-
-
-def _at(channels: ArrayLike | Inside, grid: Grid, voxels: Voxels) -> NDArray[Any]:
-    """Return (C, *spatial) at all or some voxels inside the mask of a grid, (C, N)."""
-    whole = channels if isinstance(channels, Inside) else _inside(channels, grid)
-    return whole.at(grid, voxels)
 
 
 def _inside(channels: ArrayLike | Inside, grid: Grid) -> Inside:

@@ -10,7 +10,6 @@ from perturb_mpm.engines.cpu.compile import cache_folder, kernel
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.row_kernels import combine
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
-from perturb_mpm.engines.cpu.surroundings import surroundings_of
 from perturb_mpm.engines.cpu.threads import Threads, default_threads
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ __all__ = [
     "kernel",
     "prepare",
     "row_sums",
-    "surroundings_of",
     "Taps",
     "Threads",
 ]

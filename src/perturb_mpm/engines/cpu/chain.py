@@ -249,18 +249,17 @@ def factorize(
     threads: Threads,
     *,
     wide_rows: bool = False,
-    outside: NDArray[np.float64] | None = None,
 ) -> Filter:
     """Make the normalised filter of a lattice, which is used up.
 
-    ``gain`` multiplies the raw lattice's output, ``outside`` (N,) is added to the row sums that
-    normalise it. For ``wide_rows``, those of a batch, the splat may be in two stages.
+    ``gain`` multiplies the raw lattice's output. For ``wide_rows``, those of a batch, the splat
+    may be in two stages.
     """
     n, vertices = len(lattice.columns), lattice.vertices
     splats = _splats(lattice, threads, wide_rows=wide_rows)
     masses = _masses(lattice, splats, np.ones(n), threads)
     raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
-    before, after = normalizers(raw if outside is None else raw + outside, normalization)
+    before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
         del masses
         masses = _masses(lattice, splats, before, threads)

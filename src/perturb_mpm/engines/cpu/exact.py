@@ -94,7 +94,6 @@ class ExactFilter:
         features: NDArray[np.float64],
         normalization: Normalization,
         threads: Threads,
-        outside: NDArray[np.float64] | None = None,
     ) -> None:
         self.rows = len(features)
         # float32 resolves differences best around the origin
@@ -102,7 +101,7 @@ class ExactFilter:
         self._features = np.ascontiguousarray(centred.T, dtype=np.float32)  # (d, N)
         self._before = np.ones(self.rows, dtype=np.float32)
         sums = self._row_sums(threads)
-        before, after = normalizers(sums if outside is None else sums + outside, normalization)
+        before, after = normalizers(sums, normalization)
         self._before = before.astype(np.float32)
         if normalization in ("symmetric", "before"):
             sums = self._row_sums(threads)

@@ -496,14 +496,12 @@ class CpuSolver:
         return [self._filter(term, looked_at) for term in self._crf.terms]
 
     def _exact_filter(self, term: PairwiseTerm) -> ExactFilter:
-        outside = None if term.outside is None else term.outside[self._order]
         features = term.features()[self._order]  # (N, d)
-        return ExactFilter(features, term.normalization, self._threads, outside)
+        return ExactFilter(features, term.normalization, self._threads)
 
     def _filter(self, term: PairwiseTerm, looked_at: Calibration | None) -> Filter:
         """Build the filter of a term; its lattice is calibrated on what is looked at."""
         threads = self._threads
-        outside = None if term.outside is None else term.outside[self._order]
         features = self._in_order(term.features())  # (N, d)
         blur = BLURS[self.accuracy]
         if looked_at is not None:
@@ -514,15 +512,13 @@ class CpuSolver:
         def make() -> Filter:
             lattice = build(features, blur, threads)
             gain = published_gain(features.shape[1])
-            # It cancels in normalised kernels, unless others' row sums count there too.
-            if outside is not None or (self.accuracy != "plain" and term.normalization == "none"):
+            # It cancels in normalised kernels.
+            if self.accuracy != "plain" and term.normalization == "none":
                 gain = calibrated_gain(features, lattice, threads)
-            return factorize(
-                lattice, term.normalization, gain, threads, wide_rows=compact, outside=outside
-            )
+            return factorize(lattice, term.normalization, gain, threads, wide_rows=compact)
 
         plain = (self.accuracy, blur, term.normalization, compact)
-        return self._store.filter(make, len(features), len(features), features, outside, plain)
+        return self._store.filter(make, len(features), len(features), features, plain)
 
     def _in_order(self, features: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return (N, d) features in the engine's order."""

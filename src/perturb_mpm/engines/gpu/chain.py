@@ -66,17 +66,13 @@ def factorize(
     lattice: Lattice,
     normalization: Normalization,
     gain: float,
-    outside: torch.Tensor | None = None,
 ) -> LatticeFilter:
-    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output.
-
-    ``outside`` (N,) is added to the row sums that normalise it.
-    """
+    """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output."""
     ones = torch.ones((len(lattice.columns), 1), dtype=torch.float64, device=lattice.weights.device)
     masses = filtered_masses(lattice, ones)
     raw, own = received(lattice, masses[-1])
     raw *= gain  # (N,): K·1
-    before, after = normalizers(raw if outside is None else raw + outside, normalization)
+    before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
         masses = filtered_masses(lattice, before[:, None])
     weighed = weigh(lattice, masses[-1], before, gain * after)

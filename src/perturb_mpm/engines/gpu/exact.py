@@ -263,13 +263,12 @@ class ExactFilter:
         gaussian: Gaussian,
         voxels: int,
         normalization: Normalization,
-        outside: torch.Tensor | None = None,
     ) -> None:
         self._gaussian = gaussian
         self.nbytes = gaussian.nbytes
         ones = torch.ones(voxels, dtype=torch.float32, device=gaussian.device)
         sums = gaussian.row_sums(ones).double()
-        before, after = normalizers(sums if outside is None else sums + outside, normalization)
+        before, after = normalizers(sums, normalization)
         self._largest = float(before.max())
         self._before = (before / self._largest).float()  # (N,), so that halves hold it
         if normalization in ("symmetric", "before"):

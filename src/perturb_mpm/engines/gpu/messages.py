@@ -33,7 +33,7 @@ from perturb_mpm.engines.lattice import (
     against_first_label,
     published_gain,
 )
-from perturb_mpm.model import DenseCRF, PairwiseTerm, SpatialKernel
+from perturb_mpm.model import DenseCRF, SpatialKernel
 
 
 def lattice_filters(
@@ -62,11 +62,10 @@ def lattice_filters(
                 blur = calibrated_scale(features[part], marginals, blur)
             lattice = build(features, blur)
             gain = published_gain(features.shape[1])
-            outside = _outside(term, order)
-            # It cancels in normalised kernels, unless others' row sums count there too.
-            if outside is not None or (accuracy != "plain" and term.normalization == "none"):
+            # It cancels in normalised kernels.
+            if accuracy != "plain" and term.normalization == "none":
                 gain = calibrated_gain(features, lattice)
-            filters.append(factorize(lattice, term.normalization, gain, outside))
+            filters.append(factorize(lattice, term.normalization, gain))
     return filters
 
 
@@ -83,16 +82,8 @@ def exact_filters(
         else:
             images = images_of(term, order.device)
             gaussian = AllPairs(features_of(term, order, index, images), dtype)
-        outside = _outside(term, order)
-        filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization, outside))
+        filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization))
     return filters
-
-
-def _outside(term: PairwiseTerm, order: torch.Tensor) -> torch.Tensor | None:
-    """Return what voxels left out add to the row sums, (N,) in the engine's order."""
-    if term.outside is None:
-        return None
-    return torch.as_tensor(np.array(term.outside), device=order.device)[order]
 
 
 def coupling_of(
