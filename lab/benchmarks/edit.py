@@ -116,7 +116,7 @@ def measure(case: Case, name: str, settings: RunSettings, samples: int) -> EditR
     """Return the figures of one edit of a case under some settings."""
     from lab.held import warm_up
     from perturb_mpm.engines import Compute
-    from perturb_mpm.posterior import entropy_of_marginals
+    from perturb_mpm.posterior import marginal_entropy
     from perturb_mpm.run import assumed_length_mm, build_crf
     from perturb_mpm.sampling import Editor, Sampler, edited_crf
 
@@ -131,7 +131,7 @@ def measure(case: Case, name: str, settings: RunSettings, samples: int) -> EditR
     mean_field = sampler.mean_field()
     editor = Editor(sampler, mean_field)
     before, keep_s = timed(editor.keep)
-    given = ball(crf.grid, entropy_of_marginals(mean_field.astype(np.float64)), _label(mean_field))
+    given = ball(crf.grid, marginal_entropy(mean_field.astype(np.float64)), _label(mean_field))
     _answer(editor, ball(crf.grid, 1 - mean_field.max(axis=0), 0))  # compiles what is needed
     edit, first_s = timed(lambda: editor.edit(given))
     votes, votes_s = timed(lambda: list(editor.votes(edit))[-1])

@@ -34,7 +34,7 @@ from perturb_mpm.files import (
 )
 from perturb_mpm.inference import ConvergenceWarning
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import entropy_of_marginals
+from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import (
     RunSettings,
@@ -149,7 +149,7 @@ def sampled(case: NetworkCase, settings: RunSettings, kind: str) -> Answer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         posterior = build_sampler(build_crf(case.case, settings), settings).draw()
-    return Answer(posterior.marginals_of(kind), posterior.volumes / 1000)  # type: ignore[arg-type]
+    return Answer(posterior.estimate_marginals(kind), posterior.volumes / 1000)  # type: ignore[arg-type]
 
 
 def voted(case: NetworkCase, key: str) -> Answer:
@@ -379,7 +379,7 @@ def score(case: NetworkCase, method: str, answer: Answer) -> CaseScore:
         dice={name: dice(found[name], true[name]) for name in REGIONS},
         calibration_error=top_label(marginals, known).expected_error,
         log_score_nats=log_loss(marginals, known),
-        auroc=auroc(entropy_of_marginals(marginals), errors),
+        auroc=auroc(marginal_entropy(marginals), errors),
         volume_error_log={n: math.log(found_ml[n] / true_ml[n]) for n in REGIONS},
         **_volume_scores(answer, true_ml, found_ml),
     )

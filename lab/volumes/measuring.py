@@ -66,7 +66,7 @@ def sampled_volumes_ml(crf: DenseCRF, solver: Solver, law: Sampling) -> NDArray[
         for left in range(law.iterations - 1, -1, -1):
             solver.step(watched=left == 0)
         sizes = solver.count_votes(tally.counts)  # (B, L)
-        tally.add_counted(sizes, np.zeros(len(sizes)))
+        tally.add_sizes(sizes, np.zeros(len(sizes)))
     volumes: NDArray[np.float64] = tally.sizes.astype(np.float64)
     volumes *= math.prod(crf.grid.spacing) / 1000.0
     return volumes

@@ -60,7 +60,7 @@ def test_a_posterior_gives_three_predictions_of_one_segmentation() -> None:
     assert found[0].samples == 12
     assert found[1].samples is None
     assert found[2].volumes_mm3 is None
-    assert found[0].entropy_bits == pytest.approx(posterior.entropy_of("votes").ravel())
+    assert found[0].entropy_bits == pytest.approx(posterior.estimate_entropy("votes").ravel())
 
 
 def test_perfect_prediction() -> None:

@@ -137,19 +137,19 @@ CASES = [
         "precision_counts",
         ValueError,
         r"counts must be \(labels, voxels…\), got shape \(2,\)",
-        lambda: Precision(0.1).reached(COUNTS[0], 4),
+        lambda: Precision(0.1).is_reached(COUNTS[0], 4),
     ),
     Bad(
         "precision_mask",
         ValueError,
         r"mask must have the shape \(2,\), got \(3,\)",
-        lambda: Precision(0.1).reached(COUNTS, 4, mask=np.ones(3)),
+        lambda: Precision(0.1).is_reached(COUNTS, 4, mask=np.ones(3)),
     ),
     Bad(
         "precision_mask_empty",
         ValueError,
         r"mask must contain at least one voxel, got an empty mask",
-        lambda: Precision(0.1).reached(COUNTS, 4, mask=np.zeros(2)),
+        lambda: Precision(0.1).is_reached(COUNTS, 4, mask=np.zeros(2)),
     ),
     Bad(
         "precision_share",

@@ -178,13 +178,13 @@ CASES = [
         "entropy_not_held",
         ValueError,
         r"estimator of this posterior must be one of votes, got str 'conditional'",
-        lambda: of_counts(COUNTS).entropy_of("conditional"),
+        lambda: of_counts(COUNTS).estimate_entropy("conditional"),
     ),
     Bad(
         "marginals_unknown",
         ValueError,
         r"estimator of this posterior must be one of votes, conditional, mean_field, got str 'map'",
-        lambda: run(range(3)).marginals_of("map"),
+        lambda: run(range(3)).estimate_marginals("map"),
     ),
     Bad(
         "correction",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.posterior import check_nested, decided_labels
+from perturb_mpm.posterior import check_nested, decide_labels
 
 BRATS = {"whole": (1, 2, 3), "core": (1, 3), "enhancing": (3,)}  # background, necrosis, oedema, ET
 
 
 def decide(*marginals: float, regions: dict[str, tuple[int, ...]] | None = None) -> int:
-    labels = decided_labels(np.array(marginals)[:, np.newaxis], regions)
+    labels = decide_labels(np.array(marginals)[:, np.newaxis], regions)
     return int(labels[0])
 
 
@@ -54,15 +54,15 @@ def test_apart_regions() -> None:
 
 def test_votes_are_compared_as_whole_numbers() -> None:
     votes = np.array([[35], [15], [10], [10]], dtype=np.uint16)  # exactly one half of 70
-    assert decided_labels(votes, BRATS)[0] == 0
+    assert decide_labels(votes, BRATS)[0] == 0
     votes[:2, 0] = 34, 16
-    assert decided_labels(votes, BRATS)[0] == 2  # tumour by 36 of 70, and core by 26
+    assert decide_labels(votes, BRATS)[0] == 2  # tumour by 36 of 70, and core by 26
 
 
 def test_without_regions_it_is_the_most_probable_label() -> None:
     p = np.random.default_rng(0).dirichlet(np.ones(4), 500).T
-    np.testing.assert_array_equal(decided_labels(p), p.argmax(axis=0))
-    np.testing.assert_array_equal(decided_labels(p, {}), p.argmax(axis=0))
+    np.testing.assert_array_equal(decide_labels(p), p.argmax(axis=0))
+    np.testing.assert_array_equal(decide_labels(p, {}), p.argmax(axis=0))
 
 
 def test_many_voxels_by_a_rule_for_one() -> None:
@@ -76,7 +76,7 @@ def test_many_voxels_by_a_rule_for_one() -> None:
         else:
             expected.append(3 if enhancing > 0.5 else 1)
         assert oedema >= 0
-    found = decided_labels(p, BRATS)
+    found = decide_labels(p, BRATS)
     np.testing.assert_array_equal(found, expected)
     assert (found != p.argmax(axis=0)).mean() > 0.1  # the most probable label would not do
 
@@ -92,4 +92,4 @@ def test_regions_that_decide_nothing(regions: dict[str, tuple[int, ...]], messag
     with pytest.raises(ValueError, match=message):
         check_nested(regions)
     with pytest.raises(ValueError, match=message):
-        decided_labels(np.ones((4, 1)), regions)
+        decide_labels(np.ones((4, 1)), regions)

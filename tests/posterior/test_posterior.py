@@ -35,10 +35,10 @@ def test_outside_the_mask_all_votes_are_for_label_0() -> None:
     certain = np.array([1, 0, 0])[:, np.newaxis]
     assert (posterior.counts[:, outside] == 12 * certain).all()
     for source in ("votes", "conditional", "mean_field"):
-        marginals = posterior.marginals_of(source)
+        marginals = posterior.estimate_marginals(source)
         assert (marginals[:, outside] == certain).all()
         np.testing.assert_allclose(marginals.sum(axis=0), 1.0, atol=1e-6)
-        assert not posterior.entropy_of(source)[outside].any()
+        assert not posterior.estimate_entropy(source)[outside].any()
     for image in (posterior.labels, posterior.minority, posterior.uncertainty_map()):
         assert image.shape == MASK.shape
         assert not image[outside].any()
@@ -73,14 +73,14 @@ def test_conditional_marginals_are_the_mean_over_samples() -> None:
     bits = -(mean * np.log2(mean)).sum(axis=0)
     np.testing.assert_allclose(posterior.entropy[MASK], bits, atol=1e-6)
     votes = posterior.counts / 40
-    np.testing.assert_array_equal(posterior.marginals_of("votes"), votes)
+    np.testing.assert_array_equal(posterior.estimate_marginals("votes"), votes)
 
 
 def test_the_mean_field_comes_back_as_it_was() -> None:
     posterior = run(range(3))
     assert posterior.mean_field.dtype == np.float32
     np.testing.assert_array_equal(posterior.mean_field[:, MASK], posterior.voxel_mean_field)
-    np.testing.assert_array_equal(posterior.marginals_of("mean_field"), posterior.mean_field)
+    np.testing.assert_array_equal(posterior.estimate_marginals("mean_field"), posterior.mean_field)
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=20))

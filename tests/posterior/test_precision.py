@@ -109,15 +109,15 @@ def test_precision_is_reached_where_the_halfwidth_says_so(scope: str) -> None:
             chosen = counts.reshape(3, -1) if inside is None else counts[:, inside]
             level = DELTA / 3 / (chosen.shape[1] if scope == "map" else 1)
             width = anytime_halfwidth(chosen, samples, level)
-            assert Precision(width * 1.0001, DELTA, scope).reached(counts, samples, inside)
-            assert not Precision(width * 0.9999, DELTA, scope).reached(counts, samples, inside)
+            assert Precision(width * 1.0001, DELTA, scope).is_reached(counts, samples, inside)
+            assert not Precision(width * 0.9999, DELTA, scope).is_reached(counts, samples, inside)
 
 
 def test_only_the_mask_counts() -> None:
     counts = np.array([[500, 250], [0, 250]], dtype=np.uint16)
     precision = Precision(0.02, 0.05)
-    assert precision.reached(counts, 500, mask=[1, 0])
-    assert not precision.reached(counts, 500)
+    assert precision.is_reached(counts, 500, mask=[1, 0])
+    assert not precision.is_reached(counts, 500)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_samples_to_reach_for_unanimous_votes_is_exact() -> None:
     n = precision.samples_to_reach(3, share=0.0)
     for samples, enough in ((n, True), (n - 1, False)):
         unanimous = np.array([[samples], [0], [0]])
-        assert precision.reached(unanimous, samples) is enough
+        assert precision.is_reached(unanimous, samples) is enough
 
 
 def test_stopping_when_it_is_reached_keeps_the_promise() -> None:
@@ -166,7 +166,7 @@ def test_stopping_when_it_is_reached_keeps_the_promise() -> None:
     for _ in range(150):
         counts = np.zeros((3, 1), dtype=np.int64)
         samples = 0
-        while samples == 0 or not precision.reached(counts, samples):
+        while samples == 0 or not precision.is_reached(counts, samples):
             counts[:, 0] += rng.multinomial(5, f)
             samples += 5
         stops.append(samples)

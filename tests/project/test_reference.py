@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^```\{eval-rst\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Doors whose every function and class is public.
 WHOLE = ("", ".posterior", ".evaluation", ".biomarkers", ".phantom")
 # Names at these doors that serve other rooms of the package and no user.
-INTERNAL = {"Tally", "count_type", "plain", "check_nested"}
+INTERNAL = {"Tally", "count_type", "copy_json", "check_nested"}
 
 
 def listed() -> list[tuple[str, str]]:

@@ -256,7 +256,7 @@ def test_maps_can_be_the_mean_fields_and_volumes_the_samples(
 ) -> None:
     run = run_case(case, SETTINGS.changed(marginals="mean_field"), tmp_path / "out", title="mf")
     assert run.posterior == posterior  # the samples are those of any other run
-    marginals = posterior.marginals_of("mean_field")
+    marginals = posterior.estimate_marginals("mean_field")
     np.testing.assert_array_equal(run.marginals, marginals.astype(np.float32))
     np.testing.assert_array_equal(run.labels, marginals.argmax(axis=0) * case.mask)
     uncertain = (1 - marginals.max(axis=0) > 0.05) & case.mask

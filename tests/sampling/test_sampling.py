@@ -103,7 +103,7 @@ def test_exact_engines_draw_the_same_samples(estimator: str) -> None:
     assert (ours.labels != truth.labels).mean() <= 0.001
     assert np.abs(ours.counts.astype(int) - truth.counts.astype(int)).sum() <= 4
     np.testing.assert_allclose(
-        ours.marginals_of("mean_field"), truth.marginals_of("mean_field"), atol=1e-5
+        ours.estimate_marginals("mean_field"), truth.estimate_marginals("mean_field"), atol=1e-5
     )
     if estimator == "conditional":
         np.testing.assert_allclose(ours.marginals, truth.marginals, atol=1e-4)
@@ -126,7 +126,7 @@ def test_the_conditional_estimator_by_hand() -> None:
 def test_scale_zero_gives_the_mean_field_in_every_sample() -> None:
     crf = coupled()
     posterior = pm.sample(crf, samples=3, noise_scale=0.0, engine="cpu", accuracy="exact")
-    q = posterior.marginals_of("mean_field")
+    q = posterior.estimate_marginals("mean_field")
     np.testing.assert_array_equal(posterior.labels, q.argmax(axis=0))
     assert posterior.entropy.max() == 0
 
@@ -179,9 +179,9 @@ def test_sampling_stops_at_the_precision_asked_for() -> None:
     until = pm.Precision(epsilon=0.1, delta=0.05)
     posterior = pm.sample(crf, samples=2000, until=until, batch=16, iterations=1)
     assert posterior.samples < 200
-    assert until.reached(posterior.counts, posterior.samples)
+    assert until.is_reached(posterior.counts, posterior.samples)
     earlier = pm.sample(crf, samples=posterior.samples - 32, iterations=1)
-    assert not until.reached(earlier.counts, earlier.samples)
+    assert not until.is_reached(earlier.counts, earlier.samples)
 
 
 def test_where_it_stops_does_not_depend_on_the_batch(tmp_path: Path) -> None:

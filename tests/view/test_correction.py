@@ -74,7 +74,7 @@ def test_a_correction_is_what_sampling_all_again_gives(run: Run) -> None:
     moved = np.abs(wanted - old).sum()
     assert moved > 20
     assert np.abs(new - wanted).sum() < 0.15 * moved
-    assert (corrected.labels == again.labels_of(kind, run.regions)).mean() > 0.999
+    assert (corrected.labels == again.estimate_labels(kind, run.regions)).mean() > 0.999
     away = np.abs(corrected.posterior.volumes - again.volumes).sum()
     assert away < 0.15 * np.abs(run.posterior.volumes - again.volumes).sum()
     # What is shown is what the corrected run has; all else is the run's own, to the last bit.

@@ -38,7 +38,7 @@ from perturb_mpm.evaluation import (
     truth_in_mask,
 )
 from perturb_mpm.files import InputError, LabelScheme, Source, regions_from_text
-from perturb_mpm.posterior import MarginalKind, decided_labels
+from perturb_mpm.posterior import MarginalKind, decide_labels
 
 if TYPE_CHECKING:
     from perturb_mpm.report import Plane
@@ -124,7 +124,7 @@ def _decided(prediction: Prediction, regions: Regions) -> Prediction:
     if prediction.samples is not None:  # whole votes, so that one half is one half
         scores = np.rint(scores * prediction.samples)
     try:
-        labels = decided_labels(scores, regions)
+        labels = decide_labels(scores, regions)
     except ValueError:
         return prediction
     return replace(prediction, labels=labels.astype(np.int64))

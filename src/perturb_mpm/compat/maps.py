@@ -77,8 +77,8 @@ def _drawn(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
     posterior = sampler.draw(settings.sampling.samples)
     kind = settings.marginals
     return {
-        "labels": posterior.labels_of(kind)[np.newaxis],
-        "marginals": posterior.marginals_of(kind).astype(np.float32),
-        "entropy": posterior.entropy_of(kind)[np.newaxis].astype(np.float32),
+        "labels": posterior.estimate_labels(kind)[np.newaxis],
+        "marginals": posterior.estimate_marginals(kind).astype(np.float32),
+        "entropy": posterior.estimate_entropy(kind)[np.newaxis].astype(np.float32),
         VOLUMES: posterior.volumes.copy(),  # one may write to what is one's own
     }

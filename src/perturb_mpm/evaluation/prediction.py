@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import MarginalKind, Posterior, entropy_of_marginals
+from perturb_mpm.posterior import MarginalKind, Posterior, marginal_entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def from_posterior(
         posterior.grid,
         labelling.argmax(axis=0),
         marginals.astype(np.float32),
-        entropy_of_marginals(marginals),
+        marginal_entropy(marginals),
         posterior.samples if chosen == "votes" else None,
         posterior.volumes if counted else None,
         chosen,
@@ -151,7 +151,7 @@ def _counted(
         grid,
         marginals.argmax(axis=0),
         marginals.astype(np.float32),
-        entropy_of_marginals(marginals),
+        marginal_entropy(marginals),
         samples,
         volumes,
         name,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.posterior import entropy_of_marginals
+from perturb_mpm.posterior import marginal_entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,4 +50,4 @@ def combined(
 def _bits(distribution: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the entropy (X, Y, Z) in bits of a distribution (L, X, Y, Z)."""
     flat = distribution.reshape(len(distribution), -1)
-    return entropy_of_marginals(flat.astype(np.float64)).reshape(distribution.shape[1:])
+    return marginal_entropy(flat.astype(np.float64)).reshape(distribution.shape[1:])

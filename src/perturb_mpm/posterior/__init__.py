@@ -8,7 +8,7 @@ from perturb_mpm.posterior.bounds import (
     samples_needed,
     total_variation_bound,
 )
-from perturb_mpm.posterior.decision import Regions, check_nested, decided_labels
+from perturb_mpm.posterior.decision import Regions, check_nested, decide_labels
 from perturb_mpm.posterior.distances import (
     hamming_loss,
     log_probability_error,
@@ -18,11 +18,11 @@ from perturb_mpm.posterior.distances import (
 )
 from perturb_mpm.posterior.posterior import Estimator, MarginalKind, Posterior
 from perturb_mpm.posterior.precision import Precision, anytime_halfwidth, anytime_interval
-from perturb_mpm.posterior.uncertainty import CERTAIN, UNCERTAIN, UNDECIDED, entropy_of_marginals
+from perturb_mpm.posterior.uncertainty import CERTAIN, UNCERTAIN, UNDECIDED, marginal_entropy
 from perturb_mpm.posterior.votes import (
     Tally,
+    copy_json,
     count_type,
-    plain,
 )
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "MarginalKind",
     "Regions",
     "check_nested",
-    "decided_labels",
+    "decide_labels",
     "Precision",
     "anytime_interval",
     "anytime_halfwidth",
@@ -49,8 +49,8 @@ __all__ = [
     "CERTAIN",
     "UNDECIDED",
     "UNCERTAIN",
-    "entropy_of_marginals",
+    "marginal_entropy",
     "Tally",
     "count_type",
-    "plain",
+    "copy_json",
 ]

@@ -35,7 +35,7 @@ def check_nested(regions: Regions) -> None:
                 )
 
 
-def decided_labels(scores: NDArray[Any], regions: Regions | None = None) -> NDArray[np.uint8]:
+def decide_labels(scores: NDArray[Any], regions: Regions | None = None) -> NDArray[np.uint8]:
     """Return the labels (N,) of scores (L, N), which are the marginals times any number.
 
     Of equals it is the lowest label, and a region with exactly half of the probability is not
@@ -44,9 +44,9 @@ def decided_labels(scores: NDArray[Any], regions: Regions | None = None) -> NDAr
     Examples
     --------
     >>> p = np.array([[0.4], [0.2], [0.2], [0.2]])  # background and three labels of a tumour
-    >>> pm.posterior.decided_labels(p)
+    >>> pm.posterior.decide_labels(p)
     array([0], dtype=uint8)
-    >>> pm.posterior.decided_labels(p, {"tumour": (1, 2, 3)})
+    >>> pm.posterior.decide_labels(p, {"tumour": (1, 2, 3)})
     array([1], dtype=uint8)
     """
     if not regions:

@@ -18,7 +18,7 @@ from perturb_mpm.model import Grid
 from perturb_mpm.posterior import display, file, merging, uncertainty
 from perturb_mpm.posterior import votes as parts
 from perturb_mpm.posterior.bounds import plug_in_bias
-from perturb_mpm.posterior.decision import Regions, decided_labels
+from perturb_mpm.posterior.decision import Regions, decide_labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,8 +120,8 @@ class Posterior:
             grid=grid,
             sample_index=index,
             volumes=parts.volumes(volumes, votes, grid, len(index)),
-            problem=parts.plain(problem, "problem"),
-            parameters=parts.plain(dict(parameters), "parameters"),
+            problem=parts.copy_json(problem, "problem"),
+            parameters=parts.copy_json(dict(parameters), "parameters"),
             estimator=estimator,
             label_changes=label_changes,
             voxel_counts=votes,
@@ -192,21 +192,21 @@ class Posterior:
     @property
     def marginals(self) -> NDArray[np.float64]:
         """The probability of each label at each voxel by the ``estimator``, (L, *spatial)."""
-        return self.marginals_of(self.estimator)
+        return self.estimate_marginals(self.estimator)
 
     @property
     def labels(self) -> NDArray[np.uint8]:
         """The most probable label of each voxel by the ``estimator``, the lowest of equals."""
-        return self.labels_of(self.estimator)
+        return self.estimate_labels(self.estimator)
 
-    def labels_of(
+    def estimate_labels(
         self, estimator: MarginalKind, regions: Regions | None = None
     ) -> NDArray[np.uint8]:
         """Return the labels by votes, conditional or mean_field, (*spatial).
 
-        They are the most probable ones, or decided region by region: ``decided_labels``.
+        They are the most probable ones, or decided region by region: ``decide_labels``.
         """
-        return self.grid.scatter(decided_labels(self._scores(estimator), regions), 0)
+        return self.grid.scatter(decide_labels(self._scores(estimator), regions), 0)
 
     @property
     def entropy(self) -> NDArray[np.float64]:
@@ -214,18 +214,18 @@ class Posterior:
 
         That of votes is on average too low by ``bounds.plug_in_bias``: see ``mean_entropy``.
         """
-        return self.entropy_of(self.estimator)
+        return self.estimate_entropy(self.estimator)
 
     @property
     def minority(self) -> NDArray[np.float64]:
         """One minus the marginal of the most probable label by the ``estimator``, (*spatial)."""
         return self.grid.scatter(self._voxel_minority(), 0)
 
-    def marginals_of(self, estimator: MarginalKind) -> NDArray[np.float64]:
+    def estimate_marginals(self, estimator: MarginalKind) -> NDArray[np.float64]:
         """Return the marginals by votes, conditional or mean_field, (L, *spatial)."""
         return self._image(self.voxel_marginals(estimator), 1)
 
-    def entropy_of(self, estimator: MarginalKind) -> NDArray[np.float64]:
+    def estimate_entropy(self, estimator: MarginalKind) -> NDArray[np.float64]:
         """Return the entropy in bits by votes, conditional or mean_field, (*spatial)."""
         return self.grid.scatter(self._voxel_entropy(estimator), 0)
 
@@ -405,7 +405,7 @@ class Posterior:
     def _voxel_entropy(self, estimator: MarginalKind) -> NDArray[np.float64]:
         if estimator == "votes":
             return uncertainty.entropy_of_votes(self.voxel_counts, self.samples)
-        return uncertainty.entropy_of_marginals(self.voxel_marginals(estimator))
+        return uncertainty.marginal_entropy(self.voxel_marginals(estimator))
 
     def _voxel_minority(self) -> NDArray[np.float64]:
         if self.estimator == "votes":

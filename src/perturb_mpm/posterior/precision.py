@@ -164,7 +164,7 @@ class Precision:
     >>> enough = pm.Precision(epsilon=0.1, delta=0.05)
     >>> enough.samples_to_reach(labels=4)
     378
-    >>> enough.reached([[400, 398], [0, 2]], samples=400)
+    >>> enough.is_reached([[400, 398], [0, 2]], samples=400)
     True
     """
 
@@ -186,7 +186,7 @@ class Precision:
         voxels = checks.integer(voxels, "voxels", minimum=1)
         return self.delta / (labels * (voxels if self.scope == "map" else 1))
 
-    def reached(self, counts: ArrayLike, samples: int, mask: ArrayLike | None = None) -> bool:
+    def is_reached(self, counts: ArrayLike, samples: int, mask: ArrayLike | None = None) -> bool:
         """Return whether the votes of ``samples`` samples, (L, …), are as precise as asked for.
 
         Where a ``mask`` (…) is given only the voxels inside count. Ask as often as you like.

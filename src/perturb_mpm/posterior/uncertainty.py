@@ -13,12 +13,12 @@ from perturb_mpm.posterior.bounds import clopper_pearson
 CERTAIN, UNDECIDED, UNCERTAIN = 0, 1, 2
 
 
-def entropy_of_marginals(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def marginal_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return −Σ_l p(l)·log2 p(l) of each voxel: (L, N) → (N,).
 
     Examples
     --------
-    >>> pm.posterior.entropy_of_marginals(np.array([[1.0, 0.5], [0.0, 0.5]]))  # bits
+    >>> pm.posterior.marginal_entropy(np.array([[1.0, 0.5], [0.0, 0.5]]))  # bits
     array([0., 1.])
     """
     bits = np.zeros(p.shape[1])

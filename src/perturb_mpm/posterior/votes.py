@@ -113,7 +113,7 @@ def label_changes(value: ArrayLike, samples: int) -> NDArray[np.float64]:
     return checks.read_only(array)
 
 
-def plain(value: T, name: str) -> T:
+def copy_json(value: T, name: str) -> T:
     """Return a copy of what JSON can hold, as it comes back from a file."""
     try:
         copy: T = json.loads(json.dumps(value, allow_nan=False))
@@ -178,7 +178,7 @@ class Tally:
         if conditional:
             self.conditional = np.zeros((n_labels, grid.voxels), dtype=np.int64)
         self._sizes: list[NDArray[np.int64]] = []  # each (B, L)
-        self._switched: list[NDArray[np.float64]] = []  # each (B,)
+        self._label_changes: list[NDArray[np.float64]] = []  # each (B,)
 
     @property
     def samples(self) -> int:
@@ -191,18 +191,18 @@ class Tally:
         return np.concatenate(self._sizes)
 
     @property
-    def switched(self) -> NDArray[np.float64]:
+    def label_changes(self) -> NDArray[np.float64]:
         """The share of the voxels whose label the last update changed, (S,)."""
-        return np.concatenate(self._switched)
+        return np.concatenate(self._label_changes)
 
-    def add(self, labels: NDArray[np.uint8], switched: NDArray[np.float64]) -> None:
+    def add(self, labels: NDArray[np.uint8], label_changes: NDArray[np.float64]) -> None:
         """Count the label maps of a batch, (B, N)."""
-        self.add_counted(count_votes(labels, self.counts), switched)
+        self.add_sizes(count_votes(labels, self.counts), label_changes)
 
-    def add_counted(self, sizes: NDArray[np.int64], switched: NDArray[np.float64]) -> None:
+    def add_sizes(self, sizes: NDArray[np.int64], label_changes: NDArray[np.float64]) -> None:
         """Note the label sizes (B, L) of a batch that is in ``counts`` already."""
         self._sizes.append(sizes)
-        self._switched.append(switched)
+        self._label_changes.append(label_changes)
 
     def add_conditional(self, units: NDArray[np.int64]) -> None:
         """Add a batch's conditional marginals, (L, N), in units of 2⁻³⁰."""

@@ -46,7 +46,7 @@ from perturb_mpm.files import (
     silent_nibabel,
 )
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, plain
+from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, copy_json
 from perturb_mpm.run.coupling import CouplingCheck
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
 from perturb_mpm.storage import (
@@ -126,7 +126,7 @@ class Run:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """The most probable labels, region by region where there are any, indices (X, Y, Z)."""
-        return self.posterior.labels_of(self.settings.marginals, self.regions)
+        return self.posterior.estimate_labels(self.settings.marginals, self.regions)
 
     @cached_property
     def regions(self) -> dict[str, tuple[int, ...]]:
@@ -136,12 +136,12 @@ class Run:
     @cached_property
     def marginals(self) -> NDArray[np.float32]:
         """The probability of each label, (L, X, Y, Z)."""
-        return self.posterior.marginals_of(self.settings.marginals).astype(np.float32)
+        return self.posterior.estimate_marginals(self.settings.marginals).astype(np.float32)
 
     @cached_property
     def entropy(self) -> NDArray[np.float32]:
         """The entropy of the marginals in bits, (X, Y, Z)."""
-        return self.posterior.entropy_of(self.settings.marginals).astype(np.float32)
+        return self.posterior.estimate_entropy(self.settings.marginals).astype(np.float32)
 
     @cached_property
     def uncertainty(self) -> NDArray[np.uint8]:
@@ -266,7 +266,7 @@ class Run:
         expected["engine"] = compute.engine
         if compute.engine != "reference":  # which is exact whatever was asked for
             expected["accuracy"] = compute.accuracy
-        expected = plain(expected, "parameters")
+        expected = copy_json(expected, "parameters")
         if (
             self.votes.problem != problem
             or self.votes.estimator != sampling.estimator

@@ -24,7 +24,7 @@ from perturb_mpm.engines import (
 )
 from perturb_mpm.model import DenseCRF, digest, fingerprint
 from perturb_mpm.noise import SAMPLES, NoiseLength
-from perturb_mpm.posterior import Posterior, Tally, count_type, plain
+from perturb_mpm.posterior import Posterior, Tally, copy_json, count_type
 from perturb_mpm.progress import Progress
 from perturb_mpm.sampling.held import Holding, hold_certain
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
@@ -160,7 +160,7 @@ class Sampler:
             estimator=self._sampling.estimator,
             conditional=tally.conditional,
             mean_field=self._unperturbed,
-            label_changes=tally.switched if self._sampling.iterations > 1 else None,
+            label_changes=tally.label_changes if self._sampling.iterations > 1 else None,
         )
         return drawn if after is None else after.merge(drawn)
 
@@ -258,7 +258,7 @@ class Sampler:
             switched = solver.step(sharpness=self._sampling.sharpness, watched=left < 2).switched
         if self._sampling.iterations == 0 and conditional:
             tally.add_conditional(solver.conditional())
-        tally.add_counted(solver.count_votes(tally.counts), switched)
+        tally.add_sizes(solver.count_votes(tally.counts), switched)
         return None
 
     def _converge(
@@ -295,7 +295,7 @@ class Sampler:
             moved, going = switched, ~settled
             switched = switched.copy()
             switched[going] = step.switched[going[solved]]
-        tally.add_counted(sizes, switched)
+        tally.add_sizes(sizes, switched)
         return labels
 
     def _perturbed_member(self, sample: int) -> NDArray[np.float32]:
@@ -311,11 +311,11 @@ class Sampler:
         if self._sampling.until is None or samples % CHECK_EVERY != 0:
             return False
         votes = counts if after is None else counts + after.voxel_counts
-        return self._sampling.until.reached(votes, samples)
+        return self._sampling.until.is_reached(votes, samples)
 
     def _held(self, after: Posterior, numbers: range) -> int:
         """Return how many of the samples ``after`` holds, and refuse one that holds others."""
-        if after.problem != self.problem or after.parameters != plain(
+        if after.problem != self.problem or after.parameters != copy_json(
             self._parameters(), "parameters"
         ):
             raise ValueError("after must be of the same problem and parameters, got one of others")

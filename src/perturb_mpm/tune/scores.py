@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, conformal_widening, crps
 from perturb_mpm.evaluation import auroc, dice, top_label
-from perturb_mpm.posterior import Regions, decided_labels, entropy_of_marginals
+from perturb_mpm.posterior import Regions, decide_labels, marginal_entropy
 from perturb_mpm.tune.problem import LabelledProblem
 
 LEVEL = 0.95
@@ -83,7 +83,7 @@ def score_maps(
     decisions: Regions | None,
 ) -> MapScore:
     """Score marginals (L, N); labels are decided by ``decisions``, or the most probable."""
-    labels = decided_labels(marginals, decisions)
+    labels = decide_labels(marginals, decisions)
     near, truth = problem.near, problem.truth
     here = np.maximum(marginals[:, near].astype(np.float64), _LEAST)
     here /= here.sum(axis=0)
@@ -93,7 +93,7 @@ def score_maps(
         dice={name: _dice(labels, truth, members) for name, members in regions.items()},
         calibration_error=top_label(here, true).expected_error,
         log_score_nats=float(-np.log(own).mean()),
-        roc_area=auroc(entropy_of_marginals(here), labels[near] != true),
+        roc_area=auroc(marginal_entropy(here), labels[near] != true),
     )
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.files import Case, region_members
-from perturb_mpm.posterior import Regions, check_nested, decided_labels
+from perturb_mpm.posterior import Regions, check_nested, decide_labels
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import RunSettings, SettingsError, volume_sets
 from perturb_mpm.sampling import MOST_SAMPLES
@@ -553,6 +553,6 @@ def _baselines(
 
 def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
     """Return the volumes of the label map that the probabilities alone give, (L,)."""
-    labels = decided_labels(problem.probabilities, decisions)
+    labels = decide_labels(problem.probabilities, decisions)
     counts = np.bincount(labels, minlength=problem.n_labels)
     return counts.astype(np.float64) * problem.voxel_ml

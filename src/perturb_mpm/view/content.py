@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files import Case
-from perturb_mpm.posterior import entropy_of_marginals
+from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.report import (
     SHOWN_FROM_BITS,
     ReportData,
@@ -79,7 +79,7 @@ class Volumes:
         parts = (
             np.array([shown.sum()], dtype="<u4"),
             places[shown].astype("<u4"),
-            entropy_of_marginals(marginals).astype("<f4"),
+            marginal_entropy(marginals).astype("<f4"),
             found.decided(regions)[shown],
             np.round(255 * marginals).astype(np.uint8),
         )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import FRACTION_BITS, FREE
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import Posterior, Regions, decided_labels, entropy_of_marginals
+from perturb_mpm.posterior import Posterior, Regions, decide_labels, marginal_entropy
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import Run, build_crf
 from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, sample_edited
@@ -42,7 +42,7 @@ class Correction:
 
     def decided(self, regions: Regions | None = None) -> NDArray[np.uint8]:
         """Return the labels of these voxels, (M,), decided as the run does."""
-        return decided_labels(self.marginals, regions)
+        return decide_labels(self.marginals, regions)
 
     def labels(
         self, of_run: NDArray[np.uint8], regions: Regions | None = None
@@ -55,7 +55,7 @@ class Correction:
     def entropy(self, of_run: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the corrected entropy in bits (*spatial) from that of the run."""
         entropy = of_run.copy()
-        entropy.flat[self.index] = entropy_of_marginals(self.marginals)
+        entropy.flat[self.index] = marginal_entropy(self.marginals)
         return entropy
 
 
