@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "perturb_mpm"
 LAB = ROOT / "lab"
 ROW = re.compile(r"^\| `(\w+)` \| (library|application) \| .+ \|$", re.MULTILINE)
-ROOMS = dict(ROW.findall((ROOT / "ARCHITECTURE.md").read_text()))  # room -> part, top to bottom
-ORDER = list(ROOMS)
+PARTS = dict(ROW.findall((ROOT / "ARCHITECTURE.md").read_text()))  # package -> part, in order
+ORDER = list(PARTS)
 BACKWARDS = {("model", "engines")}  # inside a function of DenseCRF
 # Where a heavy package may be imported when a module is loaded; elsewhere only inside functions.
 HEAVY = {
@@ -68,17 +68,17 @@ def all_imports() -> list[Import]:
     return [each for path in files for each in imports_of(path, path.read_text())]
 
 
-def room_of(path: Path) -> str | None:
-    """Return the room of a file of the package; None is the package's own ``__init__``."""
+def top_package(path: Path) -> str | None:
+    """Return the package of a file of the source; None is the package's own ``__init__``."""
     first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     return None if first == "__init__" else first
 
 
-def target_room(each: Import) -> str | None:
+def target_package(each: Import) -> str | None:
     parts = each.module.split(".")
     if parts[0] != "perturb_mpm":
         return None
-    return parts[1] if len(parts) > 1 else each.name if each.name in ROOMS else None
+    return parts[1] if len(parts) > 1 else each.name if each.name in PARTS else None
 
 
 def wrong_direction(found: list[Import]) -> list[str]:
@@ -87,7 +87,7 @@ def wrong_direction(found: list[Import]) -> list[str]:
     for each in found:
         if not each.path.is_relative_to(PACKAGE):
             continue
-        here, there = room_of(each.path), target_room(each)
+        here, there = top_package(each.path), target_package(each)
         if each.module.split(".")[0] == "lab":
             wrong.append(str(each))
         if here is None or there is None or here == there:
@@ -136,11 +136,11 @@ def options_named(path: Path) -> list[str]:
     return [text for text in texts if re.search(r"(?<![\w<!-])--[a-z]", text)]
 
 
-def test_the_page_lists_every_room() -> None:
+def test_the_page_lists_every_package() -> None:
     there = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()}
     there |= {p.stem for p in PACKAGE.glob("*.py")} - {"__init__"}
-    assert set(ROOMS) == there
-    parts = list(ROOMS.values())
+    assert set(PARTS) == there
+    parts = list(PARTS.values())
     assert parts == sorted(parts, key=["library", "application"].index)
 
 
@@ -215,7 +215,7 @@ def test_only_the_command_line_speaks_of_options() -> None:
     texts = {
         path.relative_to(PACKAGE).as_posix(): options_named(path)
         for path in sources(PACKAGE)
-        if room_of(path) != "cli"
+        if top_package(path) != "cli"
     }
     assert {path: found for path, found in texts.items() if found} == {}
 
