@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from lab.clinical.biomarkers import OperatedPatient
 from lab.clinical.patients import QUICK_PATIENTS, left_out, phantom_scene, train_on
 from lab.patients import Patient, phantom_patient
-from perturb_mpm import phantom
-from perturb_mpm.phantom import Phantom
+from lab.phantoms import cohort, draw_rater_maps, preoperative_cohort, resection_cohort
+from perturb_mpm.phantom import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES, Phantom, resect
 from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings
 from perturb_mpm.segmenter import SegmenterModel
@@ -71,14 +71,14 @@ def preoperative(seed: int, spacing_mm: float, *, quick: bool, progress: StagedP
     """Return 14 made-up patients, segmented by a forest trained on others."""
     spacing = QUICK_SPACING_MM if quick else spacing_mm
     number = QUICK_PATIENTS if quick else TRAINING_PATIENTS
-    learned_from = list(phantom.cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
+    learned_from = list(cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
     progress.stage(f"growing a forest on {len(learned_from)} patients")
-    model, _ = train_on(learned_from, phantom.LABEL_NAMES, seed, quick=quick)
+    model, _ = train_on(learned_from, LABEL_NAMES, seed, quick=quick)
 
     def patients() -> Iterator[Patient]:
-        cohort = phantom.preoperative_cohort(seed, spacing_mm=spacing)
-        for place, each in enumerate(islice(cohort, QUICK_PATIENTS if quick else None)):
-            yield phantom_patient(f"phantom {place + 1}", each, _segmented(model, each))
+        scans = preoperative_cohort(seed, spacing_mm=spacing)
+        for number, scan in enumerate(islice(scans, QUICK_PATIENTS if quick else None), 1):
+            yield phantom_patient(f"phantom {number}", scan, _segment(model, scan))
 
     return Cohort(
         patients(),
@@ -95,29 +95,28 @@ def operated(
 ) -> OperatedCohort:
     """Return 19 made-up patients before and after surgery, nine with residual tumour."""
     spacing = QUICK_SPACING_MM if quick else spacing_mm
-    names = phantom.POSTOPERATIVE_LABEL_NAMES
+    names = POSTOPERATIVE_LABEL_NAMES
     number = QUICK_PATIENTS if quick else TRAINING_PATIENTS // 2
-    before = list(phantom.cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
+    before = list(cohort(number, seed + TRAINING_SEED, spacing_mm=spacing))
     after = [
-        phantom.resected(each, RESIDUALS_ML[place % len(RESIDUALS_ML)])
-        for place, each in enumerate(before)
+        resect(each, RESIDUALS_ML[number % len(RESIDUALS_ML)]) for number, each in enumerate(before)
     ]
     progress.stage(f"growing a forest on {len(before) + len(after)} scans")
     model, honest = train_on([*before, *after], names, seed, quick=quick)
     training = [
-        phantom_patient(f"training {place}", scan, probabilities, label_names=names)
-        for place, (scan, probabilities) in enumerate(zip(after, honest[len(before) :]))
+        phantom_patient(f"training {index}", scan, probabilities, label_names=names)
+        for index, (scan, probabilities) in enumerate(zip(after, honest[len(before) :]))
     ]
 
     def patients() -> Iterator[OperatedPatient]:
-        pairs = phantom.resection_cohort(seed, spacing_mm=spacing)
-        for place, pair in enumerate(islice(pairs, QUICK_PATIENTS if quick else None)):
+        pairs = resection_cohort(seed, spacing_mm=spacing)
+        for number, pair in enumerate(islice(pairs, QUICK_PATIENTS if quick else None), 1):
             scans = (
                 phantom_patient(
-                    f"phantom {place + 1}",
+                    f"phantom {number}",
                     scan,
-                    _segmented(model, scan),
-                    phantom.raters(scan, seed),
+                    _segment(model, scan),
+                    draw_rater_maps(scan, seed),
                     names,
                 )
                 for scan in (pair.before, pair.after)
@@ -155,5 +154,5 @@ def perturbations(
     return {PAPER: settings.changed(noise_length=0.0), TOGETHER: tuned.settings}
 
 
-def _segmented(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:
+def _segment(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:
     return model.probabilities(phantom_scene(scan))

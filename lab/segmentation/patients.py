@@ -131,7 +131,7 @@ def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgres
 
 def made_up_patients(number: int, spacing_mm: float, seed: int) -> LeaveOneOut:
     """Return made-up patients, whose classifier comes with them."""
-    from perturb_mpm.phantom import cohort
+    from lab.phantoms import cohort
 
     made = {f"phantom-{p.seed}": p for p in cohort(number, seed=seed, spacing_mm=spacing_mm)}
     patients = {name: phantom_patient(name, p, p.probabilities) for name, p in made.items()}

@@ -12,7 +12,7 @@ from perturb_mpm.phantom import (
     POSTOPERATIVE_LABEL_NAMES,
     Phantom,
     glioblastoma,
-    resected,
+    resect,
 )
 from perturb_mpm.phantom.anatomy import atlas
 from perturb_mpm.phantom.space import PhantomGrid, RandomSource, level_for_volume
@@ -38,7 +38,7 @@ def fine() -> Phantom:
 
 @pytest.fixture(scope="module")
 def operated(fine: Phantom) -> Phantom:
-    return resected(fine, residual_ml=2.0)
+    return resect(fine, residual_ml=2.0)
 
 
 @pytest.mark.parametrize("name", ["images", "truth", "memberships", "mask", "probabilities"])
@@ -48,7 +48,7 @@ def test_the_same_seed_is_the_same_patient_bit_for_bit(patient: Phantom, name: s
 
 
 def test_surgery_is_the_same_every_time(patient: Phantom) -> None:
-    once, again = resected(patient, 1.0), resected(patient, 1.0)
+    once, again = resect(patient, 1.0), resect(patient, 1.0)
     assert once.images.tobytes() == again.images.tobytes()
     assert once.truth.tobytes() == again.truth.tobytes()
 
@@ -178,7 +178,7 @@ def test_mass_effect_moves_the_midline_and_squeezes_the_fluid(seed: int) -> None
 
 @pytest.mark.parametrize("residual_ml", [0.0, 0.3, 1.0, 5.0])
 def test_surgery_leaves_the_volume_that_was_asked_for(fine: Phantom, residual_ml: float) -> None:
-    after = resected(fine, residual_ml)
+    after = resect(fine, residual_ml)
     assert after.volume_ml(4) == pytest.approx(residual_ml, rel=0.1)
 
 
@@ -290,12 +290,12 @@ def test_a_seed_must_be_a_whole_number() -> None:
 
 def test_impossible_operations_are_refused(fine: Phantom, operated: Phantom) -> None:
     with pytest.raises(ValueError, match="residual_ml must be at least 0"):
-        resected(fine, -1.0)
+        resect(fine, -1.0)
     with pytest.raises(
         ValueError, match=r"residual_ml must be below the enhancing volume.* got 99"
     ):
-        resected(fine, 99.0)
+        resect(fine, 99.0)
     with pytest.raises(ValueError, match="patient must be pre-operative"):
-        resected(operated, 0.0)
+        resect(operated, 0.0)
     with pytest.raises(ValueError, match="label must be at most 4, got 5"):
         fine.volume_ml(5)

@@ -6,25 +6,17 @@ They stand on the MNI152 tissue maps; ``data/NOTICE.md`` holds their copyright n
 from __future__ import annotations
 
 from perturb_mpm.phantom.classifier import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES
-from perturb_mpm.phantom.cohorts import ResectionPair, cohort, preoperative_cohort, resection_cohort
-from perturb_mpm.phantom.patient import Phantom, glioblastoma, resected
-from perturb_mpm.phantom.raters import RATERS, Rater, raters
+from perturb_mpm.phantom.patient import Phantom, glioblastoma, resect
 from perturb_mpm.phantom.scanner import CHANNEL_NAMES
-from perturb_mpm.phantom.space import FIELD_OF_VIEW_MM
+from perturb_mpm.phantom.space import PhantomGrid, RandomSource
 
 __all__ = [
-    "glioblastoma",
-    "resected",
-    "raters",
-    "cohort",
-    "preoperative_cohort",
-    "resection_cohort",
-    "Phantom",
-    "ResectionPair",
-    "Rater",
-    "RATERS",
-    "LABEL_NAMES",
-    "POSTOPERATIVE_LABEL_NAMES",
     "CHANNEL_NAMES",
-    "FIELD_OF_VIEW_MM",
+    "glioblastoma",
+    "LABEL_NAMES",
+    "Phantom",
+    "PhantomGrid",
+    "POSTOPERATIVE_LABEL_NAMES",
+    "RandomSource",
+    "resect",
 ]

@@ -40,7 +40,7 @@ class Atlas:
         )
         return found
 
-    def places(self) -> Array:
+    def glioma_sites(self) -> Array:
         """Return where gliomas grow, (n, 3) mm: deep white matter of the cerebrum."""
         index = np.argwhere((self.white > 0.85) & (self.depth_mm > 14.0) & (self.depth_mm < 36.0))
         points = self.origin_mm + np.float32(STEP_MM) * index.astype(np.float32)
@@ -82,13 +82,13 @@ class Disease:
     def draw(cls, source: RandomSource) -> Disease:
         """Draw the tumour of one patient."""
         rng = source.rng("disease")
-        places = atlas().places()
-        place = places[rng.integers(len(places))] * np.array([rng.choice([-1.0, 1.0]), 1.0, 1.0])
+        sites = atlas().glioma_sites()
+        site = sites[rng.integers(len(sites))] * np.array([rng.choice([-1.0, 1.0]), 1.0, 1.0])
         enhancing = float(np.clip(17.0 * np.exp(0.5 * rng.standard_normal()), *_ENHANCING_ML))
         core = min(enhancing / rng.uniform(0.36, 0.68), _LARGEST_CORE_ML)
         rest = core - enhancing
         return cls(
-            centre=to_patient(source, place.astype(np.float32)),
+            centre=to_patient(source, site.astype(np.float32)),
             enhancing_ml=enhancing,
             core_ml=core,
             non_enhancing_ml=rest * rng.uniform(0.2, 0.5),
@@ -96,7 +96,7 @@ class Disease:
             push=float(rng.uniform(0.8, 1.7)),
         )
 
-    def pushing(self, factor: float) -> Disease:
+    def with_mass_effect(self, factor: float) -> Disease:
         """Return the same tumour with its mass effect multiplied by ``factor``."""
         return replace(self, push=self.push * factor)
 
@@ -135,15 +135,15 @@ def anatomy(source: RandomSource, grid: PhantomGrid, disease: Disease) -> Anatom
     resting = to_atlas(source, grid, points)
     depth = maps.look_up(maps.depth_mm, resting, outside=-20.0)
     before = undo_push(points, disease.centre, disease.pushing_radius_mm, depth)
-    place = resting + (before - points)
+    in_atlas = resting + (before - points)
 
-    grey = maps.look_up(maps.grey, place)
-    white = maps.look_up(maps.white, place)
-    fluid = np.maximum(maps.look_up(maps.brain, place) - grey - white, 0.0)
+    grey = maps.look_up(maps.grey, in_atlas)
+    white = maps.look_up(maps.white, in_atlas)
+    fluid = np.maximum(maps.look_up(maps.brain, in_atlas) - grey - white, 0.0)
     white, grey, fluid = _individual(source, grid, points, disease, (white, grey, fluid))
 
     trimmed_mm = 2.2 + 0.7 * source.noise(grid, "skull stripping", 15.0)
-    return Anatomy(white, grey, fluid, depth > trimmed_mm, depth, place)
+    return Anatomy(white, grey, fluid, depth > trimmed_mm, depth, in_atlas)
 
 
 def to_atlas(source: RandomSource, grid: PhantomGrid, points: Array) -> Array:
@@ -161,14 +161,14 @@ def to_atlas(source: RandomSource, grid: PhantomGrid, points: Array) -> Array:
     return bent
 
 
-def to_patient(source: RandomSource, place: Array) -> Array:
-    """Return where in the patient a place (3,) of the atlas lies, by fixed-point iteration."""
+def to_patient(source: RandomSource, point: Array) -> Array:
+    """Return where in the patient a point (3,) of the atlas lies, by fixed-point iteration."""
     scale = _scale(source)
-    guess = place.copy()
+    guess = point.copy()
     for _ in range(12):
         x, y, z = (guess[axis : axis + 1] for axis in range(3))
         here = PhantomGrid((x, y, z), (1.0, 1.0, 1.0))
-        missed = place - to_atlas(source, here, here.points()).reshape(3)
+        missed = point - to_atlas(source, here, here.points()).reshape(3)
         guess = guess + missed / scale
     return guess
 
@@ -185,9 +185,9 @@ def undo_push(points: Array, centre: Array, radius_mm: float, depth_mm: Array) -
     r = np.sqrt((offset**2).sum(axis=0)) + np.float32(1e-3)
     ratio = (r / np.float32(radius_mm)) ** 3
     before = np.cbrt(np.maximum(ratio - 1.0 + np.exp(-ratio), 0.0)) * np.float32(radius_mm)
-    held = np.exp(-((r / np.float32(_PUSH_REACH_MM)) ** 2))
-    held *= 1.0 - np.exp(-np.maximum(depth_mm, 0.0) / np.float32(9.0))
-    moved: Array = points - offset * ((r - before) / r * held).astype(np.float32)
+    damping = np.exp(-((r / np.float32(_PUSH_REACH_MM)) ** 2))
+    damping *= 1.0 - np.exp(-np.maximum(depth_mm, 0.0) / np.float32(9.0))
+    moved: Array = points - offset * ((r - before) / r * damping).astype(np.float32)
     return moved
 
 

@@ -12,7 +12,7 @@ LABEL_NAMES = ("healthy", "necrosis", "oedema", "non-enhancing core", "enhancing
 POSTOPERATIVE_LABEL_NAMES = (*LABEL_NAMES, "cavity or haemorrhage")
 HEALTHY, NECROSIS, OEDEMA, NON_ENHANCING, ENHANCING, CAVITY = range(6)
 
-LABEL_OF = {
+TISSUE_LABELS = {
     "white": HEALTHY,
     "grey": HEALTHY,
     "fluid": HEALTHY,
@@ -85,7 +85,7 @@ def _likelihoods(
     units = [
         float(np.median(image[sure])) / bright for image, bright in zip(images, TYPICAL["white"])
     ]
-    for tissue, label in LABEL_OF.items():
+    for tissue, label in TISSUE_LABELS.items():
         if label >= n_labels:
             continue
         distance = np.zeros(looks.shape[1], dtype=np.float32)

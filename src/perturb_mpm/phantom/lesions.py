@@ -120,12 +120,13 @@ def resection(
 
     # The patient lies on the back: air rises to the front, blood settles behind.
     front = grid.points()[1]
-    pool = (inside > 2.0) & (fluid > 0.5)
-    air_level = level_for_volume(front, pool, volume_ml * rng.uniform(0.01, 0.07), grid)
-    sediment = level_for_volume(-front, pool, volume_ml * max(rng.uniform(-0.1, 0.1), 0.0), grid)
+    filled = (inside > 2.0) & (fluid > 0.5)
+    air_level = level_for_volume(front, filled, volume_ml * rng.uniform(0.01, 0.07), grid)
+    sediment_ml = volume_ml * max(rng.uniform(-0.1, 0.1), 0.0)
+    sediment_level = level_for_volume(-front, filled, sediment_ml, grid)
     air = fluid * soft_step(front - np.float32(air_level), soft)
-    settled = (fluid - air) * soft_step(-front - np.float32(sediment), soft)
-    return Resection(fluid - air - settled, blood + settled, air, residual)
+    sediment = (fluid - air) * soft_step(-front - np.float32(sediment_level), soft)
+    return Resection(fluid - air - sediment, blood + sediment, air, residual)
 
 
 def core_depth_mm(
@@ -156,8 +157,8 @@ def _distorted_radius_mm(
         towards = rng.standard_normal(3)
         towards *= rng.uniform(1.35, 1.6) * disease.core_radius_mm / np.linalg.norm(towards)
         shrink = disease.core_radius_mm / rng.uniform(5.0, 8.0)
-        place = (disease.centre + towards).astype(np.float32)
-        satellite = shrink * _length(points, place, np.eye(3, dtype=np.float32))
+        centre = (disease.centre + towards).astype(np.float32)
+        satellite = shrink * _length(points, centre, np.eye(3, dtype=np.float32))
         radius = np.minimum(radius, satellite + 20.0 * around.grey)
     lobes = np.exp(
         0.20 * source.noise(grid, "lobes", 17.0)
@@ -190,12 +191,12 @@ def _log_seeped_fluid(source: RandomSource, grid: PhantomGrid, disease: Disease)
     core = soft_step(depth, _OEDEMA_GRID_MM / 2.0)
     speed = (around.white + np.float32(_GREY_SPEED) * around.grey) * around.mask
     speed = np.maximum(speed, core)
-    amount = _diffused(core, speed)
+    amount = _diffuse(core, speed)
     first = [float(axis[0]) for axis in coarse.axes]
     return spline(np.log(amount + np.float32(1e-5)), first, _OEDEMA_GRID_MM, grid)
 
 
-def _diffused(core: Array, speed: Array) -> Array:
+def _diffuse(core: Array, speed: Array) -> Array:
     """Return what diffuses out of ``core``, which stays full, at ``speed`` 0 … 1."""
     faces = []  # (this side, that side, how much passes)
     for axis in range(3):

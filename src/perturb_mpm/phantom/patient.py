@@ -15,8 +15,8 @@ from perturb_mpm.phantom.anatomy import Anatomy, Disease, anatomy
 from perturb_mpm.phantom.classifier import (
     ENHANCING,
     LABEL_NAMES,
-    LABEL_OF,
     POSTOPERATIVE_LABEL_NAMES,
+    TISSUE_LABELS,
     classify,
 )
 from perturb_mpm.phantom.lesions import oedema, resection, tumour
@@ -111,10 +111,10 @@ def glioblastoma(
     (4, ('T1', 'T1c', 'T2', 'FLAIR'))
     """
     seed = integer(seed, "seed", minimum=0)
-    grid = PhantomGrid.over_the_brain(_checked_spacing(spacing_mm))
+    grid = PhantomGrid.over_the_brain(_check_spacing(spacing_mm))
     push = number(mass_effect, "mass_effect", minimum=0.0)
     source = RandomSource(seed)
-    disease = Disease.draw(source).pushing(push)
+    disease = Disease.draw(source).with_mass_effect(push)
     around = anatomy(source, grid, disease)
     solid = tumour(source, grid, disease, around)
     outside = 1.0 - solid.core
@@ -125,10 +125,10 @@ def glioblastoma(
         "non-enhancing": solid.non_enhancing,
         "enhancing": solid.enhancing,
     }
-    return _scanned_phantom(source, grid, disease, around, lesions, "pre-operative")
+    return _scan_phantom(source, grid, disease, around, lesions, "pre-operative")
 
 
-def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
+def resect(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
     """Operate on a patient: the same head, on the same grid, right after surgery.
 
     Parameters
@@ -140,8 +140,8 @@ def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
 
     Examples
     --------
-    >>> from perturb_mpm.phantom import glioblastoma, resected
-    >>> after = resected(glioblastoma(seed=0, spacing_mm=8.0), residual_ml=1.5)
+    >>> from perturb_mpm.phantom import glioblastoma, resect
+    >>> after = resect(glioblastoma(seed=0, spacing_mm=8.0), residual_ml=1.5)
     >>> after.stage
     'post-operative'
     """
@@ -155,7 +155,7 @@ def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
             f"got {residual_ml:g}"
         )
     grid, source = patient.grid, RandomSource(patient.seed)
-    disease = patient.disease.pushing(_RELIEF)
+    disease = patient.disease.with_mass_effect(_RELIEF)
     around = anatomy(source, grid, disease)
     surgery = resection(source, grid, disease, around, residual_ml)
     outside = 1.0 - surgery.all
@@ -169,10 +169,10 @@ def resected(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
         "blood": surgery.blood,
         "air": surgery.air,
     }
-    return _scanned_phantom(source, grid, disease, around, lesions, "post-operative")
+    return _scan_phantom(source, grid, disease, around, lesions, "post-operative")
 
 
-def _scanned_phantom(
+def _scan_phantom(
     source: RandomSource,
     grid: PhantomGrid,
     disease: Disease,
@@ -192,7 +192,7 @@ def _scanned_phantom(
     memberships[0] = 1.0
     memberships[0, around.mask] = left[around.mask]
     for name, share in lesions.items():
-        memberships[LABEL_OF[name], around.mask] += share[around.mask]
+        memberships[TISSUE_LABELS[name], around.mask] += share[around.mask]
     return Phantom(
         seed=source.seed,
         stage=stage,
@@ -220,7 +220,7 @@ def _truth(memberships: NDArray[np.float32]) -> NDArray[np.uint8]:
     return truth
 
 
-def _checked_spacing(spacing_mm: float | Sequence[float]) -> tuple[float, float, float]:
+def _check_spacing(spacing_mm: float | Sequence[float]) -> tuple[float, float, float]:
     """Return three spacings that the phantom is made for."""
     given = positive_numbers(spacing_mm, "spacing_mm")
     x, y, z = one_each(given, "spacing_mm", 3, "axis").astype(np.float64).tolist()

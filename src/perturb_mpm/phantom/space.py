@@ -20,7 +20,14 @@ _SPLINE_SD = (151.0 / 315.0) ** 1.5  # of white noise under a cubic B-spline in 
 
 @dataclass(frozen=True)
 class PhantomGrid:
-    """Voxel centres at the crossings of three axes."""
+    """Voxel centres at the crossings of three axes.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import PhantomGrid
+    >>> PhantomGrid.over_the_brain((8.0, 8.0, 8.0)).shape
+    (20, 25, 21)
+    """
 
     axes: tuple[Array, Array, Array]  # mm, (X,), (Y,), (Z,)
     spacing: tuple[float, float, float]  # mm
@@ -60,7 +67,15 @@ class PhantomGrid:
 
 @dataclass(frozen=True)
 class RandomSource:
-    """Everything random about one patient: each quantity has a name and its own stream."""
+    """Everything random about one patient: each quantity has a name and its own stream.
+
+    Examples
+    --------
+    >>> from perturb_mpm.phantom import PhantomGrid, RandomSource
+    >>> grid = PhantomGrid.over_the_brain((8.0, 8.0, 8.0))
+    >>> RandomSource(seed=3).noise(grid, "folds", scale_mm=20.0).shape == grid.shape
+    True
+    """
 
     seed: int
 
@@ -77,8 +92,7 @@ class RandomSource:
         nodes = int(np.ceil(_LATTICE_MM / scale_mm)) + 4
         lattice = self.rng(name).standard_normal((nodes, nodes, nodes), dtype=np.float32)
         first = [middle - scale_mm * (nodes - 1) / 2.0 for middle in CENTRE_MM]
-        field: Array = spline(lattice, first, scale_mm, grid) / np.float32(_SPLINE_SD)
-        return field
+        return spline(lattice, first, scale_mm, grid) / np.float32(_SPLINE_SD)
 
 
 def spline(lattice: Array, first_mm: list[float], step_mm: float, grid: PhantomGrid) -> Array:

@@ -1,31 +1,99 @@
-"""Four people who outline the same patient, each with habits of their own."""
+"""The made-up patients of the experiments: cohorts like the paper's, and four raters.
+
+A rater draws each region's border where the truth has it, moved by a constant (mm) and by smooth
+noise: the level set {signed distance + shift + noise > 0}.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import integer
-from perturb_mpm.phantom.classifier import ENHANCING, HEALTHY, OEDEMA
-from perturb_mpm.phantom.patient import Phantom
-from perturb_mpm.phantom.space import Array, PhantomGrid, RandomSource
+from perturb_mpm.phantom import (
+    LABEL_NAMES,
+    Phantom,
+    PhantomGrid,
+    RandomSource,
+    glioblastoma,
+    resect,
+)
+
+HEALTHY, OEDEMA, ENHANCING = map(LABEL_NAMES.index, ("healthy", "oedema", "enhancing tumour"))
+
+PREOPERATIVE_CASES = 14
+PARTIAL_RESECTIONS, COMPLETE_RESECTIONS = 9, 10
+_RESIDUAL_ML = (0.4, 6.0)
+_LARGEST_SHARE = 0.35  # of the enhancing tumour that is left behind
 
 _MARGIN_MM = 14.0  # how far from the disease a rater may draw
 _HAND_MM = ((14.0, 0.35), (5.0, 0.55))  # length and size of the wanderings of a hand
 
 
 @dataclass(frozen=True)
-class Rater:
-    """How one person draws.
+class ResectionPair:
+    """The same patient before and right after surgery."""
 
-    Examples
-    --------
-    >>> from perturb_mpm.phantom import RATERS
-    >>> len({rater.name for rater in RATERS})
-    4
+    before: Phantom
+    after: Phantom
+    residual_ml: float  # 0: a complete resection
+
+    @property
+    def complete(self) -> bool:
+        """Whether no enhancing tumour was left."""
+        return self.residual_ml == 0.0
+
+
+def cohort(
+    n: int, seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
+) -> Iterator[Phantom]:
+    """Return ``n`` patients before surgery; each is made when its turn comes."""
+    seeds = _seeds(integer(n, "n", minimum=1), integer(seed, "seed", minimum=0))
+    return (glioblastoma(each, spacing_mm=spacing_mm) for each in seeds)
+
+
+def preoperative_cohort(
+    seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
+) -> Iterator[Phantom]:
+    """Return a cohort of the size of the paper's for the quality of uncertainty: 14 patients."""
+    return cohort(PREOPERATIVE_CASES, seed, spacing_mm=spacing_mm)
+
+
+def resection_cohort(
+    seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0
+) -> Iterator[ResectionPair]:
+    """Return pairs like the paper's for the biomarkers: 9 partial and 10 complete resections.
+
+    Their order is random, the volumes left behind are spread evenly over the logarithm.
     """
+    seed = integer(seed, "seed", minimum=0)
+    rng = np.random.default_rng([seed, PARTIAL_RESECTIONS])
+    low, high = np.log(_RESIDUAL_ML)
+    spread = np.exp(low + (high - low) * (np.arange(PARTIAL_RESECTIONS) + 0.5) / PARTIAL_RESECTIONS)
+    wanted = rng.permutation([*spread, *[0.0] * COMPLETE_RESECTIONS])
+    patients = _seeds(len(wanted), seed + 1)
+    return (_pair(each, float(ml), spacing_mm) for each, ml in zip(patients, wanted))
+
+
+def _pair(seed: int, residual_ml: float, spacing_mm: float | Sequence[float]) -> ResectionPair:
+    """Make one patient and operate."""
+    before = glioblastoma(seed, spacing_mm=spacing_mm)
+    residual_ml = min(residual_ml, _LARGEST_SHARE * before.volume_ml(ENHANCING))
+    return ResectionPair(before, resect(before, residual_ml), residual_ml)
+
+
+def _seeds(n: int, seed: int) -> list[int]:
+    """Return the seeds of ``n`` patients; a larger cohort begins with the same ones."""
+    return [int(np.random.SeedSequence([seed, i]).generate_state(1)[0]) for i in range(n)]
+
+
+@dataclass(frozen=True)
+class Rater:
+    """How one person draws."""
 
     name: str
     enhancing_mm: float  # how far outside its border enhancing tumour is drawn; negative inside
@@ -43,7 +111,7 @@ RATERS = (
 )
 
 
-def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
+def draw_rater_maps(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
     """Return the label maps (4, X, Y, Z) that the four of ``RATERS`` would draw.
 
     Parameters
@@ -52,13 +120,6 @@ def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
         Whom they outline; the labels are those of its truth.
     seed
         Which occasion: another one moves every line a little.
-
-    Examples
-    --------
-    >>> from perturb_mpm.phantom import glioblastoma, raters
-    >>> drawn = raters(glioblastoma(seed=0, spacing_mm=8.0))
-    >>> len(drawn)  # one label map for each rater
-    4
     """
     seed = integer(seed, "seed", minimum=0)
     box = _box(patient)
@@ -70,27 +131,29 @@ def raters(patient: Phantom, seed: int = 0) -> NDArray[np.uint8]:
         hand = RandomSource(
             int(np.random.SeedSequence([patient.seed, seed, number]).generate_state(1)[0])
         )
-        drawn = _drawn(rater, hand, grid, patient.truth[box], blood)
+        drawn = _draw_map(rater, hand, grid, patient.truth[box], blood)
         maps[number][box] = np.where(patient.mask[box], drawn, HEALTHY)
     return maps
 
 
-def _drawn(
+def _draw_map(
     rater: Rater,
     hand: RandomSource,
     grid: PhantomGrid,
     truth: NDArray[np.uint8],
-    blood: Array | None,
+    blood: NDArray[Any] | None,
 ) -> NDArray[np.uint8]:
     """Return what one rater draws: oedema first, the core over it, enhancing tumour last."""
     seen = _without_islands(rater, hand, grid, truth)
     core = np.where(np.isin(seen, (HEALTHY, OEDEMA)), HEALTHY, seen)
     inner = np.where(core == ENHANCING, HEALTHY, core)
-    drawn = np.where(_redrawn(hand, grid, seen != HEALTHY, "oedema", rater.oedema_mm), OEDEMA, 0)
-    whole_core = _redrawn(hand, grid, core != HEALTHY, "core", rater.core_mm)
+    drawn = np.where(
+        _redraw_border(hand, grid, seen != HEALTHY, "oedema", rater.oedema_mm), OEDEMA, 0
+    )
+    whole_core = _redraw_border(hand, grid, core != HEALTHY, "core", rater.core_mm)
     if inner.any():
         drawn = np.where(whole_core, _from_nearest(inner, inner == HEALTHY, grid), drawn)
-    enhancing = _redrawn(hand, grid, seen == ENHANCING, "enhancing", rater.enhancing_mm)
+    enhancing = _redraw_border(hand, grid, seen == ENHANCING, "enhancing", rater.enhancing_mm)
     drawn = np.where(enhancing, ENHANCING, drawn)
     if blood is not None and rater.blood_as_tumour > 0.0:
         liking = hand.noise(grid, "blood", 9.0)
@@ -115,7 +178,7 @@ def _without_islands(
     return truth if not gone.any() else _from_nearest(truth, gone, grid)
 
 
-def _redrawn(
+def _redraw_border(
     hand: RandomSource, grid: PhantomGrid, region: NDArray[np.bool_], name: str, shift_mm: float
 ) -> NDArray[np.bool_]:
     """Return ``region`` with its border moved out by ``shift_mm`` and by an unsteady hand."""
@@ -147,7 +210,7 @@ def _from_nearest(
 
 
 def _box(patient: Phantom) -> tuple[slice, slice, slice]:
-    """Return the box around everything that is not healthy, with room for generous lines."""
+    """Return the box around everything that is not healthy, with a margin for generous lines."""
     ill = np.argwhere(patient.truth != HEALTHY)
     margin = [int(np.ceil(_MARGIN_MM / step)) for step in patient.spacing]
     x, y, z = (
