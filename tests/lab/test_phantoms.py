@@ -148,8 +148,10 @@ def test_the_papers_cohorts_have_its_sizes(
 
 
 def test_a_pair_is_one_patient_twice() -> None:
-    pairs = islice(resection_cohort(spacing_mm=4.0), 2)
-    for pair in pairs:
+    complete, partial = islice(resection_cohort(seed=6, spacing_mm=4.0), 2)
+    assert complete.complete
+    assert not partial.complete
+    for pair in (complete, partial):
         assert pair.before.seed == pair.after.seed
         assert (pair.after.volume_ml(ENHANCING) == 0.0) == pair.complete
         assert pair.after.volume_ml(ENHANCING) == pytest.approx(pair.residual_ml, abs=0.07)
