@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from perturb_mpm.segmenter import FAMILIES, STANDARD, family_names
+from perturb_mpm.files import STANDARD
+from perturb_mpm.segmenter import FAMILIES, family_names
 
 _HEAD = """# Features
 

@@ -23,12 +23,12 @@ import numpy as np
 
 from perturb_mpm.cohort import (
     CaseReading,
-    CohortFolders,
     Record,
     find_cohort,
     local_workers,
     run_cohort,
 )
+from perturb_mpm.files import CaseFolders
 from perturb_mpm.run import RunSettings
 
 SHAPE = (8, 8, 6)
@@ -57,7 +57,7 @@ def resident_mb() -> float:
 def measure(root: Path, out: Path, workers: int) -> None:
     """Run all cases and print what they cost."""
     settings = RunSettings().changed(samples=4, iterations=2, threads=1)
-    cases = find_cohort(CohortFolders(root / "imagesTs", (root / "predicted",)))
+    cases = find_cohort(CaseFolders(root / "imagesTs", (root / "predicted",)))
     inside: list[float] = []
     memory: list[float] = []
 
@@ -119,7 +119,7 @@ def measure_cases(patients: Path, root: Path, samples: int, most: int) -> None:
     """Print what a case takes: seconds of one core, memory, files and their size."""
     make_probabilities(patients, root / "predicted")
     settings = RunSettings().changed(samples=samples, threads=1, memory="2 GB")
-    cases = find_cohort(CohortFolders(patients, (root / "predicted",)), "brats")[:most]
+    cases = find_cohort(CaseFolders(patients, (root / "predicted",)), "brats")[:most]
     cores: list[float] = []
     before = time.process_time()
 
@@ -147,7 +147,7 @@ def compare_workers(patients: Path, root: Path, samples: int, rounds: int) -> No
     make_probabilities(patients, root / "predicted")
     reading = CaseReading(labels=LABELS)
     settings = RunSettings().changed(samples=samples, threads=1, memory="2 GB")
-    cases = find_cohort(CohortFolders(patients, (root / "predicted",)), "brats")
+    cases = find_cohort(CaseFolders(patients, (root / "predicted",)), "brats")
     ratios = []
     for turn in range(rounds):
         rates = {}

@@ -214,10 +214,13 @@ def ways() -> Iterator[tuple[str, RunSettings]]:
 
 def main() -> None:
     options = arguments()
-    from perturb_mpm.segmenter import SegmenterModel, find_cases
+    from perturb_mpm.files import find_labelled_cases
+    from perturb_mpm.segmenter import SegmenterModel
     from perturb_mpm.tune import cases_of_model
 
-    files = next(f for f in find_cases(options.case.parent, "brats") if f.name == options.case.name)
+    files = next(
+        f for f in find_labelled_cases(options.case.parent, "brats") if f.name == options.case.name
+    )
     scheme = SegmenterModel.load(options.model).labels
     case = cases_of_model([files], options.model, scheme)[files.name]
     rows: list[EditRow] = []

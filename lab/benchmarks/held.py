@@ -97,12 +97,15 @@ def main() -> None:
     options = arguments()
     from lab.held import warm_up
     from perturb_mpm.engines import Compute, prepare
+    from perturb_mpm.files import find_labelled_cases
     from perturb_mpm.run import RunSettings, build_crf
     from perturb_mpm.sampling import Sampler
-    from perturb_mpm.segmenter import SegmenterModel, find_cases
+    from perturb_mpm.segmenter import SegmenterModel
     from perturb_mpm.tune import cases_of_model
 
-    files = next(f for f in find_cases(options.case.parent, "brats") if f.name == options.case.name)
+    files = next(
+        f for f in find_labelled_cases(options.case.parent, "brats") if f.name == options.case.name
+    )
     scheme = SegmenterModel.load(options.model).labels
     case = cases_of_model([files], options.model, scheme)[files.name]
     rows: dict[str, dict[str, float]] = {}

@@ -61,11 +61,10 @@ def made_up_head(sequences: tuple[str, ...]) -> Prepared:
 
 
 def read_case(folder: Path, sequences: tuple[str, ...]) -> Prepared:
-    from perturb_mpm.files import read_images
-    from perturb_mpm.segmenter import cases_of_brats, select_sequences
+    from perturb_mpm.files import find_labelled_cases, read_images
 
-    case = next(each for each in cases_of_brats(folder.parent) if each.name == folder.name)
-    paths = select_sequences(case.images, sequences)
+    cases = find_labelled_cases(folder.parent, "brats")
+    paths = next(each for each in cases if each.name == folder.name).select_images(sequences)
     found = read_images(list(paths.values()), image_names=list(paths))
     return prepare(found.images, found.geometry.affine, found.mask)
 

@@ -23,10 +23,9 @@ from lab.benchmarks import machine
 from lab.gliomas import REGIONS
 from lab.network import FOLDS, case_names, read_network_case
 from lab.words import markdown_table
-from perturb_mpm.files import SCHEMES, Case
+from perturb_mpm.files import SCHEMES, Case, find_labelled_cases
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import RunSettings
-from perturb_mpm.segmenter import find_cases
 from perturb_mpm.tune import TuningOptions, cases_of_model, tune
 
 
@@ -39,7 +38,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         cases = {name: read_network_case(options.hippocampi, name).case for name in names}
         start, folds = RunSettings(), min(FOLDS, len(cases))
     else:
-        files = find_cases(options.gliomas, "brats")[: options.cases]
+        files = find_labelled_cases(options.gliomas, "brats")[: options.cases]
         cases = cases_of_model(files, options.model, SCHEMES["brats2021"], Silent())
         start, folds = RunSettings(regions=REGIONS), len(cases)
     with TemporaryDirectory() as folder:

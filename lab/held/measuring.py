@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from lab.network import case_names, read_network_case
 from lab.words import markdown_table, paragraph
 from perturb_mpm.engines import Compute, Engine
-from perturb_mpm.files import Case
+from perturb_mpm.files import Case, find_labelled_cases
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.run import RunSettings, build_crf
 from perturb_mpm.sampling import Sampler, Sampling
-from perturb_mpm.segmenter import SegmenterModel, find_cases
+from perturb_mpm.segmenter import SegmenterModel
 from perturb_mpm.tune import cases_of_model
 
 PAGE_NAME = "held.md"
@@ -185,7 +185,7 @@ def measure_held(
         ("brats2021_2mm", 1 if quick else 5),
         ("brats2021_1mm", 0 if quick else 2),
     ):
-        for files in find_cases(data / folder, "brats")[:most]:
+        for files in find_labelled_cases(data / folder, "brats")[:most]:
             case = cases_of_model([files], model, scheme, threads=1)[files.name]
             name, few = f"{files.name} {folder[-3:]}", folder.endswith("1mm")
             keep(measure_case(name, "trees", case, samples, engine, few=few))

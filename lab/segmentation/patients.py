@@ -81,11 +81,11 @@ def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgres
     ``folder`` is where the features are kept, under the digest of the data.
     """
     from lab.segmentation.left_out import held_out_probabilities
-    from perturb_mpm.files import SCHEMES
-    from perturb_mpm.segmenter import STANDARD, EnsembleSettings, find_cases, training_cases
+    from perturb_mpm.files import SCHEMES, STANDARD, find_labelled_cases
+    from perturb_mpm.segmenter import EnsembleSettings, training_cases
 
     scheme = SCHEMES["brats2021"]
-    cases = training_cases(find_cases(data, "brats"), STANDARD, scheme)
+    cases = training_cases(find_labelled_cases(data, "brats"), STANDARD, scheme)
     patients = {}
     progress.stage("reading the patients")
     for number, (name, read) in enumerate(cases.items(), start=1):

@@ -32,6 +32,7 @@ from perturb_mpm.files import (
     LabelScheme,
     Source,
     check_dicom_series,
+    find_labelled_cases,
     geometry_from_affine,
     read_case,
     read_dataset,
@@ -40,7 +41,7 @@ from perturb_mpm.files import (
     write_dicom,
 )
 from perturb_mpm.run import load_run, read_settings
-from perturb_mpm.segmenter import SegmenterModel, find_cases, probabilities_from_model
+from perturb_mpm.segmenter import SegmenterModel, probabilities_from_model
 from perturb_mpm.view import open_session
 
 _LIBRARY = (TypeError, ValueError)  # what the library raises, with a message of its own
@@ -105,7 +106,7 @@ READERS = (
     Reader("run/state/posterior.npz", _posterior, (), _LIBRARY),
     Reader("model.npz", lambda f: SegmenterModel.load(f / "model.npz")),
     Reader("model.npz", _model, ("t1.nii.gz",)),
-    Reader("cases.csv", lambda f: find_cases(f / "cases.csv", "table")),
+    Reader("cases.csv", lambda f: find_labelled_cases(f / "cases.csv", "table")),
     Reader("cohort.csv", lambda f: list(read_cohort(f / "cohort.csv"))),
     Reader("pairs.csv", lambda f: read_pairs(f / "pairs.csv")),
     Reader("calibration.json", lambda f: read_calibration(f / "calibration.json")),

@@ -94,7 +94,7 @@ def test_a_table_is_printed(
         (("--labels", "brats2023"), "must hold the label values 0, 1, 2, 3 alone, got 4"),
         (("--sequences", "t1", "pd"), "pd is missing"),
         (("--output", "nowhere/model.npz"), "--output must be a file in a folder that is there"),
-        (("--data", "nowhere"), "--data must be there, got nowhere"),
+        (("--data", "nowhere"), "--data: not found: nowhere"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(

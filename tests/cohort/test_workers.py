@@ -21,7 +21,6 @@ from helpers.small_cohort import outputs, write_small_cohort
 from perturb_mpm.cohort import (
     CaseReading,
     ClusterError,
-    CohortFolders,
     cluster,
     connected,
     find_cohort,
@@ -30,6 +29,7 @@ from perturb_mpm.cohort import (
     shared_out,
 )
 from perturb_mpm.engines import resolve_budget
+from perturb_mpm.files import CaseFolders
 from perturb_mpm.run import RunSettings, SettingsError
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
@@ -48,7 +48,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cases(data: Path) -> list[Any]:
-    return find_cohort(CohortFolders(data / "imagesTs", (data / "predicted",)))
+    return find_cohort(CaseFolders(data / "imagesTs", (data / "predicted",)))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_workers_skip_what_was_done_here_and_a_bad_case_is_a_row(
 ) -> None:
     assert run_cohort(cases[:3], SETTINGS, tmp_path).failed == {}
     told: list[str] = []
-    bad = find_cohort(CohortFolders(cases[0].images[0].parent, (tmp_path / "A1",)), "nnunet")[3]
+    bad = find_cohort(CaseFolders(cases[0].images[0].parent, (tmp_path / "A1",)), "nnunet")[3]
     mixed = [*cases[:3], bad, *cases[4:]]
     result = run_cohort(
         mixed, SETTINGS, tmp_path, client, finished=lambda record: told.append(record["case"])

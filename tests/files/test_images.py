@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perturb_mpm.files.images import derive_mask
-from perturb_mpm.files.names import derived_names
+from perturb_mpm.files.names import name_images
 
 
 def brain(background: float, seed: int = 0) -> np.ndarray:
@@ -63,10 +63,10 @@ def test_one_value_everywhere_is_no_background() -> None:
     ],
 )
 def test_names_of_images(files: list[str], names: str) -> None:
-    assert derived_names([Path(file) for file in files]) == names.split()
+    assert name_images([Path(file) for file in files]) == names.split()
 
 
 def test_channels_have_the_names_of_their_dataset() -> None:
     files = [Path("P_0000.nii.gz"), Path("P_0003.nii.gz")]
-    assert derived_names(files, {0: "T1", 3: "FLAIR"}) == ["T1", "FLAIR"]
-    assert derived_names(files, {0: "T1"}) == ["T1", "0003"]
+    assert name_images(files, {0: "T1", 3: "FLAIR"}) == ["T1", "FLAIR"]
+    assert name_images(files, {0: "T1"}) == ["T1", "0003"]

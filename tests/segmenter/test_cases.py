@@ -15,16 +15,15 @@ from perturb_mpm.files import (
     InputError,
     LabelScheme,
     Source,
+    find_labelled_cases,
     label_indices,
     labels_from_text,
     save_nifti,
+    select_sequences,
+    standard_name,
 )
-from perturb_mpm.segmenter.cases import (
-    find_cases,
-    read_scene,
-    training_cases,
-)
-from perturb_mpm.segmenter.preprocessing import select_sequences, standard_name
+from perturb_mpm.segmenter.preprocessing import read_scene
+from perturb_mpm.segmenter.training import training_cases
 
 SCHEME = SCHEMES["brats2021"]
 
@@ -86,7 +85,7 @@ def as_table(brats: Path, root: Path) -> Path:
 def test_every_layout_gives_the_same_cases(brats: Path, tmp_path: Path, layout: str) -> None:
     make = {"nnunet": as_nnunet, "bids": as_bids, "table": as_table}
     data = brats if layout == "brats" else make[layout](brats, tmp_path)
-    cases = find_cases(data, layout)
+    cases = find_labelled_cases(data, layout)
     names = [case.name.removeprefix("sub-") for case in cases]
     assert names == ["P0", "P1", "P2", "P3", "P4"]
     found = read_scene(cases[0], SEQUENCES, SCHEME)
@@ -105,13 +104,13 @@ def test_every_layout_gives_the_same_cases(brats: Path, tmp_path: Path, layout: 
 def test_a_missing_sequence_is_refused_before_anything_is_read(brats: Path, tmp_path: Path) -> None:
     shutil.copytree(brats, tmp_path / "cases")
     (tmp_path / "cases" / "P1" / "P1_t1ce.nii.gz").unlink()
-    cases = find_cases(tmp_path / "cases", "brats")
+    cases = find_labelled_cases(tmp_path / "cases", "brats")
     with pytest.raises(InputError, match=r"case P1: .* t1c is missing; got flair, t1, t2"):
         training_cases(cases, SEQUENCES, SCHEME)
 
 
 def test_another_label_scheme_is_refused(brats: Path) -> None:
-    case = find_cases(brats, "brats")[0]
+    case = find_labelled_cases(brats, "brats")[0]
     with pytest.raises(InputError, match=r"must hold the label values 0, 1, 2, 3 alone, got 4"):
         read_scene(case, SEQUENCES, SCHEMES["brats2023"])
 
@@ -120,31 +119,31 @@ def test_labels_on_another_grid_are_refused(tmp_path: Path) -> None:
     folder = write_patient(tmp_path, "P", 0)
     save_nifti(folder / "P_seg.nii.gz", np.zeros((18, 16, 14), np.uint8), np.eye(4))
     with pytest.raises(InputError, match=r"P_seg.nii.gz"):
-        read_scene(find_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
+        read_scene(find_labelled_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
 
 
 def test_folders_without_cases_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cases in the layout brats, got .* without any"):
-        find_cases(tmp_path, "brats")
-    with pytest.raises(InputError, match="`layout` must be one of table, brats, nnunet, bids"):
-        find_cases(tmp_path, "tree")
-    with pytest.raises(InputError, match="which is not"):
-        find_cases(tmp_path / "nowhere", "brats")
+        find_labelled_cases(tmp_path, "brats")
+    with pytest.raises(InputError, match="`layout` must be one of nnunet, brats, bids, table"):
+        find_labelled_cases(tmp_path, "tree")
+    with pytest.raises(InputError, match="`data`: not found: "):
+        find_labelled_cases(tmp_path / "nowhere", "brats")
     table = tmp_path / "cases.csv"
     table.write_text("case,t1\nP0,t1.nii.gz\n")
     with pytest.raises(InputError, match="labels"):
-        find_cases(table, "table")
+        find_labelled_cases(table, "table")
     table.write_text("case,t1,labels\nP0,a.nii,b.nii\nP0,c.nii,d.nii\n")
     with pytest.raises(InputError, match="line 3 must name another case than line 2, got P0"):
-        find_cases(table, "table")
+        find_labelled_cases(table, "table")
 
 
 def test_a_table_of_a_spreadsheet_is_read(brats: Path, tmp_path: Path) -> None:
     """Spreadsheets begin their CSV files with a byte-order mark."""
     table = as_table(brats, tmp_path)
-    plain = find_cases(table, "table")
+    plain = find_labelled_cases(table, "table")
     table.write_text("\ufeff" + table.read_text(), encoding="utf-8")
-    assert find_cases(table, "table") == plain
+    assert find_labelled_cases(table, "table") == plain
 
 
 def test_an_image_without_contrast_is_refused_by_its_case(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_an_image_without_contrast_is_refused_by_its_case(tmp_path: Path) -> Non
     flat = np.ones((18, 16, 14), dtype=np.float32)
     save_nifti(folder / "P_t2.nii.gz", flat, AFFINE)
     with pytest.raises(InputError, match="`data`: case P: images must vary inside the mask"):
-        read_scene(find_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
+        read_scene(find_labelled_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
 
 
 def test_sequences_have_many_names() -> None:

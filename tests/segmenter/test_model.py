@@ -16,15 +16,21 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from helpers.tiny_cohort import AFFINE, SEQUENCES, make_patient, write_cohort
 from lab.random_forest import RandomForest
 from lab.segmentation.left_out import SharedForests, held_out_probabilities
-from perturb_mpm.files import SCHEMES, ImageSet, InputError, Source, geometry_from_affine
+from perturb_mpm.files import (
+    SCHEMES,
+    ImageSet,
+    InputError,
+    Source,
+    find_labelled_cases,
+    geometry_from_affine,
+)
 from perturb_mpm.segmenter.boosting import BoostedTrees, Boosting
-from perturb_mpm.segmenter.cases import find_cases, training_cases
 from perturb_mpm.segmenter.ensemble import EnsembleSettings, deal_folds, show_voxels, train_ensemble
 from perturb_mpm.segmenter.feature_store import DrawSettings, FeatureStore, ReadScene
 from perturb_mpm.segmenter.model import SegmenterModel, probabilities_from_model, require_scheme
 from perturb_mpm.segmenter.preprocessing import prepare
 from perturb_mpm.segmenter.scene import Scene
-from perturb_mpm.segmenter.training import TrainingReport, train_segmenter
+from perturb_mpm.segmenter.training import TrainingReport, train_segmenter, training_cases
 from perturb_mpm.storage import read_arrays, write_arrays
 
 SCHEME = SCHEMES["brats2021"]
@@ -35,7 +41,7 @@ SETTINGS = EnsembleSettings(folds=3, draw=DRAW, trees=Boosting(rounds=12, rate=0
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReadScene]:
     root = write_cohort(tmp_path_factory.mktemp("cohort"))
-    return training_cases(find_cases(root, "brats"), SEQUENCES, SCHEME)
+    return training_cases(find_labelled_cases(root, "brats"), SEQUENCES, SCHEME)
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,20 @@ from numpy.typing import NDArray
 
 from perturb_mpm.cli import main
 from perturb_mpm.engines.cpu import store
-from perturb_mpm.files import Case, InputError, LabelScheme, geometry_from_affine, save_nifti
+from perturb_mpm.files import (
+    Case,
+    InputError,
+    LabelScheme,
+    find_labelled_cases,
+    geometry_from_affine,
+    save_nifti,
+)
 from perturb_mpm.inference import ConvergenceWarning, mean_field
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, read_settings
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.segmenter import Calibration, Ensemble, SegmenterModel, find_cases
+from perturb_mpm.segmenter import Calibration, Ensemble, SegmenterModel
 from perturb_mpm.tune import (
     METHODS,
     CaseScores,
@@ -441,7 +448,7 @@ def test_a_model_answers_its_own_cases_by_trees_that_never_saw_them(
     ensemble = Ensemble(3, (("p0",), ("q",)), (Sure(1), Sure(2)), (0.3, 0.3, 0.4))
     model = SegmenterModel(("t1", "t2"), labels, ensemble, Calibration((1.0, 1.0, 1.0)))
     monkeypatch.setattr(SegmenterModel, "load", staticmethod(lambda _path: model))
-    files = find_cases(write_cases(tmp_path, 2), "table")
+    files = find_labelled_cases(write_cases(tmp_path, 2), "table")
     found = cases_of_model(files, tmp_path / "model.npz", labels)
     assert list(found) == ["p0", "p1"]
     assert (found["p0"].probabilities[1] > 0.99).all()  # of the trees without fold 0

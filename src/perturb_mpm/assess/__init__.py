@@ -26,7 +26,6 @@ from perturb_mpm.assess.scans import (
     scan_of,
 )
 from perturb_mpm.assess.sources import (
-    CaseFiles,
     cases_done,
     read_cohort,
 )
@@ -38,7 +37,6 @@ __all__ = [
     "biomarkers_as_json",
     "calibrate",
     "CaseAssessment",
-    "CaseFiles",
     "cases_done",
     "check_biomarkers_folder",
     "check_evaluation_folder",

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.assess.sources import (
-    CaseFiles,
     Segmentation,
     read_labels,
     read_segmentation,
@@ -37,7 +36,7 @@ from perturb_mpm.evaluation import (
     top_label,
     truth_in_mask,
 )
-from perturb_mpm.files import InputError, LabelScheme, Source, regions_from_text
+from perturb_mpm.files import CaseFiles, InputError, LabelScheme, Source, regions_from_text
 from perturb_mpm.posterior import MarginalKind, decide_labels
 
 if TYPE_CHECKING:
@@ -91,6 +90,10 @@ def assess_case(
     ``estimator`` says which marginals of a run are measured, its own where it is None. Values of
     truth and raters that are ``mapped`` stand for others.
     """
+    if files.prediction is None or (files.truth is None and not files.raters):
+        raise InputError(
+            f"case {files.name} must have a prediction, and a truth or a rater to compare it with"
+        )
     source = Source("prediction", files.prediction)
     segmentation = read_segmentation(source, scheme, files.mask, estimator)
     asked = regions_from_text(region_words, segmentation.scheme)
@@ -103,14 +106,12 @@ def assess_case(
         truths["truth"] = read_labels(Source("truth", files.truth), segmentation, mapped)
     raters = [read_labels(Source("raters", path), segmentation, mapped) for path in files.raters]
     truths |= {f"rater {number}": labels for number, labels in enumerate(raters, start=1)}
-    if not truths:
-        raise InputError(f"case {files.case} must have a truth or a rater to be compared with")
     assessments = [
-        assess(files.case, segmentation, labels, regions, against, domains, specificities)
+        assess(files.name, segmentation, labels, regions, against, domains, specificities)
         for against, labels in truths.items()
     ]
     if raters and segmentation.sampled_labels is not None:
-        rows = _rater_rows(files.case, segmentation, np.stack(raters), regions)
+        rows = _rater_rows(files.name, segmentation, np.stack(raters), regions)
         assessments[0].rows.extend(rows)
     return assessments
 

@@ -81,7 +81,7 @@ def read_pairs(
 
 def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) -> list[ScanPair]:
     """Return the subjects of a cohort's folder of whom both sessions are done, by name."""
-    done = {each.case: each for each in cases_done(folder, truths)}
+    done = {each.name: each for each in cases_done(folder, truths)}
     endings = [f"_ses-{name.removeprefix('ses-')}" for name in sessions]
     subjects = [name.removesuffix(endings[0]) for name in done if name.endswith(endings[0])]
     pairs = []
@@ -91,7 +91,7 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
             continue
         known = None not in (before.truth, after.truth)
         both = (before.truth, after.truth) if known else (None, None)
-        pairs.append(ScanPair(subject, before.prediction, after.prediction, *both))
+        pairs.append(ScanPair(subject, folder / before.name, folder / after.name, *both))
     if not pairs:
         raise InputError(
             f"`table` must have both cases NAME{endings[0]} and NAME{endings[1]} of a subject, "

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.evaluation import Prediction, from_marginals, from_posterior, from_samples
 from perturb_mpm.files import (
+    CaseFiles,
     Geometry,
     InputError,
     LabelScheme,
     Source,
     Volume,
+    find_label_map,
     label_indices,
     open_source,
     read_label_map,
@@ -27,17 +29,6 @@ from perturb_mpm.files import (
 )
 from perturb_mpm.posterior import MarginalKind, Posterior, Regions
 from perturb_mpm.run import STATE, load_run
-
-
-@dataclass(frozen=True)
-class CaseFiles:
-    """The files of one case: a prediction, and what it is compared with."""
-
-    case: str
-    prediction: Path
-    truth: Path | None
-    raters: tuple[Path, ...] = ()
-    mask: Path | None = None
 
 
 def read_cohort(path: Path, truths: Path | None = None) -> list[CaseFiles]:
@@ -68,13 +59,17 @@ def read_cohort(path: Path, truths: Path | None = None) -> list[CaseFiles]:
     )
     cases = []
     for row in rows:
-        found_paths = {name: row.path(name) for name in row.fields if name != "case"}
-        raters = tuple(p for name, p in found_paths.items() if name.startswith("rater") and p)
-        truth, prediction = found_paths.get("truth"), found_paths["prediction"]
-        if prediction is None or (truth is None and not raters):
+        raters = [row.path(name) for name in row.fields if name.startswith("rater")]
+        case = CaseFiles(
+            row.fields["case"],
+            mask=row.path("mask"),
+            truth=row.path("truth"),
+            raters=tuple(path for path in raters if path is not None),
+            prediction=row.path("prediction"),
+        )
+        if case.truth is None and not case.raters:
             raise row.error("must name a truth or a rater")
-        mask = found_paths.get("mask")
-        cases.append(CaseFiles(row.fields["case"], prediction, truth, raters, mask))
+        cases.append(case)
     return cases
 
 
@@ -97,13 +92,11 @@ def cases_done(folder: Path, truths: Path | None = None) -> list[CaseFiles]:
     except (KeyError, TypeError) as error:
         raise source.error(f"must be what perturb-mpm cohort writes, got no {error}") from error
     if truths is not None:
-        found = {name: _label_map_of(name, truths) for name in found}
-    return [CaseFiles(name, folder / name, truth) for name, truth in sorted(found.items())]
-
-
-def _label_map_of(case: str, folder: Path) -> Path | None:
-    candidates = (folder / f"{case}{ending}" for ending in (".nii.gz", ".nii"))
-    return next((path for path in candidates if path.is_file()), None)
+        found = {name: find_label_map(truths, name) for name in found}
+    return [
+        CaseFiles(name, truth=truth, prediction=folder / name)
+        for name, truth in sorted(found.items())
+    ]
 
 
 @dataclass(frozen=True, eq=False)

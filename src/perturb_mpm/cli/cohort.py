@@ -34,7 +34,8 @@ from perturb_mpm.cli.run import (
 if TYPE_CHECKING:
     from distributed import Client
 
-    from perturb_mpm.cohort import CaseCheck, CaseReading, CohortCase, CohortResult, Record
+    from perturb_mpm.cohort import CaseCheck, CaseReading, CohortResult, Record
+    from perturb_mpm.files import CaseFiles
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import RunSettings
 
@@ -144,7 +145,8 @@ def cohort(
     place: PlaceOptions,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
-    from perturb_mpm.cohort import CaseReading, CohortFolders, find_cohort, run_cohort
+    from perturb_mpm.cohort import CaseReading, find_cohort, run_cohort
+    from perturb_mpm.files import CaseFolders
 
     whole_number(place.workers, "--workers", 1, MOST_WORKERS)
     whole_number(place.split, "--split", 1, _MOST_PARTS)
@@ -167,15 +169,14 @@ def cohort(
         raise UsageError("either --probabilities or --model must be given, and not both")
     if cases.model is not None and not cases.model.is_file():
         raise UsageError(f"--model must be a file, got {cases.model}, which is not there")
-    folders = CohortFolders(
+    folders = CaseFolders(
         cases.images,
         cases.probabilities,
         cases.mask,
         cases.truth,
-        cases.match,
         without_probabilities=cases.model is not None,
     )
-    found = find_cohort(folders, cases.layout)
+    found = find_cohort(folders, cases.layout, cases.match)
     if place.dry_run:
         _dry_run(found, settings, reading, place)
         return
@@ -250,7 +251,7 @@ def _name_dashboard(client: Client, progress: StagedProgress) -> None:
 
 
 def _dry_run(
-    cases: list[CohortCase], settings: RunSettings, reading: CaseReading, place: PlaceOptions
+    cases: list[CaseFiles], settings: RunSettings, reading: CaseReading, place: PlaceOptions
 ) -> None:
     """Print what would be run; exit with 3 where a case cannot be read."""
     from perturb_mpm.cohort import check_cohort

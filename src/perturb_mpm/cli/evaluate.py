@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,8 +21,9 @@ from perturb_mpm.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess import CaseAssessment, CaseFiles
+    from perturb_mpm.assess import CaseAssessment
     from perturb_mpm.evaluation import MetricSummary
+    from perturb_mpm.files import CaseFiles
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -124,7 +124,7 @@ def evaluate(
         specificities=specificity or SPECIFICITIES_TOLD,
     )
     assessments = [each for found in _measured(measure, cases, workers) for each in found]
-    title = cases[0].case if len(cases) == 1 else f"{len(cases)} cases"
+    title = cases[0].name if len(cases) == 1 else f"{len(cases)} cases"
     files = write_evaluation(output, title, assessments)
     summaries = summarise(row for each in assessments for row in each.rows)
     if not quiet:
@@ -144,18 +144,7 @@ def _measured(
     from perturb_mpm.cohort import each_on_workers, local_workers
 
     with local_workers(workers) as client:
-        return each_on_workers(client, measure, [_everywhere(each) for each in cases])
-
-
-def _everywhere(files: CaseFiles) -> CaseFiles:
-    """Return the files by paths that hold in any working folder."""
-    return replace(
-        files,
-        prediction=files.prediction.resolve(),
-        truth=files.truth and files.truth.resolve(),
-        raters=tuple(path.resolve() for path in files.raters),
-        mask=files.mask and files.mask.resolve(),
-    )
+        return each_on_workers(client, measure, [case.resolve() for case in cases])
 
 
 def _cases(
@@ -165,7 +154,8 @@ def _cases(
     mask: Path | None,
     table: Path | None,
 ) -> list[CaseFiles]:
-    from perturb_mpm.assess import CaseFiles, read_cohort
+    from perturb_mpm.assess import read_cohort
+    from perturb_mpm.files import CaseFiles
 
     if (prediction is None) == (table is None):
         raise UsageError("give --prediction for one case or --table for a cohort, one of the two")
@@ -178,7 +168,7 @@ def _cases(
     if truth is None and not raters:
         raise UsageError("--truth or --rater must be given: there is nothing to compare with")
     name = prediction.name.removesuffix(".gz").removesuffix(".nii")
-    return [CaseFiles(name, prediction, truth, tuple(raters), mask)]
+    return [CaseFiles(name, mask=mask, truth=truth, raters=tuple(raters), prediction=prediction)]
 
 
 def _warn(assessments: Sequence[CaseAssessment]) -> None:

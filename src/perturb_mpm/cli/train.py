@@ -73,14 +73,8 @@ def train(
     json
         Print the report as JSON instead of a table.
     """
-    from perturb_mpm.files import labels_from_text
-    from perturb_mpm.segmenter import (
-        STANDARD,
-        find_cases,
-        standard_name,
-        train_segmenter,
-        training_cases,
-    )
+    from perturb_mpm.files import STANDARD, find_labelled_cases, labels_from_text, standard_name
+    from perturb_mpm.segmenter import train_segmenter, training_cases
     from perturb_mpm.storage import write_json
 
     settings = _settings(folds, trees, threads)
@@ -91,7 +85,7 @@ def train(
         raise UsageError(f"--output must be a file in a folder that is there, got {output}")
     scheme = labels_from_text(labels)
     wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD
-    cases = training_cases(find_cases(data, layout), wanted, scheme)
+    cases = training_cases(find_labelled_cases(data, layout), wanted, scheme)
     with shown_progress(quiet=quiet) as progress:
         model, report = train_segmenter(
             cases,

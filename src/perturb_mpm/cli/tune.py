@@ -205,12 +205,12 @@ def _cases(
     threads: int | None,
     progress: StagedProgress,
 ) -> dict[str, Case]:
-    from perturb_mpm.segmenter import common_sequences, find_cases
+    from perturb_mpm.files import common_sequences, find_labelled_cases
     from perturb_mpm.tune import cases_of_model, cases_with_probabilities
 
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
-    files = find_cases(data, layout)
+    files = find_labelled_cases(data, layout)
     if len(files) < options.folds:
         raise UsageError(
             f"--folds must be at most the number of cases, {len(files)}, got {options.folds}"

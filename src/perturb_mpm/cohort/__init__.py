@@ -4,7 +4,7 @@
 runs them. What fails is one case's row, and the same call again goes on where it stopped.
 """
 
-from perturb_mpm.cohort.cases import COHORT_LAYOUTS, CohortCase, CohortFolders, find_cohort
+from perturb_mpm.cohort.cases import find_cohort
 from perturb_mpm.cohort.checking import CaseCheck, check_cohort
 from perturb_mpm.cohort.cluster import (
     ClusterError,
@@ -19,9 +19,6 @@ from perturb_mpm.cohort.running import CohortResult, run_cohort
 
 __all__ = [
     "find_cohort",
-    "CohortFolders",
-    "CohortCase",
-    "COHORT_LAYOUTS",
     "CaseReading",
     "check_cohort",
     "CaseCheck",

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perturb_mpm.cohort.cases import CohortCase
 from perturb_mpm.cohort.one_case import CaseReading, is_finished, read_record, request_of
 from perturb_mpm.engines import resolve_budget
-from perturb_mpm.files import Case
+from perturb_mpm.files import Case, CaseFiles
 from perturb_mpm.run import RunSettings
 from perturb_mpm.storage import DAMAGE, error_text
 
@@ -33,7 +32,7 @@ class CaseCheck:
 
 
 def check_cohort(
-    cases: Sequence[CohortCase],
+    cases: Sequence[CaseFiles],
     settings: RunSettings,
     folder: str | Path,
     reading: CaseReading | None = None,
@@ -43,8 +42,9 @@ def check_cohort(
     Examples
     --------
     >>> from pathlib import Path
-    >>> from perturb_mpm.cohort import CohortFolders, check_cohort, find_cohort
-    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> from perturb_mpm.cohort import check_cohort, find_cohort
+    >>> from perturb_mpm.files import CaseFolders
+    >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
     >>> [check.error for check in check_cohort(cases, pm.RunSettings(), "out")]
     [None, None]
     """
@@ -85,7 +85,7 @@ def expected_memory(case: Case, settings: RunSettings) -> int:
     return _BASE + arrays + engine
 
 
-def _seconds_a_voxel(cases: Sequence[CohortCase], folder: Path) -> float | None:
+def _seconds_a_voxel(cases: Sequence[CaseFiles], folder: Path) -> float | None:
     """Return how long a voxel took in the cases that are done, None where none is."""
     found = (read_record(folder, case.name) for case in cases)
     done = [each for each in found if each is not None and each.get("status") == "done"]

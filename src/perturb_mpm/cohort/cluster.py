@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cohort.cases import CohortCase
 from perturb_mpm.cohort.one_case import (
     CaseReading,
     Record,
@@ -35,6 +34,7 @@ from perturb_mpm.cohort.one_case import (
     run_one,
 )
 from perturb_mpm.engines import resolve_budget
+from perturb_mpm.files import CaseFiles
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
 from perturb_mpm.version import version
@@ -121,7 +121,7 @@ def each_on_workers(
 
 def on_workers(
     client: Client,
-    cases: Sequence[CohortCase],
+    cases: Sequence[CaseFiles],
     settings: RunSettings,
     reading: CaseReading,
     folder: Path,
@@ -143,7 +143,7 @@ def on_workers(
     # The largest first: then no worker is left with a long one at the end.
     ordered = sorted(cases, key=_bytes_of, reverse=True)
     by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in ordered}
-    futures = [job.submit(client, _resolved(case), key) for key, case in by_key.items()]
+    futures = [job.submit(client, case.resolve(), key) for key, case in by_key.items()]
     ended = distributed.as_completed(futures, raise_errors=False)
     del futures
     try:
@@ -179,7 +179,7 @@ class _Job:
     versions: Mapping[str, str]
     split: int
 
-    def submit(self, client: Client, case: CohortCase, key: str) -> Future:
+    def submit(self, client: Client, case: CaseFiles, key: str) -> Future:
         """Give a case to the workers; the future is that of its record."""
         resources = _resources(self.settings.compute.engine)
         if self.split == 1:
@@ -196,7 +196,7 @@ class _Job:
         ]
         return client.submit(self.run, case, parts, key=key, pure=False, resources=resources)
 
-    def run(self, case: CohortCase, parts: Sequence[Work]) -> Record:
+    def run(self, case: CaseFiles, parts: Sequence[Work]) -> Record:
         """Run one case; wait where a worker that was given up still writes to its folder."""
         worker = self._worker()
         until = time.monotonic() + _SECONDS_LOCKED
@@ -212,12 +212,12 @@ class _Job:
                 return {key: value for key, value in record.items() if key != "picture"}
             time.sleep(1)
 
-    def begin(self, case: CohortCase) -> int | None:
+    def begin(self, case: CaseFiles) -> int | None:
         """Begin a case that is split; return how many samples it holds, None where it cannot."""
         self._worker()
         return begin_one(case, self.settings, self.reading, self.folder)
 
-    def draw(self, case: CohortCase, held: int | None, place: int) -> Work:
+    def draw(self, case: CaseFiles, held: int | None, place: int) -> Work:
         """Draw one of as many ranges as a case is split into."""
         self._worker()
         samples = self.settings.sampling.samples
@@ -311,20 +311,9 @@ def _scheduler_needed() -> Iterator[None]:
         raise ConnectionError(_LOST) from error
 
 
-def _bytes_of(case: CohortCase) -> int:
+def _bytes_of(case: CaseFiles) -> int:
     """Return how much there is to read of a case; a file that is missing counts as nothing."""
-    return sum(path.stat().st_size for path in case.files if path.is_file())
-
-
-def _resolved(case: CohortCase) -> CohortCase:
-    """Return a case whose paths hold in any working folder."""
-    return replace(
-        case,
-        images=tuple(path.resolve() for path in case.images),
-        probabilities=tuple(path.resolve() for path in case.probabilities),
-        mask=_absolute(case.mask),
-        truth=_absolute(case.truth),
-    )
+    return sum(path.stat().st_size for path in case.paths if path.is_file())
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cohort.cases import RECORDS, CohortCase
+from perturb_mpm.cohort.cases import RECORDS
 from perturb_mpm.files import (
     Case,
+    CaseFiles,
     InputError,
     LabelScheme,
     Source,
@@ -73,7 +74,7 @@ class CaseReading:
         background = {} if self.background is None else {"background": self.background}
         return {"kind": self.kind, **confidence, **background}
 
-    def read(self, case: CohortCase, *, keep_members: bool = False) -> Case:
+    def read(self, case: CaseFiles, *, keep_members: bool = False) -> Case:
         """Read a case with its truth; ``InputError`` says what is wrong with it."""
         if case.missing is not None:
             raise InputError(case.missing)
@@ -85,7 +86,7 @@ class CaseReading:
         truth = read_label_map(source, found.labels, found.geometry, first, mask=found.mask)
         return replace(found, truth=truth)
 
-    def _read_without_truth(self, case: CohortCase, *, keep_members: bool) -> Case:
+    def _read_without_truth(self, case: CaseFiles, *, keep_members: bool) -> Case:
         names = case.image_names or self.image_names
         if self.model is not None:
             from perturb_mpm.segmenter import case_from_model
@@ -140,7 +141,7 @@ def read_record(folder: Path, name: str) -> Record | None:
     return found if isinstance(found, dict) and found.get("case") == name else None
 
 
-def is_finished(case: CohortCase, request: Mapping[str, Any], folder: Path) -> bool:
+def is_finished(case: CaseFiles, request: Mapping[str, Any], folder: Path) -> bool:
     """Whether a case is done as asked for, from the same files, and its outputs are there.
 
     Files are told by path, size and time of change: where one has changed, the case is read again,
@@ -156,7 +157,7 @@ def is_finished(case: CohortCase, request: Mapping[str, Any], folder: Path) -> b
 
 
 def run_one(
-    case: CohortCase,
+    case: CaseFiles,
     settings: RunSettings,
     reading: CaseReading,
     folder: Path,
@@ -205,7 +206,7 @@ def run_one(
 
 
 def begin_one(
-    case: CohortCase, settings: RunSettings, reading: CaseReading, folder: Path
+    case: CaseFiles, settings: RunSettings, reading: CaseReading, folder: Path
 ) -> int | None:
     """Begin one case; return how many samples it holds, None where it cannot be begun.
 
@@ -225,7 +226,7 @@ def begin_one(
 
 
 def draw_one(
-    case: CohortCase, settings: RunSettings, reading: CaseReading, folder: Path, part: range
+    case: CaseFiles, settings: RunSettings, reading: CaseReading, folder: Path, part: range
 ) -> Work:
     """Draw a range of the samples of a case that is begun; what fails is left to ``run_one``."""
     started = time.monotonic()
@@ -243,7 +244,7 @@ def draw_one(
 
 
 def failed_record(
-    case: CohortCase, folder: Path, error: str, request: Mapping[str, Any], worker: str
+    case: CaseFiles, folder: Path, error: str, request: Mapping[str, Any], worker: str
 ) -> Record:
     """Write and return the record of a case that failed where nobody could say so itself."""
     record: Record = {
@@ -323,13 +324,13 @@ def _dice(both: float, one: float, other: float) -> float | None:
     return 2 * both / (one + other) if one + other else None
 
 
-def _stamps(case: CohortCase) -> list[list[object]]:
+def _stamps(case: CaseFiles) -> list[list[object]]:
     """Return path, size and time of change of every file that a case is read from."""
     archives = [path for path in case.probabilities if path.suffix == ".npz"]
     beside = [path.with_name(name) for path in archives for name in _BESIDE]
     beside += [path.with_suffix(".nii.gz") for path in archives]
     found: list[list[object]] = []
-    for path in dict.fromkeys(each.resolve() for each in (*case.files, *beside)):
+    for path in dict.fromkeys(each.resolve() for each in (*case.paths, *beside)):
         try:
             status = path.stat()
         except OSError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perturb_mpm import checks
-from perturb_mpm.cohort.cases import RECORDS, CohortCase
+from perturb_mpm.cohort.cases import RECORDS
 from perturb_mpm.cohort.one_case import (
     CaseReading,
     Record,
@@ -25,6 +25,7 @@ from perturb_mpm.cohort.one_case import (
     run_one,
 )
 from perturb_mpm.cohort.tables import ranked, write_cohort_csv, write_cohort_json
+from perturb_mpm.files import CaseFiles
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings, SettingsError
 from perturb_mpm.storage import DAMAGE, error_text, lock_file, read_json, write_json
@@ -44,8 +45,9 @@ class CohortResult:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from perturb_mpm.cohort import CohortFolders, find_cohort, run_cohort
-    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> from perturb_mpm.cohort import find_cohort, run_cohort
+    >>> from perturb_mpm.files import CaseFolders
+    >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
     >>> sorted(run_cohort(cases, pm.RunSettings().changed(samples=4), "cohort-2").files)
     ['csv', 'html', 'json']
     """
@@ -58,7 +60,7 @@ class CohortResult:
 
 
 def run_cohort(
-    cases: Sequence[CohortCase],
+    cases: Sequence[CaseFiles],
     settings: RunSettings,
     folder: str | Path,
     client: Client | None = None,
@@ -96,8 +98,9 @@ def run_cohort(
     Examples
     --------
     >>> from pathlib import Path
-    >>> from perturb_mpm.cohort import CohortFolders, find_cohort, run_cohort
-    >>> cases = find_cohort(CohortFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> from perturb_mpm.cohort import find_cohort, run_cohort
+    >>> from perturb_mpm.files import CaseFolders
+    >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
     >>> result = run_cohort(cases, pm.RunSettings().changed(samples=4), "cohort")
     >>> result.cases, result.failed
     (2, {})
@@ -140,7 +143,7 @@ def _check_split(split: int, settings: RunSettings, client: Client | None) -> No
 
 
 def _one_by_one(
-    cases: Sequence[CohortCase],
+    cases: Sequence[CaseFiles],
     settings: RunSettings,
     reading: CaseReading,
     folder: Path,
@@ -151,7 +154,7 @@ def _one_by_one(
 
 
 def _write_all(
-    folder: Path, cases: Sequence[CohortCase], request: Mapping[str, Any], skipped: int
+    folder: Path, cases: Sequence[CaseFiles], request: Mapping[str, Any], skipped: int
 ) -> CohortResult:
     """Write tables and page of the cases; the error of each that failed is returned."""
     from perturb_mpm.cohort.page import write_cohort_page

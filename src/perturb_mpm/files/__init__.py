@@ -8,6 +8,16 @@ from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.colours import label_colours
 from perturb_mpm.files.conversion import convert
+from perturb_mpm.files.datasets import (
+    LAYOUTS,
+    CaseFiles,
+    CaseFolders,
+    common_sequences,
+    find_cases,
+    find_label_map,
+    find_labelled_cases,
+    find_probabilities,
+)
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
 from perturb_mpm.files.ensemble import EnsembleMaps
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
@@ -28,7 +38,12 @@ from perturb_mpm.files.named_regions import (
     region_values_from_text,
     regions_from_text,
 )
-from perturb_mpm.files.names import other_patient_warnings
+from perturb_mpm.files.names import (
+    STANDARD,
+    other_patient_warnings,
+    select_sequences,
+    standard_name,
+)
 from perturb_mpm.files.nifti import (
     Volume,
     read_volume,
@@ -50,6 +65,9 @@ __all__ = [
     "ImageSet",
     "read_images",
     "other_patient_warnings",
+    "STANDARD",
+    "standard_name",
+    "select_sequences",
     "LabelScheme",
     "SCHEMES",
     "labels_from_text",
@@ -66,6 +84,15 @@ __all__ = [
     "Geometry",
     "geometry_from_affine",
     "read_dataset",
+    # The files of many patients.
+    "CaseFiles",
+    "CaseFolders",
+    "LAYOUTS",
+    "find_cases",
+    "find_labelled_cases",
+    "common_sequences",
+    "find_label_map",
+    "find_probabilities",
     # One file, and what is wrong with it.
     "Source",
     "InputError",

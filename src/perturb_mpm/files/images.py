@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.files.formats import PICTURE_ENDINGS
 from perturb_mpm.files.geometry import Geometry, geometry_warnings
-from perturb_mpm.files.names import derived_names, other_patient_warnings
+from perturb_mpm.files.names import name_images, other_patient_warnings
 from perturb_mpm.files.nifti import Volume, read_volume, read_volume_3d
 from perturb_mpm.files.reorientation import on_grid
 from perturb_mpm.files.source import (
@@ -227,7 +227,7 @@ def _checked_names(
     names: Sequence[str] | None, paths: Sequence[Path], channels: dict[int, str] | None
 ) -> list[str]:
     if names is None:
-        return derived_names(paths, channels)
+        return name_images(paths, channels)
     if len(names) != len(paths):
         raise InputError(
             f"`image_names` must give one name for each of the {len(paths)} images, "

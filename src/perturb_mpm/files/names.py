@@ -1,18 +1,61 @@
-"""What file names say: which sequence an image is, and which patient it is of."""
+"""Names: of sequences, of images by their files, of patients in the names of files."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-SEQUENCES = ("t1", "t1c", "t1ce", "t1gd", "t1n", "t1w", "t2", "t2w", "t2f", "flair", "adc", "dwi")
+from perturb_mpm.files.source import InputError
+
+Value = TypeVar("Value")
+
+STANDARD = ("t1", "t1c", "t2", "flair")
+"""The sequences of most data sets of gliomas, by our names."""
+ALIASES = {
+    "t1": ("t1", "t1n", "t1w", "t1pre"),
+    "t1c": ("t1c", "t1ce", "t1gd", "t1post", "t1wc", "t1wce"),
+    "t2": ("t2", "t2w"),
+    "flair": ("flair", "t2f", "fla", "t2flair"),
+}
+_STANDARD_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+SEQUENCES = (*_STANDARD_NAME, "adc", "dwi")
 _COLLECTION = re.compile(r"[a-z]+(19|20)\d\d|(dataset|task|fold)\d+")  # is of many patients
 _CHANNEL = re.compile(r"_(\d{4})$")  # nnU-Net's CASE_0000.nii.gz
 
 
-def derived_names(paths: Sequence[Path], channels: dict[int, str] | None = None) -> list[str]:
+def standard_name(name: str) -> str:
+    """Return our name of a sequence: t1ce becomes t1c; an unknown name only becomes lower case."""
+    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    return _STANDARD_NAME.get(plain, name.lower())
+
+
+def select_sequences(
+    images: Mapping[str, Value], wanted: Sequence[str], what: str = "`images`"
+) -> dict[str, Value]:
+    """Return the wanted sequences of a case in the wanted order, found by any of their names."""
+    found: dict[str, Value] = {}
+    for name, image in images.items():
+        standard = standard_name(name)
+        if standard in wanted and standard in found:
+            raise InputError(f"{what}: {standard} must be there once, got it twice")
+        found[standard] = image
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise InputError(
+            f"{what}: the sequences {_join(wanted)} are needed, {_join(missing)} is missing; "
+            f"got {_join(images)}. Name them so in the files or by `image_names`"
+        )
+    return {name: found[name] for name in wanted}
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def name_images(paths: Sequence[Path], channels: dict[int, str] | None = None) -> list[str]:
     """Return one short name for each image file, all of them different.
 
     The name is the sequence that ends the file's name (``P01_t1ce.nii.gz``), or for nnU-Net's

@@ -6,15 +6,6 @@ reproduction of their forest.
 
 from perturb_mpm.segmenter.boosting import MOST_ROUNDS, Boosting
 from perturb_mpm.segmenter.calibration import Calibration, fit_calibration
-from perturb_mpm.segmenter.cases import (
-    LabelledFiles,
-    case_images,
-    cases_of_brats,
-    common_sequences,
-    find_cases,
-    read_truth,
-    training_cases,
-)
 from perturb_mpm.segmenter.ensemble import (
     MOST_FOLDS,
     Ensemble,
@@ -40,28 +31,22 @@ from perturb_mpm.segmenter.model import (
     require_scheme,
 )
 from perturb_mpm.segmenter.preprocessing import (
-    STANDARD,
     Prepared,
     prepare,
     prepare_images,
-    select_sequences,
-    standard_name,
 )
 from perturb_mpm.segmenter.training import (
     TrainingReport,
     held_out_answers,
     prior_ratio,
     train_segmenter,
+    training_cases,
 )
 
 __all__ = [
     "Boosting",
     "Calibration",
     "case_from_model",
-    "case_images",
-    "LabelledFiles",
-    "cases_of_brats",
-    "common_sequences",
     "DrawSettings",
     "Ensemble",
     "EnsembleSettings",
@@ -69,7 +54,6 @@ __all__ = [
     "family_names",
     "feature_table",
     "FeatureStore",
-    "find_cases",
     "fit_calibration",
     "Forest",
     "Grower",
@@ -82,15 +66,11 @@ __all__ = [
     "Prepared",
     "prior_ratio",
     "probabilities_from_model",
-    "read_truth",
     "ReadScene",
     "require_scheme",
     "SegmenterModel",
-    "select_sequences",
     "show_voxels",
     "ShownVoxels",
-    "STANDARD",
-    "standard_name",
     "threads_available",
     "train_ensemble",
     "train_segmenter",

@@ -22,13 +22,14 @@ from perturb_mpm.files import (
     Source,
     choose_scheme,
     open_source,
+    select_sequences,
 )
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
 from perturb_mpm.segmenter.feature_store import feature_table
 from perturb_mpm.segmenter.features import feature_names
-from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images, select_sequences
+from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images
 from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 3"

@@ -2,55 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.files import ImageSet, InputError
+from perturb_mpm.files import CaseFiles, ImageSet, InputError, LabelScheme, read_images
 from perturb_mpm.segmenter.scene import Scene
-
-Value = TypeVar("Value")
 
 _LIMIT = 10.0  # robust standard deviations; beyond lie vessels and artefacts
 _TO_SD = 1.349  # the interquartile range of a normal distribution with standard deviation 1
-STANDARD = ("t1", "t1c", "t2", "flair")
-
-ALIASES = {
-    "t1": ("t1", "t1n", "t1w", "t1pre"),
-    "t1c": ("t1c", "t1ce", "t1gd", "t1post", "t1wc", "t1wce"),
-    "t2": ("t2", "t2w"),
-    "flair": ("flair", "t2f", "fla", "t2flair"),
-}
-_STANDARD_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
-
-
-def standard_name(name: str) -> str:
-    """Return our name of a sequence: t1ce becomes t1c; an unknown name stays, in small letters."""
-    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
-    return _STANDARD_NAME.get(plain, name.lower())
-
-
-def select_sequences(
-    images: Mapping[str, Value], wanted: Sequence[str], what: str = "`images`"
-) -> dict[str, Value]:
-    """Return the wanted sequences of a case in the wanted order, found by any of their names."""
-    found: dict[str, Value] = {}
-    for name, image in images.items():
-        standard = standard_name(name)
-        if standard in wanted and standard in found:
-            raise InputError(f"{what}: {standard} must be there once, got it twice")
-        found[standard] = image
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise InputError(
-            f"{what}: the sequences {_listed(wanted)} are needed, {_listed(missing)} is missing; "
-            f"got {_listed(images)}. Name them so in the files or by `image_names`"
-        )
-    return {name: found[name] for name in wanted}
 
 
 @dataclass(frozen=True)
@@ -143,6 +107,16 @@ def prepare_images(
         raise InputError(f"{what}: {error}") from error
 
 
+def read_scene(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -> Scene:
+    """Read a labelled case: its sequences on one grid, and its labels on the same."""
+    wanted = case.select_images(sequences)
+    found = read_images(
+        list(wanted.values()), mask=case.mask, image_names=list(wanted), named_by="data"
+    )
+    truth = case.read_truth(found.geometry, scheme)
+    return prepare_images(found, f"`data`: case {case.name}", truth).scene
+
+
 def turn_of(affine: NDArray[np.float64]) -> Reorientation:
     """Return the turn of a grid whose ``affine`` takes voxel indices to mm."""
     from nibabel.orientations import io_orientation
@@ -231,7 +205,3 @@ def _checked_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -
     if not inside.any():
         raise ValueError("mask must contain at least one voxel, got an empty mask")
     return inside
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.evaluation import dice
-from perturb_mpm.files import LabelScheme
+from perturb_mpm.files import CaseFiles, LabelScheme
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.segmenter.calibration import (
     Calibration,
@@ -24,6 +25,7 @@ from perturb_mpm.segmenter.feature_store import FeatureStore, ReadScene, label_s
 from perturb_mpm.segmenter.features import feature_names
 from perturb_mpm.segmenter.masked_filters import limited_threads
 from perturb_mpm.segmenter.model import SegmenterModel
+from perturb_mpm.segmenter.preprocessing import read_scene
 
 _RAREST = 1e-5  # the share of a label that no case has
 
@@ -46,6 +48,15 @@ class TrainingReport:
     def best_features(self) -> list[tuple[str, float]]:
         """The ten features that the forests use most."""
         return list(self.importances.items())[:10]
+
+
+def training_cases(
+    files: Sequence[CaseFiles], sequences: Sequence[str], scheme: LabelScheme
+) -> dict[str, ReadScene]:
+    """Return how to read each case, by name; a missing sequence is refused at once."""
+    for case in files:
+        case.select_images(sequences)
+    return {case.name: partial(read_scene, case, sequences, scheme) for case in files}
 
 
 def train_segmenter(

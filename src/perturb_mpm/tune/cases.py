@@ -9,9 +9,11 @@ from pathlib import Path
 from perturb_mpm.assess import read_cohort
 from perturb_mpm.files import (
     Case,
+    CaseFiles,
     InputError,
     LabelScheme,
     Source,
+    find_probabilities,
     read_case,
     read_images,
     read_label_map,
@@ -19,20 +21,15 @@ from perturb_mpm.files import (
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import load_run
 from perturb_mpm.segmenter import (
-    LabelledFiles,
     SegmenterModel,
-    case_images,
     limited_threads,
     prepare_images,
-    read_truth,
     require_scheme,
 )
 
-ENDINGS = (".nii.gz", ".nii", ".npz")
-
 
 def cases_with_probabilities(
-    files: Sequence[LabelledFiles],
+    files: Sequence[CaseFiles],
     folder: Path,
     sequences: Sequence[str],
     scheme: LabelScheme,
@@ -44,7 +41,7 @@ def cases_with_probabilities(
     progress.stage("reading the cases")
     read = {}
     for case, path in zip(files, paths, strict=True):
-        images = case_images(case, sequences)
+        images = case.select_images(sequences)
         found = read_case(
             list(images.values()),
             [path],
@@ -52,15 +49,15 @@ def cases_with_probabilities(
             image_names=list(images),
             named_by="data",
             labels=scheme,
-            reference=case.labels if path.suffix == ".npz" else None,
+            reference=case.truth if path.suffix == ".npz" else None,
         )
-        read[case.name] = replace(found, truth=read_truth(case, found.geometry, scheme))
+        read[case.name] = replace(found, truth=case.read_truth(found.geometry, scheme))
         progress(len(read), len(files))
     return read
 
 
 def cases_of_model(
-    files: Sequence[LabelledFiles],
+    files: Sequence[CaseFiles],
     path: Path,
     scheme: LabelScheme,
     progress: StagedProgress | None = None,
@@ -76,14 +73,14 @@ def cases_of_model(
     progress.stage("classifying the cases")
     read = {}
     for case in files:
-        wanted = case_images(case, model.sequences)
+        wanted = case.select_images(model.sequences)
         found = read_images(
             list(wanted.values()), mask=case.mask, image_names=list(wanted), named_by="data"
         )
         prepared = prepare_images(found, f"`data`: case {case.name}")
         with limited_threads(threads):
             probabilities = model.honest_probabilities(case.name, prepared)
-        truth = read_truth(case, found.geometry, scheme)
+        truth = case.read_truth(found.geometry, scheme)
         read[case.name] = Case.from_images(found, probabilities, scheme, truth)
         progress(len(read), len(files))
     return read
@@ -101,26 +98,25 @@ def cases_of_cohort(
     progress.stage("reading the cases")
     read: dict[str, Case] = {}
     for each in files:
-        case = load_run(each.prediction).case
+        case = load_run(folder / each.name).case
         source = Source("truth", each.truth or folder)
-        like = Source("data", each.prediction)
+        like = Source("data", folder / each.name)
         truth = read_label_map(source, case.labels, case.geometry, like, mask=case.mask)
-        read[each.case] = replace(case, truth=truth)
+        read[each.name] = replace(case, truth=truth)
         first = next(iter(read.values()))
         if case.labels != first.labels:
             raise InputError(
                 f"`data` must hold cases of the same labels, got {first.labels.names} and "
-                f"{case.labels.names} of {each.case}"
+                f"{case.labels.names} of {each.name}"
             )
         progress(len(read), len(files))
     return read
 
 
-def _probabilities_of(case: LabelledFiles, folder: Path) -> Path:
-    for ending in ENDINGS:
-        path = folder / f"{case.name}{ending}"
-        if path.is_file():
-            return path
-    raise InputError(
-        f"`probabilities` must hold {case.name}.nii.gz, .nii or .npz, got {folder} without any"
-    )
+def _probabilities_of(case: CaseFiles, folder: Path) -> Path:
+    path = find_probabilities(folder, case.name)
+    if path is None:
+        raise InputError(
+            f"`probabilities` must hold {case.name}.npz or {case.name}.nii.gz, got none in {folder}"
+        )
+    return path
