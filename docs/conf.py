@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perturb_mpm.cli.app import app as commands
-from perturb_mpm.run import settings as run_settings
+from perturb_mpm.run.settings import settings_reference
 from perturb_mpm.version import version as installed_version
 
 if TYPE_CHECKING:
@@ -81,11 +80,9 @@ def command_reference() -> str:
     return re.sub(r"^(\*\*\w[^*\n]*\*\*):$", r"\1", text, flags=re.MULTILINE)
 
 
-def settings_reference() -> str:
-    """Return the settings file that the source describes, with a comment on every key."""
-    text = inspect.getdoc(run_settings) or ""
-    block = re.search(r"(?:^    .*\n\n?)+", text, re.MULTILINE)
-    return f"```toml\n{textwrap.dedent(block.group()).strip()}\n```" if block else ""
+def settings_block() -> str:
+    """Return the settings file with every key and a comment on each."""
+    return f"```toml\n{settings_reference()}```"
 
 
 def link_in_site(found: re.Match[str], page: Path) -> str:
@@ -109,7 +106,7 @@ def read_source(app: Sphinx, name: str, source: list[str]) -> None:
     text = re.sub(
         r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)", lambda found: link_in_site(found, page), text
     )
-    for mark, written in ((COMMANDS, command_reference), (SETTINGS, settings_reference)):
+    for mark, written in ((COMMANDS, command_reference), (SETTINGS, settings_block)):
         if mark in text:
             text = text.replace(mark, written())
     source[0] = text

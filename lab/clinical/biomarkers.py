@@ -139,7 +139,7 @@ def _scan(patient: Patient, settings: RunSettings, region: Sequence[int], words:
     """Return what one scan says of the region; its label map is the one that ``run`` shows."""
     posterior = sampled(patient, settings)
     regions = region_members(settings.regions, patient.case.labels)
-    labels = patient.grid.gather(posterior.estimate_labels(settings.marginals, regions))
+    labels = patient.grid.gather(posterior.estimate_labels(settings.maps.marginals, regions))
     return scan_of(posterior, region, words, labels)
 
 

@@ -141,7 +141,8 @@ def biomarkers(
             cohort.patients, cohort.region, perturbations, progress
         )
     tests, covered = experiment.error_tests(found), experiment.interval_coverage(found)
-    learned = " ".join(settings.note for settings in perturbations.values() if settings.note)
+    notes = [settings.basis.note for settings in perturbations.values()]
+    learned = " ".join(note for note in notes if note)
     about = f"{cohort.about} {_sampling_words(chosen)}\n\n{learned}"
     text = biomarkers_page.page(found, tests, covered, about)
     columns = (

@@ -51,7 +51,7 @@ def _scored(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         posterior = build_sampler(build_crf(problem.case, settings), settings).draw()
-    marginals = problem.grid.gather(posterior.estimate_marginals(settings.marginals))
+    marginals = problem.grid.gather(posterior.estimate_marginals(settings.maps.marginals))
     decisions = regions if name == DEFAULT else None
     return CaseScores(
         problem.name,

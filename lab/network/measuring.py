@@ -312,8 +312,8 @@ def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -
             scores[region].append((row.crps_log or {})[region])
     return FewScore(
         draw,
-        settings.temperature,
-        settings.strength,
+        settings.unary.temperature,
+        settings.coupling.strength,
         float(settings.sampling.lengths[0][0]),
         {region: float(np.mean(values)) for region, values in inside.items()},
         {region: float(np.mean(values)) for region, values in scores.items()},

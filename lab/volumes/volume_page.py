@@ -90,8 +90,8 @@ def page(rows: Rows, *, iterations: int, seed: int, quick: bool = False) -> str:
     return _HEAD.format(
         quick=" --quick" if quick else "",
         patients=len({row.patient for row in rows}),
-        strength=settings.strength,
-        centring=settings.centring,
+        strength=settings.coupling.strength,
+        centring=settings.coupling.centring,
         samples=samples,
         iterations=iterations,
         seed=seed,

@@ -117,7 +117,7 @@ def test_every_field_of_sampling_is_an_option_a_key_and_a_keyword(
     for each in dataclasses.fields(pm.Sampling):
         assert each.name in keywords
         assert each.name in tables["sampling"]
-        if "help" in each.metadata:
+        if each.metadata["setting"].option:
             assert f"--{each.name.replace('_', '-')} " in shown
     for each in dataclasses.fields(pm.Compute):
         assert each.name in keywords

@@ -39,7 +39,7 @@ def test_kernels_that_do_no_harm_stay_as_they_are(case: Case, tmp_path: Path) ->
     check = run.coupling
     assert check is not None
     assert check.passed
-    assert check.asked_strength == check.used_strength == run.settings.strength == 0.35
+    assert check.asked_strength == check.used_strength == run.settings.coupling.strength == 0.35
     assert run.summary["warnings"] == []
     assert run.summary["coupling"]["moved"]["mean_field_frac"] == pytest.approx(0, abs=1e-3)
 
@@ -56,7 +56,7 @@ def test_kernels_that_eat_a_structure_are_weakened(weakened: Run, case: Case) ->
     assert abs(check.moved.mean_field_frac) > MOST_MOVED
     by_hand = dict(zip(case.labels.names, field / expected - 1, strict=True))
     assert check.moved.mean_field_frac == pytest.approx(by_hand[check.moved.name], rel=1e-3)
-    assert weakened.settings.strength == check.used_strength < check.asked_strength == 6.0
+    assert weakened.settings.coupling.strength == check.used_strength < check.asked_strength == 6.0
     (warning,) = weakened.summary["warnings"]
     assert "their strength was lowered from 6 to" in warning
     assert warning[1:] in weakened.files["report"].read_text()  # there it begins a sentence
@@ -77,10 +77,10 @@ def test_what_was_asked_for_on_purpose_is_only_warned_of(
     case: Case, changed: dict[str, object], tmp_path: Path
 ) -> None:
     run = run_case(case, STRONG.changed(**changed), tmp_path / "o", title="kept")
-    assert run.settings.strength == 6.0
+    assert run.settings.coupling.strength == 6.0
     (warning,) = run.summary["warnings"]
     assert "labelled cases tell whether that is right" in warning
-    assert RunSettings.of_paper().keep_strength
+    assert RunSettings.of_paper().coupling.keep_strength
 
 
 def test_a_resumed_run_keeps_its_decision(weakened: Run, case: Case) -> None:

@@ -70,7 +70,7 @@ def test_kernels_that_cost_dice_are_found_without_the_truth(
         assert run.coupling.passed == (not harmful)
         if harmful:
             weaker = run_case(case, settings, tmp_path / f"{name} weaker", title=name)
-            assert weaker.settings.strength < strength
+            assert weaker.settings.coupling.strength < strength
             assert lost_dice(weaker) < 0.01
     assert (np.mean(lost) > 0.01) == harmful
 

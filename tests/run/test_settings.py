@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from perturb_mpm.run import settings as module
+from perturb_mpm.fields import Setting, settings_in
+from perturb_mpm.posterior import Precision
 from perturb_mpm.run.settings import (
+    TABLES,
     KernelSettings,
     RunSettings,
     read_settings,
     settings_from_tables,
     settings_from_text,
+    settings_reference,
     settings_text,
     write_settings,
 )
@@ -57,29 +61,23 @@ def test_what_is_written_is_read_back(settings: RunSettings, tmp_path: Path) -> 
 
 
 def test_the_documented_file_is_accepted_and_shows_the_defaults() -> None:
-    lines = (module.__doc__ or "").splitlines()
-    text = "\n".join(line[4:] for line in lines if line.startswith("    "))
-    documented = settings_from_tables(tomllib.loads(text))
-    plain = RunSettings()
-    for name in ("samples", "seed", "iterations", "estimator", "start", "antithetic"):
-        assert getattr(documented.sampling, name) == getattr(plain.sampling, name), name
-    for name in ("temperature", "clip", "colour_map"):
-        assert getattr(documented, name) == getattr(plain, name), name
-    assert documented.compute.engine == plain.compute.engine
-    assert documented.compute.accuracy == plain.compute.accuracy
-    for ours, default in zip(documented.kernels, plain.kernels):
-        assert (ours.kind, ours.sigma_space, ours.weight) == (
-            default.kind,
-            default.sigma_space,
-            default.weight,
-        )
-        assert ours.sigma_intensity_sd == default.sigma_intensity_sd
+    documented = tomllib.loads(settings_reference())
+    assert list(documented) == [each.name for each in fields(RunSettings)]
+    settings_from_tables(documented)
+    for table, values in RunSettings().as_tables().items():
+        if table in TABLES:
+            assert list(documented[table]) == list(values)
+            for name, value in values.items():
+                assert value is None or documented[table][name] == value, name
+    for ours, default in zip(documented["kernels"], RunSettings().kernels, strict=True):
+        ours.pop("compatibility")  # an example of what is left out by default
+        assert KernelSettings(**ours) == default
 
 
 def test_what_is_left_out_has_its_default() -> None:
     assert settings_from_tables({}) == RunSettings()
     only = settings_from_tables({"unary": {"temperature": 2}})
-    assert only == RunSettings(temperature=2.0)
+    assert only == RunSettings().changed(temperature=2.0)
     assert settings_from_tables({"kernels": []}).kernels == ()
 
 
@@ -152,3 +150,57 @@ def test_what_changes_no_map_is_not_part_of_a_run() -> None:
     assert other.identity() == RunSettings().identity()
     for name in ("samples", "seed", "temperature", "engine", "kernels", "noise_length"):
         assert name in other.identity()
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [Precision(0.1), Precision(0.1, delta=0.01), Precision(0.05, scope="map")],
+    ids=["epsilon alone", "another delta", "a whole map"],
+)
+def test_a_precision_is_read_back_whole(precision: Precision) -> None:
+    settings = RunSettings().changed(until=precision)
+    assert settings_from_text(settings_text(settings)) == settings
+    others = RunSettings().changed(until=Precision(precision.epsilon, delta=0.02))
+    assert settings.identity() != others.identity()
+
+
+def test_a_precision_with_the_usual_delta_and_scope_is_written_as_a_number() -> None:
+    assert "until = 0.1\n" in settings_text(RunSettings().changed(until=0.1))
+    with pytest.raises(ValueError, match=r"until must be a number or a table of epsilon"):
+        settings_from_text("sampling.until = {epsilon = 0.1, alpha = 0.05}")
+
+
+EVERY = [
+    pytest.param(table, name, about, id=name)
+    for table, kind in TABLES.items()
+    for name, about in settings_in(kind)
+]
+
+
+def another_value(table: str, name: str, about: Setting) -> object:
+    """Return a value of a setting that is not its default."""
+    value = getattr(getattr(RunSettings(), table), name)
+    if about.example is not None:
+        return about.example
+    if isinstance(value, str):
+        choices: tuple[str, ...] = get_args(get_type_hints(TABLES[table])[name])
+        return next(each for each in choices if each != value)
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else (value + 0.5) / 2
+
+
+@pytest.mark.parametrize(("table", "name", "about"), EVERY)
+def test_every_setting_is_read_back_and_names_the_run_where_it_changes_results(
+    table: str, name: str, about: Setting
+) -> None:
+    settings = RunSettings().changed(**{name: another_value(table, name, about)})
+    assert settings != RunSettings()
+    assert settings_from_text(settings_text(settings)) == settings
+    assert (settings.identity() != RunSettings().identity()) == about.changes_results
+
+
+def test_every_setting_has_a_name_of_its_own() -> None:
+    names = [each.values[1] for each in EVERY]
+    names += [each.name for each in fields(RunSettings)]
+    assert len(names) == len(set(names))

@@ -238,7 +238,7 @@ def test_other_threads_and_colours_are_not_other_parameters(
     settings = SETTINGS.changed(threads=1, memory="1 GB", colour_map="jet")
     run_case(case, settings, cut, title="x", resume=True)
     assert content(cut) == content(whole)
-    assert load_run(cut).settings.colour_map == "jet"
+    assert load_run(cut).settings.report.colour_map == "jet"
 
 
 def test_a_run_goes_on_with_the_engine_it_began_with(case: Case, tmp_path: Path) -> None:

@@ -111,16 +111,17 @@ def miscalibrated(seed: int, temperature: float, bias: float) -> Case:
 def test_temperature_and_bias_are_found_that_made_the_labels() -> None:
     problems = [LabelledProblem(str(i), miscalibrated(i, 1.8, -0.4), START) for i in range(6)]
     found = fitted([observe(each, START, everywhere=True) for each in problems], START)
-    assert found.temperature == pytest.approx(1.8, rel=0.05)
-    assert found.bias is not None
-    assert found.bias[1] == pytest.approx(-0.4, abs=0.1)
+    assert found.unary.temperature == pytest.approx(1.8, rel=0.05)
+    assert found.unary.bias is not None
+    assert found.unary.bias[1] == pytest.approx(-0.4, abs=0.1)
     expected = sum(each.marginals(found.changed(strength=0.0))[1].sum() for each in problems)
     true = sum(each.truth.sum() for each in problems)
     assert expected == pytest.approx(true, rel=0.02)  # over all voxels
-    assert half(found).temperature == pytest.approx(math.sqrt(found.temperature), rel=1e-3)
+    root = math.sqrt(found.unary.temperature)
+    assert half(found).unary.temperature == pytest.approx(root, rel=1e-3)
     near = [observe(each, START, everywhere=False) for each in problems]
     plain = fitted(near, START, with_bias=False)
-    assert plain.bias is None
+    assert plain.unary.bias is None
 
 
 def test_marginals_are_those_of_mean_field() -> None:
@@ -267,8 +268,8 @@ def test_residuals_move_a_volume_by_what_others_missed() -> None:
 def test_what_was_wrong_is_learned_and_what_was_right_is_left_alone() -> None:
     wrong = {f"p{i}": miscalibrated(i, 2.0, 0.0) for i in range(5)}
     found = tune(wrong, START, TuningOptions(folds=5, samples=8))
-    assert found.settings.temperature == pytest.approx(math.sqrt(2), rel=0.1)  # half-way
-    assert found.settings.learned_cases == 5
+    assert found.settings.unary.temperature == pytest.approx(math.sqrt(2), rel=0.1)  # half-way
+    assert found.settings.basis.learned_cases == 5
     assert found.settings.intervals == "learned"
     assert found.settings.widening == {}  # too few for a promise of 95 %
     rows = means(found.scores, found.regions)
@@ -276,7 +277,7 @@ def test_what_was_wrong_is_learned_and_what_was_right_is_left_alone() -> None:
     assert rows["with temperature"]["log_score_nats"] < rows["learned"]["log_score_nats"]
     right = {f"p{i}": miscalibrated(10 + i, 1.0, 0.0) for i in range(5)}
     kept = tune(right, START, TuningOptions(folds=5, samples=8))
-    assert kept.settings.temperature == pytest.approx(1.0, abs=0.1)
+    assert kept.settings.unary.temperature == pytest.approx(1.0, abs=0.1)
     again = tune(right, START, TuningOptions(folds=5, samples=8))
     assert again.settings == kept.settings
 
@@ -327,8 +328,8 @@ def test_the_command_tunes_and_writes_what_run_takes(
         *("probabilities alone", "with temperature", "learned", "fixed width", "residuals")
     }
     settings = read_settings(tmp_path / "out" / "settings.toml")
-    assert settings.learned_cases == 3
-    assert settings.note == found["verdict"]
+    assert settings.basis.learned_cases == 3
+    assert settings.basis.note == found["verdict"]
     assert dict(settings.regions) == {"all": (1, 2), "core": (2,)}
     assert settings.sampling.noise_length is not None
     with (tmp_path / "out" / "scores.csv").open(newline="") as file:

@@ -67,7 +67,7 @@ def test_a_correction_is_what_sampling_all_again_gives(run: Run) -> None:
     given[np.isin(crf.grid.index, list(edits))] = CORE
     sampling = replace(run.settings.sampling, samples=run.posterior.samples)
     again = sample_edited(crf, given, sampling, Compute(engine="cpu", accuracy="plain"))
-    kind = run.settings.marginals
+    kind = run.settings.maps.marginals
     new, wanted, old = (
         each.voxel_marginals(kind) for each in (corrected.posterior, again, run.posterior)
     )
@@ -167,7 +167,7 @@ def test_changes_of_volumes_are_those_of_the_maps_and_of_the_pages(run: Run) -> 
 
 
 def test_a_run_that_cycles_through_members_is_refused(by_votes: Run) -> None:
-    cycling = replace(by_votes, settings=replace(by_votes.settings, members="cycle"))
+    cycling = replace(by_votes, settings=by_votes.settings.changed(members="cycle"))
     with pytest.raises(CorrectionError, match="does not keep its members"):
         Corrector(cycling)
 

@@ -207,7 +207,7 @@ def is_run(folder: Path) -> bool:
 def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
         run = load_run(source.path)
-        prediction = from_posterior(run.posterior, estimator or run.settings.marginals)
+        prediction = from_posterior(run.posterior, estimator or run.settings.maps.marginals)
         if estimator is None:  # the run's own labels; its volumes are its samples'
             labels = run.posterior.grid.gather(run.labels).astype(np.int64)
             prediction = replace(prediction, labels=labels, volumes_mm3=run.posterior.volumes)

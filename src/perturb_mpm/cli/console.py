@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field, fields, make_dataclass
+from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Group, Parameter
 
 from perturb_mpm.checks import ExpectedError
+from perturb_mpm.fields import settings_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,25 +54,25 @@ def _as_option(found: re.Match[str]) -> str:
     return option if value in {None, "True"} else f"{option} {value.strip(chr(34))}"
 
 
-def options_of(values: type, title: str, place: int) -> type:
-    """Return a class of options, one for each field of a value object that has a help text.
+def options_of(defaults: object, title: str, place: int) -> type:
+    """Return a class of options, one for each field of a table of settings that has an option.
 
     An option that is not given is None.
     """
-    hints = get_type_hints(values)
+    hints = get_type_hints(type(defaults))
     options = [
         (
-            each.name,
+            name,
             Annotated[
-                each.metadata.get("option", hints[each.name]) | None,
-                Parameter(help=each.metadata["help"]),
+                (hints[name] if each.option is True else each.option) | None,  # type: ignore[operator]
+                Parameter(help=each.describe(getattr(defaults, name))),
             ],
             field(default=None),
         )
-        for each in fields(values)
-        if "help" in each.metadata
+        for name, each in settings_in(defaults)
+        if each.option
     ]
-    name = f"{values.__name__}Options"
+    name = f"{type(defaults).__name__}Options"
     namespace = {"__module__": __name__}
     made = make_dataclass(name, options, frozen=True, kw_only=True, namespace=namespace)
     return Parameter(name="*", group=Group(title, sort_key=place))(made)

@@ -20,13 +20,13 @@ from perturb_mpm.cli.console import (
     print_plain,
     shown_progress,
 )
-from perturb_mpm.engines import Compute
-from perturb_mpm.sampling import MOST_SAMPLES, Sampling
+from perturb_mpm.run import RunSettings
+from perturb_mpm.sampling import MOST_SAMPLES
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Case, LabelScheme, Program
     from perturb_mpm.progress import StagedProgress
-    from perturb_mpm.run import BidsNames, KernelSettings, Run, RunSettings
+    from perturb_mpm.run import BidsNames, KernelSettings, Run
 
 
 Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
@@ -143,8 +143,8 @@ if TYPE_CHECKING:
     SamplingOptions = Any
     ComputeOptions = Any
 else:
-    SamplingOptions = options_of(Sampling, "Sampling", 3)
-    ComputeOptions = options_of(Compute, "Computing", 4)
+    SamplingOptions = options_of(RunSettings().sampling, "Sampling", 3)
+    ComputeOptions = options_of(RunSettings().compute, "Computing", 4)
 
 
 @Parameter(name="*", group=Group("Output", sort_key=5))
@@ -210,7 +210,7 @@ def run(
     started = time.monotonic()
     try:
         with shown_progress(quiet=out.quiet) as progress:
-            case = _case(inputs, out, progress, keep_members=settings.members == "cycle")
+            case = _case(inputs, out, progress, keep_members=settings.unary.members == "cycle")
             finished = run_case(
                 case,
                 _enough_samples(settings, model, sampling, len(case.labels)),
@@ -321,7 +321,7 @@ def settings_of(
 ) -> RunSettings:
     """Return the settings; what is wrong with them is a UsageError."""
     from perturb_mpm.files import region_values_from_text
-    from perturb_mpm.run import RunSettings, read_settings
+    from perturb_mpm.run import read_settings
 
     changed: dict[str, Any] = {
         "temperature": model.temperature,

@@ -184,7 +184,7 @@ def run_one(
     try:
         with _limited(settings.compute.threads):
             run = run_case(
-                reading.read(case, keep_members=settings.members == "cycle"),
+                reading.read(case, keep_members=settings.unary.members == "cycle"),
                 settings,
                 folder / case.name,
                 title=case.name,
@@ -215,7 +215,7 @@ def begin_one(
     try:
         with _limited(settings.compute.threads):
             return begin_case(
-                reading.read(case, keep_members=settings.members == "cycle"),
+                reading.read(case, keep_members=settings.unary.members == "cycle"),
                 settings,
                 folder / case.name,
                 title=case.name,
@@ -233,7 +233,7 @@ def draw_one(
     _reset_peak()
     with suppress(Exception), _limited(settings.compute.threads):
         draw_part(
-            reading.read(case, keep_members=settings.members == "cycle"),
+            reading.read(case, keep_members=settings.unary.members == "cycle"),
             settings,
             folder / case.name,
             part,

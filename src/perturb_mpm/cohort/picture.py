@@ -36,7 +36,7 @@ def case_picture(run: Run) -> str:
     steps = spacing[plane.rows], spacing[plane.columns]
     image = next(iter(case.images.values()), case.mask.astype(np.float32))
     greys = in_window(plane.cut(image, index, box), grey_window(image[case.mask]))
-    scale = EntropyScale(run.settings.colour_map, math.log2(len(case.labels)))
+    scale = EntropyScale(run.settings.report.colour_map, math.log2(len(case.labels)))
     bits = plane.cut(entropy, index, box)
     return thumbnail(_resized(greys, steps), _resized(bits, steps), scale)
 

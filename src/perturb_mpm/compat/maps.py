@@ -75,7 +75,7 @@ def _drawn(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
         settings = settings.changed(noise_length=assumed_length_mm(case))
     sampler = build_sampler(build_crf(case, settings), settings)
     posterior = sampler.draw(settings.sampling.samples)
-    kind = settings.marginals
+    kind = settings.maps.marginals
     return {
         "labels": posterior.estimate_labels(kind)[np.newaxis],
         "marginals": posterior.estimate_marginals(kind).astype(np.float32),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from perturb_mpm import checks
 from perturb_mpm.engines.memory import resolve_budget
 from perturb_mpm.engines.protocol import Accuracy
+from perturb_mpm.fields import check_settings, one_of, setting
 
 Engine = Literal["auto", "reference", "cpu", "gpu"]
 
@@ -21,61 +23,60 @@ MOST_PROBLEMS = 65536
 class Compute:
     """Where and how to compute; all but engine and accuracy change no result.
 
-    ``help`` in a field's metadata is what the command line says of its option.
-
     Examples
     --------
     >>> pm.Compute(engine="cpu", threads=2, memory="4 GB").accuracy
     'calibrated'
     """
 
-    engine: Engine = field(
-        default="auto", metadata={"help": "Where to compute; auto takes what is there."}
+    engine: Engine = setting("auto", "Where to compute; auto takes what is there", one_of(Engine))
+    accuracy: Accuracy = setting(
+        "calibrated",
+        "How close the filter comes to the Gaussian kernels; exact visits all pairs",
+        one_of(Accuracy),
     )
-    accuracy: Accuracy = field(
-        default="calibrated",
-        metadata={
-            "help": "How close the filter comes to the Gaussian kernels; exact takes all pairs."
-        },
+    batch: int | None = setting(
+        None,
+        "How many samples are solved at once",
+        partial(checks.integer, minimum=1, maximum=MOST_PROBLEMS),
+        unset="planned from the memory",
+        example=16,
+        changes_results=False,
     )
-    batch: int | None = field(
-        default=None,
-        metadata={"help": "How many samples are solved at once; planned from the memory."},
+    threads: int | None = setting(
+        None,
+        "How many threads",
+        partial(checks.integer, minimum=1, maximum=MOST_THREADS),
+        unset="all cores",
+        example=2,
+        changes_results=False,
     )
-    threads: int | None = field(
-        default=None, metadata={"help": "How many threads; all cores by default."}
+    memory: int | str | None = setting(
+        None,
+        'How much memory may be taken, as in "4 GB"',
+        lambda value, _: _check_budget(value),
+        unset="60 % of what is free",
+        example="4 GB",
+        option=str,
+        changes_results=False,
     )
-    memory: int | str | None = field(
-        default=None,
-        metadata={
-            "option": str,
-            "help": 'How much memory may be taken, as in "4 GB"; 60 % of what is free by default.',
-        },
-    )
-    kernel_cache: str | Path | None = field(
-        default=None,
-        metadata={
-            "option": Path,
-            "help": (
-                "A folder that keeps prepared kernels for the next run of the same images, up to "
-                "8 GB; none by default."
-            ),
-        },
+    kernel_cache: str | Path | None = setting(
+        None,
+        "A folder that keeps prepared kernels for the next run of the same images, up to 8 GB",
+        lambda value, name: _folder(value, f"`{name}`"),
+        unset="none",
+        example="kernels",
+        option=Path,
+        changes_results=False,
     )
 
     def __post_init__(self) -> None:
-        checks.choice(self.engine, "engine", get_args(Engine))
-        checks.choice(self.accuracy, "accuracy", get_args(Accuracy))
-        if self.batch is not None:
-            checked = checks.integer(self.batch, "batch", minimum=1, maximum=MOST_PROBLEMS)
-            object.__setattr__(self, "batch", checked)
-        if self.threads is not None:
-            checked = checks.integer(self.threads, "threads", minimum=1, maximum=MOST_THREADS)
-            object.__setattr__(self, "threads", checked)
-        if self.memory is not None:
-            resolve_budget(self.memory)  # refuses what cannot be read
-        if self.kernel_cache is not None:
-            object.__setattr__(self, "kernel_cache", _folder(self.kernel_cache, "`kernel_cache`"))
+        check_settings(self)
+
+
+def _check_budget(value: int | str) -> int | str:
+    resolve_budget(value)  # refuses what cannot be read
+    return value
 
 
 def _folder(value: object, name: str) -> str:

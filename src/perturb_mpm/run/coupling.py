@@ -120,7 +120,7 @@ def check_coupling(
     ``sampler`` is that of the run as it was asked for, ``build`` makes one of a run with another
     strength. Where the settings say so, or were learned on labelled cases, nothing is weakened.
     """
-    asked = run.settings.strength
+    asked = run.settings.coupling.strength
     if not sampler.crf.kernels:
         return run, sampler, None
 
@@ -128,7 +128,7 @@ def check_coupling(
         return replace(run, settings=run.settings.changed(strength=strength))
 
     free = build(of_strength(0.0))
-    weaken = not (run.settings.keep_strength or run.settings.learned_cases)
+    weaken = not (run.settings.coupling.keep_strength or run.settings.basis.learned_cases)
     first: Moved | None = None
     pilot: Pilot | None
     for halving in range(MOST_HALVINGS + 1):
@@ -138,10 +138,10 @@ def check_coupling(
         first = moved if halving == 0 else first
         if moved is None or moved.surely_frac <= MOST_MOVED or not weaken:
             break
-        strength = run.settings.strength / 2 if halving < MOST_HALVINGS else 0.0
+        strength = run.settings.coupling.strength / 2 if halving < MOST_HALVINGS else 0.0
         run, pilot = of_strength(strength), None
         sampler = free if strength == 0 else build(run)
-    check = CouplingCheck(asked, run.settings.strength, first)
+    check = CouplingCheck(asked, run.settings.coupling.strength, first)
     return replace(run, coupling=check), sampler, pilot
 
 

@@ -36,20 +36,22 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     Examples
     --------
     >>> case = pm.read_case(["t1c.nii.gz", "flair.nii.gz"], "case.npz")
-    >>> crf = pm.build_crf(case, pm.RunSettings(temperature=1.5))
+    >>> crf = pm.build_crf(case, pm.RunSettings().changed(temperature=1.5))
     >>> crf.n_labels, len(crf.kernels)
     (5, 2)
     """
     settings = settings or RunSettings()
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
     energies = energies_of(grid.gather(case.probabilities), settings)  # (L, N)
-    scaled = [replace(each, weight=settings.strength * each.weight) for each in settings.kernels]
+    scaled = [
+        replace(each, weight=settings.coupling.strength * each.weight) for each in settings.kernels
+    ]
     return DenseCRF(
         grid.scatter(energies, 0),
         [_kernel(each, case) for each in scaled if each.weight > 0],
         spacing=case.geometry.spacing,
         mask=case.mask,
-        centring=settings.centring,
+        centring=settings.coupling.centring,
     )
 
 
@@ -82,7 +84,7 @@ def with_regions(settings: RunSettings, case: Case) -> RunSettings:
 
 def member_energies(case: Case, settings: RunSettings) -> list[NDArray[Any]]:
     """Return the unary energies (L, N) of each member that samples cycle through."""
-    if settings.members == "mean":
+    if settings.unary.members == "mean":
         return []
     if case.ensemble is None or case.ensemble.members is None:
         raise ValueError('`members="cycle"` needs several whole `probabilities`, got one')
@@ -105,21 +107,23 @@ def build_sampler(
 
 def energies_of(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:
     """Return the unary energies U − bias of probabilities, (L, N) → (L, N)."""
-    energies = unary_from_probabilities(probabilities, settings.temperature, settings.clip)
-    if settings.bias is not None:
-        if len(settings.bias) != len(energies):
+    energies = unary_from_probabilities(
+        probabilities, settings.unary.temperature, settings.unary.clip
+    )
+    if settings.unary.bias is not None:
+        if len(settings.unary.bias) != len(energies):
             raise ValueError(
                 f"bias must have one number for each of the {len(energies)} labels, "
-                f"got {len(settings.bias)}"
+                f"got {len(settings.unary.bias)}"
             )
-        energies -= np.asarray(settings.bias, dtype=energies.dtype)[:, np.newaxis]
+        energies -= np.asarray(settings.unary.bias, dtype=energies.dtype)[:, np.newaxis]
     return energies
 
 
 def overconfidence(case: Case, settings: RunSettings) -> str | None:
     """Return a warning where the probabilities leave next to nothing to be uncertain about."""
     sure = float((case.probabilities.max(axis=0)[case.mask] > SURE).mean())
-    if sure <= SHARE_OF_SURE or settings.temperature > 1:
+    if sure <= SHARE_OF_SURE or settings.unary.temperature > 1:
         return None
     return (
         f"probabilities are above {SURE} in {100 * sure:.1f} % of the voxels, so the uncertainty "

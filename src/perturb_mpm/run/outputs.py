@@ -126,7 +126,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
         members=0 if case.ensemble is None else case.ensemble.count,
         disagreement=None if case.ensemble is None else case.ensemble.mutual_information,
         intervals=settings.intervals,
-        learned_cases=settings.learned_cases,
+        learned_cases=settings.basis.learned_cases,
         by_samples=run.by_samples,
         perturbation=perturbation_in_words(settings),
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
@@ -134,7 +134,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
         truth=case.truth,
         parameters={"mask": case.mask_origin, **parameters_in_words(settings), **_weakened(run)},
         warnings=tuple(warnings),
-        colour_map=settings.colour_map,
+        colour_map=settings.report.colour_map,
         oriented=case.geometry.has_orientation,
         provenance=Provenance(
             version=version(),
@@ -142,7 +142,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
             inputs=case.hashes,
             kernels=_kernels_in_words(settings),
             settling=settling_in_words(run.posterior),
-            maps=MAPS_IN_WORDS[settings.marginals],
+            maps=MAPS_IN_WORDS[settings.maps.marginals],
             software={
                 name: text
                 for name, text in _versions(run.posterior.parameters).items()
@@ -161,13 +161,13 @@ def summary_of(run: Run) -> dict[str, Any]:
         "samples": posterior.samples,
         "seed": settings.sampling.seed,
         "estimator": settings.sampling.estimator,
-        "marginals": settings.marginals,
+        "marginals": settings.maps.marginals,
         "perturbation": perturbation_in_words(settings),
         "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
         "intervals": {
             "rest_on": settings.intervals,
-            "learned_cases": settings.learned_cases,
-            "note": settings.note or None,
+            "learned_cases": settings.basis.learned_cases,
+            "note": settings.basis.note or None,
         },
         "ensemble": _ensemble(run),
         "coupling": None if run.coupling is None else run.coupling.as_json(),
@@ -239,7 +239,7 @@ def _ensemble(run: Run) -> dict[str, Any] | None:
     inside = found.mutual_information[run.case.mask]
     return {
         "members": found.count,
-        "samples_from": run.settings.members,
+        "samples_from": run.settings.unary.members,
         "mean_mutual_information_bits": float(inside.mean(dtype=np.float64)),
         "largest_mutual_information_bits": float(inside.max()),
     }
@@ -313,20 +313,20 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         "seed": settings.sampling.seed,
         "mean-field iterations": _iterations(settings.sampling),
         "estimator": settings.sampling.estimator,
-        "labels and maps from": settings.marginals.replace("_", " "),
-        "temperature": settings.temperature,
-        "smallest probability": settings.clip,
+        "labels and maps from": settings.maps.marginals.replace("_", " "),
+        "temperature": settings.unary.temperature,
+        "smallest probability": settings.unary.clip,
     }
-    if settings.note:
-        rows["what the settings rest on"] = settings.note
+    if settings.basis.note:
+        rows["what the settings rest on"] = settings.basis.note
     if settings.sampling.until is not None:
         rows["sampled until frequencies are within"] = f"±{settings.sampling.until.epsilon:g}"
-    if settings.bias is not None:
-        rows["bias (nats)"] = _listed(settings.bias)
-    if settings.strength != 1:
-        rows["strength of the kernels"] = settings.strength
-    if settings.centring > 0:
-        rows["centring of the kernels"] = settings.centring
+    if settings.unary.bias is not None:
+        rows["bias (nats)"] = _listed(settings.unary.bias)
+    if settings.coupling.strength != 1:
+        rows["strength of the kernels"] = settings.coupling.strength
+    if settings.coupling.centring > 0:
+        rows["centring of the kernels"] = settings.coupling.centring
     for kernel in settings.kernels:
         rows[f"{kernel.kind} kernel"] = _kernel(kernel)
     rows["engine"] = f"{settings.compute.engine}, {settings.compute.accuracy}"
@@ -349,13 +349,17 @@ def _kernel(kernel: KernelSettings) -> str:
 
 
 def _kernels_in_words(settings: RunSettings) -> str:
-    if not settings.kernels or settings.strength == 0:
+    if not settings.kernels or settings.coupling.strength == 0:
         return "no kernels"
     each = [f"a {kernel.kind} kernel ({_kernel(kernel)})" for kernel in settings.kernels]
     words = " and ".join(each)
-    if settings.strength != 1:
-        words += f", all weights times {settings.strength:g}"
-    return f"{words}, centred by {settings.centring:g}" if settings.centring else words
+    if settings.coupling.strength != 1:
+        words += f", all weights times {settings.coupling.strength:g}"
+    return (
+        f"{words}, centred by {settings.coupling.centring:g}"
+        if settings.coupling.centring
+        else words
+    )
 
 
 def _listed(numbers: float | tuple[float, ...]) -> str:

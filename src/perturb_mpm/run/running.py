@@ -290,7 +290,7 @@ def _decided_before(run: Run, before: Mapping[str, Any]) -> Run:
     if run.settings.compute.engine == "auto":
         run = _with_engine(run, before["parameters"]["engine"])
     coupling = coupling_of(before)
-    if coupling is None or coupling.asked_strength != run.settings.strength:
+    if coupling is None or coupling.asked_strength != run.settings.coupling.strength:
         return run
     settings = run.settings.changed(strength=coupling.used_strength)
     return replace(run, settings=settings, coupling=coupling)

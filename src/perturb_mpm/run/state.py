@@ -126,7 +126,7 @@ class Run:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """The most probable labels, region by region where there are any, indices (X, Y, Z)."""
-        return self.posterior.estimate_labels(self.settings.marginals, self.regions)
+        return self.posterior.estimate_labels(self.settings.maps.marginals, self.regions)
 
     @cached_property
     def regions(self) -> dict[str, tuple[int, ...]]:
@@ -136,26 +136,26 @@ class Run:
     @cached_property
     def marginals(self) -> NDArray[np.float32]:
         """The probability of each label, (L, X, Y, Z)."""
-        return self.posterior.estimate_marginals(self.settings.marginals).astype(np.float32)
+        return self.posterior.estimate_marginals(self.settings.maps.marginals).astype(np.float32)
 
     @cached_property
     def entropy(self) -> NDArray[np.float32]:
         """The entropy of the marginals in bits, (X, Y, Z)."""
-        return self.posterior.estimate_entropy(self.settings.marginals).astype(np.float32)
+        return self.posterior.estimate_entropy(self.settings.maps.marginals).astype(np.float32)
 
     @cached_property
     def uncertainty(self) -> NDArray[np.uint8]:
         """0 certain, 1 undecided, 2 uncertain, (X, Y, Z)."""
         if self.by_samples:
             return self.posterior.uncertainty_map()
-        minority = 1 - self.posterior.voxel_marginals(self.settings.marginals).max(axis=0)
+        minority = 1 - self.posterior.voxel_marginals(self.settings.maps.marginals).max(axis=0)
         classes = np.where(minority > UNCERTAIN_SHARE, UNCERTAIN, CERTAIN).astype(np.uint8)
         return self.posterior.grid.scatter(classes, CERTAIN)
 
     @property
     def by_samples(self) -> bool:
         """Whether the maps are counted from samples; else they do not depend on their number."""
-        return self.settings.marginals == self.settings.sampling.estimator
+        return self.settings.maps.marginals == self.settings.sampling.estimator
 
     @cached_property
     def sampled_labels(self) -> NDArray[np.uint8]:

@@ -1,17 +1,20 @@
 """How segmentations are sampled: one value object for every interface.
 
-A new parameter is a field here, with its check, and a keyword of ``perturb_mpm.sample``; settings
-files, the command line and the viewer take whatever fields there are.
+A new parameter is a field here and a keyword of ``perturb_mpm.sample``; settings files, the command
+line and the viewer take whatever fields there are.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import Literal
 
 from perturb_mpm import checks
 from perturb_mpm.engines import MOST_ITERATIONS
+from perturb_mpm.fields import check_settings, one_of, setting
 from perturb_mpm.noise import (
     WHITE,
     Lengths,
@@ -33,12 +36,35 @@ RELAXATIONS = (0.2, 0.6)
 NOISE_SCALE: dict[str, float] = {"votes": 1.0, "conditional": 0.5}
 
 
+def _read_until(value: object, name: str) -> Precision:
+    """Return a precision; a plain number is its epsilon, a table has the names of its fields."""
+    if isinstance(value, Precision):
+        return value
+    if isinstance(value, Mapping):
+        known = [each.name for each in fields(Precision)]
+        if "epsilon" not in value or not set(value) <= set(known):
+            raise ValueError(
+                f"{name} must be a number or a table of epsilon and perhaps delta and scope, "
+                f"got {dict(value)}"
+            )
+        return Precision(**value)
+    if isinstance(value, int | float):
+        return Precision(checks.number(value, name, positive=True, below=1))
+    raise TypeError(f"{name} must be a Precision or a number, got {type(value).__name__}")
+
+
+def _write_until(value: Precision | None) -> object:
+    """Return epsilon alone where the rest is as usual, else a table of all fields."""
+    if value is None or value == Precision(value.epsilon):
+        return None if value is None else value.epsilon
+    return asdict(value)
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How many samples are drawn and by which law; see ``perturb_mpm.sample`` for each.
+    """How many samples are drawn, and by which law.
 
-    ``help`` in a field's metadata is what the command line says of its option, ``option`` the
-    option's type where it is another; a field without help has no option.
+    ``perturb_mpm.sample`` says more of each parameter.
 
     Examples
     --------
@@ -47,75 +73,80 @@ class Sampling:
     (50, 20.0)
     """
 
-    samples: int = field(
-        default=200,
-        metadata={"help": "How many segmentations to sample, or the most. Default 200."},
+    samples: int = setting(
+        200,
+        "How many segmentations to sample; with until, the most",
+        partial(checks.integer, minimum=1, maximum=MOST_SAMPLES),
     )
-    seed: int = field(
-        default=0,
-        metadata={"help": "Names the noise: the same seed gives the same files. Default 0."},
+    seed: int = setting(
+        0,
+        "Names the noise: the same seed gives the same files",
+        lambda value, _: checked_seed(value),
     )
-    iterations: int = field(
-        default=10, metadata={"help": "The most mean-field updates of a sample. Default 40."}
+    iterations: int = setting(
+        10,
+        "The most mean-field updates of a sample; the paper makes 10",
+        partial(checks.integer, minimum=0, maximum=MOST_ITERATIONS),
     )
-    until: Precision | None = field(
-        default=None,
-        metadata={
-            "option": float,
-            "help": "Stop when every frequency is known to within this, as in 0.1, at 95 % for any "
-            "one voxel.",
-        },
+    until: Precision | None = setting(
+        None,
+        "Stop when every frequency is known to within this, as in 0.1, at 95 % for any one voxel",
+        _read_until,
+        unset="draw all samples",
+        example=0.1,
+        option=float,
+        plain=_write_until,
     )
-    estimator: Estimator = field(
-        default="votes",
-        metadata={"help": "How marginals are estimated: votes (the paper) or conditional."},
+    estimator: Estimator = setting(
+        "votes",
+        "How marginals are estimated: votes (the paper) or conditional",
+        one_of(Estimator),
     )
-    noise_scale: float | None = None
-    noise_length: NoiseLength | None = field(
-        default=None,
-        metadata={
-            "option": str,
-            "help": "Over how many mm the noise of neighbours goes together, as in 40, inf or "
-            "40:0.7,4:0.3 (lengths with weights); 0 is the paper. Default: the radius of what "
-            "the probabilities show.",
-        },
+    noise_scale: float | None = setting(
+        None,
+        "Multiplies the Gumbel noise",
+        checks.nats,
+        unset="1 for votes, 0.5 for the conditional estimator",
+        example=1.0,
+        option=False,
     )
-    start: Start = "cold"
-    antithetic: bool = False
-    tolerance: float = field(
-        default=0.0,
-        metadata={
-            "help": "Stop a sample when about this share of its labels would still change; 0 makes "
-            "all iterations. Default 5e-5."
-        },
+    noise_length: NoiseLength | None = setting(
+        None,
+        "Correlation length of the noise, as in 40, inf (one draw for all voxels) or "
+        "40:0.7,4:0.3 (a mixture with weights); 0 is the paper's independent noise",
+        lambda value, _: simplest(checked_lengths(value)),
+        unit="mm",
+        unset="the radius of the structure that the probabilities expect",
+        example=[(40.0, 0.7), (0.0, 0.3)],
+        option=str,
     )
-    hold: float = field(
-        default=0.0,
-        metadata={
-            "help": "Update only voxels that dissent with a probability above this, as in 0.005; 0 "
-            "updates every voxel, which is the paper."
-        },
+    start: Start = setting(
+        "cold",
+        "Where samples start: cold, or warm from the mean field, which samples another law",
+        one_of(Start),
+        option=False,
+    )
+    antithetic: bool = setting(
+        False,  # noqa: FBT003 - the default
+        "Draw samples 2t and 2t + 1 with opposite noise",
+        checks.flag,
+        option=False,
+    )
+    tolerance: float = setting(
+        0.0,
+        "Stop a sample once about this share of its labels would still change; 0 makes all "
+        "iterations, as the paper does",
+        partial(checks.number, minimum=0, below=1),
+    )
+    hold: float = setting(
+        0.0,
+        "Freeze voxels that leave the label of the mean field with at most this probability, as in "
+        "0.005; 0 updates every voxel, as the paper does",
+        partial(checks.number, minimum=0, below=1),
     )
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {
-            "samples": checks.integer(self.samples, "samples", minimum=1, maximum=MOST_SAMPLES),
-            "seed": checked_seed(self.seed),
-            "iterations": checks.integer(
-                self.iterations, "iterations", minimum=0, maximum=MOST_ITERATIONS
-            ),
-            "until": _checked_until(self.until),
-            "tolerance": checks.number(self.tolerance, "tolerance", minimum=0, below=1),
-            "hold": checks.number(self.hold, "hold", minimum=0, below=1),
-        }
-        checks.choice(self.estimator, "estimator", get_args(Estimator))
-        checks.choice(self.start, "start", get_args(Start))
-        if self.noise_scale is not None:
-            checked["noise_scale"] = checks.nats(self.noise_scale, "noise_scale")
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-        if self.noise_length is not None:
-            object.__setattr__(self, "noise_length", simplest(checked_lengths(self.noise_length)))
+        check_settings(self)
         self._check_together()
 
     @property
@@ -171,12 +202,3 @@ class Sampling:
             )
         if self.until is not None and self.antithetic:
             raise ValueError("until needs independent samples, got antithetic=True")
-
-
-def _checked_until(until: object) -> Precision | None:
-    """Return the precision; a plain number is its epsilon."""
-    if until is None or isinstance(until, Precision):
-        return until
-    if isinstance(until, int | float):
-        return Precision(checks.number(until, "until", positive=True, below=1))
-    raise TypeError(f"until must be a Precision or a number, got {type(until).__name__}")

@@ -66,8 +66,8 @@ def observe(
     step = -(-len(used) // _MOST_VOXELS)
     used = used[::step]
     p = p[:, used]
-    low = p <= settings.clip  # the clip stays what it is at any temperature
-    logarithms = np.log(np.maximum(p, settings.clip))
+    low = p <= settings.unary.clip  # the clip stays what it is at any temperature
+    logarithms = np.log(np.maximum(p, settings.unary.clip))
     offsets = np.where(low, logarithms, 0.0)
     if messages is not None:
         offsets = offsets + messages[:, used]
@@ -98,7 +98,8 @@ def fitted(cases: Sequence[Observed], start: RunSettings, *, with_bias: bool = T
         slope = np.mean([each[1] for each in found], axis=0)[:free] + PULL * theta
         return value, slope
 
-    before = np.array([math.log(start.temperature), *(start.bias or (0.0,) * n_labels)[1:]])
+    first = start.unary
+    before = np.array([math.log(first.temperature), *(first.bias or (0.0,) * n_labels)[1:]])
     found = minimize(
         loss, before[:free], jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-7}
     )
@@ -109,8 +110,9 @@ def fitted(cases: Sequence[Observed], start: RunSettings, *, with_bias: bool = T
 
 def half(settings: RunSettings) -> RunSettings:
     """Return the settings with √T and half of the bias."""
-    bias = None if settings.bias is None else tuple(_rounded(each / 2) for each in settings.bias)
-    return settings.changed(temperature=_rounded(math.sqrt(settings.temperature)), bias=bias)
+    unary = settings.unary
+    bias = None if unary.bias is None else tuple(_rounded(each / 2) for each in unary.bias)
+    return settings.changed(temperature=_rounded(math.sqrt(unary.temperature)), bias=bias)
 
 
 def calibrated(

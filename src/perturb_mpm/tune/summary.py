@@ -56,7 +56,11 @@ def verdict(tuned: Tuned) -> str:
     settings, cases = tuned.settings, sum(map(len, tuned.folds))
     alone, learned = rows[ALONE], rows[LEARNED]
     words = f"Learned from {cases} labelled cases: {learned_in_words(settings)}."
-    if settings.temperature == 1 and settings.bias is None and settings.strength == 0:
+    if (
+        settings.unary.temperature == 1
+        and settings.unary.bias is None
+        and settings.coupling.strength == 0
+    ):
         words += (
             " Neither temperature, bias nor kernels beat the probabilities alone on cases left "
             "out, so labels and maps stay as they are."
@@ -68,7 +72,7 @@ def verdict(tuned: Tuned) -> str:
             f"{alone['log_score_nats']:.4f}), the calibration error "
             f"{learned['calibration_error']:.4f} ({alone['calibration_error']:.4f})."
         )
-        if settings.strength == 0:
+        if settings.coupling.strength == 0:
             words += " Kernels do not beat no kernels and are left out."
     shares = ", ".join(f"{name} {100 * learned[f'inside {name}']:.0f} %" for name in tuned.regions)
     words += f" 95 % intervals held the true volume of cases left out: {shares}."
@@ -83,11 +87,13 @@ def verdict(tuned: Tuned) -> str:
 
 def learned_in_words(settings: RunSettings) -> str:
     """Return temperature, bias, coupling and length of the noise in a line."""
-    parts = [f"temperature {settings.temperature:g}"]
-    if settings.bias is not None and any(settings.bias):
-        parts.append(f"bias {', '.join(f'{each:g}' for each in settings.bias)} nats")
-    if settings.strength > 0:
-        parts.append(f"kernels × {settings.strength:g}, centring {settings.centring:g}")
+    parts = [f"temperature {settings.unary.temperature:g}"]
+    if settings.unary.bias is not None and any(settings.unary.bias):
+        parts.append(f"bias {', '.join(f'{each:g}' for each in settings.unary.bias)} nats")
+    if settings.coupling.strength > 0:
+        parts.append(
+            f"kernels × {settings.coupling.strength:g}, centring {settings.coupling.centring:g}"
+        )
     else:
         parts.append("no kernels")
     length = simplest(settings.sampling.lengths)

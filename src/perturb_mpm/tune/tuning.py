@@ -170,13 +170,15 @@ def tune(
 
     # First a length without the kernels, which are slow to sample; then those that matter.
     bare = [
-        settings if settings.strength == 0 else candidates[1].without[fold_of[i]]
+        settings if settings.coupling.strength == 0 else candidates[1].without[fold_of[i]]
         for i, settings in enumerate(own)
     ]
-    samples = max(options.samples // 2, 8) if final.overall.strength > 0 else options.samples
+    samples = (
+        max(options.samples // 2, 8) if final.overall.coupling.strength > 0 else options.samples
+    )
     if len(problems) >= FEWEST_FOR_WIDENING:
         place = _searched(problems, bare, lengths, few, shown, progress)
-        lengths = _around(lengths, place, with_ends=final.overall.strength > 0)
+        lengths = _around(lengths, place, with_ends=final.overall.coupling.strength > 0)
         table = _volume_table(problems, own, lengths, samples, sets, progress)
         without, overall = _chosen_lengths(table, fold_of, len(folds), shown)
     else:
@@ -372,7 +374,7 @@ def _chosen(candidates: Sequence[Candidate], cases: Sequence[int]) -> Candidate:
     allowed = [each for each in candidates if _keeps_overlap(each, alone, cases)]
 
     def loss(each: Candidate) -> float:
-        handicap = KERNEL_GAIN if each.overall.strength > 0 else 0.0
+        handicap = KERNEL_GAIN if each.overall.coupling.strength > 0 else 0.0
         return float(each.loss(alone, cases).mean()) + handicap
 
     return min(allowed, key=loss)

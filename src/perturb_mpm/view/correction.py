@@ -73,7 +73,7 @@ class Corrector:
 
     def __init__(self, run: Run) -> None:
         settings, posterior = run.settings, run.posterior
-        if settings.members == "cycle":
+        if settings.unary.members == "cycle":
             raise CorrectionError(
                 'a run with `members="cycle"` cannot be corrected: it does not keep its members'
             )
@@ -84,7 +84,7 @@ class Corrector:
         self._sampling = replace(settings.sampling, samples=posterior.samples, until=None, hold=0.0)
         self._crf = build_crf(run.case, settings)
         self._mean_field = posterior.voxel_marginals("mean_field")
-        self._own = posterior.voxel_marginals(settings.marginals)  # (L, N)
+        self._own = posterior.voxel_marginals(settings.maps.marginals)  # (L, N)
         sampler = Sampler(self._crf, self._sampling, self._compute)
         self._editor = Editor(sampler, self._mean_field)
 
@@ -106,7 +106,7 @@ class Corrector:
         given[places] = labels
         edit = self._editor.edit(given)
         new = edit.marginals.astype(np.float64)
-        if self._run.settings.marginals != "mean_field":
+        if self._run.settings.maps.marginals != "mean_field":
             moved = new - self._mean_field[:, edit.voxels]
             new = _normalised(self._own[:, edit.voxels] + moved)
         return edit, self._correction(edit.voxels, new, edits, edit)
@@ -125,12 +125,12 @@ class Corrector:
             votes = None
             for votes in self._editor.votes(edit):
                 progress(votes.samples, total)
-                if run.settings.marginals == "votes":
+                if run.settings.maps.marginals == "votes":
                     show(self._of_votes(votes, edits, edit))
             assert votes is not None  # noqa: S101 - a run has samples
             posterior = self._editor.posterior(edit, votes)
             first = _moved_samples(run.first_samples, votes)
-        new = posterior.voxel_marginals(run.settings.marginals)
+        new = posterior.voxel_marginals(run.settings.maps.marginals)
         moved = np.flatnonzero(np.abs(new - self._own).max(axis=0) > _NOTHING)
         correction = self._correction(moved, new[:, moved], edits, edit)
         return corrected_run(run, posterior, first, edits), correction
