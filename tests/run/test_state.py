@@ -26,7 +26,7 @@ from perturb_mpm.run.model import build_crf
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import OutputError, RunSettings
 from perturb_mpm.run.state import StateError, load_run
-from perturb_mpm.storage import atomic
+from perturb_mpm.storage import LockedError, atomic
 
 SETTINGS = RunSettings.of_paper().changed(samples=60, seed=1, iterations=3)
 
@@ -292,7 +292,7 @@ def test_a_damaged_state_is_refused(name: str, case: Case, cut: Path) -> None:
 
 
 def test_two_runs_in_one_folder_are_refused(case: Case, cut: Path) -> None:
-    with locked(layout_of(cut)), pytest.raises(OutputError, match="where another run is writing"):
+    with locked(layout_of(cut)), pytest.raises(LockedError, match="where another run is writing"):
         run_case(case, SETTINGS, cut, title="x", resume=True)
 
 
@@ -355,16 +355,16 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(
     """Between our opening the file and locking it, a refused run removes it."""
     real, first = folder_module.lock_file, True
 
-    def overtaken(lock: BinaryIO) -> None:
+    def overtaken(lock: BinaryIO, message: str) -> None:
         nonlocal first
         if first:
             first = False
             (tmp_path / "state" / "lock").unlink()
-        real(lock)
+        real(lock, message)
 
     monkeypatch.setattr(folder_module, "lock_file", overtaken)
     layout = layout_of(tmp_path)
-    with locked(layout), pytest.raises(OutputError, match="another run is writing"), locked(layout):
+    with locked(layout), pytest.raises(LockedError, match="another run is writing"), locked(layout):
         pass
 
 

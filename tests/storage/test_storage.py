@@ -18,7 +18,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from perturb_mpm.storage import atomic_open, lock_file, read_arrays, write_arrays, write_json
+from perturb_mpm.storage import (
+    LockedError,
+    atomic_open,
+    lock_file,
+    read_arrays,
+    write_arrays,
+    write_json,
+)
 from perturb_mpm.storage import lock as lock_module
 
 
@@ -51,7 +58,7 @@ def test_a_writer_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path, how: signal.Signals) -> None:
     script = (
         "import os, sys\n"
-        "from perturb_mpm.storage import atomic_open\n"
+        "from perturb_mpm.storage import LockedError, atomic_open\n"
         "with atomic_open(sys.argv[1]) as file:\n"
         "    file.write(b'half')\n"
         "    file.flush()\n"
@@ -152,11 +159,11 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
 def test_a_lock_keeps_everybody_else_out_until_its_file_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("ab") as first:
-        lock_file(first)
-        with path.open("ab") as second, pytest.raises(BlockingIOError):
-            lock_file(second)
+        lock_file(first, "in use")
+        with path.open("ab") as second, pytest.raises(LockedError, match="in use"):
+            lock_file(second, "in use")
     with path.open("ab") as third:
-        lock_file(third)
+        lock_file(third, "in use")
 
 
 def test_the_lock_of_windows_says_that_another_has_it(
@@ -178,7 +185,7 @@ def test_the_lock_of_windows_says_that_another_has_it(
         there.setattr(sys, "platform", "win32")
         branch = runpy.run_path(str(Path(lock_module.__file__)))
     with (tmp_path / "lock").open("ab") as first, (tmp_path / "lock").open("ab") as second:
-        branch["lock_file"](first)
+        branch["lock_file"](first, "in use")
         assert held == [first.fileno()]
-        with pytest.raises(BlockingIOError, match="locked"):
-            branch["lock_file"](second)
+        with pytest.raises(branch["LockedError"], match="in use"):
+            branch["lock_file"](second, "in use")

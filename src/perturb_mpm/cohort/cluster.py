@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
@@ -198,19 +197,14 @@ class _Job:
 
     def run(self, case: CaseFiles, parts: Sequence[Work]) -> Record:
         """Run one case; wait where a worker that was given up still writes to its folder."""
-        worker = self._worker()
-        until = time.monotonic() + _SECONDS_LOCKED
-        while True:
-            record = run_one(
-                *(case, self.settings, self.reading, self.folder),
-                request=self.request,
-                worker=worker,
-                before=parts,
-            )
-            busy = record["error"] is not None and "must not be in use" in record["error"]
-            if not busy or time.monotonic() > until:
-                return {key: value for key, value in record.items() if key != "picture"}
-            time.sleep(1)
+        record = run_one(
+            *(case, self.settings, self.reading, self.folder),
+            request=self.request,
+            worker=self._worker(),
+            before=parts,
+            wait_s=_SECONDS_LOCKED,
+        )
+        return {key: value for key, value in record.items() if key != "picture"}
 
     def begin(self, case: CaseFiles) -> int | None:
         """Begin a case that is split; return how many samples it holds, None where it cannot."""

@@ -31,7 +31,7 @@ from perturb_mpm.files import (
     read_label_map,
 )
 from perturb_mpm.run import Run, RunSettings, begin_case, draw_part, run_case, volume_rows
-from perturb_mpm.storage import DAMAGE, error_text, json_ready, read_json, write_json
+from perturb_mpm.storage import DAMAGE, LockedError, error_text, json_ready, read_json, write_json
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -166,11 +166,44 @@ def run_one(
     worker: str | None = None,
     progress: StagedProgress | None = None,
     before: Sequence[Work] = (),
+    wait_s: float = 0.0,
 ) -> Record:
     """Run one case, or go on with it, and write its record; what goes wrong is in the record.
 
-    ``before`` is what drawing ranges of its samples took, which counts as this case's.
+    ``before`` is what drawing ranges of its samples took, which counts as this case's. For up to
+    ``wait_s`` seconds the call waits for another process that is writing to the case's folder.
     """
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return _run_now(
+                case,
+                settings,
+                reading,
+                folder,
+                request=request,
+                worker=worker,
+                progress=progress,
+                before=before,
+                may_wait=time.monotonic() < until,
+            )
+        except LockedError:
+            time.sleep(1)
+
+
+def _run_now(
+    case: CaseFiles,
+    settings: RunSettings,
+    reading: CaseReading,
+    folder: Path,
+    *,
+    request: Mapping[str, Any],
+    worker: str | None,
+    progress: StagedProgress | None,
+    before: Sequence[Work],
+    may_wait: bool,
+) -> Record:
+    """Run one case; raise ``LockedError`` only where the caller may wait."""
     started = time.monotonic()
     _reset_peak()
     record: Record = {
@@ -194,7 +227,9 @@ def run_one(
             )
             truth = None if case.truth is None else str(case.truth.resolve())
             record |= {"status": "done", "truth": truth, **_outcome(run)}
-    except Exception as error:  # noqa: BLE001 - one case must not stop the others
+    except Exception as error:
+        if may_wait and isinstance(error, LockedError):
+            raise
         record["error"] = _in_words(error)
     took = Work(time.monotonic() - started, _peak_mb())
     record["seconds"] = round(sum(each.seconds for each in (took, *before)), 3)

@@ -181,14 +181,9 @@ def _cohort_folder(folder: Path, request: Mapping[str, Any]) -> Iterator[None]:
             f"`output` must be a folder you may write to, got {folder}: {error_text(error)}"
         ) from error
     with lock:
-        try:
-            lock_file(lock)
-        except BlockingIOError:
-            raise OutputError(
-                f"`output` must not be in use, got {folder}, where another cohort is being run"
-            ) from None
-        except OSError:  # a file system without locks: each case still has its own state
-            pass
+        lock_file(
+            lock, f"`output` must not be in use, got {folder}, where another cohort is being run"
+        )
         _check_same(state / _REQUEST, folder, request)
         yield
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ from typing import BinaryIO
 from perturb_mpm.files import DICOM_FILES
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import STATE
-from perturb_mpm.storage import lock_file
+from perturb_mpm.storage import LockedError, lock_file
 
 _ENDING = ".nii.gz"
 PLAIN_NAMES = {
@@ -73,7 +72,6 @@ def layout_of(folder: Path, bids: BidsNames | None = None, ending: str = _ENDING
     return Layout(folder, own, {name: folder / names[name] for name in PLAIN_NAMES}, bids)
 
 
-_LOG = logging.getLogger("perturb_mpm")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # what a killed ``atomic_open`` leaves
 _LOCK, _NAME = "lock", "run.json"
@@ -198,15 +196,13 @@ def _open_lock(layout: Layout) -> BinaryIO:
         except FileNotFoundError:
             continue  # whoever had the lock has removed the folder meanwhile
         try:
-            lock_file(lock)
-        except BlockingIOError:
+            lock_file(
+                lock,
+                f"`output` must not be in use, got {layout.folder}, where another run is writing",
+            )
+        except LockedError:
             lock.close()
-            raise OutputError(
-                f"`output` must not be in use, got {layout.folder}, where another run is writing"
-            ) from None
-        except OSError:
-            _LOG.debug("%s cannot be locked: a second run would not be noticed", layout.state)
-            return lock
+            raise
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 return lock

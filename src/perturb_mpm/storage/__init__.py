@@ -7,7 +7,7 @@ from perturb_mpm.storage.atomic import (
     write_arrays,
     write_json,
 )
-from perturb_mpm.storage.lock import lock_file
+from perturb_mpm.storage.lock import LockedError, lock_file
 from perturb_mpm.storage.reading import (
     DAMAGE,
     DEFLATE,
@@ -36,6 +36,7 @@ __all__ = [
     "write_arrays",
     "read_arrays",
     "lock_file",
+    "LockedError",
     "arrays_in",
     "array_names",
     "read_json",
