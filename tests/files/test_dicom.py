@@ -26,7 +26,7 @@ from helpers.dicom_series import (
     write_series,
 )
 from perturb_mpm.files import Geometry, InputError, LabelScheme, geometry_from_affine
-from perturb_mpm.files.dicom import check_dicom_series, cielab, codes_of, read_series, write_dicom
+from perturb_mpm.files.dicom import check_dicom_series, cielab, find_codes, read_series, write_dicom
 
 hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
@@ -323,13 +323,13 @@ def test_a_folder_without_dicom(tmp_path: Path) -> None:
     ],
 )
 def test_codes_follow_the_words(name: str, meaning: str) -> None:
-    assert codes_of(name)[1].meaning == meaning
+    assert find_codes(name)[1].meaning == meaning
 
 
 def test_codes_are_those_of_the_standard() -> None:
     codes = pydicom.sr.codedict.codes.SCT
     names = ("necrosis", "oedema", "cyst", "tumour", "white matter", "grey matter", "csf", "?")
     for name in (*names, "haemorrhage"):
-        for code in codes_of(name):
+        for code in find_codes(name):
             key = code.meaning.replace(" ", "")
             assert getattr(codes, key).value == code.value

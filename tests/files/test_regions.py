@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perturb_mpm.files.regions import NestedRegions, Region
+from perturb_mpm.files.nnunet import NestedRegions, Region
 
 
 def region(name: str, labels: set[int], painted: int) -> Region:
@@ -108,7 +108,7 @@ def test_labels_are_painted_in_the_order_of_the_maps() -> None:
     core_first = NestedRegions([region("core", {2}, 2), region("whole", {1, 2}, 1)])
     maps = np.array([[0.9, 0.2, 0.6], [0.8, 0.7, 0.5]], np.float32).reshape(2, 3, 1, 1)
     # The whole hides the core wherever both are found, as in nnU-Net's own label map.
-    assert core_first.painted(maps).ravel().tolist() == [1, 1, 2]
+    assert core_first.paint(maps).ravel().tolist() == [1, 1, 2]
     # The distribution knows better.
     assert core_first.exclusive(maps).argmax(axis=0).ravel().tolist() == [2, 1, 2]
 

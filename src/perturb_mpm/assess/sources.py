@@ -21,7 +21,6 @@ from perturb_mpm.files import (
     Volume,
     find_label_map,
     label_indices,
-    open_source,
     read_label_map,
     read_table,
     read_volume,
@@ -81,8 +80,7 @@ def cases_done(folder: Path, truths: Path | None = None) -> list[CaseFiles]:
     if truths is not None and not truths.is_dir():
         raise InputError(f"`truth` must be a folder with CASE.nii.gz of each case, got {truths}")
     source = Source("table", folder / "cohort.json")
-    with open_source(source) as file:
-        content = source.json(file)
+    content = source.read_json()
     try:
         found = {
             str(each["case"]): each["truth"] and Path(each["truth"])

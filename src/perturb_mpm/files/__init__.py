@@ -6,8 +6,7 @@ with a file is an ``InputError`` of one line.
 
 from perturb_mpm.files.bids import bids_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
-from perturb_mpm.files.colours import label_colours
-from perturb_mpm.files.conversion import convert
+from perturb_mpm.files.conversion import PROGRAM_FILES, Program, convert, write_for_program
 from perturb_mpm.files.datasets import (
     LAYOUTS,
     CaseFiles,
@@ -19,13 +18,13 @@ from perturb_mpm.files.datasets import (
     find_probabilities,
 )
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
-from perturb_mpm.files.ensemble import EnsembleMaps
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
     SCHEMES,
     LabelScheme,
     choose_scheme,
+    label_colours,
     label_indices,
     label_map_from_text,
     labels_from_text,
@@ -44,18 +43,17 @@ from perturb_mpm.files.names import (
     select_sequences,
     standard_name,
 )
-from perturb_mpm.files.nifti import (
+from perturb_mpm.files.nnunet import read_dataset
+from perturb_mpm.files.probabilities import EnsembleMaps
+from perturb_mpm.files.source import InputError, Source, quiet_libraries
+from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
+from perturb_mpm.files.volumes import (
     Volume,
     read_volume,
     require_same_grid,
     save_like,
     save_nifti,
-    silent_nibabel,
 )
-from perturb_mpm.files.nnunet import read_dataset
-from perturb_mpm.files.programs import PROGRAM_FILES, Program, write_for_program
-from perturb_mpm.files.source import InputError, Source, open_source
-from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
 
 __all__ = [
     # One patient, and what it is made of.
@@ -96,11 +94,10 @@ __all__ = [
     # One file, and what is wrong with it.
     "Source",
     "InputError",
-    "open_source",
     "Volume",
     "read_volume",
     "require_same_grid",
-    "silent_nibabel",
+    "quiet_libraries",
     "TableRow",
     "read_table",
     # Files to write.

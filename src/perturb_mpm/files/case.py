@@ -10,8 +10,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.ensemble import EnsembleMaps, combined
-from perturb_mpm.files.geometry import Geometry, geometry_warnings
+from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.images import (
     ImageSet,
     clean_images,
@@ -30,20 +29,14 @@ from perturb_mpm.files.labels import (
 from perturb_mpm.files.mistakes import background_warning, foreground_warning
 from perturb_mpm.files.named_regions import RegionValues
 from perturb_mpm.files.names import other_patient_warnings
-from perturb_mpm.files.nifti import Volume, read_volume
-from perturb_mpm.files.nnunet import (
-    Dataset,
-    dataset_json_beside,
-    label_map_warning,
-    read_dataset,
-)
+from perturb_mpm.files.nnunet import Dataset, file_beside, read_dataset
 from perturb_mpm.files.probabilities import (
+    EnsembleMaps,
     Kind,
-    ScoreMaps,
+    combine_members,
     distribution_from_maps,
     read_members,
 )
-from perturb_mpm.files.reorientation import on_grid
 from perturb_mpm.files.source import (
     AnyPath,
     Digests,
@@ -53,6 +46,7 @@ from perturb_mpm.files.source import (
     all_paths,
     require_readable,
 )
+from perturb_mpm.files.volumes import Volume, align, read_volume_3d
 
 
 @dataclass(frozen=True)
@@ -159,40 +153,43 @@ def read_case(
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
-    maps_paths = all_paths(probabilities)
-    named = [Source("probabilities", path) for path in maps_paths]
+    paths = all_paths(probabilities)
+    sources = [Source("probabilities", path) for path in paths]
     for argument, path in ((named_by or "mask", mask), ("reference", reference)):
-        named += [Source(argument, Path(path))] if path else []
-    require_readable(named)
+        sources += [Source(argument, Path(path))] if path else []
+    require_readable(sources)
 
     digests = Digests()
-    dataset = _find_dataset(maps_paths, dataset_json, digests)
-    channels = dataset.channels if dataset else None
+    dataset = _find_dataset(paths, dataset_json, digests)
     volumes = read_image_volumes(
-        images, digests, image_names=image_names, channels=channels, named_by=named_by
+        images,
+        digests,
+        image_names=image_names,
+        channels=dataset.channels if dataset else None,
+        named_by=named_by,
     )
-    first = next(iter(volumes.values()))
+    image = next(iter(volumes.values()))
     ensemble = None
     if kind == "labels":
-        maps, note = _read_one_label_map(maps_paths, digests, first)
-        found = _from_label_map(maps, confidence, labels, dataset, background, note)
+        label_map = _read_one_label_map(paths, digests, image)
+        found = _from_label_map(label_map, confidence, labels, dataset, background)
     else:
         members = (
-            _from_score_maps(maps, first, kind, labels, dataset, background)
-            for maps in read_members(maps_paths, reference, digests, first)
+            _from_maps(align(maps, image), kind, labels, dataset, background)
+            for maps in read_members(paths, dataset, reference, image, digests)
         )
-        found, ensemble = _together(members, keep=keep_members)
+        found, ensemble = _combine(members, keep=keep_members)
 
-    inside, origin, mask_note = find_mask(volumes, mask, digests, named_by)
+    inside, origin, mask_notes = find_mask(volumes, mask, digests, named_by)
     warnings = [
-        *other_patient_warnings(first.source.path, [*maps_paths, *all_paths(mask or [])]),
+        *other_patient_warnings(image.source.path, [*paths, *all_paths(mask or [])]),
         *found.warnings,
-        *mask_note,
-        *geometry_warnings(first.geometry),
-        *_unlikely(found, inside),
+        *mask_notes,
+        *image.geometry.warnings(),
+        *_mismatch_warnings(found, inside),
     ]
     if found.empty is not None and found.empty.any():
-        inside, origin = _without_empty(inside, origin, found.empty, found.source)
+        inside, origin = _leave_out_empty(inside, origin, found.empty, found.source)
         warnings.append(
             f"{voxel_count(found.empty)} have no probability at all; they are outside the mask and "
             "count as background"
@@ -204,10 +201,10 @@ def read_case(
         mask=inside,
         mask_origin=origin,
         labels=found.labels,
-        geometry=first.geometry,
-        hashes=digests.named(),
+        geometry=image.geometry,
+        hashes=digests.by_name(),
         warnings=(*warnings, *image_warnings),
-        regions=_regions(dataset, found.labels),
+        regions=_region_values(dataset, found.labels),
         ensemble=ensemble,
     )
 
@@ -223,45 +220,20 @@ class _Distribution:
     warnings: tuple[str, ...] = ()
 
 
-def _unlikely(found: _Distribution, mask: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield what speaks against the maps being those of the patient in the mask."""
-    decided = found.probabilities.argmax(axis=0)  # (X, Y, Z)
-    background = background_warning(decided, mask, found.labels.names)
-    if not found.labels.has_background:
-        return
-    if background is not None:
-        yield background
-    elif (outside := foreground_warning(decided, mask)) is not None:
-        yield outside
-
-
-def _from_score_maps(
-    maps: ScoreMaps,
-    image: Volume,
+def _from_maps(
+    maps: Volume,
     kind: Kind,
     labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
     background: int | None,
 ) -> _Distribution:
-    turned, note = on_grid(
-        np.moveaxis(maps.values, 0, -1), maps.source, maps.geometry, image.source, image.geometry
-    )
-    maps = replace(maps, values=np.require(np.moveaxis(turned, -1, 0), requirements=["C", "W"]))
-    if maps.label_map is not None and note is not None:
-        own, _ = on_grid(maps.label_map, maps.source, maps.geometry, image.source, image.geometry)
-        maps = replace(maps, label_map=own)
-    known = dataset.labels if dataset else None
     distribution, empty = distribution_from_maps(maps, kind, dataset)
+    known = dataset.labels if dataset else None
     scheme = choose_scheme(len(distribution), labels, known, background)
-    warning = maps.note
-    if maps.label_map is not None:
-        decided = dataset.decided(maps.values) if dataset else distribution.argmax(axis=0)
-        warning = label_map_warning(decided, known.values[0] if known else 0, maps.label_map)
-    warnings = tuple(words for words in (note, warning) if words)
-    return _Distribution(maps.source, distribution, scheme, empty, warnings)
+    return _Distribution(maps.source, distribution, scheme, empty, maps.notes)
 
 
-def _together(
+def _combine(
     found: Iterable[_Distribution], *, keep: bool
 ) -> tuple[_Distribution, EnsembleMaps | None]:
     """Return the mean of an ensemble's members, or the only one as it is."""
@@ -277,15 +249,15 @@ def _together(
             seen.append(replace(member, probabilities=np.zeros(0, np.float32)))
             yield member.probabilities
 
-    mean, ensemble = combined(distributions(), keep=keep)
+    mean, ensemble = combine_members(distributions(), keep=keep)
     empty = [member.empty for member in seen if member.empty is not None]
-    together = replace(
+    combined = replace(
         seen[0],
         probabilities=mean,
         empty=np.logical_or.reduce(empty) if empty else None,
         warnings=tuple(dict.fromkeys(words for member in seen for words in member.warnings)),
     )
-    return together, ensemble
+    return combined, ensemble
 
 
 def _from_label_map(
@@ -294,23 +266,44 @@ def _from_label_map(
     labels: LabelScheme | Sequence[int] | None,
     dataset: Dataset | None,
     background: int | None,
-    note: str | None = None,
 ) -> _Distribution:
-    if labels is not None:
-        scheme = choose_scheme(len(labels), labels, None, background)
-    elif dataset is not None:
-        scheme = choose_scheme(len(dataset.labels), dataset.labels, None, background)
-    else:
-        values = label_map_values(label_map.voxels, label_map.source)
-        scheme = choose_scheme(len(values), values, None, background)
+    if labels is None and dataset is not None:
+        labels = dataset.labels
+    if labels is None:
+        labels = label_map_values(label_map.voxels, label_map.source)
+    scheme = choose_scheme(len(labels), labels, None, background)
     distribution = probabilities_from_label_map(
         label_map.voxels, scheme.values, confidence, label_map.source
     )
-    warnings = (*((note,) if note else ()), confidence_warning(confidence))
+    warnings = (*label_map.notes, confidence_warning(confidence))
     return _Distribution(label_map.source, distribution, scheme, warnings=warnings)
 
 
-def _regions(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues:
+def _read_one_label_map(paths: Sequence[Path], digests: Digests, image: Volume) -> Volume:
+    """Read a label map on the image's grid."""
+    if len(paths) != 1:
+        raise InputError(
+            f'`probabilities` must name one label map with `kind="labels"`, got {len(paths)}'
+        )
+    source = Source("probabilities", paths[0])
+    return align(read_volume_3d(source, digests, "a label map"), image)
+
+
+def _find_dataset(
+    probabilities: Sequence[Path], given: AnyPath | None, digests: Digests
+) -> Dataset | None:
+    path, argument = Path(given) if given else None, "dataset_json"
+    archives = [each for each in probabilities if each.suffix == ".npz"]
+    if path is None and archives:
+        path, argument = file_beside(archives[0], "dataset.json"), "probabilities"
+    if path is None:
+        return None
+    source = Source(argument, path)
+    digests.add(source)
+    return read_dataset(source)
+
+
+def _region_values(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues:
     """Return the regions of a model that was trained on them, in the values of its labels."""
     if dataset is None or dataset.regions is None or len(dataset.labels) != len(scheme):
         return {}
@@ -320,38 +313,19 @@ def _regions(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues:
     }
 
 
-def _find_dataset(
-    probabilities: Sequence[Path], given: AnyPath | None, digests: Digests
-) -> Dataset | None:
-    path, argument = Path(given) if given else None, "dataset_json"
-    archives = [each for each in probabilities if each.suffix == ".npz"]
-    if path is None and archives:
-        path, argument = dataset_json_beside(archives[0]), "probabilities"
-    if path is None:
-        return None
-    dataset = read_dataset(Source(argument, path))
-    digests.add(path, dataset.digest)
-    return dataset
+def _mismatch_warnings(found: _Distribution, mask: NDArray[np.bool_]) -> Iterator[str]:
+    """Yield what speaks against the maps being those of the patient in the mask."""
+    if not found.labels.has_background:
+        return
+    labels = found.probabilities.argmax(axis=0)  # (X, Y, Z)
+    background = background_warning(labels, mask, found.labels.names)
+    if background is not None:
+        yield background
+    elif (outside := foreground_warning(labels, mask)) is not None:
+        yield outside
 
 
-def _read_one_label_map(
-    paths: Sequence[Path], digests: Digests, image: Volume
-) -> tuple[Volume, str | None]:
-    """Read a label map on the image's grid, and say what was done to it."""
-    if len(paths) != 1:
-        raise InputError(
-            f'`probabilities` must name one label map with `kind="labels"`, got {len(paths)}'
-        )
-    volume = read_volume(Source("probabilities", paths[0]), digests)
-    if volume.voxels.ndim != 3:
-        raise volume.source.error(f"a label map must be 3-D, got shape {volume.voxels.shape}")
-    voxels, note = on_grid(
-        volume.voxels, volume.source, volume.geometry, image.source, image.geometry
-    )
-    return replace(volume, voxels=voxels, geometry=image.geometry), note
-
-
-def _without_empty(
+def _leave_out_empty(
     mask: NDArray[np.bool_], origin: str, empty: NDArray[np.bool_], source: Source
 ) -> tuple[NDArray[np.bool_], str]:
     """Refuse voxels of a given mask that have no probability; leave them out of a derived one."""

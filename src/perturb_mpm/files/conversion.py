@@ -1,22 +1,31 @@
-"""One file, or one for each map, into another format: voxels and place stay as they are."""
+"""Volumes for other programs: in other formats, and the labels for 3D Slicer and ITK-SNAP.
+
+Voxels and geometry stay as they are; Slicer's and ITK-SNAP's files add names and colours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.formats import ENDINGS, ending_of
+from perturb_mpm.files.formats import ENDINGS, format_ending, write_nrrd
 from perturb_mpm.files.geometry import Geometry
-from perturb_mpm.files.labels import LabelScheme, label_map_values
-from perturb_mpm.files.nifti import read_volume, require_same_grid, save_like
+from perturb_mpm.files.labels import LabelScheme, label_map_values, rgb
 from perturb_mpm.files.nnunet import label_map_beside, read_npz
-from perturb_mpm.files.programs import write_slicer_segmentation
 from perturb_mpm.files.source import AnyPath, InputError, Source
+from perturb_mpm.files.volumes import read_volume, require_same_grid, save_like
+from perturb_mpm.storage import atomic_open
 
 _SLICER = ".seg.nrrd"
+Program = Literal["slicer", "itksnap"]
+PROGRAM_FILES: dict[Program, str] = {
+    "slicer": "labels.seg.nrrd",
+    "itksnap": "labels-itksnap.txt",
+}
 
 
 def convert(
@@ -39,15 +48,15 @@ def convert(
     >>> convert([Path("t1c.nii.gz")], Path("t1c.nrrd"))  # the shape that was written
     (20, 25, 21)
     """
-    if ending_of(output) is None:
+    if format_ending(output) is None:
         raise InputError(f"`output` must end in one of {', '.join(ENDINGS)}, got {output.name}")
     if not inputs:
         raise InputError("`inputs` must name at least one file, got none")
     sources = [Source("inputs", path) for path in inputs]
     if any(path.suffix == ".npz" for path in inputs):
-        voxels, geometry = _of_npz(sources, reference)
+        voxels, geometry = _read_npz(sources, reference)
     else:
-        voxels, geometry = _of_volumes(sources)
+        voxels, geometry = _read_volumes(sources)
     stored = smallest_type(voxels)
     try:
         if output.name.lower().endswith(_SLICER):
@@ -71,7 +80,7 @@ def smallest_type(voxels: NDArray[np.float32]) -> NDArray[np.generic]:
     return voxels
 
 
-def _of_volumes(sources: Sequence[Source]) -> tuple[NDArray[np.float32], Geometry]:
+def _read_volumes(sources: Sequence[Source]) -> tuple[NDArray[np.float32], Geometry]:
     volumes = [read_volume(source) for source in sources]
     first = volumes[0]
     if len(volumes) == 1:
@@ -85,7 +94,7 @@ def _of_volumes(sources: Sequence[Source]) -> tuple[NDArray[np.float32], Geometr
     return np.stack([volume.voxels for volume in volumes], axis=-1), first.geometry
 
 
-def _of_npz(
+def _read_npz(
     sources: Sequence[Source], reference: AnyPath | None
 ) -> tuple[NDArray[np.float32], Geometry]:
     if len(sources) > 1:
@@ -97,7 +106,7 @@ def _of_npz(
             "does not say where its voxels are; name a file of the same grid by `reference`"
         )
     grid = read_volume(Source("reference", beside))
-    maps, _ = read_npz(source)
+    maps = read_npz(source)
     if maps.shape[1:] != grid.geometry.shape:
         raise source.error(f"must have the shape of {grid.source}, got {maps.shape[1:]}")
     return np.moveaxis(maps, 0, -1), grid.geometry
@@ -108,3 +117,74 @@ def _values_as_names(voxels: NDArray[np.float32], source: Source) -> LabelScheme
         raise source.error(f"a label map must be 3-D, got shape {voxels.shape}")
     values = label_map_values(voxels, source)
     return LabelScheme(values, ("background", *(f"label {value}" for value in values[1:])))
+
+
+def write_for_program(
+    folder: Path,
+    program: Program,
+    values: NDArray[Any],
+    geometry: Geometry,
+    scheme: LabelScheme,
+) -> Path:
+    """Write the file of ``PROGRAM_FILES`` into a folder and return it.
+
+    ``values`` (X, Y, Z) are the user's label values. ITK-SNAP's file has names and colours alone
+    and is loaded beside the label map.
+    """
+    path = folder / PROGRAM_FILES[program]
+    if program == "slicer":
+        write_slicer_segmentation(path, values, geometry, scheme)
+    else:
+        write_itksnap_labels(path, scheme)
+    return path
+
+
+def write_slicer_segmentation(
+    path: Path, values: NDArray[Any], geometry: Geometry, scheme: LabelScheme
+) -> None:
+    """Write a .seg.nrrd: one layer, a segment for each label but background."""
+    extent = " ".join(f"0 {n - 1}" for n in geometry.shape)
+    fields: dict[str, str] = {}
+    segments = _segments(scheme)
+    for number, (value, name, colour) in enumerate(segments):
+        segment = f"Segment{number}_"
+        red, green, blue = (f"{part / 255:.6g}" for part in rgb(colour))
+        fields |= {
+            f"{segment}ID": f"label_{value}",
+            f"{segment}Name": name,
+            f"{segment}NameAutoGenerated": "0",
+            f"{segment}Color": f"{red} {green} {blue}",
+            f"{segment}ColorAutoGenerated": "0",
+            f"{segment}LabelValue": str(value),
+            f"{segment}Layer": "0",
+            f"{segment}Extent": extent,
+            f"{segment}Tags": "",
+        }
+    fields |= {
+        "Segmentation_ContainedRepresentationNames": "Binary labelmap|",
+        "Segmentation_MasterRepresentation": "Binary labelmap",
+        "Segmentation_ReferenceImageExtentOffset": "0 0 0",
+    }
+    known = np.isin(values, [value for value, _, _ in segments])
+    with atomic_open(path) as file:
+        write_nrrd(file, np.where(known, values, 0).astype(values.dtype), geometry.affine, fields)
+
+
+def write_itksnap_labels(path: Path, scheme: LabelScheme) -> None:
+    """Write names and colours: index, red, green, blue, opacity, visibility, mesh, name."""
+    rows = [
+        "# ITK-SnAP Label Description File",
+        "# IDX   -R-  -G-  -B-  -A--  VIS MSH  LABEL",
+        '    0     0    0    0        0  0  0    "Clear Label"',
+    ]
+    for value, name, colour in _segments(scheme):
+        red, green, blue = rgb(colour)
+        plain = name.replace('"', "'")
+        rows.append(f'{value:5d} {red:5d} {green:4d} {blue:4d}        1  1  1    "{plain}"')
+    with atomic_open(path) as file:
+        file.write(("\n".join(rows) + "\n").encode())
+
+
+def _segments(scheme: LabelScheme) -> list[tuple[int, str, str]]:
+    """Return value, name and colour of every label; 0 is background in both programs."""
+    return [each for each in scheme.foreground() if each[0] != 0]

@@ -7,13 +7,9 @@ their content and their dates from the series, so that the same result gives the
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import re
 import uuid
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.colours import label_colours, rgb
-from perturb_mpm.files.geometry import (
-    Geometry,
-    affine_text,
-    displacement_mm,
-    geometry_from_affine,
-)
-from perturb_mpm.files.labels import LabelScheme
-from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.files.geometry import Geometry, find_turn, geometry_from_affine
+from perturb_mpm.files.labels import LabelScheme, rgb
+from perturb_mpm.files.source import Source
 from perturb_mpm.optional import optional_package
 from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
 from perturb_mpm.version import version
@@ -53,8 +43,8 @@ def check_dicom_series(series_folder: Path, geometry: Geometry) -> None:
     """Refuse at once a series that is not on the grid of the images, or a missing package."""
     optional_package("highdicom", _PURPOSE)
     series = read_series(series_folder)
-    with _damage_of(series.source):
-        orientation_on_series(series, geometry)
+    with series.source.refuse_damage():
+        turn_to_series(series, geometry)
 
 
 def write_dicom(
@@ -73,11 +63,11 @@ def write_dicom(
     (X, Y, Z) is in bits. ``series_folder`` holds the DICOM series whose grid ``geometry`` must be.
     """
     series = read_series(series_folder)
-    axes = orientation_on_series(series, geometry)
+    axes = turn_to_series(series, geometry)
     numbers = labels
     if not scheme.has_background:
         numbers = labels + 1 if mask is None else np.where(mask, labels + 1, 0)
-    with _damage_of(series.source):
+    with series.source.refuse_damage():
         objects = {
             "dicom_labels": _segmentation(series, to_series_frames(numbers, axes), scheme),
             "dicom_entropy": _parametric_map(series, to_series_frames(entropy, axes), len(scheme)),
@@ -102,11 +92,11 @@ class Series:
 def read_series(folder: Path) -> Series:
     """Read the headers of the one DICOM series in a folder, and where its voxels are."""
     source = Source("dicom_series", folder)
-    with _damage_of(source):
-        return _stacked(source, _headers(source))
+    with source.refuse_damage():
+        return _stack(source, _headers(source))
 
 
-def _stacked(source: Source, slices: list[Any]) -> Series:
+def _stack(source: Source, slices: list[Any]) -> Series:
     """Return slices in their order, and the grid that they make up."""
     normal = np.cross(_direction(slices[0], 0), _direction(slices[0], 1))
     slices = sorted(slices, key=lambda one: float(np.dot(_position(one), normal)))
@@ -147,7 +137,7 @@ def _headers(source: Source) -> list[Any]:
         missing = [name for name in _NEEDED if name not in one]
         if missing:
             raise source.error(
-                f"must hold slices with their place in space, but {Path(one.filename).name} has "
+                f"must hold slices with their position, but {Path(one.filename).name} has "
                 f"no {missing[0]}; a series of several frames in one file is not read"
             )
     return found
@@ -161,26 +151,6 @@ def _header(pydicom: Any, path: Path) -> Any:  # noqa: ANN401 - a module and its
     return pydicom.dcmread(path, stop_before_pixels=True)
 
 
-@contextmanager
-def _damage_of(source: Source) -> Iterator[None]:
-    """Turn whatever damaged headers raise or print inside the block into one line."""
-    logs = [logging.getLogger(name) for name in ("pydicom", "highdicom")]
-    before = [log.disabled for log in logs]
-    for log in logs:
-        log.disabled = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (InputError, ImportError):
-        raise
-    except Exception as error:  # pydicom has errors of its own that are nothing but exceptions
-        raise source.damaged(error) from error
-    finally:
-        for log, disabled in zip(logs, before, strict=True):
-            log.disabled = disabled
-
-
 def _check_stack(source: Source, slices: list[Any]) -> None:
     """Refuse slices that do not make up one regular grid."""
     first = slices[0]
@@ -192,10 +162,10 @@ def _check_stack(source: Source, slices: list[Any]) -> None:
                     f"all slices must have one {name}, got {first[name].value} and "
                     f"{one[name].value}"
                 )
-    places = np.stack([_position(one) for one in slices])  # (slices, 3)
-    expected = np.linspace(places[0], places[-1], len(slices))
-    apart = float(np.abs(places - expected).max())
-    steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
+    positions = np.stack([_position(one) for one in slices])  # (slices, 3)
+    expected = np.linspace(positions[0], positions[-1], len(slices))
+    apart = float(np.abs(positions - expected).max())
+    steps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
     if apart > TOLERANCE_MM or (steps < TOLERANCE_MM).any():
         raise source.error(
             "slices must be the same distance from one to the next, got "
@@ -228,23 +198,17 @@ def _direction(one: Any, axis: int) -> NDArray[np.float64]:  # noqa: ANN401
     return both[3 * axis : 3 * axis + 3]
 
 
-def orientation_on_series(series: Series, geometry: Geometry) -> NDArray[np.float64]:
+def turn_to_series(series: Series, geometry: Geometry) -> NDArray[np.float64]:
     """Return how a grid's axes (3, 2) lie on a series, or refuse a grid that is another one."""
-    from nibabel.orientations import inv_ornt_aff, io_orientation
-
     grid = series.geometry
-    axes: NDArray[np.float64] = io_orientation(np.linalg.inv(grid.affine) @ geometry.affine)
-    if not np.isnan(axes).any():
-        shape = tuple(int(geometry.shape[i]) for i in np.argsort(axes[:, 0]))
-        turned = geometry.affine @ inv_ornt_aff(axes, geometry.shape)
-        if shape == grid.shape:
-            apart = displacement_mm(turned, grid.affine, grid.shape)
-            if apart <= TOLERANCE_MM:
-                return axes
-    raise series.source.error(
-        f"the series must lie on the grid of the images, got shape {grid.shape} and affine "
-        f"{affine_text(grid)} against shape {geometry.shape} and affine {affine_text(geometry)}"
-    )
+    turn = find_turn(geometry, grid, TOLERANCE_MM)
+    if turn is None:
+        raise series.source.error(
+            f"the series must lie on the grid of the images, got shape {grid.shape} and affine "
+            f"{grid.affine_text()} against shape {geometry.shape} and affine "
+            f"{geometry.affine_text()}"
+        )
+    return turn
 
 
 def to_series_frames(volume: NDArray[Any], axes: NDArray[np.float64]) -> NDArray[Any]:
@@ -260,11 +224,8 @@ def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) ->
     hd = optional_package("highdicom", _PURPOSE)
     frames = numbers.astype(np.uint8)
     segments = []
-    drawn = slice(1, None) if scheme.has_background else slice(None)
-    names = scheme.names[drawn]
-    colours = label_colours(names)
-    for index, (value, name) in enumerate(zip(scheme.values[drawn], names), start=1):
-        category, kind = codes_of(name)
+    for index, (value, name, colour) in enumerate(scheme.foreground(), start=1):
+        category, kind = find_codes(name)
         segment = hd.seg.SegmentDescription(
             segment_number=index,
             segment_label=name[:64],
@@ -276,7 +237,7 @@ def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) ->
             ),
         )
         segment.SegmentDescription = f"value {value} in the label map"
-        segment.RecommendedDisplayCIELabValue = list(cielab(*rgb(colours[index - 1])))
+        segment.RecommendedDisplayCIELabValue = list(cielab(*rgb(colour)))
         segments.append(segment)
     identity = _content_digest(series, frames, [*scheme.values, *scheme.names])
     dataset = hd.seg.Segmentation(
@@ -289,7 +250,7 @@ def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) ->
         series_description="perturb-mpm labels",
         **_equipment(series, identity, 1),
     )
-    return _made_reproducible(dataset, series, identity)
+    return _make_reproducible(dataset, series, identity)
 
 
 def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any:  # noqa: ANN401
@@ -321,7 +282,7 @@ def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any: 
     )
     _order_frames(dataset, series)
     _add_anatomy(dataset, series)
-    return _made_reproducible(dataset, series, identity)
+    return _make_reproducible(dataset, series, identity)
 
 
 def _order_frames(dataset: Any, series: Series) -> None:  # noqa: ANN401
@@ -329,8 +290,8 @@ def _order_frames(dataset: Any, series: Series) -> None:  # noqa: ANN401
     first = series.slices[0]
     normal = np.cross(_direction(first, 0), _direction(first, 1))
     groups = list(dataset.PerFrameFunctionalGroupsSequence)
-    places = [float(np.dot(_position(each.PlanePositionSequence[0]), normal)) for each in groups]
-    order = np.argsort(places)
+    heights = [float(np.dot(_position(each.PlanePositionSequence[0]), normal)) for each in groups]
+    order = np.argsort(heights)
     for number, frame in enumerate(order, start=1):
         groups[frame].FrameContentSequence[0].DimensionIndexValues = [number]
     dataset.PerFrameFunctionalGroupsSequence = [groups[frame] for frame in order]
@@ -404,7 +365,7 @@ _BY_WORD = (
 )
 
 
-def codes_of(name: str) -> tuple[Code, Code]:
+def find_codes(name: str) -> tuple[Code, Code]:
     """Return the category and the type of what a label's name stands for."""
     words = name.lower().replace("_", " ")
     for pattern, category, kind in _BY_WORD:
@@ -423,12 +384,12 @@ def _artificial_intelligence() -> Any:  # noqa: ANN401
     return concept("123110", "DCM", "Artificial Intelligence")
 
 
-def _equipment(series: Series, identity: bytes, place: int) -> dict[str, Any]:
+def _equipment(series: Series, identity: bytes, number: int) -> dict[str, Any]:
     """Return who made an object, and its numbers and names."""
     first = int(series.slices[0].get("SeriesNumber") or 0)
     return {
         "series_instance_uid": _uid(identity, "series"),
-        "series_number": 1000 + first * 10 + place,
+        "series_number": 1000 + first * 10 + number,
         "sop_instance_uid": _uid(identity, "instance"),
         "instance_number": 1,
         "manufacturer": "The perturb-mpm developers",
@@ -438,7 +399,7 @@ def _equipment(series: Series, identity: bytes, place: int) -> dict[str, Any]:
     }
 
 
-def _made_reproducible(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN401
+def _make_reproducible(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN401
     """Take out of an object what would differ if it were made again."""
     first = series.slices[0]
     day = first.get("ContentDate") or first.get("StudyDate") or "19000101"

@@ -1,28 +1,28 @@
-"""Which format a file has, and the formats that are not NIfTI: NRRD, MetaImage, MGH, pictures.
+"""Volumes in formats other than NIfTI: NRRD, MetaImage, MGH, pictures.
 
-A file is known by its first bytes, what is written by the ending of its name.
+A file is known by its first bytes, what is written by the ending of its name. What is read comes
+out as (X, Y, Z), or (X, Y, Z, maps) where a file has several numbers a voxel, with the affine of
+NIfTI's directions: right, front, up. What is written gives the same bytes every time. NRRD and
+MetaImage begin with lines of text; voxels in a file of their own must lie in the same folder.
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import math
 import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files.text_headers import (
-    METAIMAGE,
-    NRRD,
-    StoredVolume,
-    read_metaimage,
-    read_nrrd,
-    write_metaimage,
-    write_nrrd,
-)
 from perturb_mpm.storage import atomic_open, largest_file, require_size
 
 NIFTI_ENDINGS = (".nii.gz", ".nii")
@@ -31,11 +31,50 @@ ENDINGS = (*NIFTI_ENDINGS, ".nrrd", ".mha", ".mgz", ".mgh", *PICTURE_ENDINGS)
 """Of the files that can be written."""
 
 _PNG, _TIFF = b"\x89PNG", (b"II*\0", b"MM\0*")
-_GZIP = b"\x1f\x8b"
-_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+GZIP = b"\x1f\x8b"
+_NRRD, _METAIMAGE = b"NRRD", (b"ObjectType", b"NDims", b"Comment")
+_LONGEST_HEADER = 1 << 20
+_COMPRESSION = 6
+_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from left, back, up to right, front, up
+_CODES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
+_NRRD_TYPES = {
+    "i1": ("signed char", "int8", "int8_t"),
+    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
+    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"),
+    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i8": ("longlong", "long long", "long long int", "signed long long", "int64", "int64_t"),
+    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
+    "f4": ("float",),
+    "f8": ("double",),
+}
+_META_TYPES = dict(
+    zip(
+        _CODES,
+        ("CHAR", "UCHAR", "SHORT", "USHORT", "INT", "UINT", "LONG_LONG", "ULONG_LONG", "FLOAT"),
+    )
+) | {"f8": "DOUBLE"}
+_SPACES = {  # which way the axes of space point, as factors to right, front, up
+    "left-posterior-superior": (-1.0, -1.0, 1.0),
+    "lps": (-1.0, -1.0, 1.0),
+    "right-anterior-superior": (1.0, 1.0, 1.0),
+    "ras": (1.0, 1.0, 1.0),
+    "left-anterior-superior": (-1.0, 1.0, 1.0),
+    "las": (-1.0, 1.0, 1.0),
+}
 
 
-def ending_of(path: str | os.PathLike[str]) -> str | None:
+@dataclass(frozen=True)
+class StoredVolume:
+    """The voxels of a file, (X, Y, Z) or (X, Y, Z, maps), and where they are."""
+
+    voxels: NDArray[Any]
+    affine: NDArray[np.float64]  # (4, 4), voxel indices to mm: right, front, up
+    other_files: tuple[Path, ...] = ()  # with the voxels, beside the header
+
+
+def format_ending(path: str | os.PathLike[str]) -> str | None:
     """Return the ending of a file's name that stands for a format, or None."""
     name = Path(path).name.lower()
     return next((ending for ending in ENDINGS if name.endswith(ending)), None)
@@ -44,7 +83,7 @@ def ending_of(path: str | os.PathLike[str]) -> str | None:
 def output_ending(path: Path) -> str:
     """Return the ending of what is written for an input: its own, and .nii.gz of a NIfTI."""
     written = {".nhdr": ".nrrd", ".mhd": ".mha", ".tiff": ".tif", ".png": ".tif", ".mgh": ".mgz"}
-    ending = written.get(path.suffix.lower(), ending_of(path))
+    ending = written.get(path.suffix.lower(), format_ending(path))
     return ".nii.gz" if ending is None or ending in NIFTI_ENDINGS else ending
 
 
@@ -52,14 +91,14 @@ def read_other_format(file: BinaryIO, path: Path) -> StoredVolume | None:
     """Read a file that is no NIfTI, or return None; ValueError and others say what is wrong."""
     start = file.read(12)
     file.seek(0)
-    if start.startswith(NRRD):
-        return read_nrrd(file, path)
-    if start.lstrip().startswith(METAIMAGE):
-        return read_metaimage(file, path)
+    if start.startswith(_NRRD):
+        return _read_nrrd(file, path)
+    if start.lstrip().startswith(_METAIMAGE):
+        return _read_metaimage(file, path)
     if start.startswith((_PNG, *_TIFF)):
         return _read_picture(file)
     if path.suffix.lower() in {".mgz", ".mgh"}:
-        return _read_mgh(file, compressed=start.startswith(_GZIP))
+        return _read_mgh(file, compressed=start.startswith(GZIP))
     return None
 
 
@@ -67,14 +106,14 @@ def write_other_format(
     path: str | os.PathLike[str], voxels: NDArray[Any], affine: NDArray[np.float64]
 ) -> None:
     """Write (X, Y, Z) or (X, Y, Z, maps) in the format of the ending; the same bytes every time."""
-    ending = ending_of(path)
+    ending = format_ending(path)
     if ending in PICTURE_ENDINGS:
         _check_picture(voxels, ending)
     with atomic_open(path) as file:
         if ending == ".nrrd":
             write_nrrd(file, voxels, affine)
         elif ending == ".mha":
-            write_metaimage(file, voxels, affine)
+            _write_metaimage(file, voxels, affine)
         elif ending in PICTURE_ENDINGS:
             _write_picture(file, voxels, "PNG" if ending == ".png" else "TIFF")
         elif ending == ".mgz":
@@ -82,6 +121,262 @@ def write_other_format(
                 _write_mgh(stream, voxels, affine)
         else:
             _write_mgh(file, voxels, affine)
+
+
+def _read_nrrd(file: BinaryIO, path: Path) -> StoredVolume:
+    """Read a NRRD; ValueError says what is wrong with it."""
+    header = _nrrd_header(file)
+    sizes = [int(n) for n in header["sizes"].split()]
+    dtype = _nrrd_type(header)
+    content: BinaryIO = file
+    others: tuple[Path, ...] = ()
+    name = header.get("data file", header.get("datafile"))
+    if name is not None:
+        content, others = _beside(path, name)
+    for skip in ("line skip", "lineskip", "byte skip", "byteskip"):
+        if int(header.get(skip, "0")) != 0:
+            raise ValueError(f"its {skip} must be 0, got {header[skip]}")
+    voxels = _values(content, header["encoding"].lower(), dtype, sizes)
+    directions, spatial = _nrrd_directions(header, len(sizes))
+    order = [*spatial, *(axis for axis in range(len(sizes)) if axis not in spatial)]
+    affine = np.eye(4)
+    affine[:3, : len(spatial)] = directions.T
+    if "space origin" in header:
+        origin = _numbers(header["space origin"])
+        affine[: len(origin), 3] = origin
+    factors = _SPACES.get(header.get("space", "lps").lower())
+    if factors is None:
+        raise ValueError(f"its space must be that of a patient, got {header['space']}")
+    affine = np.diag([*factors, 1.0]) @ affine
+    return _three_axes(voxels.transpose(order), len(spatial), affine, others)
+
+
+def _read_metaimage(file: BinaryIO, path: Path) -> StoredVolume:
+    """Read a MetaImage, .mha or .mhd; ValueError says what is wrong with it."""
+    header = _meta_header(file)
+    axes = int(header["NDims"])
+    sizes = [int(n) for n in header["DimSize"].split()]
+    channels = int(header.get("ElementNumberOfChannels", "1"))
+    known = {name: code for code, name in _META_TYPES.items()}
+    code = known.get(header["ElementType"].removeprefix("MET_"))
+    if code is None or len(sizes) != axes:
+        raise ValueError(f"its element type {header['ElementType']} or its DimSize is not known")
+    if header.get("BinaryData", "True").lower() != "true":
+        raise ValueError("its data must be binary, got text")
+    big = header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False"))
+    dtype = np.dtype((">" if big.lower() == "true" else "<") + code)
+    content: BinaryIO = file
+    others: tuple[Path, ...] = ()
+    if header["ElementDataFile"] != "LOCAL":
+        content, others = _beside(path, header["ElementDataFile"])
+    encoding = "zlib" if header.get("CompressedData", "False").lower() == "true" else "raw"
+    several = [channels] if channels > 1 else []
+    voxels = _values(content, encoding, dtype, [*several, *sizes])
+    if several:
+        voxels = np.moveaxis(voxels, 0, -1)
+    rotation = np.eye(axes).ravel()
+    for name in ("TransformMatrix", "Rotation", "Orientation"):
+        if name in header:
+            rotation = np.array([float(v) for v in header[name].split()])
+    spacing = header.get("ElementSpacing", header.get("ElementSize", " ".join("1" * axes)))
+    steps = np.array([float(v) for v in spacing.split()])
+    origin = next((header[n] for n in ("Offset", "Position", "Origin") if n in header), None)
+    affine = np.eye(4)
+    # A row of the matrix is the direction of an axis.
+    affine[:axes, :axes] = rotation.reshape(axes, axes).T * steps
+    if origin is not None:
+        affine[:axes, 3] = [float(v) for v in origin.split()]
+    return _three_axes(voxels, axes, _LPS @ affine, others)
+
+
+def write_nrrd(
+    file: BinaryIO,
+    voxels: NDArray[Any],
+    affine: NDArray[np.float64],
+    fields: Mapping[str, str] | None = None,
+) -> None:
+    """Write (X, Y, Z) or (X, Y, Z, maps) with the maps as the fastest axis; ``fields`` are keys."""
+    code = voxels.dtype.str[1:]
+    several = voxels.ndim == 4
+    stored = np.moveaxis(voxels, -1, 0) if several else voxels
+    space = _LPS @ affine
+    directions = [_vector(space[:3, axis]) for axis in range(3)]
+    lines = [
+        "NRRD0005",
+        f"type: {_NRRD_TYPES[code][0]}",
+        f"dimension: {stored.ndim}",
+        "space: left-posterior-superior",
+        f"sizes: {' '.join(map(str, stored.shape))}",
+        f"space directions: {' '.join(['none'] * several + directions)}",
+        f"kinds: {' '.join(['vector'] * several + ['domain'] * 3)}",
+        "endian: little",
+        "encoding: gzip",
+        f"space origin: {_vector(space[:3, 3])}",
+        *(f"{key}:={value}" for key, value in (fields or {}).items()),
+        "",
+        "",
+    ]
+    file.write("\n".join(lines).encode())
+    with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as stream:
+        stream.write(_little(stored))
+
+
+def _write_metaimage(file: BinaryIO, voxels: NDArray[Any], affine: NDArray[np.float64]) -> None:
+    """Write (X, Y, Z) or (X, Y, Z, maps), compressed, as one file."""
+    space = _LPS @ affine
+    spacing = np.linalg.norm(space[:3, :3], axis=0)
+    several = voxels.ndim == 4
+    stored = np.moveaxis(voxels, -1, 0) if several else voxels
+    packed = zlib.compress(_little(stored), _COMPRESSION)
+    lines = [
+        "ObjectType = Image",
+        "NDims = 3",
+        "BinaryData = True",
+        "BinaryDataByteOrderMSB = False",
+        "CompressedData = True",
+        f"CompressedDataSize = {len(packed)}",
+        f"TransformMatrix = {_join_numbers((space[:3, :3] / spacing).T.ravel())}",
+        f"Offset = {_join_numbers(space[:3, 3])}",
+        "CenterOfRotation = 0 0 0",
+        f"ElementSpacing = {_join_numbers(spacing)}",
+        f"DimSize = {' '.join(map(str, voxels.shape[:3]))}",
+        *([f"ElementNumberOfChannels = {voxels.shape[3]}"] if several else []),
+        f"ElementType = MET_{_META_TYPES[voxels.dtype.str[1:]]}",
+        "ElementDataFile = LOCAL",
+        "",
+    ]
+    file.write("\n".join(lines).encode() + packed)
+
+
+def _nrrd_header(file: BinaryIO) -> dict[str, str]:
+    header = {}
+    for number, line in enumerate(_lines(file)):
+        if not line:
+            break
+        key, colon, value = line.partition(":")
+        if number and colon and not line.startswith("#") and not value.startswith("="):
+            header[key.strip().lower()] = value.strip()
+    for needed in ("type", "sizes", "encoding"):
+        if needed not in header:
+            raise ValueError(f"its header has no {needed}")
+    return header
+
+
+def _meta_header(file: BinaryIO) -> dict[str, str]:
+    header: dict[str, str] = {}
+    for line in _lines(file):
+        key, sign, value = (part.strip() for part in line.partition("="))
+        if sign:
+            header[key] = value
+        if key == "ElementDataFile":
+            break
+    for needed in ("NDims", "DimSize", "ElementType", "ElementDataFile"):
+        if needed not in header:
+            raise ValueError(f"its header has no {needed}")
+    return header
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a header; the file stands after the last that was taken."""
+    read = 0
+    while line := file.readline(_LONGEST_HEADER):
+        read += len(line)
+        if read > _LONGEST_HEADER:
+            raise ValueError("its header does not end")
+        yield line.decode("latin-1").strip()
+
+
+def _nrrd_type(header: Mapping[str, str]) -> np.dtype[Any]:
+    name = header["type"].lower()
+    code = next((code for code, names in _NRRD_TYPES.items() if name in names), None)
+    if code is None:
+        raise ValueError(f"its type must be a number, got {header['type']}")
+    return np.dtype((">" if header.get("endian", "little") == "big" else "<") + code)
+
+
+def _nrrd_directions(header: Mapping[str, str], axes: int) -> tuple[NDArray[np.float64], list[int]]:
+    """Return the step (mm) of each axis in space, (spatial, 3), and which axes these are."""
+    if "space directions" in header:
+        parts = re.findall(r"none|\([^)]*\)", header["space directions"])
+        if len(parts) != axes:
+            raise ValueError("its space directions must be one for each axis")
+        spatial = [axis for axis, part in enumerate(parts) if part != "none"]
+        rows = [_numbers(parts[axis]) for axis in spatial]
+        steps = np.zeros((len(spatial), 3))
+        for index, row in enumerate(rows):
+            steps[index, : len(row)] = row
+        return steps, spatial
+    kinds = header.get("kinds", "domain " * axes).split()
+    spatial = [a for a, kind in enumerate(kinds) if kind in ("domain", "space", "none", "???")]
+    spacings = header.get("spacings", "1 " * axes).split()
+    steps = np.zeros((len(spatial), 3))
+    for index, axis in enumerate(spatial):
+        size = float(spacings[axis])
+        steps[index, min(index, 2)] = size if math.isfinite(size) else 1.0
+    return steps, spatial
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(v) for v in text.strip("()").split(",")]
+
+
+def _beside(path: Path, name: str) -> tuple[BinaryIO, tuple[Path, ...]]:
+    """Open the file of the voxels, which must lie in the folder of its header."""
+    if Path(name).name != name or not (path.parent / name).is_file():
+        raise ValueError(f"its voxels must lie beside it in one file, got {name}")
+    other = path.parent / name
+    return io.BytesIO(other.read_bytes()), (other,)
+
+
+def _values(file: BinaryIO, encoding: str, dtype: np.dtype[Any], sizes: list[int]) -> NDArray[Any]:
+    """Return the voxels, the first axis fastest in the file."""
+    if not 1 <= len(sizes) <= 5 or min(sizes) < 1:
+        raise ValueError(f"its sizes must be positive, got {sizes}")
+    count = math.prod(sizes)
+    require_size(count * max(dtype.itemsize, 4), largest_file())
+    expected = count * dtype.itemsize
+    if encoding == "raw":
+        content = file.read(expected)
+    elif encoding in {"gzip", "gz"}:
+        stream = gzip.GzipFile(fileobj=file)
+        content = stream.read(expected)
+        stream.read(1)  # only at its end does it compare its checksum
+    elif encoding == "zlib":
+        unpacking = zlib.decompressobj()
+        content = unpacking.decompress(file.read(), expected + 1)[:expected]
+        if not unpacking.eof:
+            raise ValueError("its compressed voxels do not end")
+    elif encoding in {"bzip2", "bz2"}:
+        content = bz2.BZ2File(file).read(expected)
+    else:
+        raise ValueError(f"its encoding must be raw, gzip or bzip2, got {encoding}")
+    if len(content) < expected:
+        raise ValueError(f"it holds {len(content)} bytes of {expected}")
+    return np.frombuffer(content, dtype=dtype).reshape(sizes, order="F")
+
+
+def _three_axes(
+    voxels: NDArray[Any], spatial: int, affine: NDArray[np.float64], others: tuple[Path, ...]
+) -> StoredVolume:
+    """Return voxels with three axes of space; a picture of two is one slice."""
+    if spatial == 2:
+        voxels = np.expand_dims(voxels, 2)
+    elif spatial != 3:
+        raise ValueError(f"it must have 2 or 3 axes in space, got {spatial}")
+    return StoredVolume(voxels, affine, others)
+
+
+def _little(voxels: NDArray[Any]) -> bytes:
+    little = voxels.astype(voxels.dtype.newbyteorder("<"), copy=False)
+    return little.tobytes(order="F")
+
+
+def _vector(values: NDArray[np.float64]) -> str:
+    return f"({','.join(repr(float(v)) for v in values)})"
+
+
+def _join_numbers(values: NDArray[np.float64]) -> str:
+    return " ".join(repr(float(v)) for v in values)
 
 
 def _read_mgh(file: BinaryIO, *, compressed: bool) -> StoredVolume:

@@ -40,6 +40,51 @@ class Geometry:
         """Whether the file says how the patient lies: a NIfTI without sform and qform does not."""
         return bool(self.header["sform_code"] > 0 or self.header["qform_code"] > 0)
 
+    @property
+    def axis_codes(self) -> str:
+        """Where the axes point, such as RAS: right, anterior, superior."""
+        from nibabel.orientations import aff2axcodes
+
+        return "".join(code or "?" for code in aff2axcodes(self.affine))
+
+    def affine_text(self) -> str:
+        """Return the affine in one line, with the directions of its axes."""
+        rows = ("[" + " ".join(f"{v:.7g}" for v in row) + "]" for row in self.affine[:3])
+        return f"[{' '.join(rows)}] (axes {self.axis_codes})"
+
+    def difference(self, other: Geometry) -> str | None:
+        """Say in one line how this grid differs from another, or return None."""
+        if self.shape != other.shape:
+            return f"shape {_size(self)} against {_size(other)}"
+        apart = displacement_mm(self.affine, other.affine, self.shape)
+        if apart <= TOLERANCE_MM:
+            return None
+        return (
+            f"up to {apart:.4g} mm apart, affine {self.affine_text()} against {other.affine_text()}"
+        )
+
+    def warnings(self) -> list[str]:
+        """Say why other programs might show a volume of this geometry elsewhere."""
+        warnings = []
+        header = self.header
+        if header["qform_code"] > 0 and header["sform_code"] > 0:
+            try:
+                with np.errstate(all="ignore"):
+                    apart = displacement_mm(header.get_sform(), header.get_qform(), self.shape)
+            except ValueError:  # the qform is no rotation
+                apart = np.inf
+            if not apart <= TOLERANCE_MM:
+                warnings.append(
+                    f"sform and qform differ by up to {apart:.4g} mm; the sform is used and both "
+                    "are kept in what is written, but programs that use the qform show it elsewhere"
+                )
+        axes = self.affine[:3, :3] / np.asarray(self.spacing)  # (3, 3), unit columns
+        if np.abs(axes.T @ axes - np.eye(3)).max() > _RIGHT_ANGLE:
+            warnings.append(
+                "the axes are not at right angles; distances in mm are taken as if they were"
+            )
+        return warnings
+
 
 def geometry_from_header(header: Nifti1Header, shape: tuple[int, int, int]) -> Geometry:
     """Return the geometry that a NIfTI header gives to a grid: sform, else qform, else neither."""
@@ -72,50 +117,23 @@ def displacement_mm(
     return float(np.sqrt((moved[:, :3] ** 2).sum(axis=1)).max())
 
 
-def grid_difference(one: Geometry, other: Geometry) -> str | None:
-    """Say in one line how two grids differ, the first against the other, or return None."""
-    if one.shape != other.shape:
-        return f"shape {_size(one)} against {_size(other)}"
-    apart = displacement_mm(one.affine, other.affine, one.shape)
-    if apart <= TOLERANCE_MM:
+def find_turn(
+    geometry: Geometry, grid: Geometry, tolerance_mm: float = TOLERANCE_MM
+) -> NDArray[np.float64] | None:
+    """Return how axes (3, 2) are permuted and flipped to lie on a grid, None on any other grid.
+
+    nibabel's ``apply_orientation`` turns voxels by it, exactly.
+    """
+    from nibabel.orientations import inv_ornt_aff, io_orientation
+
+    turn: NDArray[np.float64] = io_orientation(np.linalg.inv(grid.affine) @ geometry.affine)
+    if np.isnan(turn).any():
         return None
-    return f"up to {apart:.4g} mm apart, affine {affine_text(one)} against {affine_text(other)}"
-
-
-def affine_text(geometry: Geometry) -> str:
-    """Return an affine in one line, with the directions of its axes."""
-    rows = ("[" + " ".join(f"{v:.7g}" for v in row) + "]" for row in geometry.affine[:3])
-    return f"[{' '.join(rows)}] (axes {axis_codes(geometry)})"
-
-
-def geometry_warnings(geometry: Geometry) -> list[str]:
-    """Say why other programs might place a volume of this geometry elsewhere."""
-    warnings = []
-    header = geometry.header
-    if header["qform_code"] > 0 and header["sform_code"] > 0:
-        try:
-            with np.errstate(all="ignore"):
-                apart = displacement_mm(header.get_sform(), header.get_qform(), geometry.shape)
-        except ValueError:  # the qform is no rotation
-            apart = np.inf
-        if not apart <= TOLERANCE_MM:
-            warnings.append(
-                f"sform and qform differ by up to {apart:.4g} mm; the sform is used and both "
-                "are kept in what is written, but programs that use the qform show it elsewhere"
-            )
-    axes = geometry.affine[:3, :3] / np.asarray(geometry.spacing)  # (3, 3), unit columns
-    if np.abs(axes.T @ axes - np.eye(3)).max() > _RIGHT_ANGLE:
-        warnings.append(
-            "the axes are not at right angles; distances in mm are taken as if they were"
-        )
-    return warnings
-
-
-def axis_codes(geometry: Geometry) -> str:
-    """Return where the axes point, such as RAS: right, anterior, superior."""
-    from nibabel.orientations import aff2axcodes
-
-    return "".join(code or "?" for code in aff2axcodes(geometry.affine))
+    shape = tuple(int(geometry.shape[axis]) for axis in np.argsort(turn[:, 0]))
+    affine = geometry.affine @ inv_ornt_aff(turn, geometry.shape)
+    if shape != grid.shape or displacement_mm(affine, grid.affine, grid.shape) > tolerance_mm:
+        return None
+    return turn
 
 
 def _size(geometry: Geometry) -> str:

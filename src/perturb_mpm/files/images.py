@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files.formats import PICTURE_ENDINGS
-from perturb_mpm.files.geometry import Geometry, geometry_warnings
+from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.names import name_images, other_patient_warnings
-from perturb_mpm.files.nifti import Volume, read_volume, read_volume_3d
-from perturb_mpm.files.reorientation import on_grid
 from perturb_mpm.files.source import (
     AnyPath,
     Digests,
@@ -23,6 +21,7 @@ from perturb_mpm.files.source import (
     all_paths,
     require_readable,
 )
+from perturb_mpm.files.volumes import Volume, align, read_volume, read_volume_3d
 
 _COLOURS = ("_red", "_green", "_blue")
 _CORNERS = np.ix_([0, -1], [0, -1], [0, -1])
@@ -79,8 +78,8 @@ def read_images(
     geometry = next(iter(volumes.values())).geometry
     inside, origin, notes = find_mask(volumes, mask, digests, named_by)
     found, warnings = clean_images(volumes, inside)
-    notes = [*notes, *geometry_warnings(geometry), *warnings]
-    return ImageSet(found, inside, origin, geometry, digests.named(), tuple(notes))
+    notes = (*notes, *geometry.warnings(), *warnings)
+    return ImageSet(found, inside, origin, geometry, digests.by_name(), notes)
 
 
 def read_image_volumes(
@@ -97,21 +96,19 @@ def read_image_volumes(
     sources = [Source(argument, path) for path in paths]
     if not sources:
         raise InputError(f"`{argument}` must name at least one file, got none")
-    names = _checked_names(image_names, paths, channels)
+    names = _choose_names(image_names, paths, channels)
     require_readable(sources)
     volumes: dict[str, Volume] = {}
     for name, source in zip(names, sources):
         volume = read_volume(source, digests)
-        first = next(iter(volumes.values()), volume)
-        turned, note = on_grid(volume.voxels, source, volume.geometry, first.source, first.geometry)
-        volume = replace(volume, voxels=turned, note=note)
-        for channel, voxels in _channels_of(volume).items():
+        volume = align(volume, next(iter(volumes.values()), volume))
+        for channel, voxels in _split_colours(volume).items():
             own = np.require(voxels, requirements=["C", "W"])
             volumes[f"{name}{channel}"] = replace(volume, voxels=own)
     return volumes
 
 
-def _channels_of(volume: Volume) -> dict[str, NDArray[np.float32]]:
+def _split_colours(volume: Volume) -> dict[str, NDArray[np.float32]]:
     """Return the one image of a file, or the colours of a picture by what their names end in."""
     if volume.voxels.ndim == 3:
         return {"": volume.voxels}
@@ -126,7 +123,7 @@ def find_mask(
     path: AnyPath | None,
     digests: Digests,
     named_by: str | None = None,
-) -> tuple[NDArray[np.bool_], str, list[str]]:
+) -> tuple[NDArray[np.bool_], str, tuple[str, ...]]:
     """Return the voxels (X, Y, Z) that count, where that is from, and what was done to the file."""
     first = next(iter(images.values()))
     if path is None:
@@ -135,15 +132,12 @@ def find_mask(
             raise first.source.error(
                 "must not be 0 everywhere in all images; name the voxels that count by `mask`"
             )
-        return mask, origin, []
-    volume = read_volume_3d(Source(named_by or "mask", Path(path)), digests)
-    voxels, note = on_grid(
-        volume.voxels, volume.source, volume.geometry, first.source, first.geometry
-    )
-    mask = np.require(np.nan_to_num(voxels) != 0, requirements=["C"])
+        return mask, origin, ()
+    volume = align(read_volume_3d(Source(named_by or "mask", Path(path)), digests), first)
+    mask = np.require(np.nan_to_num(volume.voxels) != 0, requirements=["C"])
     if not mask.any():
         raise volume.source.error("must have voxels that are not 0, got none")
-    return mask, "given", [note] if note else []
+    return mask, "given", volume.notes
 
 
 def derive_mask(
@@ -188,7 +182,7 @@ def clean_images(
     Inside the mask they are refused. The volumes' own voxels change.
     """
     paths = [image.source.path for image in images.values()]
-    warnings = [note for image in images.values() if (note := image.note) is not None]
+    warnings = [note for image in images.values() for note in image.notes]
     warnings += other_patient_warnings(paths[0], paths[1:], channels=True)
     for name, image in images.items():
         bad = ~np.isfinite(image.voxels)
@@ -223,7 +217,7 @@ def first_voxel(mask: NDArray[np.bool_]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
-def _checked_names(
+def _choose_names(
     names: Sequence[str] | None, paths: Sequence[Path], channels: dict[int, str] | None
 ) -> list[str]:
     if names is None:

@@ -1,13 +1,15 @@
-"""Labels: the user's numbers and names for them, label maps, and probabilities made from a map.
+"""Labels: the user's numbers and names for them, their colours, label maps.
 
 Inside the program labels are 0 … L − 1 and the first is background. A ``LabelScheme`` says which
-values and names they have in the user's files.
+values and names they have in the user's files. A label has one colour everywhere: in reports, the
+viewer, DICOM, 3D Slicer and ITK-SNAP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,14 @@ from numpy.typing import NDArray
 
 from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
 from perturb_mpm.files.geometry import Geometry
-from perturb_mpm.files.nifti import read_volume, require_same_grid
 from perturb_mpm.files.source import InputError, Source
+from perturb_mpm.files.volumes import read_volume_3d, require_same_grid
 
 LARGEST_VALUE = 65535  # what a 16-bit label map can hold
+# Okabe & Ito's colours, which colour-blind readers tell apart, lightened where black needs it. The
+# first four stand for the paper's red, green, yellow and blue.
+_RED, _GREEN, _YELLOW, _BLUE = "#ff7a33", "#1fd0a3", "#f6ea4c", "#5cc0ff"
+_OTHERS = ("#e59ac4", "#ffffff", "#e69f00", "#b8b8b8")
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,14 @@ class LabelScheme:
                 f"got {len(self.values)} values and {len(self.names)} names"
             )
         if len(set(self.values)) < len(self.values):
-            raise ValueError(f"label values must be different, got {_listed(self.values)}")
+            raise ValueError(f"label values must be different, got {join_values(self.values)}")
         if not all(0 <= value <= LARGEST_VALUE for value in self.values):
             raise ValueError(
-                f"label values must lie between 0 and {LARGEST_VALUE}, got {_listed(self.values)}"
+                f"label values must lie between 0 and {LARGEST_VALUE}, "
+                f"got {join_values(self.values)}"
             )
         if len(set(self.names)) < len(self.names):
-            raise ValueError(f"label names must be different, got {_listed(self.names)}")
+            raise ValueError(f"label names must be different, got {join_values(self.names)}")
         if self.background is not None and not 0 <= self.background <= LARGEST_VALUE:
             raise ValueError(
                 f"background must lie between 0 and {LARGEST_VALUE}, got {self.background}"
@@ -75,6 +82,12 @@ class LabelScheme:
     def has_background(self) -> bool:
         """Whether the first label is what lies outside the mask."""
         return self.outside == self.values[0]
+
+    def foreground(self) -> list[tuple[int, str, str]]:
+        """Return value, name and colour, such as #ff7a33, of every label but background."""
+        first = 1 if self.has_background else 0
+        names = self.names[first:]
+        return list(zip(self.values[first:], names, label_colours(names)))
 
     def to_values(
         self, indices: NDArray[Any], mask: NDArray[np.bool_] | None = None
@@ -162,7 +175,7 @@ def choose_scheme(
     if len(values) != count:
         raise InputError(
             f"`labels` must give one for each of the {count} labels, background first, "
-            f"got {len(values)}: {_listed(values)}"
+            f"got {len(values)}: {join_values(values)}"
         )
     names = given.names if isinstance(given, LabelScheme) else known.names if known else None
     try:
@@ -190,9 +203,7 @@ def read_label_map(
     alone, after those that are ``mapped`` to others; outside ``mask``, where a scheme has no
     background, its value ``outside`` too. ``remedy`` ends the error about another value.
     """
-    volume = read_volume(source)
-    if volume.voxels.ndim != 3:
-        raise source.error(f"a label map must be 3-D, got shape {volume.voxels.shape}")
+    volume = read_volume_3d(source, what="a label map")
     require_same_grid(source, volume.geometry, grid_source, grid)
     values = volume.voxels.copy()
     for old, new in (mapped or {}).items():
@@ -214,7 +225,7 @@ def label_indices(
         known |= here
     if not known.all():
         raise source.error(
-            f"must hold the label values {_listed(scheme.values)} alone, "
+            f"must hold the label values {join_values(scheme.values)} alone, "
             f"got {values[~known][0]:g}{remedy}"
         )
     return labels
@@ -246,8 +257,8 @@ def probabilities_from_label_map(
         unknown.add(0)
     if unknown:
         raise source.error(
-            f"holds the values {_listed(sorted(unknown))}, which are not among the "
-            f"label values {_listed(values)}; give all of them by `labels`"
+            f"holds the values {join_values(sorted(unknown))}, which are not among the "
+            f"label values {join_values(values)}; give all of them by `labels`"
         )
     others = np.float32((1 - confidence) / (len(values) - 1))
     result = np.full((len(values), *label_map.shape), others, dtype=np.float32)
@@ -266,5 +277,40 @@ def confidence_warning(confidence: float) -> str:
     )
 
 
-def _listed(items: Sequence[object]) -> str:
-    return ", ".join(str(item) for item in items)
+def join_values(values: Iterable[object]) -> str:
+    """Return values as errors name them, such as "0, 1, 4"."""
+    return ", ".join(map(str, values))
+
+
+def label_colours(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a colour such as #ff7a33 for each label that is drawn; background is not.
+
+    Tumour parts are known by their names and take the paper's colours in a variant for
+    colour-blind readers; other labels take what is left.
+    """
+    chosen: list[str | None] = []
+    for name in names:
+        colour = _known_colour(name)
+        chosen.append(None if colour in chosen else colour)
+    palette = (_RED, _GREEN, _YELLOW, _BLUE, *_OTHERS)
+    left = cycle([colour for colour in palette if colour not in chosen])
+    return tuple(colour or next(left) for colour in chosen)
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    """Return red, green and blue, 0 to 255, of a colour such as #ff7a33."""
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _known_colour(name: str) -> str | None:
+    """Return the colour of a tumour part by its usual names, None for anything else."""
+    words = name.lower().replace("_", " ").replace("-", " ")
+    if "necro" in words or words in {"ncr", "netc"}:
+        return _RED
+    if "non enhancing" in words or "nonenhancing" in words:
+        return _BLUE
+    if "edema" in words or words in {"ed", "snfh"}:
+        return _GREEN
+    if "enhancing" in words or words == "et":
+        return _YELLOW
+    return None

@@ -1,9 +1,13 @@
-"""Maps of all labels or regions on one grid, and the distribution over labels they stand for."""
+"""Maps of all labels or regions on one grid, and the distribution over labels they stand for.
+
+Several predictions of one case (folds, dropout samples) have a mean; their mutual information says
+where they disagree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,18 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
-from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.images import first_voxel
 from perturb_mpm.files.mistakes import labels_axis, scale_advice, scaled_logits_advice
-from perturb_mpm.files.nifti import Volume, read_volume, require_same_grid
-from perturb_mpm.files.nnunet import (
-    Dataset,
-    label_map_beside,
-    read_npz,
-    undo_reorientation,
-    was_reoriented,
-)
+from perturb_mpm.files.nnunet import Dataset, read_prediction
 from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
+from perturb_mpm.files.volumes import Volume, read_volume, require_same_grid
+from perturb_mpm.posterior import marginal_entropy
 
 Kind = Literal["probabilities", "logits", "labels"]
 
@@ -32,24 +30,17 @@ _FOR_LOGITS = 'say `kind="logits"` for a network\'s raw scores'
 _FOR_LABELS = '`kind="labels"` for a label map'
 
 
-@dataclass(frozen=True)
-class ScoreMaps:
-    """C maps of numbers, before it is known whether they are probabilities or logits."""
-
-    source: Source
-    values: NDArray[np.float32]  # (C, X, Y, Z), may be written to
-    geometry: Geometry
-    label_map: NDArray[np.float32] | None = None  # (X, Y, Z), nnU-Net's own, beside its .npz
-    note: str | None = None  # what was assumed about where the voxels are
-
-
 def read_members(
-    paths: Sequence[Path], reference: AnyPath | None, digests: Digests, image: Volume
-) -> Iterator[ScoreMaps]:
-    """Read one prediction, or one after the other the members of an ensemble.
+    paths: Sequence[Path],
+    dataset: Dataset | None,
+    reference: AnyPath | None,
+    image: Volume,
+    digests: Digests,
+) -> Iterator[Volume]:
+    """Read one prediction, or one after the other the members of an ensemble, (X, Y, Z, C) each.
 
     A prediction is a 4-D NIfTI (labels last), nnU-Net's .npz, or several 3-D NIfTI, one a label.
-    ``image`` says where the voxels of an .npz are that nothing else places.
+    ``image`` says where the voxels of an .npz are if nothing else does.
     """
     sources = [Source("probabilities", path) for path in paths]
     if not sources:
@@ -59,64 +50,64 @@ def read_members(
     archives = [source.path.suffix == ".npz" for source in sources]
     first = None if archives[0] else read_volume(sources[0], digests)
     if len(sources) > 1 and not any(archives) and first is not None and first.voxels.ndim == 3:
-        yield _from_several(first, sources, digests)
+        yield _stack_labels(first, sources, digests)
         return
-    for place, (source, archive) in enumerate(zip(sources, archives)):
+    for index, (source, archive) in enumerate(zip(sources, archives)):
         if archive:
-            yield _from_npz(source, reference, digests, image)
+            yield read_prediction(source, dataset, reference, image, digests)
         else:
-            volume = read_volume(source, digests) if place or first is None else first
-            yield _from_one(volume, image)
+            volume = read_volume(source, digests) if index or first is None else first
+            yield _require_labels_last(volume, image)
 
 
 def distribution_from_maps(
-    maps: ScoreMaps, kind: Kind, dataset: Dataset | None
+    maps: Volume, kind: Kind, dataset: Dataset | None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the distribution (L, X, Y, Z), and where there is none (X, Y, Z)."""
-    values = maps.values
+    """Return the distribution (L, X, Y, Z) of maps (X, Y, Z, C), and where there is none."""
+    source = maps.source
+    values = np.require(np.moveaxis(maps.voxels, -1, 0), requirements=["C", "W"])  # (C, X, Y, Z)
     if len(values) == 1 and (dataset is None or dataset.regions is None):
-        return _of_one_map(maps, kind, dataset)
+        return _distribution_from_one_map(values, source, kind, dataset)
     if dataset is not None and len(values) != dataset.map_count:
         what = "labels" if dataset.regions is None else "regions"
-        raise maps.source.error(
+        raise source.error(
             f"must have one map for each of the {dataset.map_count} {what} of "
             f"{dataset.source.path}, got {len(values)}"
         )
     nowhere = np.zeros(values.shape[1:], dtype=bool)
     if dataset is not None and dataset.regions is not None:
         if kind == "logits":
-            sigmoid(values, maps.source)
-        check_regions(values, maps.source)
+            sigmoid(values, source)
+        check_regions(values, source)
         wrong = dataset.regions.contradiction(values)
         if wrong is not None:
-            raise maps.source.error(wrong)
+            raise source.error(wrong)
         return dataset.regions.exclusive(values), nowhere
     if not FEWEST_LABELS <= len(values) <= MOST_LABELS:
-        raise maps.source.error(
+        raise source.error(
             f"must have {FEWEST_LABELS} to {MOST_LABELS} labels with background, got {len(values)}"
         )
     if kind == "logits":
-        softmax(values, maps.source)
+        softmax(values, source)
         return values, nowhere
-    return values, normalise(values, maps.source)
+    return values, normalise(values, source)
 
 
-def _of_one_map(
-    maps: ScoreMaps, kind: Kind, dataset: Dataset | None
+def _distribution_from_one_map(
+    values: NDArray[np.float32], source: Source, kind: Kind, dataset: Dataset | None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return background and foreground (2, X, Y, Z) of the map of a single sigmoid."""
-    values = maps.values
     if dataset is not None and len(dataset.labels) != 2:
-        raise maps.source.error(
+        raise source.error(
             f"must have one map for each of the {len(dataset.labels)} labels of "
             f"{dataset.source.path}, got 1"
         )
     if kind == "logits":
-        sigmoid(values, maps.source)
+        sigmoid(values, source)
     elif np.isfinite(values).all() and (values == np.rint(values)).all():
         few = len(np.unique(values)) <= MOST_LABELS
         advice = scale_advice(float(values.max())) if not few or values.max() > 1 else None
-        raise maps.source.error(
+        raise source.error(
             "one file must be 4-D with the labels last, or the probability of the foreground, got "
             + (
                 f"whole numbers up to {values.max():g}; {advice}"
@@ -124,7 +115,7 @@ def _of_one_map(
                 else f"whole numbers alone, as a label map has them; say {_FOR_LABELS}"
             )
         )
-    check_regions(values, maps.source)
+    check_regions(values, source)
     return np.concatenate([1 - values, values]), np.zeros(values.shape[1:], dtype=bool)
 
 
@@ -230,21 +221,21 @@ def _not_a_distribution(
     )
 
 
-def _from_one(volume: Volume, image: Volume) -> ScoreMaps:
-    """Return the maps of one file; a single one is the probability of the foreground."""
+def _require_labels_last(volume: Volume, image: Volume) -> Volume:
+    """Return maps (X, Y, Z, C); a single one is the probability of the foreground."""
     axis = labels_axis(volume.voxels.shape, image.geometry.shape)
     if axis is not None and volume.geometry.shape != image.geometry.shape:
         raise volume.source.error(
             f"must have the labels last, got shape {volume.voxels.shape} with the labels on axis "
             f"{axis}: numpy.moveaxis(maps, {axis}, -1) puts them last"
         )
-    maps = volume.voxels if volume.voxels.ndim == 4 else volume.voxels[..., np.newaxis]
-    values = np.require(np.moveaxis(maps, -1, 0), requirements=["C", "W"])
-    return ScoreMaps(volume.source, values, volume.geometry)
+    if volume.voxels.ndim == 4:
+        return volume
+    return replace(volume, voxels=volume.voxels[..., np.newaxis])
 
 
-def _from_several(first: Volume, sources: list[Source], digests: Digests) -> ScoreMaps:
-    values = np.empty((len(sources), *first.geometry.shape), dtype=np.float32)
+def _stack_labels(first: Volume, sources: list[Source], digests: Digests) -> Volume:
+    maps = np.empty((len(sources), *first.geometry.shape), dtype=np.float32)
     for row, source in enumerate(sources):
         volume = first if row == 0 else read_volume(source, digests)
         if volume.voxels.ndim != 3:
@@ -252,35 +243,47 @@ def _from_several(first: Volume, sources: list[Source], digests: Digests) -> Sco
                 f"must be 3-D where there is one file for each label, got {volume.voxels.shape}"
             )
         require_same_grid(source, volume.geometry, first.source, first.geometry)
-        values[row] = volume.voxels
-    return ScoreMaps(first.source, values, first.geometry)
+        maps[row] = volume.voxels
+    return replace(first, voxels=np.moveaxis(maps, 0, -1))
 
 
-def _from_npz(
-    source: Source, reference: AnyPath | None, digests: Digests, image: Volume
-) -> ScoreMaps:
-    values, digest = read_npz(source)
-    digests.add(source.path, digest)
-    beside = label_map_beside(source.path)
-    note = own = None
-    if reference is not None:
-        grid = read_volume(Source("reference", Path(reference)), digests)
-    elif beside is not None:
-        grid = read_volume(Source("probabilities", beside), digests)
-        own = grid.voxels if grid.voxels.ndim == 3 else None
-    else:
-        grid = image
-        note = (
-            f"{source.path.name} does not say where its voxels are, and no label map lies beside "
-            f"it: they are taken to be where those of {image.source.path.name} are"
-        )
-    if was_reoriented(source, digests):
-        values = undo_reorientation(values, grid.geometry)
-    if values.shape[1:] != grid.geometry.shape:
-        z, y, x = values.shape[:0:-1]
-        raise source.error(
-            f"must have the shape of {grid.source}, got Z, Y, X = {z}, {y}, {x} against "
-            f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
-            + ("; name a file of its own grid by `reference`" if note else "")
-        )
-    return ScoreMaps(source, values, grid.geometry, own, note)
+@dataclass(frozen=True, eq=False)
+class EnsembleMaps:
+    """What M members say beside their mean, which is the case's probabilities."""
+
+    count: int  # M
+    mutual_information: NDArray[np.float32]  # (X, Y, Z) bits, 0 … log2 min(M, L)
+    """The entropy of the mean less the mean of the entropies: what the members disagree about."""
+    members: NDArray[np.float32] | None = None  # (M, L, X, Y, Z)
+
+
+def combine_members(
+    distributions: Iterable[NDArray[np.float32]], *, keep: bool = False
+) -> tuple[NDArray[np.float32], EnsembleMaps | None]:
+    """Return the mean of distributions (L, X, Y, Z), and how they differ where there are several.
+
+    They are taken one by one; ``keep`` keeps each of them.
+    """
+    members: list[NDArray[np.float32]] = []
+    count = 0
+    for distribution in distributions:
+        if count == 0:
+            first, total = distribution, distribution.astype(np.float64)
+            entropy = np.zeros(distribution.shape[1:])
+        else:
+            total += distribution
+        entropy += _bits(distribution)
+        members += [distribution] if keep else []
+        count += 1
+    if count == 1:
+        return first, None
+    total /= count
+    mean = total.astype(np.float32)
+    information = np.maximum(_bits(total) - entropy / count, 0).astype(np.float32)
+    return mean, EnsembleMaps(count, information, np.stack(members) if keep else None)
+
+
+def _bits(distribution: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the entropy (X, Y, Z) in bits of a distribution (L, X, Y, Z)."""
+    flat = distribution.reshape(len(distribution), -1)
+    return marginal_entropy(flat.astype(np.float64)).reshape(distribution.shape[1:])

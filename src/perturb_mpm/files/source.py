@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedIOBase, BufferedReader
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.storage import DamagedError, error_text, parse_json, require_file
 
 AnyPath = str | os.PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
+_LOGGERS = ("nibabel.global", "pydicom", "highdicom")
 
 
 class InputError(ExpectedError):
@@ -46,35 +51,63 @@ class Source:
         """Return the error about this file, in one line."""
         return InputError(f"{self}: {' '.join(words.split())}")
 
-    def damaged(self, reason: BaseException | str) -> InputError:
-        """Return the error about a file that ends too early or holds what it should not."""
-        words = reason if isinstance(reason, str) else error_text(reason)
-        return self.error(f"is damaged, perhaps cut short ({words})")
-
-    def json(self, file: BufferedIOBase) -> Any:  # noqa: ANN401 - whatever the file says
-        """Return what an open JSON file says."""
+    @contextmanager
+    def open(self) -> Iterator[BufferedReader]:
+        """Open the file for reading, or say in one line why that cannot be."""
         try:
-            return parse_json(file.read(), "it")
+            require_file(self.path)
+            file = self.path.open("rb")
+        except DamagedError:
+            raise self.error("must be a file, got a pipe or a device") from None
+        except FileNotFoundError:
+            raise self.error("there is no such file") from None
+        except OSError as error:
+            words = os.strerror(error.errno) if error.errno else str(error)
+            raise self.error(f"cannot be read ({words})") from error
+        with file:
+            yield file
+
+    @contextmanager
+    def refuse_damage(self, words: str = "is damaged, perhaps cut short") -> Iterator[None]:
+        """Turn whatever damaged bytes raise or print inside the block into one line."""
+        try:
+            with quiet_libraries():
+                yield
+        except (InputError, ImportError):
+            raise
         except DamagedError as error:
-            words = str(error).removeprefix("it cannot be read: ")
-            raise self.error(f"is not JSON ({words})") from error
+            raise self.error(f"is too large: {error}") from error
+        except Exception as error:  # libraries have errors of their own that are nothing else
+            raise self.error(f"{words} ({error_text(error)})") from error
+
+    def read_json(self) -> Any:  # noqa: ANN401 - whatever the file says
+        """Return what a JSON file says."""
+        with self.open() as file:
+            try:
+                return parse_json(file.read(), "it")
+            except DamagedError as error:
+                words = str(error).removeprefix("it cannot be read: ")
+                raise self.error(f"is not JSON ({words})") from error
 
 
 @contextmanager
-def open_source(source: Source) -> Iterator[BufferedReader]:
-    """Open a file for reading, or say in one line why that cannot be."""
+def quiet_libraries() -> Iterator[None]:
+    """Keep libraries from printing and warning: our one line says it, or it does not matter.
+
+    Without handlers Python would print the lines of their loggers itself. What float32 cannot hold
+    is infinite, and found later.
+    """
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
-        require_file(source.path)
-        file = source.path.open("rb")
-    except DamagedError:
-        raise source.error("must be a file, got a pipe or a device") from None
-    except FileNotFoundError:
-        raise source.error("there is no such file") from None
-    except OSError as error:
-        words = os.strerror(error.errno) if error.errno else str(error)
-        raise source.error(f"cannot be read ({words})") from error
-    with file:
-        yield file
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, disabled in zip(loggers, before):
+            logger.disabled = disabled
 
 
 def all_paths(paths: Paths) -> list[Path]:
@@ -87,16 +120,8 @@ def all_paths(paths: Paths) -> list[Path]:
 def require_readable(sources: Sequence[Source]) -> None:
     """Refuse files that cannot be opened before the first of them is read."""
     for source in sources:
-        with open_source(source):
+        with source.open():
             pass
-
-
-def sha256(file: BufferedIOBase) -> str:
-    """Return the SHA-256 of a file from its beginning, and go back there."""
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-    file.seek(0)
-    return digest
 
 
 class Digests:
@@ -105,11 +130,13 @@ class Digests:
     def __init__(self) -> None:
         self._by_path: dict[Path, str] = {}
 
-    def add(self, path: Path, digest: str) -> None:
-        """Note the digest of a file; the same path again changes nothing."""
-        self._by_path.setdefault(path, digest)
+    def add(self, source: Source) -> None:
+        """Take the digest of a file; the same path again changes nothing."""
+        if source.path not in self._by_path:
+            with source.open() as file:
+                self._by_path[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
 
-    def named(self) -> dict[str, str]:
+    def by_name(self) -> dict[str, str]:
         """Return name -> SHA-256 in reading order; folders only where names are the same."""
         names = [path.name for path in self._by_path]
         return {

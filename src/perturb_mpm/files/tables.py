@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from perturb_mpm.files.labels import LabelScheme
-from perturb_mpm.files.source import InputError, Source, open_source
+from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.storage import atomic_open
 
 VOLUME_COLUMNS = ("sample", "label", "name", "volume_mm3", "volume_ml")
@@ -148,7 +148,7 @@ def write_volumes(
 def _read_rows(source: Source) -> list[tuple[int, list[str]]]:
     """Return line number and fields of every row that is not empty, without spaces around them."""
     rows: list[tuple[int, list[str]]] = []
-    with open_source(source) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+    with source.open() as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise source.error(f"must be a table of at most {_MOST_BYTES >> 20} MiB, got more")
         tabs = source.path.suffix.lower() == ".tsv"

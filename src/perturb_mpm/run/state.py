@@ -42,8 +42,8 @@ from perturb_mpm.files import (
     EnsembleMaps,
     Geometry,
     LabelScheme,
+    quiet_libraries,
     region_members,
-    silent_nibabel,
 )
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, copy_json
@@ -474,7 +474,7 @@ def _nifti_header(block: NDArray[np.uint8]) -> Any:  # noqa: ANN401
     second: Any = Nifti2Header
     kind = second if block.size == second.template_dtype.itemsize else first
     try:
-        with silent_nibabel():
+        with quiet_libraries():
             return kind(block.tobytes())
     except (HeaderDataError, WrapStructError) as error:
         raise ValueError(f"nifti_header is damaged ({error})") from error

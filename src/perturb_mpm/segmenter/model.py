@@ -21,7 +21,6 @@ from perturb_mpm.files import (
     LabelScheme,
     Source,
     choose_scheme,
-    open_source,
     select_sequences,
 )
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
@@ -105,7 +104,7 @@ class SegmenterModel:
 
 def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
     """Return the arrays of a model file, unless they would take too much memory."""
-    with open_source(source) as file:
+    with source.open() as file:
         try:
             return arrays_in(file, limit=_MOST_BYTES)
         except DAMAGE as error:

@@ -1,13 +1,13 @@
-"""NIfTI files: read to the end, written with their geometry, the same bytes every time."""
+"""One volume in a file: read to the end, put on a grid, written with its geometry.
+
+NIfTI is read and written here, other formats by ``formats``. The same volume gives the same bytes.
+"""
 
 from __future__ import annotations
 
 import gzip
 import math
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
@@ -17,34 +17,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.files.formats import (
+    GZIP,
     NIFTI_ENDINGS,
-    ending_of,
+    format_ending,
     output_ending,
     read_other_format,
     write_other_format,
 )
 from perturb_mpm.files.geometry import (
     Geometry,
+    find_turn,
     geometry_from_affine,
     geometry_from_header,
-    grid_difference,
 )
-from perturb_mpm.files.source import Digests, Source, open_source, sha256
-from perturb_mpm.storage import (
-    DAMAGE,
-    DEFLATE,
-    DamagedError,
-    atomic_open,
-    largest_file,
-    require_size,
-)
+from perturb_mpm.files.source import Digests, Source
+from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
 
 if TYPE_CHECKING:
     from nibabel.filebasedimages import SerializableImage
-    from nibabel.nifti1 import Nifti1Header, Nifti1Image
+    from nibabel.nifti1 import Nifti1Image
 
 
-_GZIP = b"\x1f\x8b"
 _NIFTI_2 = 540  # the size of its header, which stands in its first four bytes
 _CHUNK = 1 << 20
 _LONGEST_HEADER = 64 << 20  # bytes before the voxels, with all extensions
@@ -56,8 +49,7 @@ _STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
 }
 _MOST_BYTES = {"i": 4, "u": 4, "f": 8}  # 64-bit integers are beyond many readers
 _SCANNER = 1
-# The header's fields that say where voxels are.
-_PLACE = (
+_GEOMETRY_FIELDS = (
     *("pixdim", "qform_code", "sform_code", "xyzt_units"),
     *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
     *("srow_x", "srow_y", "srow_z"),
@@ -67,13 +59,12 @@ _COMPRESSION = 6  # more takes several times as long and saves next to nothing
 
 @dataclass(frozen=True)
 class Volume:
-    """What one NIfTI file holds."""
+    """What one file holds."""
 
     source: Source
-    voxels: NDArray[np.float32]  # (X, Y, Z) or (X, Y, Z, L)
+    voxels: NDArray[np.float32]  # (X, Y, Z) or (X, Y, Z, maps)
     geometry: Geometry
-    digest: str  # SHA-256 of the file
-    note: str | None = None  # what was done to its voxels
+    notes: tuple[str, ...] = ()  # what was assumed about its voxels, or done to them
 
 
 def read_volume(source: Source, digests: Digests | None = None) -> Volume:
@@ -82,69 +73,33 @@ def read_volume(source: Source, digests: Digests | None = None) -> Volume:
     Axes of length 1 beyond the third are dropped, so that both ways to store several maps, along
     the fourth axis or along the fifth, come out the same. ``digests`` takes note of the file.
     """
-    with open_source(source) as file:
-        digest = sha256(file)
-        other = _other_format(source, file, digests)
-        if other is not None:
-            return replace(other, digest=digest)
-        image, stream = _image(source, file)
-        shape = (*image.shape[:3], *(n for n in image.shape[3:] if n != 1))
-        if len(shape) not in (3, 4) or min(shape) < 1:
-            raise source.error(f"must have 3 or 4 axes, got shape {image.shape}")
-        _check_size(source, image, file)
-        geometry = _geometry(source, image.header, shape)
-        voxels = _voxels(source, image, stream).reshape(shape, order="F")
-    if digests is not None:
-        digests.add(source.path, digest)
-    return Volume(source, voxels, geometry, digest)
-
-
-def _other_format(source: Source, file: BufferedReader, digests: Digests | None) -> Volume | None:
-    """Read a file that is no NIfTI, or return None."""
-    with _damage_of(source):
+    files = [source.path]
+    with source.open() as file, source.refuse_damage():
         stored = read_other_format(file, source.path)
         if stored is None:
-            return None
-        voxels = stored.voxels.astype(np.float32)
-    if voxels.ndim not in (3, 4) or min(voxels.shape) < 1:
-        raise source.error(f"must have 3 or 4 axes, got shape {voxels.shape}")
-    _require_invertible(source, stored.affine)
-    with _damage_of(source):
-        shape = cast("tuple[int, int, int]", voxels.shape[:3])
-        geometry = geometry_from_affine(shape, stored.affine)
+            voxels, geometry = _read_nifti(source, file)
+        else:
+            files += stored.other_files
+            voxels = stored.voxels.astype(np.float32)
+            _require_axes(source, voxels.shape)
+            _require_invertible(source, stored.affine)
+            shape = cast("tuple[int, int, int]", voxels.shape[:3])
+            geometry = replace(
+                geometry_from_affine(shape, stored.affine),
+                affine=stored.affine,  # to the last bit, which a header has not
+                ending=output_ending(source.path),
+            )
     if digests is not None:
-        for path in (source.path, *stored.other_files):
-            with open_source(Source(source.argument, path)) as part:
-                digests.add(path, sha256(part))
-    ending = output_ending(source.path)
-    return Volume(source, voxels, replace(geometry, affine=stored.affine, ending=ending), "")
+        for path in files:
+            digests.add(Source(source.argument, path))
+    return Volume(source, voxels, geometry)
 
 
-@contextmanager
-def _damage_of(source: Source) -> Iterator[None]:
-    """Turn what libraries tell about damaged bytes, in whatever way, into one line."""
-    from nibabel.freesurfer.mghformat import MGHError
-    from nibabel.spatialimages import HeaderDataError
-    from nibabel.wrapstruct import WrapStructError
-    from PIL.Image import DecompressionBombError
-
-    own = (DecompressionBombError, HeaderDataError, MGHError, WrapStructError)
-    try:
-        # What float32 cannot hold is infinite, and found later.
-        with silent_nibabel(), warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield
-    except DamagedError as error:
-        raise source.error(f"is too large: {error}") from error
-    except (*DAMAGE, *own) as error:
-        raise source.damaged(error) from error
-
-
-def read_volume_3d(source: Source, digests: Digests | None = None) -> Volume:
-    """Read a NIfTI file of one number a voxel, (X, Y, Z)."""
+def read_volume_3d(source: Source, digests: Digests | None = None, what: str = "") -> Volume:
+    """Read a file of one number a voxel, (X, Y, Z); errors say ``what`` it must be."""
     volume = read_volume(source, digests)
     if volume.voxels.ndim != 3:
-        raise source.error(f"must be 3-D, got shape {volume.voxels.shape}")
+        raise source.error(f"{what} must be 3-D, got shape {volume.voxels.shape}")
     return volume
 
 
@@ -152,102 +107,101 @@ def require_same_grid(
     source: Source, geometry: Geometry, grid_source: Source, grid: Geometry
 ) -> None:
     """Refuse a file with another geometry than ``grid``, which is that of ``grid_source``."""
-    words = grid_difference(geometry, grid)
+    words = geometry.difference(grid)
     if words is not None:
         raise source.error(f"must lie on the grid of {grid_source}, got {words}")
 
 
-def _image(source: Source, file: BufferedIOBase) -> tuple[Nifti1Image, BufferedIOBase]:
+def align(volume: Volume, grid: Volume) -> Volume:
+    """Return a volume on the grid of another, with a note where it was turned.
+
+    Voxels of the same grid in another order are turned exactly; nothing is interpolated. Any other
+    grid is refused.
+    """
+    from nibabel.orientations import apply_orientation
+
+    turn = None
+    if volume.geometry.difference(grid.geometry) is not None:
+        turn = find_turn(volume.geometry, grid.geometry)
+    if turn is None:
+        require_same_grid(volume.source, volume.geometry, grid.source, grid.geometry)
+        return volume
+    note = (
+        f"{volume.source.path.name} has its axes in another order or direction than "
+        f"{grid.source.path.name} ({volume.geometry.axis_codes} and {grid.geometry.axis_codes}) "
+        "but the same grid: it was turned to fit, exactly"
+    )
+    turned = np.require(apply_orientation(volume.voxels, turn), requirements=["C", "W"])
+    return Volume(volume.source, turned, grid.geometry, (*volume.notes, note))
+
+
+def _read_nifti(source: Source, file: BufferedReader) -> tuple[NDArray[np.float32], Geometry]:
+    image, stream = _open_nifti(source, file)
+    shape = (*image.shape[:3], *(n for n in image.shape[3:] if n != 1))
+    _require_axes(source, shape, image.shape)
+    _check_size(image, file)
+    try:
+        geometry = geometry_from_header(image.header, cast("tuple[int, int, int]", shape[:3]))
+    except KeyError as error:
+        raise source.error("has a unit of length that NIfTI does not know") from error
+    _require_invertible(source, geometry.affine)
+    voxels = np.asanyarray(image.dataobj, dtype=np.float32)
+    after = 0
+    # Only at its end does a gzip stream compare its checksum.
+    while part := stream.read(_CHUNK):
+        after += len(part)
+        if after > _LONGEST_END:
+            raise ValueError(f"more than {_LONGEST_END >> 20} MiB follow its voxels")
+    return voxels.reshape(shape, order="F"), geometry
+
+
+def _open_nifti(source: Source, file: BufferedReader) -> tuple[Nifti1Image, BufferedIOBase]:
     """Return nibabel's image, its voxels not yet read, and the stream they come from."""
     import nibabel as nib
     from nibabel.filebasedimages import ImageFileError
     from nibabel.spatialimages import HeaderDataError
     from nibabel.wrapstruct import WrapStructError
 
-    compressed = file.read(2) == _GZIP
+    compressed = file.read(2) == GZIP
     file.seek(0)
     stream = gzip.GzipFile(fileobj=file) if compressed else file
+    start = stream.read(4)
+    size = int.from_bytes(start, "little"), int.from_bytes(start, "big")
+    kind = nib.Nifti2Image if _NIFTI_2 in size else nib.Nifti1Image
     try:
-        start = stream.read(4)
         stream.seek(0)
-        size = int.from_bytes(start, "little"), int.from_bytes(start, "big")
-        kind = nib.Nifti2Image if _NIFTI_2 in size else nib.Nifti1Image
-        # What nibabel tells beforehand, our one line says again; extensions are of no use here.
-        with silent_nibabel(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            block = stream.read(kind.header_class.template_dtype.itemsize)
-            offset = float(kind.header_class(block)["vox_offset"])
-            if not 0 <= offset <= _LONGEST_HEADER:
-                raise ValueError(f"its header says that its voxels begin at byte {offset:g}")
-            stream.seek(0)
-            image = kind.from_stream(stream)
+        block = stream.read(kind.header_class.template_dtype.itemsize)
+        offset = float(kind.header_class(block)["vox_offset"])
+        if not 0 <= offset <= _LONGEST_HEADER:
+            raise ValueError(f"its header says that its voxels begin at byte {offset:g}")
+        stream.seek(0)
+        image = kind.from_stream(stream)
         dtype = image.get_data_dtype()
     except (ImageFileError, HeaderDataError, WrapStructError) as error:
         raise source.error(f"is not a NIfTI file ({error})") from error
-    except DAMAGE as error:
-        raise source.damaged(error) from error
     if dtype.kind not in "biuf":
         raise source.error(f"must hold one number a voxel, got data of type {dtype}")
     return image, stream
 
 
-@contextmanager
-def silent_nibabel() -> Iterator[None]:
-    """Keep nibabel from logging; without its handlers Python would print its lines itself."""
-    from nibabel.imageglobals import logger
-
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+def _check_size(image: Nifti1Image, file: BufferedReader) -> None:
+    """Refuse a header that asks for more than its file can hold, before memory is taken for it."""
+    available = os.fstat(file.fileno()).st_size * DEFLATE
+    values, size = math.prod(image.shape), image.get_data_dtype().itemsize
+    if values * size > available:
+        raise ValueError(f"its header says that its shape is {image.shape}")
+    require_size(values * max(size, 4), largest_file())
 
 
-def _geometry(source: Source, header: Nifti1Header, shape: tuple[int, ...]) -> Geometry:
-    """Return the geometry of a header, after checking that it gives every voxel a place."""
-    try:
-        with np.errstate(all="ignore"):  # what is no number is found below
-            geometry = geometry_from_header(header, cast("tuple[int, int, int]", shape[:3]))
-    except KeyError as error:
-        raise source.error("has a unit of length that NIfTI does not know") from error
-    except DAMAGE as error:
-        raise source.damaged(error) from error
-    _require_invertible(source, geometry.affine)
-    return geometry
+def _require_axes(source: Source, shape: tuple[int, ...], stored: tuple[int, ...] = ()) -> None:
+    if len(shape) not in (3, 4) or min(shape) < 1:
+        raise source.error(f"must have 3 or 4 axes, got shape {stored or shape}")
 
 
 def _require_invertible(source: Source, affine: NDArray[np.float64]) -> None:
-    with np.errstate(all="ignore"):
-        volume = np.linalg.det(affine[:3, :3])
+    volume = np.linalg.det(affine[:3, :3])
     if not np.isfinite(affine).all() or not np.isfinite(volume) or volume == 0.0:
         raise source.error(f"must have an affine that can be inverted, got {affine[:3].tolist()}")
-
-
-def _check_size(source: Source, image: Nifti1Image, file: BufferedIOBase) -> None:
-    """Refuse a header that asks for more than its file can hold, before memory is taken for it."""
-    held = os.fstat(file.fileno()).st_size * DEFLATE
-    values, size = math.prod(image.shape), image.get_data_dtype().itemsize
-    if values * size > held:
-        raise source.damaged(f"its header says that its shape is {image.shape}")
-    try:
-        require_size(values * max(size, 4), largest_file())
-    except DAMAGE as error:
-        raise source.error(f"is too large: {error}") from error
-
-
-def _voxels(source: Source, image: Nifti1Image, stream: BufferedIOBase) -> NDArray[np.float32]:
-    try:
-        with np.errstate(all="ignore"):  # what float32 cannot hold is infinite, and found later
-            voxels = np.asanyarray(image.dataobj, dtype=np.float32)
-        after = 0
-        # Only at its end does a gzip stream compare its checksum.
-        while after <= _LONGEST_END and (part := stream.read(_CHUNK)):
-            after += len(part)
-    except DAMAGE as error:
-        raise source.damaged(error) from error
-    if after > _LONGEST_END:
-        raise source.damaged(f"more than {_LONGEST_END >> 20} MiB follow its voxels")
-    return voxels
 
 
 def save_nifti(
@@ -270,13 +224,13 @@ def save_nifti(
     import nibabel as nib
 
     _check_ending(path)
-    voxels = _storable(volume)
-    matrix = _checked_affine(affine)
+    voxels = _to_storable(volume)
+    matrix = _to_affine(affine)
     image = nib.Nifti1Image(voxels, matrix)
     image.set_sform(matrix, code=_SCANNER)
     image.set_qform(matrix, code=_SCANNER)
     image.header.set_xyzt_units(xyz="mm")
-    image.header["descrip"] = _checked_description(description)
+    image.header["descrip"] = _encode_description(description)
     _write(path, image)
 
 
@@ -297,12 +251,12 @@ def save_like(
     """
     import nibabel as nib
 
-    voxels = _storable(volume)
+    voxels = _to_storable(volume)
     if voxels.shape[:3] != geometry.shape:
         raise ValueError(
             f"volume must have the shape {geometry.shape} of the geometry, got {voxels.shape}"
         )
-    if ending_of(path) not in (None, *NIFTI_ENDINGS):
+    if format_ending(path) not in (None, *NIFTI_ENDINGS):
         write_other_format(path, voxels, geometry.affine)
         return
     _check_ending(path)
@@ -311,11 +265,11 @@ def save_like(
     header = kind.header_class()
     header.set_data_dtype(voxels.dtype)
     header.set_data_shape(voxels.shape)
-    for field in _PLACE:
+    for field in _GEOMETRY_FIELDS:
         header[field] = own[field]
     if voxels.ndim == 4:
         header["pixdim"][4] = 1.0  # a fourth axis without a step is beyond some readers
-    header["descrip"] = _checked_description(description)
+    header["descrip"] = _encode_description(description)
     _write(path, kind(voxels, None, header))
 
 
@@ -335,14 +289,14 @@ def _check_ending(path: str | os.PathLike[str]) -> None:
         raise ValueError(f"path must end in .nii or .nii.gz, got {name!r}")
 
 
-def _checked_description(description: str) -> bytes:
+def _encode_description(description: str) -> bytes:
     label = description.encode()
     if len(label) > 79:
         raise ValueError(f"description must be at most 79 bytes, got {len(label)}")
     return label
 
 
-def _storable(volume: ArrayLike) -> NDArray[Any]:
+def _to_storable(volume: ArrayLike) -> NDArray[Any]:
     """Return the volume in a type that NIfTI readers know."""
     voxels = np.asarray(volume)
     if voxels.ndim not in (3, 4):
@@ -356,7 +310,7 @@ def _storable(volume: ArrayLike) -> NDArray[Any]:
     return voxels
 
 
-def _checked_affine(affine: ArrayLike) -> NDArray[np.float64]:
+def _to_affine(affine: ArrayLike) -> NDArray[np.float64]:
     """Return a matrix that maps the grid to space and back."""
     matrix = np.asarray(affine, dtype=np.float64)
     if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
