@@ -137,16 +137,14 @@ def gpu_rendered(results: dict[str, Any]) -> str:
 def _gpu_rows(row: dict[str, Any]) -> list[str]:
     name = f"{row['problem']}, {row['voxels'] / 1e6:.2f} M voxels, {row['setting']}"
     lines = []
-    filters = {each: each for each in ("plain", "calibrated", "accurate")}
-    filters["held"] = _held_filter(row["held"])
-    for accuracy, shown in filters.items():
+    for accuracy in ("plain", "calibrated", "accurate"):
         found, error = row[accuracy], row["against_exact"][accuracy]
         bias = max(error["volume_bias"], key=abs)
         cells = [
             name,
-            shown,
+            accuracy,
             f"{found['job_s']:.2f}",
-            f"{found['parts_s']['prepare'] + found['parts_s'].get('hold', 0.0):.2f}",
+            f"{found['parts_s']['prepare']:.2f}",
             f"{found['peak_gb']:.0f}",
             f"{100 * error['share']:.3f}, {100 * error['share_in_tumour']:.2f}",
             f"{100 * bias:+.1f}",
@@ -160,33 +158,13 @@ def _gpu_rows(row: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _held_filter(held: dict[str, Any]) -> str:
-    """Return in words what is held, and how many voxels are left to update."""
-    everything = ", so all are updated" if not held["bound_nats"] else ""
-    return (
-        f"`calibrated`, `hold={held['epsilon']:g}`: {100 * held['active_share']:.0f} % of the "
-        f"voxels are active{everything}"
-    )
-
-
-def _held_sample(held: dict[str, Any]) -> str:
-    """Return what ``sample`` takes where voxels are held, and nothing where none are."""
-    if not held["bound_nats"]:
-        return ""
-    return (
-        f", and {held['sample_s']:.2f} s with `hold={held['epsilon']:g}`, which changes "
-        f"{held['wrong_votes']:.1e} of the votes"
-    )
-
-
 def _gpu_sentence(row: dict[str, Any]) -> str:
-    cpu, small, held = row["plain_equals_cpu"], row["small_memory"], row["held"]
-    same = all([*row["bits"].values(), *held["bits"].values(), small["same_bits"]])
+    cpu, small = row["plain_equals_cpu"], row["small_memory"]
+    same = all([*row["bits"].values(), small["same_bits"]])
     bits = "the same bits" if same else "OTHER BITS"
     return (
         f"- {row['problem']}, {row['setting']}: `sample` as a whole, from the CRF to the "
-        f"posterior, takes {row['sample_s']:.2f} s{_correlated(row, 2)}{_held_sample(held)}. "
-        "In 8 GB of memory the "
+        f"posterior, takes {row['sample_s']:.2f} s{_correlated(row, 2)}. In 8 GB of memory the "
         f"votes take {small['job_s']:.2f} s; in any chunks and on every run they are {bits}. "
         f"`plain` gives the CPU's modal labels in {100 * cpu['share']:.4f} % of the voxels. The "
         f"error of `exact` on rows summed in float64 is "

@@ -34,10 +34,6 @@ PEERS = (
 
 
 ACCURACIES = ("plain", "calibrated", "accurate")
-HOLD = 0.005
-HELD = "held"
-"""Names the figures of ``calibrated`` with nearly certain voxels held."""
-
 SMALL_GB = 8
 ERROR_ROWS = 512
 ERROR_SEED = 1658
@@ -101,8 +97,6 @@ class Job:
     sizes: list[NDArray[np.int64]] = field(default_factory=list)
     parts_s: dict[str, float] = field(default_factory=dict)
     batch: int = 0
-    active_share: float = 1.0
-    bound_nats: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -126,22 +120,16 @@ def run(
     *,
     seed: int = SEED,
     samples: int = 0,
-    hold: float = 0.0,
     **options: object,
 ) -> Job:
-    """Do what ``sample`` does of votes: build, hold, perturb, iterate, count."""
-    from perturb_mpm.engines import HoldingSolver, HoldRule, prepare
+    """Do what ``sample`` does of votes: build, perturb, iterate, count."""
+    from perturb_mpm.engines import prepare
     from perturb_mpm.noise import Perturbation
 
     job = Job(np.zeros(crf.energies.shape, dtype=np.uint32))
     wanted = samples or plan.samples
     with timed(job, "prepare"):
         solver = prepare(crf, "gpu", accuracy, compact=True, **options)  # type: ignore[arg-type]
-    if hold:
-        rule = HoldRule(hold, scale=1.0, sharpness=1.0, iterations=plan.iterations)
-        with timed(job, "hold"):
-            assert isinstance(solver, HoldingSolver)
-            job.active_share, job.bound_nats = solver.hold_by(rule)
     job.batch = min(solver.batch, wanted)
     for first in range(0, wanted, solver.batch):
         numbers = np.arange(first, min(first + solver.batch, wanted))
@@ -177,16 +165,6 @@ def measure(packed: PackedProblem, number: int, plan: GpuPlan) -> dict[str, Any]
         "make_crf_s": time.perf_counter() - began,
     }
     jobs = {accuracy: speed(crf, accuracy, plan, row) for accuracy in ACCURACIES}
-    held = jobs[HELD] = speed(crf, "calibrated", plan, row, HOLD)
-    row[HELD] |= {
-        "epsilon": HOLD,
-        "active_share": held.active_share,
-        "bound_nats": held.bound_nats,
-        "sample_s": whole_sample(crf, plan, hold=HOLD),
-        "wrong_votes": wrong_votes(held, jobs["calibrated"]),
-        "against_all": differences(held, jobs["calibrated"], packed),
-        "bits": bits(crf, plan, held, HOLD),
-    }
     row["sample_s"] = whole_sample(crf, plan)
     row["sample_correlated_s"] = whole_sample(crf, plan, CORRELATED)
     row["bits"] = bits(crf, plan, jobs["calibrated"])
@@ -213,16 +191,14 @@ def measure(packed: PackedProblem, number: int, plan: GpuPlan) -> dict[str, Any]
     return row
 
 
-def speed(
-    crf: DenseCRF, accuracy: str, plan: GpuPlan, row: dict[str, Any], hold: float = 0.0
-) -> Job:
+def speed(crf: DenseCRF, accuracy: str, plan: GpuPlan, row: dict[str, Any]) -> Job:
     """Time a filter after a run that compiles it; note medians and the peak of memory."""
     began = time.perf_counter()
-    run(crf, accuracy, plan, hold=hold)
+    run(crf, accuracy, plan)
     first_s = time.perf_counter() - began
     torch.cuda.reset_peak_memory_stats()
-    runs = [run(crf, accuracy, plan, hold=hold) for _ in range(plan.rounds)]
-    row[HELD if hold else accuracy] = {
+    runs = [run(crf, accuracy, plan) for _ in range(plan.rounds)]
+    row[accuracy] = {
         "job_s": statistics.median(job.seconds for job in runs),
         "job_s_all": [job.seconds for job in runs],
         "parts_s": {
@@ -235,9 +211,7 @@ def speed(
     return runs[-1]
 
 
-def whole_sample(
-    crf: DenseCRF, plan: GpuPlan, noise_length: NoiseLength = 0.0, hold: float = 0.0
-) -> float:
+def whole_sample(crf: DenseCRF, plan: GpuPlan, noise_length: NoiseLength = 0.0) -> float:
     """Time ``sample`` from its CRF to its posterior, the mean field and its digest included."""
     import perturb_mpm as pm
 
@@ -250,17 +224,15 @@ def whole_sample(
             iterations=plan.iterations,
             engine="gpu",
             noise_length=noise_length,
-            hold=hold,
         )
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
 
-def bits(crf: DenseCRF, plan: GpuPlan, job: Job, hold: float = 0.0) -> dict[str, bool]:
+def bits(crf: DenseCRF, plan: GpuPlan, job: Job) -> dict[str, bool]:
     """Whether runs repeat bit for bit, and whatever the chunks."""
     again, chunked, odd = (
-        run(crf, "calibrated", plan, batch=batch, hold=hold)
-        for batch in (None, plan.samples // 4, 37)
+        run(crf, "calibrated", plan, batch=batch) for batch in (None, plan.samples // 4, 37)
     )
     return {
         "repeated": equal(again, job),
@@ -292,12 +264,6 @@ def small_memory(crf: DenseCRF, plan: GpuPlan, job: Job) -> dict[str, Any]:
         "peak_reserved_gb": peak,
         "same_bits": equal(runs[-1], job),
     }
-
-
-def wrong_votes(job: Job, truth: Job) -> float:
-    """Return the least share of all votes that differ, given each voxel's counts."""
-    apart = np.abs(job.counts.astype(np.int64) - truth.counts.astype(np.int64)).sum()
-    return float(apart / 2 / truth.counts.sum(dtype=np.int64))
 
 
 def differences(job: Job, truth: Job, packed: PackedProblem) -> dict[str, Any]:

@@ -270,11 +270,22 @@ def test_without_noise_every_sample_is_the_problem_itself() -> None:
     np.testing.assert_allclose(start, solver.marginals(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("hold", [0.0, 0.05])
-@pytest.mark.parametrize("estimator", ["votes", "conditional"])
-def test_samples_settle_each_by_itself_as_on_the_cpu(estimator: str, hold: float) -> None:
+@pytest.mark.parametrize("accuracy", ["plain", "exact"])
+def test_every_voxel_is_updated_where_hold_asks_for_less(accuracy: str) -> None:
     crf = small()
-    options = {"iterations": 12, "tolerance": 0.02, "estimator": estimator, "hold": hold}
+    options = {"seed": 3, "iterations": 2, "engine": "gpu", "accuracy": accuracy}
+    frozen, full = (pm.sample(crf, 5, hold=hold, **options) for hold in (0.05, 0.0))
+    np.testing.assert_array_equal(frozen.counts, full.counts)
+    np.testing.assert_array_equal(frozen.volumes, full.volumes)
+    assert frozen.active_share == 1.0
+    reason = frozen.parameters["hold"]["every_voxel"]
+    assert reason == "the GPU engine updates every voxel"
+
+
+@pytest.mark.parametrize("estimator", ["votes", "conditional"])
+def test_each_sample_converges_by_itself_as_on_the_cpu(estimator: str) -> None:
+    crf = small()
+    options = {"iterations": 12, "tolerance": 0.02, "estimator": estimator}
     ours = pm.sample(crf, 9, engine="gpu", batch=4, **options)
     assert pm.sample(crf, 9, engine="gpu", **options) == ours
     theirs = pm.sample(crf, 9, engine="cpu", **options)

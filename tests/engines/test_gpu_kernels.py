@@ -19,9 +19,8 @@ from helpers.philox import PUBLISHED, words
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
-from perturb_mpm.engines.gpu.chain_kernels import pick_corners, touched_by
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
-from perturb_mpm.engines.gpu.device import LARGE_BYTES, Repeated, on_device, on_host, read_later
+from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host
 from perturb_mpm.engines.gpu.entry_kernels import PIECE, STEP, TILE, cut_lists
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
@@ -174,31 +173,6 @@ def test_long_lists_are_summed_up_in_pieces() -> None:
                 assert (rows[row] == 7).all()
 
 
-def test_corners_of_some_voxels_are_picked() -> None:
-    columns = torch.randint(0, 30, (50, 4), generator=rng(1)).to(DEVICE, torch.int32)
-    splats, slices = random(50, 4, seed=2), random(50, 4, seed=3)
-    places = torch.tensor([0, 7, 8, 49], device=DEVICE)
-    number = torch.arange(30, dtype=torch.int32, device=DEVICE).flip(0)
-    touched = touched_by(columns, places, 30)
-    assert torch.equal(torch.nonzero(touched)[:, 0], torch.unique(columns[places]).long())
-    found = pick_corners(columns, splats, slices, places, number)
-    wanted = (number[columns[places].long()], splats[places], slices[places])
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-
-
-def test_repeated_kernels_see_what_memory_holds_now() -> None:
-    source, target = (torch.zeros((8, 16), device=DEVICE) for _ in range(2))
-    twice = Sparse.of_width(8, 1, DEVICE)
-    twice.stops.copy_(twice.starts + 1)
-    twice.columns.copy_(twice.targets)
-    twice.coefficients.fill_(2)
-    repeated = Repeated(lambda: combine(twice, source, target, 16), DEVICE)
-    for number in range(4):
-        source.fill_(number)
-        repeated()
-        assert float(target.min()) == float(target.max()) == 2 * number
-
-
 def test_large_arrays_come_and_go_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(5).random((3, LARGE_BYTES // 8 + 1)).astype(np.float32)
     there = on_device(array, DEVICE)
@@ -207,7 +181,6 @@ def test_large_arrays_come_and_go_unchanged(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(on_device(array[::-1], DEVICE).cpu().numpy(), array[::-1])
     np.testing.assert_array_equal(on_host(there), array)
     np.testing.assert_array_equal(on_host(there.T), array.T)
-    assert read_later(there[0, 0])() == array[0, 0]
 
 
 def tiles(dtype: torch.dtype, groups: int = 1, rows: int = 30) -> Tiles:

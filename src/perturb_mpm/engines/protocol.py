@@ -135,14 +135,6 @@ class Solver(Protocol):
         ``marginals`` (L, N), where given, are the start of every sample instead.
         """
 
-    def hold(self, held: Hold | None) -> None:
-        """Update only active voxels of the problems that ``perturb`` takes from now on.
-
-        None takes every voxel again; ``load`` always does. Held voxels still get labels and
-        conditional marginals, by their own noise and the averaged energies. The problems that the
-        solver has now may be lost.
-        """
-
     def step(
         self,
         update: Update = "parallel",
@@ -185,6 +177,19 @@ class Solver(Protocol):
         """Return Σ_m Σ_l' μ_m(l, l') Σ_j k_m(f_i, f_j) Q_j(l') for the current Q, (B, L, N).
 
         The sum leaves out j = i unless the CRF keeps its self term.
+        """
+
+
+@runtime_checkable
+class FreezingSolver(Protocol):
+    """A solver that can update some voxels only."""
+
+    def hold(self, held: Hold | None) -> None:
+        """Update only active voxels of the problems that ``perturb`` takes from now on.
+
+        None takes every voxel again; ``load`` always does. Held voxels still get labels and
+        conditional marginals, by their own noise and the averaged energies. The problems that the
+        solver has now may be lost.
         """
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines import (
+    FreezingSolver,
     Hold,
     HoldingSolver,
     HoldRule,
@@ -62,7 +63,8 @@ def hold_certain(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
         share, bound = solver.hold_by(rule)
         return Holding(sampling.hold, None, share, bound, _too_active(share, rule))
     found = prepare_hold(crf, solver, sampling)
-    solver.hold(found.hold)
+    if isinstance(solver, FreezingSolver):
+        solver.hold(found.hold)
     return found
 
 
@@ -110,10 +112,10 @@ def prepare_hold(crf: DenseCRF, solver: Solver, sampling: Sampling) -> Holding:
 
 def _reason_against(crf: DenseCRF, solver: Solver, sampling: Sampling) -> str:
     """Return why every voxel must be updated; nothing where there is no reason."""
+    if not isinstance(solver, FreezingSolver):
+        return f"the {solver.engine.upper()} engine updates every voxel"
     if sampling.goes_together:
         return "noise goes together between voxels"
-    if solver.engine == "gpu" and solver.accuracy == "exact":
-        return "the engine gpu holds none with accuracy exact"
     if sampling.start == "warm" or sampling.iterations == 0 or not crf.terms:
         return "there is no cold start to follow"
     return ""

@@ -8,7 +8,7 @@ the labels of a voxel always sum to the row sum of K̂.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -18,48 +18,18 @@ from perturb_mpm.engines.gpu.lattice import Lattice
 from perturb_mpm.model import Normalization
 
 
-@dataclass
+@dataclass(frozen=True)
 class LatticeFilter:
     """K̂ on a lattice: the blur passes, and what splat and slice are made of."""
 
-    lattice: Lattice
+    columns: torch.Tensor  # (N, p) int32: the vertices of each voxel
+    vertices: int  # V
     passes: tuple[Sparse, ...]
     splats: torch.Tensor  # (N, p) float32: weights times before
     mass: torch.Tensor  # (V,) float64: what all splats bring to each vertex
     slices: torch.Tensor  # (N, p) float32: rows sum to ``total``
     total: torch.Tensor  # (N,) float32: K̂·1
     diagonal: torch.Tensor  # (N,) float32
-
-    @property
-    def vertices(self) -> int:
-        """V, the number of vertices."""
-        return self.lattice.vertices
-
-    @property
-    def nbytes(self) -> int:
-        """The memory that a slim filter takes, its passes aside."""
-        return sum(
-            each.nbytes for each in (self.columns, self.splats, self.slices, self.mass, self.total)
-        )
-
-    def slim(self) -> LatticeFilter:
-        """Return the filter without what only its making needs."""
-        none = self.total[:0]
-        corners = none.long()
-        lattice = replace(
-            self.lattice,
-            weights=none,
-            corners=corners,
-            touched=corners,
-            pointers=corners,
-            passes=(),
-        )
-        return replace(self, lattice=lattice)
-
-    @property
-    def columns(self) -> torch.Tensor:
-        """The vertices of each voxel, (N, p)."""
-        return self.lattice.columns
 
 
 def factorize(
@@ -85,7 +55,8 @@ def factorize(
         taps, needed = mass_shares(found, weights, mass, needed)
         passes.append(taps)
     return LatticeFilter(
-        lattice=lattice,
+        columns=lattice.columns,
+        vertices=lattice.vertices,
         passes=tuple(reversed(passes)),
         splats=weighed.splats,
         mass=masses[0][:, 0],

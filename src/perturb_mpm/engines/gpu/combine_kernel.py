@@ -34,7 +34,6 @@ class Sparse:
     stops: torch.Tensor  # (R,) int32, or SKIPPED
     columns: torch.Tensor  # int32
     coefficients: torch.Tensor  # float32
-    width: int = 0  # the room of each list, where it is the same for all
 
     @classmethod
     def of_width(cls, rows: int, width: int, device: torch.device) -> Sparse:
@@ -42,7 +41,7 @@ class Sparse:
         row = torch.arange(rows, dtype=torch.int32, device=device)
         columns = torch.empty(rows * width, dtype=torch.int32, device=device)
         coefficients = torch.empty(rows * width, dtype=torch.float32, device=device)
-        return cls(row, row * width, torch.empty_like(row), columns, coefficients, width)
+        return cls(row, row * width, torch.empty_like(row), columns, coefficients)
 
     @property
     def nbytes(self) -> int:

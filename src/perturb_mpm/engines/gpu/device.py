@@ -161,56 +161,6 @@ def in_stream_of_caller(work: Callable[..., Any], device: torch.device) -> Calla
     return there
 
 
-class Repeated:
-    """Kernels that are queued again and again, on the same memory: at once from the third time on.
-
-    The first time compiles them, the second records them. They must take no memory of their own.
-    """
-
-    def __init__(self, queue: Callable[[], None], device: torch.device) -> None:
-        self._queue = queue
-        self._device = device
-        self._times = 0
-        self._recorded: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        """Queue the kernels once."""
-        self._times += 1
-        if self._device.type != "cuda" or self._times == 1:
-            self._queue()
-            return
-        if self._recorded is None:
-            self._recorded = self._record()
-        self._recorded.replay()
-
-    def _record(self) -> torch.cuda.CUDAGraph:
-        import torch
-
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(torch.cuda.Stream(self._device)):
-            recorded.capture_begin(capture_error_mode="thread_local")
-            self._queue()
-            recorded.capture_end()
-        return recorded
-
-
-def read_later(value: torch.Tensor) -> Callable[[], float]:
-    """Begin to copy a number from the device; what is returned waits for it, and nothing later."""
-    import torch
-
-    if value.device.type != "cuda":
-        return lambda: float(value)
-    here = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    here.copy_(value, non_blocking=True)
-    copied = torch.cuda.current_stream(value.device).record_event()
-
-    def waited() -> float:
-        copied.synchronize()
-        return float(here)
-
-    return waited
-
-
 def _has_driver() -> bool:
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:

@@ -160,10 +160,6 @@ class Pools:
         self._taken()
         return self._planned
 
-    def give_back(self) -> None:
-        """Give the memory back, that of rooms in use aside; it is taken again when asked for."""
-        self._one = self._whole = None
-
     def _taken(self) -> Pool:
         if self._whole is None:
             self._one = None

@@ -171,11 +171,8 @@ class LatticeMessages:
 
     def received(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
         """Return K̂Q of some channels, summed over a group's kernels, (rows, width)."""
-        return self.means(room, group, first, width).mul_(self._totals[group][:, None])
-
-    def means(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
-        """Return what is to be multiplied by a group's row sums to give K̂Q, (rows, width)."""
-        return slice_group(self._tiles, room.rows, group, room.layout, first, width)
+        means = slice_group(self._tiles, room.rows, group, room.layout, first, width)
+        return means.mul_(self._totals[group][:, None])
 
 
 class ExactMessages:

@@ -30,7 +30,6 @@ UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if interpreted() else 32
 ELEMENTS = 2**14 if interpreted() else 2**11
 PERTURBED = 16  # problems of a program where a thread has all labels
-VOTING = 32  # and keeps no energies
 MOST_UNROLLED = 16  # labels
 NO_LABEL = tl.constexpr(1e30)
 
@@ -190,7 +189,6 @@ def _perturb(
     firsts,
     weights,
     steps,
-    averages,
     first_key,
     second_key,
     per_log,
@@ -214,8 +212,6 @@ def _perturb(
     NOISY: tl.constexpr,
     TOGETHER: tl.constexpr,
     START: tl.constexpr,
-    AVERAGED: tl.constexpr,
-    VOTE: tl.constexpr,
     AXES: tl.constexpr,
     TAPS: tl.constexpr,
     VOXELS: tl.constexpr,
@@ -293,19 +289,13 @@ def _perturb(
     zero = tl.sum(tl.where((label == 0)[None, None, :], away, 0.0), axis=2)
     stored = (away - zero[:, :, None]).to(energies.dtype.element_ty)
     at = (voxel.to(tl.int64) * stride)[:, None, None] + channel
-    if not VOTE:
-        tl.store(energies + at, stored, mask=real)
+    tl.store(energies + at, stored, mask=real)
     if START:
         logits = tl.where(known, -sharpness * stored.to(tl.float32), -NO_LABEL)
         highest = tl.max(logits, axis=2)
-        if not VOTE:
-            shares = tl.exp(logits - highest[:, :, None])
-            new = shares / tl.sum(shares, axis=2)[:, :, None]
-            if AVERAGED:
-                shared = voxel[:, None] * padded + label[None, :] - 1
-                used = ((label >= 1) & (label < n_labels))[None, :]
-                new -= tl.load(averages + shared, mask=used, other=0.0)[:, None, :]
-            tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
+        shares = tl.exp(logits - highest[:, :, None])
+        new = shares / tl.sum(shares, axis=2)[:, :, None]
+        tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
         best = tl.min(tl.where(logits == highest[:, :, None], label[None, None, :], LABELS), axis=2)
         where = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
         tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
@@ -379,7 +369,6 @@ def _perturb_white(
     energies,
     marginals,
     labels,
-    averages,
     first_key,
     second_key,
     per_log,
@@ -391,7 +380,6 @@ def _perturb_white(
     stride,
     ANTITHETIC: tl.constexpr,
     START: tl.constexpr,
-    AVERAGED: tl.constexpr,
     LABELS: tl.constexpr,
     PADDED: tl.constexpr,
     VOXELS: tl.constexpr,
@@ -433,45 +421,10 @@ def _perturb_white(
         total = _sum(shares)
         started: tl.tuple = ()
         for l in tl.static_range(1, LABELS):
-            new = shares[l] / total
-            if AVERAGED:
-                new -= tl.load(averages + voxel * PADDED + l - 1)[:, None]
-            started += (new.to(marginals.dtype.element_ty),)
+            started += ((shares[l] / total).to(marginals.dtype.element_ty),)
         tl.store(marginals + at, _side_by_side(started + padding), mask=real)
         where = voxel[:, None] * problems + problem[None, :]
         tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
-
-
-@triton.jit(do_not_specialize=["first_key", "second_key"])
-def _vote(
-    unaries,
-    index,
-    samples,
-    labels,
-    first_key,
-    second_key,
-    per_log,
-    voxels,
-    rows,
-    problems,
-    ANTITHETIC: tl.constexpr,
-    LABELS: tl.constexpr,
-    VOXELS: tl.constexpr,
-    PROBLEMS: tl.constexpr,
-):
-    voxel = tl.program_id(0).to(tl.int64) * VOXELS + tl.arange(0, VOXELS)
-    problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
-    energy = _white(
-        unaries, index, samples, voxel, problem, first_key, second_key, per_log,
-        voxels, rows, problems, ANTITHETIC, LABELS, VOXELS, PROBLEMS,
-    )  # fmt: skip
-    lowest = energy[0]
-    best = tl.zeros((VOXELS, PROBLEMS), tl.int32)
-    for l in tl.static_range(1, LABELS):
-        best = tl.where(energy[l] < lowest, l, best)
-        lowest = tl.minimum(lowest, energy[l])
-    where = voxel[:, None] * problems + problem[None, :]
-    tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
 
 
 def perturb(
@@ -485,12 +438,11 @@ def perturb(
     *,
     ceiling: float,
     sharpness: float,
-    averages: torch.Tensor | None = None,
 ) -> None:
     """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at.
 
     ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
-    engine's order. ``averages`` (rows, P) are taken off the marginals.
+    engine's order.
     """
     marginals, labels = (energies, noise.samples) if start is None else start
     if _unrolls(noise, smooth, layout):
@@ -501,7 +453,6 @@ def perturb(
             energies,
             marginals,
             labels,
-            unaries if averages is None else averages,
             *noise.key,
             noise.scale * math.log(2),
             ceiling,
@@ -512,7 +463,6 @@ def perturb(
             energies.stride(0),
             ANTITHETIC=noise.antithetic,
             START=start is not None,
-            AVERAGED=averages is not None,
             LABELS=layout.n_labels,
             PADDED=layout.padded,
             VOXELS=VOXELS,
@@ -531,50 +481,6 @@ def perturb(
         ceiling=ceiling,
         sharpness=sharpness,
         starts=start is not None,
-        votes=False,
-        averages=averages,
-    )
-
-
-def vote(
-    unaries: torch.Tensor,
-    index: torch.Tensor,
-    noise: Noise,
-    smooth: SmoothNoise,
-    layout: BatchLayout,
-    labels: torch.Tensor,
-) -> None:
-    """Fill ``labels`` (rows, B) with those of the lowest perturbed energies, and keep nothing."""
-    if _unrolls(noise, smooth, layout):
-        _vote[(layout.rows // VOXELS, triton.cdiv(layout.problems, VOTING))](
-            unaries,
-            index,
-            noise.samples,
-            labels,
-            *noise.key,
-            noise.scale * math.log(2),
-            layout.voxels,
-            layout.rows,
-            layout.problems,
-            ANTITHETIC=noise.antithetic,
-            LABELS=layout.n_labels,
-            VOXELS=VOXELS,
-            PROBLEMS=VOTING,
-            num_warps=4,
-        )
-        return
-    nothing = torch.empty((1, 1), device=unaries.device)
-    _launch(
-        unaries,
-        index,
-        noise,
-        smooth,
-        layout,
-        (nothing, nothing, labels),
-        ceiling=math.inf,
-        sharpness=1.0,
-        starts=True,
-        votes=True,
     )
 
 
@@ -595,8 +501,6 @@ def _launch(
     ceiling: float,
     sharpness: float,
     starts: bool,
-    votes: bool,
-    averages: torch.Tensor | None = None,
 ) -> None:
     energies, marginals, labels = out
     blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
@@ -612,7 +516,6 @@ def _launch(
         smooth.firsts,
         smooth.weights,
         smooth.steps,
-        unaries if averages is None else averages,
         noise.key[0],
         noise.key[1],
         noise.scale * math.log(2),
@@ -634,8 +537,6 @@ def _launch(
         NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
         TOGETHER=smooth.white is not None,
         START=starts,
-        AVERAGED=averages is not None,
-        VOTE=votes,
         AXES=smooth.axes,
         TAPS=3**smooth.axes,
         VOXELS=VOXELS,

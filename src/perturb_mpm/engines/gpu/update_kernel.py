@@ -38,19 +38,6 @@ class MessageCoupling:
     diagonals: torch.Tensor  # (G, tiles·T) float32: what a voxel must not send to itself
 
 
-@dataclass(frozen=True)
-class AveragedTerms:
-    """What all problems share where only some voxels are updated; marginals are then Q − q̄.
-
-    All are (rows, P) float32: what the averaged mean field adds to the logits, and its marginals
-    now and at the next update.
-    """
-
-    logits: torch.Tensor
-    now: torch.Tensor
-    following: torch.Tensor
-
-
 @triton.jit
 def _mixed(values, matrix, LABELS: tl.constexpr):
     """Return Σ_m matrix[l, m]·values[…, m] for values (T, problems, P)."""
@@ -77,9 +64,6 @@ def _update(
     offsets,
     totals,
     diagonals,
-    averaged_logits,
-    averaged_now,
-    averaged_following,
     groups,
     tiles,
     blocks,
@@ -95,7 +79,6 @@ def _update(
     SELFLESS: tl.constexpr,
     DAMPED: tl.constexpr,
     WATCHED: tl.constexpr,
-    AVERAGED: tl.constexpr,
     TILE: tl.constexpr,
     STEP: tl.constexpr,
     LABELS: tl.constexpr,
@@ -128,8 +111,6 @@ def _update(
             message -= old.to(tl.float32) * own[:, None]
         message = tl.reshape(message, (TILE, PROBLEMS, LABELS))
         rest = whole - own
-        if AVERAGED:  # all labels of Q − q̄ sum to 0
-            rest = tl.zeros_like(rest)
         if POTTS:
             every = tl.sum(message, axis=2) - rest[:, None]
             logits += message + every[:, :, None]
@@ -137,9 +118,6 @@ def _update(
             offset = tl.load(offsets + g * LABELS + label)
             logits -= _mixed(message, matrices + g * LABELS * LABELS, LABELS)
             logits -= rest[:, None, None] * offset[None, None, :]
-    shared = voxel.to(tl.int64)[:, None] * LABELS + label[None, :]
-    if AVERAGED:
-        logits += tl.load(averaged_logits + shared)[:, None, :]
     energy = tl.load(energies + at, mask=inside[None, :], other=0.0)
     logits -= tl.reshape(energy.to(tl.float32), (TILE, PROBLEMS, LABELS))
     logits = tl.where((label < n_labels - 1)[None, None, :], logits * sharpness, FORBIDDEN)
@@ -152,8 +130,6 @@ def _update(
         zero = zero * norm
         last_marginals = tl.load(marginals + at, mask=inside[None, :], other=0.0).to(tl.float32)
         before = tl.reshape(last_marginals, (TILE, PROBLEMS, LABELS))
-        if AVERAGED:
-            before += tl.load(averaged_now + shared)[:, None, :]
     if DAMPED:
         first = 1.0 - tl.sum(before, axis=2)
         new = tl.maximum(before + (1.0 - damping) * (new - before), 0.0)
@@ -161,10 +137,7 @@ def _update(
         norm = 1.0 / (zero + tl.sum(new, axis=2))  # beyond the new marginals some are below 0
         new = new * norm[:, :, None]
         zero = zero * norm
-    kept = new
-    if AVERAGED:
-        kept = new - tl.load(averaged_following + shared)[:, None, :]
-    values = tl.reshape(kept, (TILE, LANES)).to(marginals.dtype.element_ty)
+    values = tl.reshape(new, (TILE, LANES)).to(marginals.dtype.element_ty)
     tl.store(marginals + at, values, mask=inside[None, :])
     if WATCHED:
         step = new - before
@@ -196,13 +169,11 @@ def update(
     damping: float,
     sharpness: float,
     watched: bool,
-    averaged: AveragedTerms | None = None,
 ) -> torch.Tensor | None:
     """Update every marginal once, from the rows of the present ones.
 
-    Without tiles the messages are exact. With ``averaged`` marginals are differences. Where it is
-    watched, labels are updated too, and the largest change, that in the foreground and the number
-    of new labels are returned, (3, B).
+    Without tiles the messages are exact. Where it is watched, labels are updated too, and the
+    largest change, that in the foreground and the number of new labels are returned, (3, B).
     """
     layout = room.layout
     count = layout.tiles
@@ -222,7 +193,6 @@ def update(
         coupling.offsets,
         coupling.totals,
         coupling.diagonals,
-        *_terms(averaged, coupling.totals),
         len(coupling.matrices),
         count,
         layout.blocks,
@@ -238,7 +208,6 @@ def update(
         SELFLESS=not coupling.self_term,
         DAMPED=damping != 0,
         WATCHED=watched,
-        AVERAGED=averaged is not None,
         TILE=TILE,
         STEP=STEP,
         LABELS=layout.padded,
@@ -251,12 +220,6 @@ def update(
     return torch.stack([changes[0].amax(1), changes[1].amax(1), changes[2].sum(1)])
 
 
-def _terms(averaged: AveragedTerms | None, nothing: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    if averaged is None:
-        return nothing, nothing, nothing
-    return averaged.logits, averaged.now, averaged.following
-
-
 def update_twin(
     room: Room,
     tiles: Tiles | None,
@@ -265,7 +228,6 @@ def update_twin(
     damping: float,
     sharpness: float,
     watched: bool,
-    averaged: AveragedTerms | None = None,
 ) -> torch.Tensor | None:
     """Do what ``update`` does in plain PyTorch."""
     layout = room.layout
@@ -284,24 +246,13 @@ def update_twin(
             message = whole * shaped(slice_group_twin(tiles, room.rows, g, layout, 0, layout.width))
         message = message - own * old
         matrix, offset = coupling.matrices[g, :labels, :labels], coupling.offsets[g, :labels]
-        logits = logits - message @ matrix.T
-        if averaged is None:
-            logits = logits - offset * (whole - own)
-    if averaged is not None:
-        logits = logits + averaged.logits[:n, None, :labels]
+        logits = logits - message @ matrix.T - offset * (whole - own)
     logits = torch.cat([torch.zeros_like(logits[:, :, :1]), sharpness * logits], 2)
-    if averaged is not None:
-        old = old + averaged.now[:n, None, :labels]
     before = torch.cat([1 - old.sum(2, keepdim=True), old], 2)
     new = (damping * before + (1 - damping) * torch.softmax(logits, 2)).clamp(min=0)
     new = new / new.sum(2, keepdim=True)
-    kept = new[:, :, 1:]
-    if averaged is not None:
-        kept = kept - averaged.following[:n, None, :labels]
-    shape = (-1, layout.padded)
-    room.marginals[:n, : layout.width].unflatten(1, shape)[:, :, :labels] = kept.to(
-        room.marginals.dtype
-    )
+    stored = room.marginals[:n, : layout.width].unflatten(1, (-1, layout.padded))
+    stored[:, :, :labels] = new[:, :, 1:].to(stored.dtype)
     if not watched:
         return None
     best, last = new.argmax(2), room.labels[:n].long()
