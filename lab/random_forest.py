@@ -5,6 +5,7 @@ The paper's kind of classifier, for its clinical experiments; the segmenter's ow
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.segmenter import threads_available
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier
@@ -35,7 +35,7 @@ class RandomForest:
         impossible.
     """
 
-    threads_each: ClassVar[int] = threads_available()
+    threads_each: ClassVar[int] = os.cpu_count() or 1
 
     trees: int = 24
     least_leaf: int = 3

@@ -20,13 +20,10 @@ from perturb_mpm.posterior import Estimator, Posterior
 from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings, build_crf, build_sampler
 from perturb_mpm.segmenter import (
-    DrawSettings,
     EnsembleSettings,
-    FeatureStore,
     Prepared,
     ReadScene,
     SegmenterModel,
-    held_out_answers,
     prepare,
     train_segmenter,
 )
@@ -36,9 +33,8 @@ QUICK_PATIENTS = 3
 SEQUENCES = ("t1", "t1c", "t2", "flair")
 
 # The paper's kind of forest, for its experiments.
-QUICK = EnsembleSettings(folds=3, draw=DrawSettings(700, 2100), trees=RandomForest(6, 10))
-
-FULL = EnsembleSettings(draw=DrawSettings(700, 2100), trees=RandomForest(12, 10))
+QUICK = EnsembleSettings(folds=3, background_voxels=2100, trees=RandomForest(6, 10))
+FULL = EnsembleSettings(background_voxels=2100, trees=RandomForest(12, 10))
 
 
 def sampled(patient: Patient, settings: RunSettings, estimator: Estimator = "votes") -> Posterior:
@@ -70,20 +66,14 @@ def train_on(
     scheme = LabelScheme(tuple(range(len(label_names))), tuple(label_names))
     cases = {f"training {number}": phantom_case(each) for number, each in enumerate(phantoms)}
     with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder)
         settings = QUICK if quick else FULL
         model, _ = train_segmenter(
-            cases, SEQUENCES, scheme, seed=seed, settings=settings, cache=cache
+            cases, SEQUENCES, scheme, seed=seed, settings=settings, cache=Path(folder)
         )
-        answers = held_out_answers(FeatureStore(cases, cache), model.ensemble)
-    outside = np.eye(len(scheme), dtype=np.float32)[0]
-    honest = [
-        phantom_scene(phantom).restore(
-            model.calibration.apply(answers[name].probabilities).T, outside
-        )
+    return model, [
+        model.honest_probabilities(name, phantom_scene(phantom))
         for name, phantom in zip(cases, phantoms)
     ]
-    return model, honest
 
 
 def left_out(

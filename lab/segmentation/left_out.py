@@ -25,11 +25,8 @@ from perturb_mpm.segmenter import (
     FeatureStore,
     Forest,
     ReadScene,
-    ShownVoxels,
-    fit_calibration,
-    held_out_answers,
-    prior_ratio,
-    show_voxels,
+    TrainingVoxels,
+    calibrate_ensemble,
     train_ensemble,
 )
 
@@ -45,7 +42,7 @@ class HeldOutProbabilities:
 
     test: str
     probabilities: NDArray[np.float32]  # of the test patient, by all trees
-    untempered: NDArray[np.float32]  # the same before the temperature
+    without_temperature: NDArray[np.float32]  # the same before the temperature
     tuning: dict[str, NDArray[np.float32]]  # of each other patient, by trees that saw neither
     calibration: Calibration
 
@@ -60,7 +57,7 @@ def held_out_probabilities(
     tests: Sequence[str] | None = None,
     progress: StagedProgress | None = None,
 ) -> Iterator[HeldOutProbabilities]:
-    """Yield the probabilities of each test patient in turn, all patients unless told otherwise.
+    """Yield the probabilities of each test patient in turn, all patients by default.
 
     ``cache`` is a folder for the features, which every turn needs again: about 60 MB a patient at
     2 mm.
@@ -76,7 +73,7 @@ def held_out_probabilities(
     settings = settings or EnsembleSettings()
     shared: SharedForests | None = None
     if len(names) - 1 <= settings.folds:
-        shared = SharedForests(show_voxels(whole, n_labels, seed, settings, progress))
+        shared = SharedForests(TrainingVoxels.draw(whole, n_labels, seed, settings, progress))
     for test in wanted:
         progress.stage(f"growing the forests without {test}")
         store = whole.without(test)
@@ -84,13 +81,12 @@ def held_out_probabilities(
             ensemble = shared.ensemble(test)
         else:
             ensemble = train_ensemble(store, n_labels, seed, settings)
-        others = held_out_answers(store, ensemble)
-        calibration = fit_calibration(list(others.values()), prior_ratio(store, ensemble).tolist())
-        said = ensemble.predict(whole.features(test))
+        calibration, others = calibrate_ensemble(store, ensemble)
+        answers = ensemble.predict(whole.features(test))
         yield HeldOutProbabilities(
             test,
-            calibration.apply(said),
-            calibration.untempered().apply(said),
+            calibration.apply(answers),
+            calibration.without_temperature().apply(answers),
             {name: calibration.apply(each.probabilities) for name, each in others.items()},
             calibration,
         )
@@ -98,23 +94,23 @@ def held_out_probabilities(
 
 @dataclass(frozen=True, eq=False)
 class SharedForests:
-    """Forests without two patients, each grown when first asked for and kept for the other."""
+    """Forests without two patients, each grown when first asked for and reused for the other."""
 
-    shown: ShownVoxels
+    shown: TrainingVoxels
     grown: dict[tuple[int, int], Forest] = field(default_factory=dict)
 
     def ensemble(self, test: str) -> Ensemble:
         """Return the ensemble of all patients but one, in folds of one patient each."""
         names = list(self.shown.labels)
         own = names.index(test)
-        others = [place for place in range(len(names)) if place != own]
+        others = [index for index in range(len(names)) if index != own]
         pairs = [(min(own, other), max(own, other)) for other in others]
         missing = [pair for pair in pairs if pair not in self.grown]
-        left_out = [[names[place] for place in pair] for pair in missing]
-        self.grown.update(zip(missing, self.shown.forests_without(left_out, missing)))
+        left_out = [[names[index] for index in pair] for pair in missing]
+        self.grown.update(zip(missing, self.shown.grow_forests(left_out, missing)))
         return Ensemble(
             self.shown.n_labels,
             tuple((names[other],) for other in others),
             tuple(self.grown[pair] for pair in pairs),
-            self.shown.shares([test]),
+            self.shown.label_shares([test]),
         )

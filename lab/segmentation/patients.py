@@ -112,7 +112,7 @@ def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgres
             tests=tests,
             progress=progress,
         ):
-            yield LeftOut(found.test, found.untempered, found.probabilities, found.tuning)
+            yield LeftOut(found.test, found.without_temperature, found.probabilities, found.tuning)
 
     return LeaveOneOut(
         patients,

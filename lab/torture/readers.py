@@ -41,7 +41,7 @@ from perturb_mpm.files import (
     write_dicom,
 )
 from perturb_mpm.run import load_run, read_settings
-from perturb_mpm.segmenter import SegmenterModel, probabilities_from_model
+from perturb_mpm.segmenter import SegmenterModel, case_from_model
 from perturb_mpm.view import open_session
 
 _LIBRARY = (TypeError, ValueError)  # what the library raises, with a message of its own
@@ -72,7 +72,7 @@ def _looked_at(folder: Path) -> object:
 
 
 def _model(folder: Path) -> object:
-    return probabilities_from_model(folder / "model.npz", read_images_of(folder))
+    return case_from_model(folder / "model.npz", read_images_of(folder))
 
 
 def _posterior(folder: Path) -> object:

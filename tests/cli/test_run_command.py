@@ -580,9 +580,13 @@ def test_a_model_makes_the_probabilities(
     (patient / "model.npz").write_bytes(b"trained")
     other = out.with_name("by-model")
     given = ["--model", str(patient / "model.npz"), "--output", str(other), *QUICK]
-    made = (probabilities(), LabelScheme((0, 1, 2), ("background", "label_1", "label_2")))
-    place = "perturb_mpm.segmenter.model.probabilities_from_model"
-    with mock.patch(place, return_value=made) as model:
+    trained = mock.Mock(
+        sequences=("t1",),
+        labels=LabelScheme((0, 1, 2), ("background", "label_1", "label_2")),
+    )
+    trained.probabilities.return_value = probabilities()
+    loader = "perturb_mpm.segmenter.model.SegmenterModel.load"
+    with mock.patch(loader, return_value=trained) as model:
         assert call("run", *options(patient)[:3], *given) == 0
         wrong = ["--labels", "0", "1", "--overwrite"]
         assert call("run", *options(patient)[:3], *given, *wrong) == 2

@@ -11,7 +11,6 @@ from helpers.tiny_cohort import SEQUENCES, write_cohort
 from lab.random_forest import RandomForest, RandomTrees
 from perturb_mpm.files import SCHEMES, find_labelled_cases
 from perturb_mpm.segmenter import (
-    DrawSettings,
     EnsembleSettings,
     train_segmenter,
     training_cases,
@@ -42,7 +41,9 @@ def test_bad_settings_are_refused() -> None:
 def test_the_segmenter_grows_it_like_its_own_trees(tmp_path: Path) -> None:
     scheme = SCHEMES["brats2021"]
     cases = training_cases(find_labelled_cases(write_cohort(tmp_path), "brats"), SEQUENCES, scheme)
-    settings = EnsembleSettings(folds=3, draw=DrawSettings(60, 200), trees=RandomForest(trees=4))
+    settings = EnsembleSettings(
+        folds=3, label_voxels=60, background_voxels=200, trees=RandomForest(trees=4)
+    )
     model, report = train_segmenter(cases, SEQUENCES, scheme, seed=3, settings=settings)
     assert all(isinstance(forest, RandomTrees) for forest in model.ensemble.forests)
     assert [forest.count for forest in model.ensemble.forests] == [4, 4, 4]

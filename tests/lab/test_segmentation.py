@@ -25,7 +25,7 @@ from lab.segmentation.summary import calibration_rows, mean_dice, overlap_rows
 from lab.store import OtherSettingsError, PartStore
 from perturb_mpm.files import save_nifti
 from perturb_mpm.segmenter.calibration import Calibration
-from perturb_mpm.segmenter.feature_store import ReadScene
+from perturb_mpm.segmenter.training import ReadScene
 
 METHODS = (
     "forest",

@@ -13,7 +13,7 @@ from perturb_mpm.segmenter.calibration import (
     fit_calibration,
     log_loss,
 )
-from perturb_mpm.segmenter.feature_store import DrawSettings, draw_voxels, label_shares
+from perturb_mpm.segmenter.training import EnsembleSettings, label_shares
 
 
 def gaussian_patient(
@@ -52,10 +52,7 @@ def test_temperature_undoes_overconfidence() -> None:
     assert found.temperature == pytest.approx(2.5, rel=0.05)
     before, after = Calibration((1.0, 1.0)), found
     assert log_loss([patient], after) < log_loss([patient], before)
-    errors = [
-        expected_calibration_error(each.apply(patient.probabilities), patient.labels)
-        for each in (before, after)
-    ]
+    errors = [expected_calibration_error(patient, each) for each in (before, after)]
     assert errors[0] > 0.05
     assert errors[1] < 0.01
 
@@ -65,7 +62,7 @@ def test_the_power_of_the_prior_is_the_one_with_the_best_overlap() -> None:
     ratio = (0.95 / 0.5, 0.05 / 0.5)
     found = fit_calibration(patients, ratio)
     chosen = found.prior_power
-    assert found.untempered() == Calibration(ratio, chosen)
+    assert found.without_temperature() == Calibration(ratio, chosen)
 
     def overlap(exponent: float) -> float:
         calibration = Calibration(ratio, exponent)
@@ -76,7 +73,8 @@ def test_the_power_of_the_prior_is_the_one_with_the_best_overlap() -> None:
     # The temperature changes no label.
     for patient in patients:
         labels = [
-            c.apply(patient.probabilities).argmax(axis=1) for c in (found, found.untempered())
+            c.apply(patient.probabilities).argmax(axis=1)
+            for c in (found, found.without_temperature())
         ]
         assert np.array_equal(*labels)
     assert overlap(chosen) >= max(overlap(0.0), overlap(1.0), overlap(0.4), overlap(0.6))
@@ -92,7 +90,8 @@ def test_calibration_error_by_hand() -> None:
     labels = np.array([0, 1, 1, 0], dtype=np.uint8)
     # Bins of 1/5: 0.9 twice (right once), 0.7 and 0.6 together (right once).
     wanted = (abs(1 - 1.8) + abs(1 - 1.3)) / 4
-    assert expected_calibration_error(probabilities, labels, bins=5) == pytest.approx(wanted)
+    patient, unchanged = HeldOut(probabilities, labels), Calibration((1.0, 1.0))
+    assert expected_calibration_error(patient, unchanged, bins=5) == pytest.approx(wanted)
 
 
 def test_bad_calibrations_are_refused() -> None:
@@ -103,11 +102,12 @@ def test_bad_calibrations_are_refused() -> None:
 
 def test_voxels_are_drawn_of_every_label_there_is() -> None:
     labels = np.repeat(np.uint8([0, 1, 3]), [1000, 40, 5])
-    drawn = draw_voxels(labels, 4, DrawSettings(20, 100), np.random.default_rng(0))
+    settings = EnsembleSettings(label_voxels=20, background_voxels=100)
+    drawn = settings.draw_voxels(labels, 4, np.random.default_rng(0))
     assert np.bincount(labels[drawn], minlength=4).tolist() == [100, 20, 0, 5]
     assert len(set(drawn.tolist())) == len(drawn)
-    again = draw_voxels(labels, 4, DrawSettings(20, 100), np.random.default_rng(0))
+    again = settings.draw_voxels(labels, 4, np.random.default_rng(0))
     assert np.array_equal(drawn, again)
     assert label_shares(labels, 4)[1] == 40 / 1045
-    with pytest.raises(ValueError, match="of_each_label must be at least 1"):
-        DrawSettings(of_each_label=0)
+    with pytest.raises(ValueError, match="label_voxels must be at least 1"):
+        EnsembleSettings(label_voxels=0)

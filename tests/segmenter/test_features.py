@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from lab.features_page import features_page
-from perturb_mpm.segmenter.feature_store import feature_table
 from perturb_mpm.segmenter.features import (
     FAMILIES,
     family_names,
     feature_names,
+    feature_table,
     features_in_slabs,
     gradient_magnitude,
 )
-from perturb_mpm.segmenter.plane import SagittalPlane, midsagittal_plane
-from perturb_mpm.segmenter.scene import Scene, Slab
+from perturb_mpm.segmenter.scene import SagittalPlane, Scene, Slab, midsagittal_plane
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("t1", "t1c")
@@ -117,7 +116,7 @@ def test_gradient_of_a_ramp_is_its_slope_per_mm() -> None:
 def test_gradient_statistics_are_those_of_the_box() -> None:
     scene = make_scene()
     found = columns(scene, "gradients")
-    steep = gradient_magnitude(scene.smoothed(2.0)[0], scene.spacing)
+    steep = gradient_magnitude(scene.smooth(2.0)[0], scene.spacing)
     voxel = (5, 4, 4)
     values = box_values(steep, scene, voxel, (2, 2, 2))
     row = row_of(scene, voxel)
@@ -129,7 +128,7 @@ def test_gradient_statistics_are_those_of_the_box() -> None:
 def test_symmetry_compares_with_the_mirror_image() -> None:
     scene = make_scene()
     found = columns(scene, "symmetry")["t1c_asymmetry_4mm"]
-    volume = scene.smoothed(4.0)[1]
+    volume = scene.smooth(4.0)[1]
     # The plane lies between the voxels 4 and 5.
     assert found[row_of(scene, (2, 3, 3))] == volume[2, 3, 3] - volume[7, 3, 3]
 
@@ -183,7 +182,7 @@ def test_boxes_are_means_at_a_distance_and_left_mirrors_right() -> None:
 def test_surroundings_are_extremes_of_the_smoothed_image() -> None:
     scene = make_scene()
     found = columns(scene, "surroundings")
-    values = box_values(scene.smoothed(2.0)[0], scene, (5, 4, 4), (4, 4, 3))
+    values = box_values(scene.smooth(2.0)[0], scene, (5, 4, 4), (4, 4, 3))
     row = row_of(scene, (5, 4, 4))
     assert found["t1_around_min_8mm"][row] == np.float32(values.min())
     assert found["t1_around_max_8mm"][row] == np.float32(values.max())
@@ -242,8 +241,8 @@ def test_the_plane_of_a_turned_brain_is_found() -> None:
 def test_mirroring_twice_is_nothing() -> None:
     plane = SagittalPlane((0.6, 0.8, 0.0), 3.0)
     points = np.random.default_rng(0).normal(size=(5, 3))
-    assert np.allclose(plane.mirrored(plane.mirrored(points)), points)
-    assert np.allclose(plane.distance(plane.mirrored(points)), -plane.distance(points))
+    assert np.allclose(plane.mirror(plane.mirror(points)), points)
+    assert np.allclose(plane.distance(plane.mirror(points)), -plane.distance(points))
 
 
 def test_the_page_of_features_is_current() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.segmenter.itk import correct_bias, resample
+from perturb_mpm.segmenter.preprocessing import correct_bias, resample
 
 pytest.importorskip("SimpleITK")
 

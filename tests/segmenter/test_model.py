@@ -15,7 +15,6 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from helpers.tiny_cohort import AFFINE, SEQUENCES, make_patient, write_cohort
 from lab.random_forest import RandomForest
-from lab.segmentation.left_out import SharedForests, held_out_probabilities
 from perturb_mpm.files import (
     SCHEMES,
     ImageSet,
@@ -25,17 +24,28 @@ from perturb_mpm.files import (
     geometry_from_affine,
 )
 from perturb_mpm.segmenter.boosting import BoostedTrees, Boosting
-from perturb_mpm.segmenter.ensemble import EnsembleSettings, deal_folds, show_voxels, train_ensemble
-from perturb_mpm.segmenter.feature_store import DrawSettings, FeatureStore, ReadScene
-from perturb_mpm.segmenter.model import SegmenterModel, probabilities_from_model, require_scheme
+from perturb_mpm.segmenter.model import SegmenterModel, case_from_model, require_scheme
 from perturb_mpm.segmenter.preprocessing import prepare
 from perturb_mpm.segmenter.scene import Scene
-from perturb_mpm.segmenter.training import TrainingReport, train_segmenter, training_cases
+from perturb_mpm.segmenter.training import (
+    EnsembleSettings,
+    FeatureStore,
+    ReadScene,
+    TrainingReport,
+    deal_folds,
+    train_ensemble,
+    train_segmenter,
+    training_cases,
+)
 from perturb_mpm.storage import read_arrays, write_arrays
 
 SCHEME = SCHEMES["brats2021"]
-DRAW = DrawSettings(60, 200)
-SETTINGS = EnsembleSettings(folds=3, draw=DRAW, trees=Boosting(rounds=12, rate=0.3, least_leaf=5))
+SETTINGS = EnsembleSettings(
+    folds=3,
+    label_voxels=60,
+    background_voxels=200,
+    trees=Boosting(rounds=12, rate=0.3, least_leaf=5),
+)
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +161,9 @@ def test_folds_hold_every_case_once() -> None:
 
 def test_a_model_finds_the_lump_in_a_new_patient(saved: Path) -> None:
     images, labels = images_of(17)
-    probabilities, scheme = probabilities_from_model(saved, images)
-    assert scheme == SCHEME
+    case = case_from_model(saved, images)
+    probabilities = case.probabilities
+    assert case.labels == SCHEME
     assert probabilities.shape == (4, *labels.shape)
     assert np.allclose(probabilities.sum(axis=0), 1, atol=1e-5)
     assert (probabilities[0][~images.mask] == 1).all()
@@ -162,7 +173,7 @@ def test_a_model_finds_the_lump_in_a_new_patient(saved: Path) -> None:
 
 def test_names_of_sequences_and_orientation_do_not_matter(saved: Path) -> None:
     images, _ = images_of(17)
-    wanted, _ = probabilities_from_model(saved, images)
+    wanted = case_from_model(saved, images).probabilities
     flipped = AFFINE.copy()
     flipped[:, 0] *= -1
     other = ImageSet(
@@ -172,14 +183,14 @@ def test_names_of_sequences_and_orientation_do_not_matter(saved: Path) -> None:
         geometry_from_affine(images.mask.shape, flipped),
         {},
     )
-    found, _ = probabilities_from_model(saved, other)
+    found = case_from_model(saved, other).probabilities
     assert np.array_equal(found[:, ::-1], wanted)
 
 
 def test_a_missing_sequence_is_refused(saved: Path) -> None:
     images, _ = images_of(17, drop=("t1c",))
     with pytest.raises(InputError, match=r"t1, t1c, t2, flair are needed, t1c is missing; got t1"):
-        probabilities_from_model(saved, images)
+        case_from_model(saved, images)
 
 
 def test_another_label_scheme_is_refused(trained: tuple[SegmenterModel, TrainingReport]) -> None:
@@ -439,55 +450,9 @@ def test_a_patient_is_judged_by_trees_that_never_saw_it(
     first, second = (train_ensemble(store, 4, 0, SETTINGS) for store in stores)
     assert first.folds == second.folds
     table = stores[0].features("P0")
-    fold = first.fold_of("P0")
+    fold = first.find_fold("P0")
     assert np.array_equal(first.predict(table, fold), second.predict(table, fold))
     assert not np.array_equal(first.predict(table), second.predict(table))
-
-
-def test_leave_one_out_is_nested(cases: dict[str, ReadScene], cache: Path) -> None:
-    [found] = held_out_probabilities(cases, 4, cache=cache, settings=SETTINGS, tests=["P1"])
-    assert found.test == "P1"
-    assert set(found.tuning) == {"P0", "P2", "P3", "P4"}
-    voxels = np.count_nonzero(cases["P1"]().mask)
-    assert found.probabilities.shape == (voxels, 4)
-    assert np.allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
-
-
-def test_forests_without_two_patients_serve_both(cases: dict[str, ReadScene], cache: Path) -> None:
-    wrong = {**cases, "P0": relabelled(cases["P0"], swapped)}
-    stores = FeatureStore(cases, cache), FeatureStore(wrong, cache)
-    one, other = (SharedForests(show_voxels(store, 4, 0, SETTINGS)) for store in stores)
-    table = stores[0].features("P0")
-    # Nothing that speaks of P0 was shown its labels: not for P0 left out, not for P1.
-    assert np.array_equal(one.ensemble("P0").predict(table), other.ensemble("P0").predict(table))
-    left, right = one.ensemble("P1"), other.ensemble("P1")
-    fold = left.fold_of("P0")
-    assert np.array_equal(left.predict(table, fold), right.predict(table, fold))
-    assert not np.array_equal(left.predict(table), right.predict(table))
-    assert left.folds == (("P0",), ("P2",), ("P3",), ("P4",))
-    assert len(one.grown) == 4 + 3  # the pair of both was grown once
-
-
-def test_leaving_one_out_shares_forests_where_folds_are_single(
-    cases: dict[str, ReadScene], cache: Path
-) -> None:
-    settings = replace(SETTINGS, folds=4)
-    found = {
-        each.test: each for each in held_out_probabilities(cases, 4, cache=cache, settings=settings)
-    }
-    [alone] = held_out_probabilities(cases, 4, cache=cache, settings=settings, tests=["P3"])
-    assert np.array_equal(alone.probabilities, found["P3"].probabilities)
-    assert set(alone.tuning) == {"P0", "P1", "P2", "P4"}
-    for name, each in alone.tuning.items():
-        assert np.array_equal(each, found["P3"].tuning[name])
-
-
-def test_three_patients_are_too_few_to_leave_one_out(
-    cases: dict[str, ReadScene], cache: Path
-) -> None:
-    few = {name: cases[name] for name in ("P0", "P1", "P2")}
-    with pytest.raises(ValueError, match="at least 4 cases to leave one out, got 3"):
-        next(held_out_probabilities(few, 4, cache=cache, settings=SETTINGS))
 
 
 def test_an_interrupted_cache_leaves_nothing_behind(

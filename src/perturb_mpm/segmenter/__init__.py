@@ -5,40 +5,32 @@ reproduction of their forest.
 """
 
 from perturb_mpm.segmenter.boosting import MOST_ROUNDS, Boosting
-from perturb_mpm.segmenter.calibration import Calibration, fit_calibration
-from perturb_mpm.segmenter.ensemble import (
+from perturb_mpm.segmenter.calibration import Calibration
+from perturb_mpm.segmenter.features import FAMILIES, family_names, feature_table
+from perturb_mpm.segmenter.masked_filters import limit_threads
+from perturb_mpm.segmenter.model import (
     MOST_FOLDS,
     Ensemble,
-    EnsembleSettings,
     Forest,
-    Grower,
-    ShownVoxels,
-    show_voxels,
-    train_ensemble,
-)
-from perturb_mpm.segmenter.feature_store import (
-    DrawSettings,
-    FeatureStore,
-    ReadScene,
-    feature_table,
-)
-from perturb_mpm.segmenter.features import FAMILIES, family_names
-from perturb_mpm.segmenter.masked_filters import limited_threads, threads_available
-from perturb_mpm.segmenter.model import (
     SegmenterModel,
     case_from_model,
-    probabilities_from_model,
     require_scheme,
 )
 from perturb_mpm.segmenter.preprocessing import (
     Prepared,
+    correct_bias,
     prepare,
     prepare_images,
+    resample,
 )
 from perturb_mpm.segmenter.training import (
+    EnsembleSettings,
+    FeatureStore,
+    ReadScene,
     TrainingReport,
-    held_out_answers,
-    prior_ratio,
+    TrainingVoxels,
+    calibrate_ensemble,
+    train_ensemble,
     train_segmenter,
     training_cases,
 )
@@ -46,34 +38,29 @@ from perturb_mpm.segmenter.training import (
 __all__ = [
     "Boosting",
     "Calibration",
-    "case_from_model",
-    "DrawSettings",
     "Ensemble",
     "EnsembleSettings",
     "FAMILIES",
-    "family_names",
-    "feature_table",
     "FeatureStore",
-    "fit_calibration",
     "Forest",
-    "Grower",
-    "held_out_answers",
-    "limited_threads",
     "MOST_FOLDS",
     "MOST_ROUNDS",
+    "Prepared",
+    "ReadScene",
+    "SegmenterModel",
+    "TrainingReport",
+    "TrainingVoxels",
+    "calibrate_ensemble",
+    "case_from_model",
+    "correct_bias",
+    "family_names",
+    "feature_table",
+    "limit_threads",
     "prepare",
     "prepare_images",
-    "Prepared",
-    "prior_ratio",
-    "probabilities_from_model",
-    "ReadScene",
     "require_scheme",
-    "SegmenterModel",
-    "show_voxels",
-    "ShownVoxels",
-    "threads_available",
+    "resample",
     "train_ensemble",
     "train_segmenter",
     "training_cases",
-    "TrainingReport",
 ]

@@ -23,16 +23,16 @@ MOST_ROUNDS = 10_000
 MOST_LEAVES = 256
 MOST_NODES = 10**7  # of one forest: 150 rounds for 4 labels have 20 000
 LARGEST_VALUE = 1e6  # of a leaf: log odds beyond 40 are certain already
-ARRAYS = {  # of the trees, in a file too
-    "labels": "<i8",
-    "start": "<f8",
-    "roots": "<u4",
-    "owners": "<u4",
-    "feature": "<u4",
-    "threshold": "<f4",
-    "left": "<u4",
-    "value": "<f8",
-    "importances": "<f8",
+ARRAYS = {  # of the trees, in a file too: kind of numbers, and of what there are so many
+    "labels": ("<i8", "labels"),
+    "start": ("<f8", "labels"),
+    "roots": ("<u4", "trees"),
+    "owners": ("<u4", "trees"),
+    "feature": ("<u4", "nodes"),
+    "threshold": ("<f4", "nodes"),
+    "left": ("<u4", "nodes"),
+    "value": ("<f8", "nodes"),
+    "importances": ("<f8", "features"),
 }
 _LEAST_GAIN = 1e-300  # where no node is divided, no feature is of importance
 
@@ -97,7 +97,7 @@ class Boosting:
         )
         with threadpool_limits(self.threads_each, user_api="openmp"):
             grower.fit(features, labels)
-        return _plain(grower)
+        return _extract_trees(grower)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,21 +142,21 @@ class BoostedTrees:
         The compiled walk looks at nothing: the trees of a file must pass here first.
         """
         self._check_arrays(n_features)
-        nodes, places = len(self.left), np.arange(len(self.left))
+        nodes, indices = len(self.left), np.arange(len(self.left))
         _require(np.array_equal(self.labels, np.unique(self.labels)), "labels in order")
         _require(self.labels[0] >= 0 and self.labels[-1] < n_labels, "labels of their own model")
         _require(bool(np.all(self.owners < len(self.labels))), "trees of their own labels")
         _require(self.roots[0] == 0 and bool(np.all(self.roots < nodes)), "roots among the nodes")
         _require(bool(np.all(np.diff(self.roots.astype(np.int64)) > 0)), "roots in order")
         _require(bool(np.all(self.feature < n_features)), "features of their own model")
-        divided = self.left != places  # (nodes,); a leaf's next node is itself
+        divided = self.left != indices  # (nodes,); a leaf's next node is itself
         children = self.left[divided].astype(np.int64)  # the left ones; the right ones come next
-        _require(bool(np.all(children > places[divided])), "children after their parent")
+        _require(bool(np.all(children > indices[divided])), "children after their parent")
         starts, stops = self.roots.astype(np.int64), np.append(self.roots[1:], nodes)
         ends = np.repeat(stops, stops - starts)  # (nodes,) where the node's own tree ends
         _require(bool(np.all(children + 1 < ends[divided])), "children inside their tree")
         reached = np.sort(np.concatenate([self.roots, children, children + 1]))
-        _require(np.array_equal(reached, places), "every node reached in one way")
+        _require(np.array_equal(reached, indices), "every node reached in one way")
         _require(bool(np.all(np.isfinite(self.threshold[divided]))), "finite thresholds")
         _require(bool(np.all(self.threshold[~divided] == np.inf)), "leaves without a threshold")
         for numbers in (self.value, self.start, self.importances):
@@ -164,22 +164,13 @@ class BoostedTrees:
         _require(int(self.depths.max()) < MOST_LEAVES, f"fewer than {MOST_LEAVES} steps to a leaf")
 
     def _check_arrays(self, n_features: int) -> None:
-        """Refuse arrays of other kinds of numbers, or of sizes that do not go together."""
-        shapes = {
-            "labels": len(self.labels),
-            "start": len(self.labels),
-            "roots": len(self.roots),
-            "owners": len(self.roots),
-            "feature": len(self.left),
-            "threshold": len(self.left),
-            "left": len(self.left),
-            "value": len(self.left),
-            "importances": n_features,
-        }
-        for name, size in shapes.items():
+        """Refuse arrays of other kinds of numbers, or of sizes that do not match."""
+        sizes = (len(self.labels), len(self.roots), len(self.left), n_features)
+        counts = dict(zip(("labels", "trees", "nodes", "features"), sizes))
+        for name, (dtype, counted) in ARRAYS.items():
             array: NDArray[Any] = getattr(self, name)
-            _require(array.dtype == ARRAYS[name], f"{name} as {ARRAYS[name]}")
-            _require(array.shape == (size,), f"{name} of {size} numbers")
+            _require(array.dtype == dtype, f"{name} as {dtype}")
+            _require(array.shape == (counts[counted],), f"{name} of {counts[counted]} numbers")
         _require(len(self.labels) >= FEWEST_LABELS, "two labels or more")
         _require(0 < self.count <= MOST_ROUNDS * len(self.labels), "as many roots as can grow")
         _require(len(self.left) <= MOST_NODES, f"at most {MOST_NODES} nodes")
@@ -208,7 +199,7 @@ def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - an assertion
         raise ValueError(f"trees must have {what}")
 
 
-def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:
+def _extract_trees(grown: HistGradientBoostingClassifier) -> BoostedTrees:
     """Return what a classifier of scikit-learn has grown.
 
     Only here are private attributes of scikit-learn read (``_predictors``, its nodes' fields and
@@ -219,38 +210,38 @@ def _plain(grown: HistGradientBoostingClassifier) -> BoostedTrees:
     trees = [(own, tree) for each in grown._predictors for own, tree in enumerate(each)]
     sizes = [len(tree.nodes) for _, tree in trees]
     roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.uint32)
-    nodes = np.concatenate([_siblings_together(tree.nodes) for _, tree in trees])
+    nodes = np.concatenate([_pair_siblings(tree.nodes) for _, tree in trees])
     leaf = nodes["is_leaf"].astype(bool)
     divided, gained = nodes["feature_idx"][~leaf], nodes["gain"][~leaf]
     gains = np.bincount(divided, gained, minlength=grown.n_features_in_).astype(np.float64)
-    places = np.arange(len(nodes))
+    indices = np.arange(len(nodes))
     return BoostedTrees(
         labels=grown.classes_.astype(np.int64),
         start=np.concatenate([[0.0], start]) if alone else start.astype(np.float64),
         roots=roots,
         owners=np.array([own + alone for own, _ in trees], dtype=np.uint32),
         feature=np.where(leaf, 0, nodes["feature_idx"]).astype(np.uint32),
-        threshold=np.where(leaf, np.float32(np.inf), _rounded_down(nodes["num_threshold"])),
-        left=np.where(leaf, places, nodes["left"] + np.repeat(roots, sizes)).astype(np.uint32),
+        threshold=np.where(leaf, np.float32(np.inf), _round_down(nodes["num_threshold"])),
+        left=np.where(leaf, indices, nodes["left"] + np.repeat(roots, sizes)).astype(np.uint32),
         value=np.where(leaf, nodes["value"], 0.0),
         importances=gains / max(float(gains.sum()), _LEAST_GAIN),
     )
 
 
-def _siblings_together(nodes: NDArray[Any]) -> NDArray[Any]:
+def _pair_siblings(nodes: NDArray[Any]) -> NDArray[Any]:
     """Return a tree's nodes in an order in which every right child follows the left one."""
     order = [0]
-    for place in order:
-        if not nodes["is_leaf"][place]:
-            order += [int(nodes["left"][place]), int(nodes["right"][place])]
-    place_of = np.empty(len(nodes), dtype=np.uint32)
-    place_of[order] = np.arange(len(nodes))
+    for node in order:
+        if not nodes["is_leaf"][node]:
+            order += [int(nodes["left"][node]), int(nodes["right"][node])]
+    new_index = np.empty(len(nodes), dtype=np.uint32)
+    new_index[order] = np.arange(len(nodes))
     arranged = nodes[order].copy()
-    arranged["left"] = place_of[arranged["left"]]
+    arranged["left"] = new_index[arranged["left"]]
     return arranged
 
 
-def _rounded_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
+def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the largest float32 that is not above: what no float32 can tell from the original."""
     near = thresholds.astype(np.float32)
     return np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)

@@ -47,7 +47,7 @@ class Calibration:
         """The power of the ratio before the temperature: 0 none of the prior, 1 all of it."""
         return round(self.exponent * self.temperature, 6)
 
-    def untempered(self) -> Calibration:
+    def without_temperature(self) -> Calibration:
         """Return the same prior without the temperature."""
         return Calibration(self.ratio, self.prior_power)
 
@@ -79,11 +79,11 @@ def fit_calibration(patients: Sequence[HeldOut], ratio: Sequence[float]) -> Cali
     values = tuple(float(each) for each in ratio)
     overlaps = np.mean([_overlaps(patient, values) for patient in patients], axis=0)
     power = POWERS[int(np.argmax(overlaps))]
-    few = [_thinned(patient) for patient in patients]
-    return tempered(values, power, _best_temperature(few, values, power))
+    few = [_thin(patient) for patient in patients]
+    return calibration_at(values, power, _best_temperature(few, values, power))
 
 
-def tempered(ratio: tuple[float, ...], power: float, temperature: float) -> Calibration:
+def calibration_at(ratio: tuple[float, ...], power: float, temperature: float) -> Calibration:
     """Return q(l) ∝ (p(l) · ratio(l)^power)^(1/temperature), which has the same best labels."""
     return Calibration(ratio, power / temperature, temperature)
 
@@ -98,25 +98,24 @@ def log_loss(patients: Sequence[HeldOut], calibration: Calibration) -> float:
     return float(np.mean(losses))
 
 
-def expected_calibration_error(
-    probabilities: NDArray[np.float32], labels: NDArray[np.uint8], bins: int = 15
-) -> float:
+def expected_calibration_error(patient: HeldOut, calibration: Calibration, bins: int = 15) -> float:
     """Return the mean gap between the top label's probability and how often it is right.
 
     Voxels are put into bins of equal width by the probability of their most probable label.
     """
+    probabilities = calibration.apply(patient.probabilities)
     confidence = probabilities.max(axis=1).astype(np.float64)
-    right = probabilities.argmax(axis=1) == labels
-    which = np.minimum((confidence * bins).astype(np.intp), bins - 1)
-    gap = np.bincount(which, weights=right - confidence, minlength=bins)
-    return float(np.abs(gap).sum() / labels.size)
+    right = probabilities.argmax(axis=1) == patient.labels
+    index = np.minimum((confidence * bins).astype(np.intp), bins - 1)
+    gap = np.bincount(index, weights=right - confidence, minlength=bins)
+    return float(np.abs(gap).sum() / patient.labels.size)
 
 
 def _best_temperature(patients: Sequence[HeldOut], ratio: tuple[float, ...], power: float) -> float:
     from scipy.optimize import minimize_scalar
 
     found = minimize_scalar(
-        lambda log: log_loss(patients, tempered(ratio, power, float(np.exp(log)))),
+        lambda log: log_loss(patients, calibration_at(ratio, power, float(np.exp(log)))),
         bounds=np.log(_TEMPERATURES),
         method="bounded",
         options={"xatol": 1e-3},
@@ -124,7 +123,7 @@ def _best_temperature(patients: Sequence[HeldOut], ratio: tuple[float, ...], pow
     return float(np.exp(found.x))
 
 
-def _thinned(patient: HeldOut) -> HeldOut:
+def _thin(patient: HeldOut) -> HeldOut:
     """Return every few voxels of a patient: enough for one number."""
     step = max(1, patient.labels.size // _TEMPERATURE_VOXELS)
     return HeldOut(patient.probabilities[::step], patient.labels[::step])
@@ -135,19 +134,26 @@ def _overlaps(patient: HeldOut, ratio: tuple[float, ...]) -> list[float]:
     scores = np.log(np.maximum(patient.probabilities, _LEAST))
     tilt = np.log(np.asarray(ratio, dtype=np.float32))
     return [
-        overlap((scores + np.float32(power) * tilt).argmax(axis=1), patient.labels, len(ratio))
+        mean_overlap((scores + np.float32(power) * tilt).argmax(axis=1), patient.labels, len(ratio))
         for power in POWERS
     ]
 
 
-def overlap(
+def label_dice(
     found: NDArray[np.integer[Any]], truth: NDArray[np.integer[Any]], n_labels: int
-) -> float:
-    """Return the mean Dice coefficient of the labels that the truth has, and of all together.
+) -> list[float | None]:
+    """Return the Dice coefficients of all labels but background together, and of each, L values.
 
-    Where the truth has none, it is 1 if none is found, else 0.
+    None stands for a label that the truth does not have.
     """
     pairs = [(found > 0, truth > 0)]
     pairs += [(found == label, truth == label) for label in range(1, n_labels)]
-    overlaps = [dice(ours, theirs) for ours, theirs in pairs if theirs.any()]
+    return [dice(ours, theirs) if theirs.any() else None for ours, theirs in pairs]
+
+
+def mean_overlap(
+    found: NDArray[np.integer[Any]], truth: NDArray[np.integer[Any]], n_labels: int
+) -> float:
+    """Return the mean of ``label_dice``; without any label to find, 1 if none is found, else 0."""
+    overlaps = [each for each in label_dice(found, truth, n_labels) if each is not None]
     return float(np.mean(overlaps)) if overlaps else 1.0 - float((found > 0).any())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 
 import numpy as np
@@ -14,8 +14,8 @@ from perturb_mpm.segmenter.masked_filters import (
     box_extreme,
     box_mean,
     box_sum,
-    in_threads,
-    voxels_of,
+    map_in_threads,
+    whole_voxels,
 )
 from perturb_mpm.segmenter.scene import Scene, Slab
 
@@ -30,10 +30,10 @@ def intensities(slab: Slab) -> Columns:
         yield name, slab.take(image)
 
 
-def smoothed(slab: Slab) -> Columns:
+def smoothing(slab: Slab) -> Columns:
     """Gaussian mean of each sequence inside the brain, at several scales."""
     for sigma in SMOOTH_MM:
-        for name, image in zip(slab.scene.sequences, slab.scene.smoothed(sigma)):
+        for name, image in zip(slab.scene.sequences, slab.scene.smooth(sigma)):
             yield f"{name}_smooth_{sigma:g}mm", slab.take(image)
 
 
@@ -41,7 +41,7 @@ def differences(slab: Slab) -> Columns:
     """Difference of every pair of sequences, as they are and at two scales."""
     scene = slab.scene
     sources = {"": scene.images} | {
-        f"_smooth_{sigma:g}mm": scene.smoothed(sigma) for sigma in SMOOTH_MM[:2]
+        f"_smooth_{sigma:g}mm": scene.smooth(sigma) for sigma in SMOOTH_MM[:2]
     }
     for suffix, images in sources.items():
         values = [slab.take(image) for image in images]
@@ -53,14 +53,14 @@ def differences(slab: Slab) -> Columns:
 def symmetry(slab: Slab) -> Columns:
     """Each sequence minus the same across the mid-sagittal plane, at several scales."""
     scene = slab.scene
-    there = scene.nearest(scene.plane.mirrored(scene.positions(slab.voxels)))
+    there = scene.nearest(scene.plane.mirror(scene.positions(slab.voxels)))
     for sigma in SMOOTH_MM:
-        for name, image in zip(scene.sequences, scene.smoothed(sigma)):
+        for name, image in zip(scene.sequences, scene.smooth(sigma)):
             yield f"{name}_asymmetry_{sigma:g}mm", slab.take(image) - image[there]
 
 
 def location(slab: Slab) -> Columns:
-    """Distance from the mid-sagittal plane, place back to front and bottom to top, and depth.
+    """Distance from the mid-sagittal plane, position back to front and bottom to top, and depth.
 
     The first three are shares of the brain's half width, length and height; left and right are
     not told apart.
@@ -124,30 +124,20 @@ def statistics(slab: Slab) -> Columns:
     """Mean, standard deviation, skewness, minimum and maximum of each sequence in two boxes."""
     scene = slab.scene
     for reach in NEAR_MM:
-        radius = voxels_of(reach, scene.spacing)
+        radius = whole_voxels(reach, scene.spacing)
         window = slab.window(radius[0])
-        mask = scene.mask[window]
         inside = box_sum(scene.weight[window], radius)
-
-        def describe(
-            image: Array3D,
-            mask: NDArray[np.bool_] = mask,
-            inside: Array3D = inside,
-            radius: tuple[int, ...] = radius,
-        ) -> list[Array3D]:
-            moments = (*_moments(image, inside, radius), *_extremes(image, mask, radius))
-            return [slab.take_window(values, radius[0]) for values in moments]
-
-        described = in_threads(describe, scene.images[:, window])
-        for name, values in zip(scene.sequences, described):
-            for what, column in zip(("mean", "sd", "skewness", "min", "max"), values):
-                yield f"{name}_{what}_{reach:g}mm", column
+        describe = partial(_describe_boxes, mask=scene.mask[window], inside=inside, radius=radius)
+        described = map_in_threads(describe, scene.images[:, window])
+        for name, volumes in zip(scene.sequences, described):
+            for what, volume in zip(("mean", "sd", "skewness", "min", "max"), volumes):
+                yield f"{name}_{what}_{reach:g}mm", slab.take_window(volume, radius[0])
 
 
 def entropies(slab: Slab) -> Columns:
     """Entropy (bits) of each sequence's histogram of 16 fixed bins in the larger box."""
     scene = slab.scene
-    radius = voxels_of(NEAR_MM[-1], scene.spacing)
+    radius = whole_voxels(NEAR_MM[-1], scene.spacing)
     window = slab.window(radius[0])
     mask = scene.mask[window]
     inside = box_sum(scene.weight[window], radius)
@@ -156,14 +146,14 @@ def entropies(slab: Slab) -> Columns:
         bits = _entropy_bits(_bins(image, mask), inside, radius)
         return slab.take_window(bits, radius[0])
 
-    for name, column in zip(scene.sequences, in_threads(entropy, scene.images[:, window])):
+    for name, column in zip(scene.sequences, map_in_threads(entropy, scene.images[:, window])):
         yield f"{name}_entropy_{NEAR_MM[-1]:g}mm", column
 
 
 def gradients(slab: Slab) -> Columns:
     """Gradient magnitude (per mm) of each smoothed sequence; its mean and sd in two boxes."""
     scene = slab.scene
-    radii = [voxels_of(reach, scene.spacing) for reach in NEAR_MM]
+    radii = [whole_voxels(reach, scene.spacing) for reach in NEAR_MM]
     halo = max(radius[0] for radius in radii)
     window = slab.window(halo)
     # One voxel more on each side: the gradient there needs its neighbours.
@@ -181,7 +171,7 @@ def gradients(slab: Slab) -> Columns:
         return columns
 
     whats = ["", *(f"_{what}_{reach:g}mm" for reach in NEAR_MM for what in ("mean", "sd"))]
-    described = in_threads(describe, scene.smoothed(GRADIENT_MM)[:, wider])
+    described = map_in_threads(describe, scene.smooth(GRADIENT_MM)[:, wider])
     for name, values in zip(scene.sequences, described):
         for what, column in zip(whats, values):
             yield f"{name}_gradient{what}", column
@@ -202,9 +192,10 @@ def _mean_and_sd(image: Array3D, inside: Array3D, radius: Sequence[int]) -> tupl
     return mean, np.sqrt(np.maximum(square - mean * mean, 0))
 
 
-def _moments(
-    image: Array3D, inside: Array3D, radius: Sequence[int]
-) -> tuple[Array3D, Array3D, Array3D]:
+def _describe_boxes(
+    image: Array3D, *, mask: NDArray[np.bool_], inside: Array3D, radius: Sequence[int]
+) -> tuple[Array3D, ...]:
+    """Return mean, standard deviation, skewness, minimum and maximum in the box of each voxel."""
     mean = box_mean(image, inside, radius)
     square = box_mean(image * image, inside, radius)
     cube = box_mean(image * image * image, inside, radius)
@@ -212,16 +203,8 @@ def _moments(
     third = cube - 3 * mean * square + 2 * mean**3
     flat = sd < _LEAST_SD
     skewness = np.where(flat, np.float32(0), third / np.maximum(sd, _LEAST_SD) ** 3)
-    return mean, sd, skewness
-
-
-def _extremes(
-    image: Array3D, mask: NDArray[np.bool_], radius: Sequence[int]
-) -> tuple[Array3D, Array3D]:
-    return (
-        box_extreme(image, mask, radius, largest=False),
-        box_extreme(image, mask, radius, largest=True),
-    )
+    extremes = (box_extreme(image, mask, radius, largest=each) for each in (False, True))
+    return mean, sd, skewness, *extremes
 
 
 def _bins(image: Array3D, mask: NDArray[np.bool_]) -> NDArray[np.int16]:
@@ -243,7 +226,7 @@ def _entropy_bits(bins: NDArray[np.int16], inside: Array3D, radius: Sequence[int
 
 FAMILIES: dict[str, Callable[[Slab], Columns]] = {
     "intensities": intensities,
-    "smoothed": smoothed,
+    "smoothed": smoothing,
     "differences": differences,
     "statistics": statistics,
     "entropies": entropies,
@@ -293,3 +276,18 @@ def features_in_slabs(
                 table[:, column] = values
                 column += 1
         yield slab, table
+
+
+def feature_table(scene: Scene) -> NDArray[np.float16]:
+    """Return the features of all voxels inside the mask, (N, F).
+
+    Half precision tells a thousand values apart in each power of two, more than trees use.
+    """
+    width = len(feature_names(scene.sequences))
+    table = np.empty((np.count_nonzero(scene.mask), width), dtype=np.float16)
+    row = 0
+    for slab, features in features_in_slabs(scene):
+        table[row : row + len(slab.voxels)] = features
+        row += len(slab.voxels)
+    scene.forget()
+    return table

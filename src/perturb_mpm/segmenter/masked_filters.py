@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 _limit: ContextVar[int | None] = ContextVar("threads", default=None)
 
 
-def voxels_of(length_mm: float, spacing: Sequence[float]) -> tuple[int, ...]:
+def whole_voxels(length_mm: float, spacing: Sequence[float]) -> tuple[int, ...]:
     """Return a length in whole voxels along each axis, at least one."""
     return tuple(max(1, round(length_mm / edge)) for edge in spacing)
 
@@ -77,7 +77,7 @@ def box_extreme(
 
 
 @contextmanager
-def limited_threads(threads: int | None) -> Iterator[None]:
+def limit_threads(threads: int | None) -> Iterator[None]:
     """Let the segmenter use no more than so many threads, or all processors where it is None."""
     before = _limit.set(Compute(threads=threads).threads)  # checked there
     try:
@@ -86,8 +86,8 @@ def limited_threads(threads: int | None) -> Iterator[None]:
         _limit.reset(before)
 
 
-def threads_available() -> int:
-    """Return how many threads may be used: as many as was said, else one for each processor."""
+def available_threads() -> int:
+    """Return how many threads may be used: the limit, else one for each processor."""
     limit = _limit.get()
     if limit is not None:
         return limit
@@ -96,10 +96,10 @@ def threads_available() -> int:
     return os.cpu_count() or 1
 
 
-def in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+def map_in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Return ``task`` of every item, in order; SciPy's filters run side by side."""
-    with ThreadPoolExecutor(threads_available()) as pool:
-        return list(pool.map(task, items))
+    with ThreadPoolExecutor(available_threads()) as executor:
+        return list(executor.map(task, items))
 
 
 def _gaussian(image: Array3D, sigma_mm: float, spacing: Sequence[float]) -> Array3D:

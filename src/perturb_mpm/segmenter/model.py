@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,8 @@ from perturb_mpm.files import (
 )
 from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
-from perturb_mpm.segmenter.ensemble import MOST_FOLDS, Ensemble
-from perturb_mpm.segmenter.feature_store import feature_table
-from perturb_mpm.segmenter.features import feature_names
+from perturb_mpm.segmenter.features import feature_names, feature_table
+from perturb_mpm.segmenter.masked_filters import map_in_threads
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images
 from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
 
@@ -35,6 +34,54 @@ _FORMAT = "perturb-mpm segmenter 3"
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
 _MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 4 MB
 _MOST_SEQUENCES = 32
+MOST_FOLDS = 1000
+_BLOCK = 16_384  # voxels that a thread predicts at once: bounds the memory of a prediction
+
+
+class Forest(Protocol):
+    """Grown trees."""
+
+    @property
+    def count(self) -> int:
+        """How many trees there are."""
+
+    @property
+    def importances(self) -> NDArray[np.float64]:
+        """How much each feature matters, (F,); the sum is 1."""
+
+    def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
+        """Return the labels' probabilities (n, L) of features (n, F); several threads ask."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """The forests, and which patients the folds are."""
+
+    n_labels: int
+    folds: tuple[tuple[str, ...], ...]
+    forests: tuple[Forest, ...]  # each grown without the fold of its index
+    shown: tuple[float, ...]  # (L,) each label's share of the voxels that were drawn
+
+    def find_fold(self, name: str) -> int:
+        """Return the fold of a patient."""
+        return next(fold for fold, names in enumerate(self.folds) if name in names)
+
+    def predict(self, table: NDArray[np.float16], fold: int | None = None) -> NDArray[np.float32]:
+        """Return probabilities (N, L) of features (N, F), not calibrated; computed in blocks.
+
+        With ``fold``, of the trees that were not shown that fold.
+        """
+        forests = self.forests if fold is None else self.forests[fold : fold + 1]
+        result = np.empty((len(table), self.n_labels), dtype=np.float32)
+
+        def predict(start: int) -> None:
+            block = slice(start, start + _BLOCK)
+            features = table[block].astype(np.float32)
+            each = [forest.predict(features, self.n_labels) for forest in forests]
+            result[block] = np.mean(each, axis=0)
+
+        map_in_threads(predict, range(0, len(table), _BLOCK))
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +98,15 @@ class SegmenterModel:
 
         Outside the mask background has probability 1.
         """
-        return self.calibrated(prepared, self.ensemble.predict(feature_table(prepared.scene)))
+        return self._calibrate(prepared)
 
     def honest_probabilities(self, name: str, prepared: Prepared) -> NDArray[np.float32]:
         """Return the probabilities of a patient by those trees that never saw it."""
         known = any(name in names for names in self.ensemble.folds)
-        fold = self.ensemble.fold_of(name) if known else None
-        return self.calibrated(prepared, self.ensemble.predict(feature_table(prepared.scene), fold))
+        return self._calibrate(prepared, self.ensemble.find_fold(name) if known else None)
 
-    def calibrated(self, prepared: Prepared, answers: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return what trees answered, (N, L), as probabilities on the patient's own grid."""
+    def _calibrate(self, prepared: Prepared, fold: int | None = None) -> NDArray[np.float32]:
+        answers = self.ensemble.predict(feature_table(prepared.scene), fold)  # (N, L)
         outside = np.eye(len(self.labels), dtype=np.float32)[0]
         return prepared.restore(self.calibration.apply(answers).T, outside)
 
@@ -79,11 +125,11 @@ class SegmenterModel:
         }
         text = json.dumps(metadata, ensure_ascii=False, allow_nan=False, indent=1)
         arrays: dict[str, NDArray[Any]] = {_METADATA: np.frombuffer(text.encode(), dtype=np.uint8)}
-        for place, forest in enumerate(ensemble.forests):
+        for index, forest in enumerate(ensemble.forests):
             if not isinstance(forest, BoostedTrees):
                 raise TypeError(f"a model file holds boosted trees, got {type(forest).__name__}")
-            for name, dtype in ARRAYS.items():
-                arrays[f"{place}.{name}"] = getattr(forest, name).astype(dtype)
+            for name, (dtype, _) in ARRAYS.items():
+                arrays[f"{index}.{name}"] = getattr(forest, name).astype(dtype)
         write_arrays(Path(path), arrays)
 
     @staticmethod
@@ -92,7 +138,7 @@ class SegmenterModel:
         source = Source("model", Path(path))
         arrays = _read_arrays(source)
         try:
-            return _model(arrays, source)
+            return _parse_model(arrays, source)
         except InputError:
             raise
         except KeyError as error:
@@ -114,7 +160,7 @@ def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
             ) from error
 
 
-def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
+def _parse_model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
     packed = arrays[_METADATA]
     if packed.dtype != np.uint8 or packed.ndim != 1:
         raise TypeError(f"{_METADATA} must be bytes, got {packed.dtype}")
@@ -145,8 +191,8 @@ def _model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterModel:
     if not 1 <= len(folds) <= MOST_FOLDS:
         raise ValueError(f"folds must be 1 to {MOST_FOLDS}, got {len(folds)}")
     forests = []
-    for place in range(len(folds)):
-        forest = BoostedTrees(**{name: arrays[f"{place}.{name}"] for name in ARRAYS})
+    for index in range(len(folds)):
+        forest = BoostedTrees(**{name: arrays[f"{index}.{name}"] for name in ARRAYS})
         forest.check(len(features), len(labels))
         forests.append(forest)
     ensemble = Ensemble(len(labels), folds, tuple(forests), tuple(map(float, shown)))
@@ -176,22 +222,9 @@ def require_scheme(model: SegmenterModel, labels: LabelScheme, source: Source) -
     """Refuse a model whose labels are not the ones expected."""
     if model.labels.values != labels.values:
         raise source.error(
-            f"must be trained on the label values {_listed(labels.values)}, "
-            f"got {_listed(model.labels.values)}"
+            f"must be trained on the label values {', '.join(map(str, labels.values))}, "
+            f"got {', '.join(map(str, model.labels.values))}"
         )
-
-
-def probabilities_from_model(
-    model_path: Path, image_set: ImageSet
-) -> tuple[NDArray[np.float32], LabelScheme]:
-    """Return the probabilities (L, X, Y, Z) that a model file gives to images, and its labels.
-
-    Sequences are matched by name (t1ce and t1c are the same); a missing one is refused.
-    """
-    model = SegmenterModel.load(model_path)
-    images = select_sequences(image_set.images, model.sequences)
-    prepared = prepare_images(replace(image_set, images=images))
-    return model.probabilities(prepared), model.labels
 
 
 def case_from_model(
@@ -202,14 +235,13 @@ def case_from_model(
 ) -> Case:
     """Return the case of images whose probabilities a model file gives.
 
-    ``labels`` are the caller's values and names in place of the model's.
+    Sequences are matched by name (t1ce and t1c are the same); a missing one is refused.
+    ``labels`` are the caller's values and names instead of the model's.
     """
-    probabilities, own = probabilities_from_model(model_path, image_set)
-    scheme = choose_scheme(len(own), labels, own, background)
-    case = Case.from_images(image_set, probabilities, scheme)
+    model = SegmenterModel.load(model_path)
+    images = select_sequences(image_set.images, model.sequences)
+    prepared = prepare_images(replace(image_set, images=images))
+    scheme = choose_scheme(len(model.labels), labels, model.labels, background)
+    case = Case.from_images(image_set, model.probabilities(prepared), scheme)
     digest = hashlib.sha256(model_path.read_bytes()).hexdigest()
     return replace(case, hashes={**case.hashes, model_path.name: digest})
-
-
-def _listed(values: tuple[int, ...]) -> str:
-    return ", ".join(map(str, values))

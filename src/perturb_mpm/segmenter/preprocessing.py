@@ -1,4 +1,8 @@
-"""From a patient's sequences to a scene: named, checked, turned, cut to the brain, normalised."""
+"""From a patient's sequences to a scene: checked, turned, cut to the brain, normalised.
+
+Before that, SimpleITK (the extra ``itk``) can resample them to one grid and correct their bias
+fields.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.files import CaseFiles, ImageSet, InputError, LabelScheme, read_images
+from perturb_mpm.optional import optional_package
 from perturb_mpm.segmenter.scene import Scene
 
 _LIMIT = 10.0  # robust standard deviations; beyond lie vessels and artefacts
+_TO_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # ITK's axes point left and back
 _TO_SD = 1.349  # the interquartile range of a normal distribution with standard deviation 1
 
 
@@ -78,10 +84,10 @@ def prepare(
     truth
         (X, Y, Z), the true labels 0 … L − 1, where they are known.
     """
-    volumes = _on_one_grid(images)
-    matrix = _checked_affine(affine)
-    brain = brain_mask(list(volumes.values())) if mask is None else _checked_mask(mask, volumes)
-    turn = turn_of(matrix)
+    volumes = _check_images(images)
+    matrix = _check_affine(affine)
+    brain = brain_mask(list(volumes.values())) if mask is None else _check_mask(mask, volumes)
+    turn = find_turn(matrix)
     spacing = np.linalg.norm(matrix[:3, :3], axis=0)[list(turn.axes)]
     turned_mask = turn.apply(brain)
     box = bounding_box(turned_mask)
@@ -117,7 +123,7 @@ def read_scene(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -
     return prepare_images(found, f"`data`: case {case.name}", truth).scene
 
 
-def turn_of(affine: NDArray[np.float64]) -> Reorientation:
+def find_turn(affine: NDArray[np.float64]) -> Reorientation:
     """Return the turn of a grid whose ``affine`` takes voxel indices to mm."""
     from nibabel.orientations import io_orientation
 
@@ -167,7 +173,7 @@ def robust_scores(values: NDArray[Any], name: str) -> NDArray[np.float32]:
     return cut
 
 
-def _on_one_grid(images: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
+def _check_images(images: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
     if not images:
         raise ValueError("images must hold at least one sequence, got none")
     volumes = {
@@ -181,14 +187,14 @@ def _on_one_grid(images: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float3
         if volumes[name].shape != volumes[first].shape:
             raise ValueError(
                 f"images must be on one grid, got {first} with {volumes[first].shape} and {name} "
-                f"with {volumes[name].shape}: resample them first (perturb_mpm.segmenter.itk)"
+                f"with {volumes[name].shape}: resample them first (perturb_mpm.segmenter.resample)"
             )
     for name, volume in volumes.items():
         checks.finite(volume, f"images[{name!r}]")
     return volumes
 
 
-def _checked_affine(affine: ArrayLike) -> NDArray[np.float64]:
+def _check_affine(affine: ArrayLike) -> NDArray[np.float64]:
     matrix = np.asarray(checks.numeric(affine, "affine"), dtype=np.float64)
     if matrix.shape != (4, 4):
         raise ValueError(f"affine must be (4, 4), got {matrix.shape}")
@@ -197,7 +203,7 @@ def _checked_affine(affine: ArrayLike) -> NDArray[np.float64]:
     return matrix
 
 
-def _checked_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
+def _check_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
     inside: NDArray[np.bool_] = checks.numeric(mask, "mask") != 0
     shape = next(iter(volumes.values())).shape
     if inside.shape != shape:
@@ -205,3 +211,75 @@ def _checked_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -
     if not inside.any():
         raise ValueError("mask must contain at least one voxel, got an empty mask")
     return inside
+
+
+def resample(
+    image: ArrayLike,
+    affine: ArrayLike,
+    shape: Sequence[int],
+    onto: ArrayLike,
+    *,
+    labels: bool = False,
+) -> NDArray[np.float32]:
+    """Return an image (X, Y, Z) on another grid, 0 where it does not reach.
+
+    Parameters
+    ----------
+    image
+        The image.
+    affine
+        (4, 4), from its voxel indices to mm.
+    shape
+        The shape of the grid wanted.
+    onto
+        (4, 4), from the voxel indices of the grid wanted to mm.
+    labels
+        Take the nearest voxel and do not interpolate, as a label map needs it.
+    """
+    itk = optional_package("SimpleITK", "resampling")
+    how = itk.sitkNearestNeighbor if labels else itk.sitkLinear
+    grid = _to_itk(itk, np.zeros(tuple(shape), dtype=np.float32), onto)
+    moved = itk.Resample(_to_itk(itk, image, affine), grid, itk.Transform(3, itk.sitkIdentity), how)
+    return _from_itk(itk, moved)
+
+
+def correct_bias(
+    image: ArrayLike,
+    mask: ArrayLike,
+    affine: ArrayLike,
+    *,
+    shrink: int = 4,
+    iterations: Sequence[int] = (50, 50, 50),
+) -> NDArray[np.float32]:
+    """Return an image (X, Y, Z) divided by its smooth bias field (N4, Tustison et al. 2010).
+
+    The field is estimated inside the mask on a grid that is ``shrink`` times coarser.
+    """
+    itk = optional_package("SimpleITK", "the correction of the bias field")
+    checks.integer(shrink, "shrink", minimum=1)
+    whole = _to_itk(itk, image, affine)
+    inside = itk.Cast(_to_itk(itk, np.asarray(mask) != 0, affine), itk.sitkUInt8)
+    factors = [min(shrink, size) for size in whole.GetSize()]
+    corrector = itk.N4BiasFieldCorrectionImageFilter()
+    corrector.SetMaximumNumberOfIterations([int(count) for count in iterations])
+    corrector.Execute(itk.Shrink(whole, factors), itk.Shrink(inside, factors))
+    field = itk.Exp(corrector.GetLogBiasFieldAsImage(whole))
+    return _from_itk(itk, whole / itk.Cast(field, itk.sitkFloat32))
+
+
+def _to_itk(itk: Any, voxels: ArrayLike, affine: ArrayLike) -> Any:  # noqa: ANN401 - no types
+    array = np.asarray(checks.numeric(voxels, "image"), dtype=np.float32)
+    if array.ndim != 3:
+        raise ValueError(f"image must be (X, Y, Z), got {array.shape}")
+    matrix = _TO_LPS @ np.asarray(affine, dtype=np.float64)
+    spacing = np.linalg.norm(matrix[:3, :3], axis=0)
+    image = itk.GetImageFromArray(array.transpose(2, 1, 0))
+    image.SetSpacing(spacing.tolist())
+    image.SetOrigin(matrix[:3, 3].tolist())
+    image.SetDirection((matrix[:3, :3] / spacing).ravel().tolist())
+    return image
+
+
+def _from_itk(itk: Any, image: Any) -> NDArray[np.float32]:  # noqa: ANN401 - no types
+    voxels: NDArray[np.float32] = itk.GetArrayFromImage(image)
+    return np.ascontiguousarray(voxels.transpose(2, 1, 0), dtype=np.float32)

@@ -1,8 +1,11 @@
-"""A patient as the features see it: normalised sequences on one grid, cut to the brain."""
+"""A patient as the features see it: normalised sequences on one grid, cut to the brain.
+
+The mid-sagittal plane is the one across which a brain is most like its mirror image.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,13 +18,17 @@ from perturb_mpm.segmenter.masked_filters import (
     box_mean,
     box_sum,
     gaussian_mean,
-    in_threads,
-    voxels_of,
+    map_in_threads,
+    whole_voxels,
 )
-from perturb_mpm.segmenter.plane import SagittalPlane, midsagittal_plane
 
 _PLANE_MM = 8.0  # the scale at which a brain is compared with its mirror image
 _EXTENT = (1.0, 99.0)  # percentiles: a few stray voxels must not stretch the brain
+_PLANE_VOXELS = 6000  # compared voxels, spread evenly over the brain
+_FIRST_STEPS = (4.0, 0.05, 0.05)  # of the search: mm, radians, radians
+_MOST_TRIALS = 150
+_MOST_DIFFERENCE = 1.0  # robust standard deviations: a tumour counts as different, however bright
+_TILT_PENALTY = 2.0  # for each squared radian: heads lie nearly straight, tumours bulge
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +36,7 @@ class Scene:
     """Normalised sequences inside the brain; axes point right, front and up.
 
     Features look voxels up all over the brain, so the few smoothed images that they share are
-    kept; everything else is made slab by slab.
+    cached; everything else is made slab by slab.
     """
 
     sequences: tuple[str, ...]
@@ -53,47 +60,47 @@ class Scene:
         """The mask as numbers, 1 inside and 0 outside, (X, Y, Z)."""
         return self.mask.astype(np.float32)
 
-    def smoothed(self, sigma_mm: float) -> NDArray[np.float32]:
+    def smooth(self, sigma_mm: float) -> NDArray[np.float32]:
         """Return every sequence smoothed by a Gaussian inside the brain, (C, X, Y, Z)."""
 
         def make() -> list[Array3D]:
-            return in_threads(
+            return map_in_threads(
                 lambda image: gaussian_mean(image, self.weight, sigma_mm, self.spacing),
                 self.images,
             )
 
-        return self._kept(("smoothed", sigma_mm), make)
+        return self._cached(("smoothed", sigma_mm), make)
 
     def box_means(self, reach_mm: float) -> NDArray[np.float32]:
         """Return every sequence's mean inside the brain in boxes, (C, X, Y, Z).
 
         The faces of a box lie ``reach_mm`` from its middle.
         """
-        radius = voxels_of(reach_mm, self.spacing)
+        radius = whole_voxels(reach_mm, self.spacing)
 
         def make() -> list[Array3D]:
             inside = box_sum(self.weight, radius)
-            return in_threads(lambda image: box_mean(image, inside, radius), self.images)
+            return map_in_threads(lambda image: box_mean(image, inside, radius), self.images)
 
-        return self._kept(("box", reach_mm), make)
+        return self._cached(("box", reach_mm), make)
 
     def extremes(self, sigma_mm: float, reach_mm: float, *, largest: bool) -> NDArray[np.float32]:
         """Return the largest or smallest smoothed value in boxes, (C, X, Y, Z)."""
-        radius = voxels_of(reach_mm, self.spacing)
+        radius = whole_voxels(reach_mm, self.spacing)
 
         def make() -> list[Array3D]:
-            return in_threads(
+            return map_in_threads(
                 lambda image: box_extreme(image, self.mask, radius, largest=largest),
-                self.smoothed(sigma_mm),
+                self.smooth(sigma_mm),
             )
 
-        return self._kept(("extreme", sigma_mm, reach_mm, largest), make)
+        return self._cached(("extreme", sigma_mm, reach_mm, largest), make)
 
     def forget(self) -> None:
         """Let go of the smoothed images, which are made again when asked for."""
         self._volumes.clear()
 
-    def _kept(
+    def _cached(
         self, key: tuple[object, ...], make: Callable[[], list[Array3D]]
     ) -> NDArray[np.float32]:
         if key not in self._volumes:
@@ -105,7 +112,7 @@ class Scene:
         """The mid-sagittal plane; the brain's outline counts like one more sequence."""
         if self.known_plane is not None:
             return self.known_plane
-        channels = (*self.smoothed(_PLANE_MM), self.weight)
+        channels = (*self.smooth(_PLANE_MM), self.weight)
         return midsagittal_plane(channels, self.mask, self.spacing)
 
     @cached_property
@@ -176,3 +183,81 @@ class Slab:
         """Return the values (n,) of a volume over the slab's ``window(halo)``."""
         first = self.start - self.window(halo).start
         return volume[first : first + self.stop - self.start][self.inside]
+
+
+@dataclass(frozen=True)
+class SagittalPlane:
+    """The points r (mm) with normal · r = offset; the normal points to the right."""
+
+    normal: tuple[float, ...]  # of length 1
+    offset: float  # mm
+
+    def distance(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the signed distance (n,) of positions (n, 3) in mm, positive to the right."""
+        signed: NDArray[np.float64] = positions @ np.asarray(self.normal) - self.offset
+        return signed
+
+    def mirror(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mirror images (n, 3) of positions (n, 3) in mm."""
+        across = 2.0 * self.distance(positions)[:, np.newaxis]
+        images: NDArray[np.float64] = positions - across * np.asarray(self.normal)
+        return images
+
+
+def midsagittal_plane(
+    channels: Sequence[NDArray[np.float32]],
+    mask: NDArray[np.bool_],
+    spacing: Sequence[float],
+) -> SagittalPlane:
+    """Return the plane with the least mean difference between brain and mirror image.
+
+    ``channels`` are smoothed volumes in robust standard deviations. The search begins with the
+    plane through the brain's centre at right angles to the first axis.
+    """
+    from scipy.optimize import minimize
+
+    voxels = np.argwhere(mask)
+    positions = voxels * np.asarray(spacing)
+    centre = positions.mean(axis=0)
+    chosen = np.unique(np.linspace(0, len(voxels) - 1, _PLANE_VOXELS).round().astype(np.intp))
+    sample = positions[chosen]
+    here = [_interpolate(channel, sample, spacing) for channel in channels]
+
+    def asymmetry(parameters: NDArray[np.float64]) -> float:
+        image = _plane(parameters, centre).mirror(sample)
+        there = (_interpolate(channel, image, spacing) for channel in channels)
+        apart = (np.minimum(np.abs(a - b), _MOST_DIFFERENCE).mean() for a, b in zip(here, there))
+        tilt = float(parameters[1] ** 2 + parameters[2] ** 2)
+        return float(sum(apart)) + _TILT_PENALTY * tilt
+
+    found = minimize(
+        asymmetry,
+        np.zeros(3),
+        method="Nelder-Mead",
+        options={
+            "initial_simplex": np.vstack([np.zeros(3), np.diag(_FIRST_STEPS)]),
+            "maxfev": _MOST_TRIALS,
+            "xatol": 1e-3,
+            "fatol": 1e-6,
+        },
+    )
+    return _plane(found.x, centre)
+
+
+def _plane(parameters: NDArray[np.float64], centre: NDArray[np.float64]) -> SagittalPlane:
+    """Return the plane moved by mm along, and turned by two angles from, the first axis."""
+    shift, yaw, roll = parameters
+    normal = np.array([1.0, np.tan(yaw), np.tan(roll)])
+    normal /= np.linalg.norm(normal)
+    return SagittalPlane(tuple(normal.tolist()), float(normal @ centre + shift))
+
+
+def _interpolate(
+    volume: NDArray[np.float32], positions: NDArray[np.float64], spacing: Sequence[float]
+) -> NDArray[np.float32]:
+    from scipy.ndimage import map_coordinates
+
+    values: NDArray[np.float32] = map_coordinates(
+        volume, (positions / np.asarray(spacing)).T, order=1, mode="nearest"
+    )
+    return values

@@ -22,7 +22,7 @@ from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import load_run
 from perturb_mpm.segmenter import (
     SegmenterModel,
-    limited_threads,
+    limit_threads,
     prepare_images,
     require_scheme,
 )
@@ -78,7 +78,7 @@ def cases_of_model(
             list(wanted.values()), mask=case.mask, image_names=list(wanted), named_by="data"
         )
         prepared = prepare_images(found, f"`data`: case {case.name}")
-        with limited_threads(threads):
+        with limit_threads(threads):
             probabilities = model.honest_probabilities(case.name, prepared)
         truth = case.read_truth(found.geometry, scheme)
         read[case.name] = Case.from_images(found, probabilities, scheme, truth)
