@@ -216,13 +216,13 @@ def main() -> None:
     options = arguments()
     from perturb_mpm.files import find_labelled_cases
     from perturb_mpm.segmenter import SegmenterModel
-    from perturb_mpm.tune import cases_of_model
+    from perturb_mpm.tune import classify_cases
 
     files = next(
         f for f in find_labelled_cases(options.case.parent, "brats") if f.name == options.case.name
     )
     scheme = SegmenterModel.load(options.model).labels
-    case = cases_of_model([files], options.model, scheme)[files.name]
+    case = classify_cases([files], options.model, scheme)[files.name]
     rows: list[EditRow] = []
     results: dict[str, object] = {"machine": machine.describe()}
     for name, settings in ways():

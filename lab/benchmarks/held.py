@@ -101,13 +101,13 @@ def main() -> None:
     from perturb_mpm.run import RunSettings, build_crf
     from perturb_mpm.sampling import Sampler
     from perturb_mpm.segmenter import SegmenterModel
-    from perturb_mpm.tune import cases_of_model
+    from perturb_mpm.tune import classify_cases
 
     files = next(
         f for f in find_labelled_cases(options.case.parent, "brats") if f.name == options.case.name
     )
     scheme = SegmenterModel.load(options.model).labels
-    case = cases_of_model([files], options.model, scheme)[files.name]
+    case = classify_cases([files], options.model, scheme)[files.name]
     rows: dict[str, dict[str, float]] = {}
     results = {
         "machine": machine.describe(),

@@ -67,13 +67,13 @@ def main() -> None:
     from perturb_mpm.files import find_labelled_cases
     from perturb_mpm.run import RunSettings, build_crf
     from perturb_mpm.segmenter import SegmenterModel
-    from perturb_mpm.tune import cases_of_model
+    from perturb_mpm.tune import classify_cases
 
     files = next(
         f for f in find_labelled_cases(options.case.parent, "brats") if f.name == options.case.name
     )
     scheme = SegmenterModel.load(options.model).labels
-    case = cases_of_model([files], options.model, scheme)[files.name]
+    case = classify_cases([files], options.model, scheme)[files.name]
     settings = RunSettings()
     crf, hotter = (build_crf(case, settings.changed(temperature=t)) for t in (1.0, TEMPERATURE))
     seconds(crf, None)  # which compiles what is needed

@@ -26,7 +26,7 @@ from lab.words import markdown_table
 from perturb_mpm.files import SCHEMES, Case, find_labelled_cases
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import RunSettings
-from perturb_mpm.tune import TuningOptions, cases_of_model, tune
+from perturb_mpm.tune import TuningOptions, classify_cases, tune
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         start, folds = RunSettings(), min(FOLDS, len(cases))
     else:
         files = find_labelled_cases(options.gliomas, "brats")[: options.cases]
-        cases = cases_of_model(files, options.model, SCHEMES["brats2021"], Silent())
+        cases = classify_cases(files, options.model, SCHEMES["brats2021"], Silent())
         start, folds = RunSettings(regions=REGIONS), len(cases)
     with TemporaryDirectory() as folder:
         kept = start.changed(kernel_cache=None if options.anew else folder)

@@ -41,13 +41,13 @@ def gliomas(
     from lab.gliomas.gliomas_page import PAGE_NAME, findings, page
     from lab.gliomas.measuring import measure_gliomas
     from perturb_mpm.files import SCHEMES, find_labelled_cases
-    from perturb_mpm.tune import cases_of_model, means, write_scores
+    from perturb_mpm.tune import classify_cases, means, write_scores
 
     folder = prepare_folder(output)
     drawn = 8 if quick else samples
     with shown_progress(quiet=quiet) as progress:
         files = find_labelled_cases(data, "brats")[: 4 if quick else None]
-        cases = cases_of_model(files, model, SCHEMES["brats2021"], progress)
+        cases = classify_cases(files, model, SCHEMES["brats2021"], progress)
         tuned, scores = measure_gliomas(cases, drawn, progress)
     write_text(folder / PAGE_NAME, page(tuned, scores, drawn))
     write_scores(folder / "scores.csv", tuned)

@@ -19,7 +19,7 @@ from perturb_mpm.posterior import Posterior
 from perturb_mpm.run import RunSettings, build_crf
 from perturb_mpm.sampling import Sampler, Sampling
 from perturb_mpm.segmenter import SegmenterModel
-from perturb_mpm.tune import cases_of_model
+from perturb_mpm.tune import classify_cases
 
 PAGE_NAME = "held.md"
 HOLD = 0.005
@@ -186,7 +186,7 @@ def measure_held(
         ("brats2021_1mm", 0 if quick else 2),
     ):
         for files in find_labelled_cases(data / folder, "brats")[:most]:
-            case = cases_of_model([files], model, scheme, threads=1)[files.name]
+            case = classify_cases([files], model, scheme, threads=1)[files.name]
             name, few = f"{files.name} {folder[-3:]}", folder.endswith("1mm")
             keep(measure_case(name, "trees", case, samples, engine, few=few))
             if not few:

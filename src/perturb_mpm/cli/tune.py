@@ -113,7 +113,7 @@ def tune(
     with shown_progress(quiet=quiet) as progress:
         threads_used = changed.compute.threads
         if of_cohort:
-            cases = _cases_of_cohort(data, truth, options, progress)
+            cases = _read_cohort_cases(data, truth, options, progress)
         elif layout is None or scheme is None:
             raise UsageError("--layout and --labels must be given, but for the folder of a cohort")
         else:
@@ -181,12 +181,12 @@ def _is_cohort(
     return found
 
 
-def _cases_of_cohort(
+def _read_cohort_cases(
     data: Path, truth: Path | None, options: TuningOptions, progress: StagedProgress
 ) -> dict[str, Case]:
-    from perturb_mpm.tune import cases_of_cohort
+    from perturb_mpm.tune import read_cohort_cases
 
-    cases = cases_of_cohort(data, truth, progress)
+    cases = read_cohort_cases(data, truth, progress)
     if len(cases) < options.folds:
         raise UsageError(
             f"--folds must be at most the number of cases with a truth, {len(cases)}, "
@@ -206,7 +206,7 @@ def _cases(
     progress: StagedProgress,
 ) -> dict[str, Case]:
     from perturb_mpm.files import common_sequences, find_labelled_cases
-    from perturb_mpm.tune import cases_of_model, cases_with_probabilities
+    from perturb_mpm.tune import classify_cases, read_labelled_cases
 
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
@@ -216,10 +216,10 @@ def _cases(
             f"--folds must be at most the number of cases, {len(files)}, got {options.folds}"
         )
     if model is not None:
-        return cases_of_model(files, model, scheme, progress, threads)
+        return classify_cases(files, model, scheme, progress, threads)
     if probabilities is None or not probabilities.is_dir():
         raise UsageError(f"--probabilities must be a folder, got {probabilities}")
-    return cases_with_probabilities(files, probabilities, common_sequences(files), scheme, progress)
+    return read_labelled_cases(files, probabilities, common_sequences(files), scheme, progress)
 
 
 def _write(folder: Path, tuned: Tuned) -> list[Path]:

@@ -1,6 +1,6 @@
 """Settings of ``run`` learned from labelled cases, and what they are worth on cases left out."""
 
-from perturb_mpm.tune.cases import cases_of_cohort, cases_of_model, cases_with_probabilities
+from perturb_mpm.tune.cases import classify_cases, read_cohort_cases, read_labelled_cases
 from perturb_mpm.tune.problem import NEAR_MM, LabelledProblem
 from perturb_mpm.tune.scores import (
     CaseScores,
@@ -8,15 +8,14 @@ from perturb_mpm.tune.scores import (
     VolumePrediction,
     score_maps,
     score_volumes,
-    widenings,
 )
 from perturb_mpm.tune.summary import METHODS, maps_table, means, volumes_table, write_scores
 from perturb_mpm.tune.tuning import Tuned, TuningOptions, tune
 
 __all__ = [
-    "cases_of_cohort",
-    "cases_of_model",
-    "cases_with_probabilities",
+    "read_cohort_cases",
+    "classify_cases",
+    "read_labelled_cases",
     "CaseScores",
     "LabelledProblem",
     "MapScore",
@@ -31,6 +30,5 @@ __all__ = [
     "TuningOptions",
     "VolumePrediction",
     "volumes_table",
-    "widenings",
     "write_scores",
 ]

@@ -1,21 +1,21 @@
-"""Temperature and bias by the likelihood of true labels near foreground, with kernels or without.
+"""Calibrate: temperature and bias by the likelihood of true labels, with kernels or without.
 
 With the messages m of a mean field held fixed, log q = log p / T + bias + m up to a constant, and
 the likelihood of 1/T and the biases has one maximum. Messages are then computed again under what
 was found: a few rounds agree to three digits.
 
-Of a handful of cases only half of what is found near foreground is taken, √T and half of the bias:
-it has most of the gain of likelihood, half of the harm where the cases were odd, and half of the
-inflation that a temperature chosen near foreground brings to what lies far from it. Of many cases
-all voxels count, with a bias for each label: volumes that are expected over all cases are then the
-true ones.
+Few cases are believed half-way. Voxels near foreground count, and of what they say half is taken,
+√T: it has most of the gain of likelihood, half of the harm where the cases were odd, and half of
+the inflation that a temperature chosen near foreground brings to what lies far from it. Of many
+cases all voxels count, with a bias for each label: volumes that are expected over all cases are
+then the true ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from perturb_mpm.engines import softmax
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import RunSettings
+from perturb_mpm.tune.folds import CrossFit, Folds
 from perturb_mpm.tune.problem import LabelledProblem
 
 ROUNDS = 3
@@ -32,10 +33,14 @@ PULL = 1e-3
 _COLDEST, _HOTTEST = math.log(0.25), math.log(8.0)
 _MOST_BIAS = 6.0
 _DIGITS = 4
+# Far from foreground, voxels whose background is at least this probable say nothing.
+_CERTAIN = 1 - 1e-5
+# Of a large case every few voxels are enough for a handful of numbers.
+_MOST_VOXELS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class Observation:
     """What the likelihood of one case is made of; it is divided by ``near``, a number of voxels."""
 
     scores: NDArray[np.float32]  # (L, n): log p where 1/T multiplies it, 0 where it does not
@@ -44,25 +49,17 @@ class Observed:
     near: float
 
 
-_SURE = 1e-5
-# Of a large case every few voxels are enough for a handful of numbers.
-_MOST_VOXELS = 20_000
-
-
 def observe(
     problem: LabelledProblem,
     settings: RunSettings,
-    messages: NDArray[np.float64] | None = None,
+    messages: NDArray[np.float64] | None = None,  # (L, N), of a mean field
     *,
     everywhere: bool,
-) -> Observed:
-    """Return what is seen of a case near foreground or everywhere, given a mean field's messages.
-
-    ``messages`` are (L, N). Everywhere, voxels that no one doubts are left out.
-    """
+) -> Observation:
+    """Return what a case says of temperature and bias, near foreground or everywhere."""
     p = problem.probabilities
-    doubted = (p[0] < 1 - _SURE) if everywhere else False
-    used = np.flatnonzero(problem.near | doubted)
+    uncertain = (p[0] < _CERTAIN) if everywhere else False
+    used = np.flatnonzero(problem.near | uncertain)
     step = -(-len(used) // _MOST_VOXELS)
     used = used[::step]
     p = p[:, used]
@@ -71,7 +68,7 @@ def observe(
     offsets = np.where(low, logarithms, 0.0)
     if messages is not None:
         offsets = offsets + messages[:, used]
-    return Observed(
+    return Observation(
         np.where(low, 0.0, logarithms).astype(np.float32),
         offsets.astype(np.float32),
         problem.truth[used],
@@ -79,65 +76,78 @@ def observe(
     )
 
 
-def fitted(cases: Sequence[Observed], start: RunSettings, *, with_bias: bool = True) -> RunSettings:
-    """Return the settings with the temperature and biases of the greatest likelihood.
+@dataclass(frozen=True, eq=False)
+class Calibrate:
+    """The stage that learns the temperature, and the bias of each label if ``with_bias``."""
 
-    The search begins at those of ``start``.
-    """
-    from scipy.optimize import minimize
+    observations: Mapping[int, Observation]  # by case; cases without one do not count
+    start: RunSettings  # the search begins at its temperature and bias
+    with_bias: bool = True
 
-    n_labels = len(cases[0].scores)
-    free = n_labels if with_bias else 1
-    bounds = [(_COLDEST, _HOTTEST), *[(-_MOST_BIAS, _MOST_BIAS)] * (n_labels - 1)][:free]
+    def fit(self, cases: Sequence[int]) -> RunSettings:
+        """Return ``start`` with the temperature and biases of the greatest likelihood."""
+        from scipy.optimize import minimize
 
-    def loss(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        whole = np.zeros(n_labels)
-        whole[:free] = theta
-        found = [_loss(case, whole) for case in cases]
-        value = float(np.mean([each[0] for each in found])) + PULL / 2 * float(theta @ theta)
-        slope = np.mean([each[1] for each in found], axis=0)[:free] + PULL * theta
-        return value, slope
+        seen = [self.observations[case] for case in cases if case in self.observations]
+        n_labels = len(seen[0].scores)
+        free = n_labels if self.with_bias else 1
+        bounds = [(_COLDEST, _HOTTEST), *[(-_MOST_BIAS, _MOST_BIAS)] * (n_labels - 1)][:free]
 
-    first = start.unary
-    before = np.array([math.log(first.temperature), *(first.bias or (0.0,) * n_labels)[1:]])
-    found = minimize(
-        loss, before[:free], jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-7}
-    )
-    best = found.x
-    bias = tuple(_rounded(each) for each in (0.0, *best[1:])) if with_bias else None
-    return start.changed(temperature=_rounded(math.exp(best[0])), bias=bias)
+        # θ = (log T, bias of label 1, …): the bias of the background is 0.
+        def loss(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            whole = np.zeros(n_labels)
+            whole[:free] = theta
+            found = [_negative_log_likelihood(each, whole) for each in seen]
+            value = float(np.mean([each[0] for each in found])) + PULL / 2 * float(theta @ theta)
+            slope = np.mean([each[1] for each in found], axis=0)[:free] + PULL * theta
+            return value, slope
+
+        first = self.start.unary
+        before = np.array([math.log(first.temperature), *(first.bias or (0.0,) * n_labels)[1:]])
+        found = minimize(
+            loss, before[:free], jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-7}
+        )
+        log_temperature, *biases = found.x
+        bias = tuple(map(_round, (0.0, *biases))) if self.with_bias else None
+        return self.start.changed(temperature=_round(math.exp(log_temperature)), bias=bias)
+
+    def cross_fit(self, folds: Folds) -> CrossFit[RunSettings]:
+        """Fit all cases, and without each fold; these begin where the search of all ended."""
+        overall = self.fit(folds.everyone)
+        return CrossFit(overall, folds.leave_out(replace(self, start=overall).fit))
 
 
-def half(settings: RunSettings) -> RunSettings:
-    """Return the settings with √T and half of the bias."""
-    unary = settings.unary
-    bias = None if unary.bias is None else tuple(_rounded(each / 2) for each in unary.bias)
-    return settings.changed(temperature=_rounded(math.sqrt(unary.temperature)), bias=bias)
-
-
-def calibrated(
-    problems: Sequence[LabelledProblem],
+def calibrate_with_kernels(
+    problems: Mapping[int, LabelledProblem],
     settings: RunSettings,
     progress: Progress,
     *,
     many: bool,
-) -> tuple[RunSettings, list[Observed]]:
-    """Return settings with their temperature and bias, and what the last round saw of each case.
+) -> Calibrate:
+    """Return the stage under the kernels of ``settings``, begun at what all cases say.
 
-    Strength and centring are those of ``settings``, and the search begins at its temperature.
+    Messages are computed once for all folds, under the temperature and bias of all cases.
     """
-    found = settings
     for turn in range(ROUNDS):
-        seen = []
-        for each in problems:
-            seen.append(observe(each, found, each.solve(found)[1], everywhere=many))
+        seen = {}
+        for case, problem in problems.items():
+            seen[case] = observe(problem, settings, problem.solve(settings)[1], everywhere=many)
             progress(turn * len(problems) + len(seen), ROUNDS * len(problems))
-        found = fitted(seen, found, with_bias=many)
-    return found, seen
+        settings = Calibrate(seen, settings, with_bias=many).fit(list(seen))
+    return Calibrate(seen, settings, with_bias=many)
 
 
-def _loss(case: Observed, theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean of −log likelihood, and its slope by log T and bias."""
+def halve(settings: RunSettings) -> RunSettings:
+    """Return the settings with √T and half of the bias."""
+    unary = settings.unary
+    bias = None if unary.bias is None else tuple(_round(each / 2) for each in unary.bias)
+    return settings.changed(temperature=_round(math.sqrt(unary.temperature)), bias=bias)
+
+
+def _negative_log_likelihood(
+    case: Observation, theta: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return the mean over voxels, and its slope by log T and bias."""
     inverse = math.exp(-theta[0])
     bias = theta.copy()
     bias[0] = 0.0
@@ -153,5 +163,5 @@ def _loss(case: Observed, theta: NDArray[np.float64]) -> tuple[float, NDArray[np
     return value, slope
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")

@@ -28,7 +28,7 @@ from perturb_mpm.segmenter import (
 )
 
 
-def cases_with_probabilities(
+def read_labelled_cases(
     files: Sequence[CaseFiles],
     folder: Path,
     sequences: Sequence[str],
@@ -37,7 +37,7 @@ def cases_with_probabilities(
 ) -> dict[str, Case]:
     """Read cases whose probabilities are files CASE.nii.gz or CASE.npz in a folder."""
     progress = progress or Silent()
-    paths = [_probabilities_of(case, folder) for case in files]
+    paths = [_find_probabilities(case, folder) for case in files]
     progress.stage("reading the cases")
     read = {}
     for case, path in zip(files, paths, strict=True):
@@ -56,7 +56,7 @@ def cases_with_probabilities(
     return read
 
 
-def cases_of_model(
+def classify_cases(
     files: Sequence[CaseFiles],
     path: Path,
     scheme: LabelScheme,
@@ -86,7 +86,7 @@ def cases_of_model(
     return read
 
 
-def cases_of_cohort(
+def read_cohort_cases(
     folder: Path, truths: Path | None = None, progress: StagedProgress | None = None
 ) -> dict[str, Case]:
     """Read the cases of a cohort's folder that are done and have a truth, as they were run.
@@ -113,7 +113,7 @@ def cases_of_cohort(
     return read
 
 
-def _probabilities_of(case: CaseFiles, folder: Path) -> Path:
+def _find_probabilities(case: CaseFiles, folder: Path) -> Path:
     path = find_probabilities(folder, case.name)
     if path is None:
         raise InputError(

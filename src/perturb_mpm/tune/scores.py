@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, conformal_widening, crps
+from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, crps
 from perturb_mpm.evaluation import auroc, dice, top_label
 from perturb_mpm.posterior import Regions, decide_labels, marginal_entropy
 from perturb_mpm.tune.problem import LabelledProblem
 
 LEVEL = 0.95
-FEWEST_FOR_WIDENING = 19
+# The fewest cases for a conformal interval of 95 %; so many are believed entirely, fewer half-way.
+MANY_CASES = 19
 _LEAST = 1e-7
 
 
@@ -48,7 +49,7 @@ class VolumePrediction:
         """How wide the interval is, as a difference of logarithms."""
         return float(log_ml(self.upper_ml) - log_ml(self.lower_ml))
 
-    def widened(self, by: ConformalWidening) -> VolumePrediction:
+    def widen(self, by: ConformalWidening) -> VolumePrediction:
         """Return the score with both ends of the interval moved."""
         lower, upper = by.widen([self.lower_ml], [self.upper_ml])
         return VolumePrediction(float(lower[0]), float(upper[0]), self.true_ml, self.crps)
@@ -118,51 +119,7 @@ def score_volume(sampled_ml: NDArray[np.float64], true_ml: float) -> VolumePredi
     )
 
 
-def widenings(
-    scores: Sequence[Mapping[str, VolumePrediction]],
-) -> dict[str, ConformalWidening]:
-    """Return the conformal step of every region; empty where cases are too few for 95 %."""
-    if len(scores) < FEWEST_FOR_WIDENING:
-        return {}
-    return {
-        name: conformal_widening(
-            [each[name].lower_ml for each in scores],
-            [each[name].upper_ml for each in scores],
-            [each[name].true_ml for each in scores],
-            LEVEL,
-            OFFSET_ML,
-        )
-        for name in scores[0]
-    }
-
-
-@dataclass(frozen=True)
-class Residuals:
-    """How far true volumes lie from those of the label maps in other cases: log differences."""
-
-    differences: tuple[float, ...]
-
-    def shifted(self, volume_ml: float) -> NDArray[np.float64]:
-        """Return the volumes that these differences say are possible, (n,)."""
-        return _volumes_ml(log_ml(volume_ml) + np.asarray(self.differences))
-
-    def normal(self, volume_ml: float, draws: int = 200) -> NDArray[np.float64]:
-        """Return volumes of one width for all: a normal law with the differences' mean and sd."""
-        from scipy.special import ndtri
-
-        found = np.asarray(self.differences)
-        spread = found.std(ddof=1) if len(found) > 1 else 0.0
-        grid = ndtri((np.arange(draws) + 0.5) / draws)
-        return _volumes_ml(log_ml(volume_ml) + found.mean() + spread * grid)
-
-
-def _volumes_ml(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return V of log(V + 0.1 ml), 0 at least."""
-    volumes: NDArray[np.float64] = np.maximum(np.exp(logarithms) - OFFSET_ML, 0.0)
-    return volumes
-
-
-def mean_of(values: Sequence[float]) -> float:
+def nan_mean(values: Sequence[float]) -> float:
     """Return the mean of the values that are numbers; NaN where there are none."""
     known = [value for value in values if not math.isnan(value)]
     return float(np.mean(known)) if known else math.nan

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from perturb_mpm.noise import simplest
 from perturb_mpm.storage import atomic_open
-from perturb_mpm.tune.scores import CaseScores, mean_of
+from perturb_mpm.tune.baselines import FIXED, RESIDUAL, TEMPERED
+from perturb_mpm.tune.coupling import ALONE
+from perturb_mpm.tune.scores import CaseScores, nan_mean
 
 if TYPE_CHECKING:
     from perturb_mpm.run import RunSettings
     from perturb_mpm.tune.tuning import Tuned
 
-ALONE, TEMPERED, LEARNED = "probabilities alone", "with temperature", "learned"
-CALIBRATED = "calibrated"
-FIXED, RESIDUAL = "fixed width", "residuals"
+LEARNED = "learned"
 METHODS = (ALONE, TEMPERED, LEARNED, FIXED, RESIDUAL)
 
 MAP_COLUMNS = {
@@ -38,14 +38,14 @@ def means(scores: Sequence[CaseScores], regions: Sequence[str]) -> dict[str, dic
         volumes = [each.volumes for each in mine if each.volumes is not None]
         row: dict[str, float] = {}
         if maps:
-            row |= {f"dice {name}": mean_of([m.dice[name] for m in maps]) for name in regions}
-            row |= {key: mean_of([getattr(m, key) for m in maps]) for key in MAP_COLUMNS}
+            row |= {f"dice {name}": nan_mean([m.dice[name] for m in maps]) for name in regions}
+            row |= {key: nan_mean([getattr(m, key) for m in maps]) for key in MAP_COLUMNS}
         if volumes:
             for name in regions:
                 of = [v[name] for v in volumes]
-                row[f"inside {name}"] = mean_of([float(v.inside) for v in of])
-                row[f"width {name}"] = mean_of([v.width for v in of])
-                row[f"crps {name}"] = mean_of([v.crps for v in of])
+                row[f"inside {name}"] = nan_mean([float(v.inside) for v in of])
+                row[f"width {name}"] = nan_mean([v.width for v in of])
+                row[f"crps {name}"] = nan_mean([v.crps for v in of])
         rows[method] = row
     return rows
 
@@ -55,12 +55,9 @@ def verdict(tuned: Tuned) -> str:
     rows = means(tuned.scores, tuned.regions)
     settings, cases = tuned.settings, sum(map(len, tuned.folds))
     alone, learned = rows[ALONE], rows[LEARNED]
-    words = f"Learned from {cases} labelled cases: {learned_in_words(settings)}."
-    if (
-        settings.unary.temperature == 1
-        and settings.unary.bias is None
-        and settings.coupling.strength == 0
-    ):
+    words = f"Learned from {cases} labelled cases: {describe_settings(settings)}."
+    unary, coupling = settings.unary, settings.coupling
+    if unary.temperature == 1 and unary.bias is None and coupling.strength == 0:
         words += (
             " Neither temperature, bias nor kernels beat the probabilities alone on cases left "
             "out, so labels and maps stay as they are."
@@ -72,7 +69,7 @@ def verdict(tuned: Tuned) -> str:
             f"{alone['log_score_nats']:.4f}), the calibration error "
             f"{learned['calibration_error']:.4f} ({alone['calibration_error']:.4f})."
         )
-        if settings.coupling.strength == 0:
+        if coupling.strength == 0:
             words += " Kernels do not beat no kernels and are left out."
     shares = ", ".join(f"{name} {100 * learned[f'inside {name}']:.0f} %" for name in tuned.regions)
     words += f" 95 % intervals held the true volume of cases left out: {shares}."
@@ -85,7 +82,7 @@ def verdict(tuned: Tuned) -> str:
     return words
 
 
-def learned_in_words(settings: RunSettings) -> str:
+def describe_settings(settings: RunSettings) -> str:
     """Return temperature, bias, coupling and length of the noise in a line."""
     parts = [f"temperature {settings.unary.temperature:g}"]
     if settings.unary.bias is not None and any(settings.unary.bias):
@@ -121,7 +118,7 @@ def maps_table(tuned: Tuned) -> Table:
     header += MAP_COLUMNS.values()
     keys = [*(f"dice {name}" for name in tuned.regions), *MAP_COLUMNS]
     cells = [
-        [method, *(_shown(rows[method][key], ".4f") for key in keys)]
+        [method, *(_format(rows[method][key], ".4f") for key in keys)]
         for method in METHODS
         if "log_score_nats" in rows[method]
     ]
@@ -138,14 +135,14 @@ def volumes_table(tuned: Tuned) -> Table:
         for method in METHODS:
             row = rows[method]
             if f"crps {region}" in row:
-                share = _shown(100 * row[f"inside {region}"], ".0f")
-                width, crps = _shown(row[f"width {region}"], ".2f"), row[f"crps {region}"]
-                cells.append([name, method, share, width, _shown(crps, ".4f")])
+                share = _format(100 * row[f"inside {region}"], ".0f")
+                width, crps = _format(row[f"width {region}"], ".2f"), row[f"crps {region}"]
+                cells.append([name, method, share, width, _format(crps, ".4f")])
                 name = ""
     return header, cells
 
 
-def _shown(value: float, how: str) -> str:
+def _format(value: float, how: str) -> str:
     return "–" if math.isnan(value) else format(value, how)
 
 
