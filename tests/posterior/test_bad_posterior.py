@@ -159,19 +159,19 @@ CASES = [
     Bad(
         "parameters_array",
         TypeError,
-        r"parameters must hold only text, .* ndarray",
+        r"parameters must contain only text, .* ndarray",
         lambda: of_counts(COUNTS, parameters={"a": COUNTS}),
     ),
     Bad(
         "parameters_infinite",
         TypeError,
-        r"parameters must hold only text, finite numbers, .*: write infinity as text",
+        r"parameters must contain only text, finite numbers, .*: write infinity as text",
         lambda: of_counts(COUNTS, parameters={"length_mm": np.inf}),
     ),
     Bad(
         "problem_bytes",
         TypeError,
-        r"problem must hold only text",
+        r"problem must contain only text",
         lambda: of_counts(COUNTS, problem=b"digest"),
     ),
     Bad(
@@ -243,13 +243,13 @@ CASES = [
     Bad(
         "merge_overlap",
         ValueError,
-        r"must hold different samples to be merged, got 3 in more than one: 2–3, 7",
+        r"must have different samples to be merged, got 3 in more than one: 2–3, 7",
         lambda: run([0, 1, 2, 3, 7]).merge(run([2, 3, 7, 9])),
     ),
     Bad(
         "merge_itself",
         ValueError,
-        r"must hold different samples to be merged, got 3 in more than one: 0–2",
+        r"must have different samples to be merged, got 3 in more than one: 0–2",
         lambda: run(range(3)).merge(run(range(3))),
     ),
     Bad(

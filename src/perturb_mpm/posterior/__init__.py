@@ -8,7 +8,15 @@ from perturb_mpm.posterior.bounds import (
     samples_needed,
     total_variation_bound,
 )
-from perturb_mpm.posterior.decision import Regions, check_nested, decide_labels
+from perturb_mpm.posterior.decision import (
+    CERTAIN,
+    UNCERTAIN,
+    UNDECIDED,
+    Regions,
+    check_nested,
+    decide_labels,
+    marginal_entropy,
+)
 from perturb_mpm.posterior.distances import (
     hamming_loss,
     log_probability_error,
@@ -18,7 +26,6 @@ from perturb_mpm.posterior.distances import (
 )
 from perturb_mpm.posterior.posterior import Estimator, MarginalKind, Posterior
 from perturb_mpm.posterior.precision import Precision, anytime_halfwidth, anytime_interval
-from perturb_mpm.posterior.uncertainty import CERTAIN, UNCERTAIN, UNDECIDED, marginal_entropy
 from perturb_mpm.posterior.votes import (
     Tally,
     copy_json,

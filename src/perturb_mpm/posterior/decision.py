@@ -1,5 +1,6 @@
-"""The label of each voxel from its marginals: the most probable one, or region by region.
+"""What votes or marginals say at each voxel: its label, its entropy, whether it is certain.
 
+The label is the most probable one, or is decided region by region.
 The most probable label decides unions too rarely: background .4 and three tumour labels of .2 each
 is background by its largest marginal, and yet tumour with probability .6. With regions (sets of
 labels, nested or apart) a voxel belongs to a region where that has more than half of the
@@ -8,21 +9,26 @@ probability, outermost regions first, and has the most probable of the labels le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.posterior.bounds import clopper_pearson
+
 Regions = Mapping[str, tuple[int, ...]]
 """Named sets of labels 0 … L − 1."""
+
+CERTAIN, UNDECIDED, UNCERTAIN = 0, 1, 2
 
 
 def check_nested(regions: Regions) -> None:
     """Refuse regions that do not decide labels: two that overlap, or that are the same."""
     sets = [(name, frozenset(members)) for name, members in regions.items()]
-    for place, (name, members) in enumerate(sets):
-        for other, others in sets[:place]:
+    for rank, (name, members) in enumerate(sets):
+        for other, others in sets[:rank]:
             if members == others:
                 raise ValueError(
                     f"`regions` must be different sets of labels, got {other} and {name} with the "
@@ -53,13 +59,13 @@ def decide_labels(scores: NDArray[Any], regions: Regions | None = None) -> NDArr
         best: NDArray[np.uint8] = np.argmax(scores, axis=0).astype(np.uint8)
         return best
     check_nested(regions)
-    return _decided(scores, range(len(scores)), [frozenset(each) for each in regions.values()])
+    return _decide_among(scores, range(len(scores)), [frozenset(each) for each in regions.values()])
 
 
-def _decided(
+def _decide_among(
     scores: NDArray[Any], labels: Collection[int], inside: list[frozenset[int]]
 ) -> NDArray[np.uint8]:
-    """Return labels out of ``labels``, which hold all of these regions ``inside`` them."""
+    """Return labels out of ``labels``, of which all regions ``inside`` are subsets."""
     outermost = [region for region in inside if not any(region < other for other in inside)]
     left = sorted(set(labels).difference(*outermost)) or sorted(labels)
     result = _most_probable(scores, left)  # (N,)
@@ -68,10 +74,68 @@ def _decided(
         members = sorted(region)
         here = scores[members].sum(axis=0, dtype=np.float64) > half
         deeper = [other for other in inside if other < region]
-        result[here] = _decided(scores[:, here], members, deeper)
+        result[here] = _decide_among(scores[:, here], members, deeper)
     return result
 
 
 def _most_probable(scores: NDArray[Any], labels: list[int]) -> NDArray[np.uint8]:
     best: NDArray[np.intp] = np.argmax(scores[labels], axis=0)
     return np.array(labels, dtype=np.uint8)[best]
+
+
+def marginal_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return −Σ_l p(l)·log2 p(l) of each voxel: (L, N) → (N,).
+
+    Examples
+    --------
+    >>> pm.posterior.marginal_entropy(np.array([[1.0, 0.5], [0.0, 0.5]]))  # bits
+    array([0., 1.])
+    """
+    bits = np.zeros(p.shape[1])
+    for row in p:  # (N,)
+        bits += _minus_p_log_p(row)
+    return np.maximum(bits, 0.0)
+
+
+def vote_entropy(counts: NDArray[Any], samples: int) -> NDArray[np.float64]:
+    """Return the entropy of the frequencies counts / S of each voxel: (L, N) → (N,)."""
+    # A vote is one of S + 1 numbers: a table of their terms spares every voxel its logarithms.
+    terms = _minus_p_log_p(np.arange(samples + 1) / samples)  # (S + 1,)
+    bits = np.zeros(counts.shape[1])
+    for votes in counts:  # (N,)
+        bits += terms[votes]
+    return np.maximum(bits, 0.0)
+
+
+def classify_votes(
+    dissent: NDArray[np.int64], samples: int, threshold: float, confidence: float
+) -> NDArray[np.uint8]:
+    """Compare the Clopper–Pearson interval of dissent / S with the threshold, (N,) → (N,)."""
+    lower, upper = clopper_pearson(np.arange(samples + 1), samples, confidence)
+    return _classes(upper <= threshold, lower > threshold)[dissent]
+
+
+def classify_means(
+    share: NDArray[np.float64], samples: int, threshold: float, confidence: float
+) -> NDArray[np.uint8]:
+    """Compare the Chernoff interval of a mean of S numbers in [0, 1] with the threshold.
+
+    The interval is {q : S·kl(share, q) < log(2/α)}: it holds for any law on [0, 1], votes or not.
+    """
+    from scipy.special import rel_entr
+
+    divergence = rel_entr(share, threshold) + rel_entr(1.0 - share, 1.0 - threshold)
+    excluded = samples * divergence >= math.log(2.0 / (1.0 - confidence))  # the threshold, (N,)
+    return _classes(excluded & (share < threshold), excluded & (share > threshold))
+
+
+def _classes(below: NDArray[np.bool_], above: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    classes = np.full(below.shape, UNDECIDED, dtype=np.uint8)
+    classes[below] = CERTAIN
+    classes[above] = UNCERTAIN
+    return classes
+
+
+def _minus_p_log_p(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return −p·log2 p, 0 at p = 0."""
+    return -p * np.log2(p, out=np.zeros_like(p), where=p > 0)

@@ -108,14 +108,14 @@ def save_nifti(
     if posterior.grid.ndim != 3:
         raise ValueError(f"`save_nifti` needs an image of 3 axes, got {posterior.grid.ndim}")
     affine = _affine(posterior, like)
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
     volumes: dict[str, NDArray[Any]] = {
         "labels": posterior.labels,
         "marginals": np.moveaxis(posterior.marginals, 0, -1).astype(np.float32),  # labels last
         "entropy": posterior.entropy.astype(np.float32),
     }
-    written = {name: place / f"{name}.nii.gz" for name in volumes}
+    written = {name: target / f"{name}.nii.gz" for name in volumes}
     for name, volume in volumes.items():
         _write(written[name], volume, affine)
     return written
@@ -174,11 +174,11 @@ def _draw_slice(
 def _draw_volumes(axes: Axes, posterior: Posterior, names: Sequence[str]) -> None:
     millilitres = posterior.volumes[:, 1:] / _MM3_IN_ML  # (S, L - 1)
     low, high = posterior.volume_interval(LEVEL)[:, 1:] / _MM3_IN_ML
-    for place, sampled in enumerate(millilitres.T):
-        axes.plot(sampled, np.full(len(sampled), place), "|", color="0.6")
-        axes.hlines(place, low[place], high[place], color="0.25", linewidth=2)
-        fill = _outline(place + 1)
-        axes.plot(np.median(sampled), place, "o", markerfacecolor=fill, markeredgecolor="0.25")
+    for row, sampled in enumerate(millilitres.T):
+        axes.plot(sampled, np.full(len(sampled), row), "|", color="0.6")
+        axes.hlines(row, low[row], high[row], color="0.25", linewidth=2)
+        fill = _outline(row + 1)
+        axes.plot(np.median(sampled), row, "o", markerfacecolor=fill, markeredgecolor="0.25")
     axes.set_yticks(range(len(names) - 1), names[1:])
     axes.set_ylim(len(names) - 1.5, -0.5)
     axes.set_xlabel("ml")

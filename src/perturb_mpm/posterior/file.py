@@ -7,7 +7,7 @@ Format "perturb-mpm posterior", version 1, N voxels inside the mask in C order, 
     sample_index   (S,)     int64, increasing
     counts         (L, N)   uint16, or uint32 where S > 65535; sum S at every voxel
     volumes        (S, L)   float64, mm³
-    mask           shape    bool; absent where all voxels are in play
+    mask           shape    bool; absent where all voxels are inside
     conditional    (L, N)   int64, sum of conditional marginals in units of 2⁻³⁰; may be absent
     mean_field     (L, N)   float32; may be absent
     label_changes  (S,)     float64; may be absent
@@ -57,15 +57,15 @@ def write(posterior: Posterior, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the arguments of the posterior in a file, or refuse the file, naming it and why."""
-    place = Path(path)
-    with place.open("rb") as file:
+    source = Path(path)
+    with source.open("rb") as file:
         if file.read(2) != b"PK":
             raise ValueError(f"{path} is not a posterior of perturb-mpm: it is no .npz file")
-    text = _arrays(place, ["header"]).get("header")
+    text = _arrays(source, ["header"]).get("header")
     if text is None:
         raise ValueError(f"{path} is not a posterior of perturb-mpm: it has no header")
     header = _header(text, path)
-    arrays = _arrays(place, header["arrays"])
+    arrays = _arrays(source, header["arrays"])
     lacking = sorted(set(header["arrays"]) - set(arrays))
     if lacking:
         raise ValueError(f"{path} is damaged: {lacking[0]} cannot be read (it is not there)")
@@ -88,16 +88,16 @@ def _entries(posterior: Posterior) -> dict[str, NDArray[Any]]:
         "mean_field": posterior.voxel_mean_field,
         "label_changes": posterior.label_changes,
     }
-    held = {name: array for name, array in arrays.items() if array is not None}
+    given = {name: array for name, array in arrays.items() if array is not None}
     header = {
         "format": FORMAT,
         "version": VERSION,
         "shape": posterior.grid.shape,
         "spacing": posterior.grid.spacing,
-        "arrays": sorted(held),  # an entry whose name is damaged must not pass for one left out
+        "arrays": sorted(given),  # an entry whose name is damaged must not pass for one left out
         **{name: getattr(posterior, name) for name in _IN_HEADER},
     }
-    return {"header": np.array(json.dumps(header, sort_keys=True, allow_nan=False)), **held}
+    return {"header": np.array(json.dumps(header, sort_keys=True, allow_nan=False)), **given}
 
 
 def _arrays(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""What sampling leaves behind: votes, volumes, and the uncertainty they speak of."""
+"""The result of sampling: votes, volumes, and the uncertainty that follows from them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,19 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import FRACTION_BITS
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import display, file, merging, uncertainty
+from perturb_mpm.posterior import display, file
 from perturb_mpm.posterior import votes as parts
 from perturb_mpm.posterior.bounds import plug_in_bias
-from perturb_mpm.posterior.decision import Regions, decide_labels
+from perturb_mpm.posterior.decision import (
+    CERTAIN,
+    UNCERTAIN,
+    Regions,
+    classify_means,
+    classify_votes,
+    decide_labels,
+    marginal_entropy,
+    vote_entropy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +43,7 @@ class Posterior:
     """The samples of a segmentation, counted: the result of ``sample`` and of the comparators.
 
     Arrays over the image may be given for all of it, (L, *spatial), or for the N voxels inside the
-    mask, (L, N); only the latter are kept, and what is given outside does not count. Outside the
+    mask, (L, N); only the latter are stored, and what is given outside does not count. Outside the
     mask: label 0, with all votes and a marginal of 1. Arrays are copied and read-only.
 
     Parameters
@@ -48,16 +57,16 @@ class Posterior:
     volumes
         The volume of each label in each sample, inside the mask, in mm³, (S, L).
     problem
-        What was sampled, say a digest of all inputs: text, or a dict that JSON can hold.
+        What was sampled, say a digest of all inputs: text, or a dict that JSON can store.
     parameters
-        How it was sampled, a dict that JSON can hold: all but the numbers of the samples.
+        How it was sampled, a dict that JSON can store: all but the numbers of the samples.
     estimator
         Which marginals are meant where none are named: "votes" or "conditional".
     conditional
         The sum over the samples of ``fixed_point`` of their conditional marginals. Whole numbers
         add up to the same in any order, floats do not: so ranges merge to what one run gives.
     mean_field
-        The marginals of the unperturbed problem, kept as float32.
+        The marginals of the unperturbed problem, stored as float32.
     label_changes
         The share of the voxels whose label the last iteration changed, one a sample, (S,).
 
@@ -137,11 +146,11 @@ class Posterior:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same samples of the same problem, bit for bit."""
+        """Whether both are the same samples of the same problem, bit for bit."""
         if not isinstance(other, Posterior):
             return NotImplemented
-        return not merging.differences(self, other) and all(
-            merging.same_array(getattr(self, name), getattr(other, name)) for name in parts.SAMPLED
+        return not parts.differences(self, other) and all(
+            parts.same_array(getattr(self, name), getattr(other, name)) for name in parts.SAMPLED
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -158,18 +167,18 @@ class Posterior:
 
     @property
     def hold(self) -> float:
-        """Voxels that dissent with a smaller probability were held; 0 where all were updated."""
+        """Voxels where samples dissent with a smaller probability were frozen; 0: none were."""
         return float(self.parameters.get("hold", {}).get("epsilon", 0.0))
 
     @property
     def active_share(self) -> float:
         """The share of the voxels that every sample updated."""
-        told = self.parameters.get("hold", {})
-        return 1.0 if "every_voxel" in told else float(told.get("active_share", 1.0))
+        hold = self.parameters.get("hold", {})
+        return 1.0 if "every_voxel" in hold else float(hold.get("active_share", 1.0))
 
     @property
     def hold_bound_nats(self) -> float:
-        """A bound of the standard deviation by which noise moves a held message, in nats."""
+        """Bounds the standard deviation of a message that was frozen, in nats."""
         return float(self.parameters.get("hold", {}).get("bound_nats", 0.0))
 
     @cached_property
@@ -266,16 +275,12 @@ class Posterior:
         threshold = checks.number(threshold, "threshold", positive=True, below=0.5)
         confidence = checks.number(confidence, "confidence", positive=True, below=1)
         if rule == "paper":
-            found = (self._dissent() > 0) * np.uint8(uncertainty.UNCERTAIN)
+            found = (self._dissent() > 0) * np.uint8(UNCERTAIN)
         elif self.estimator == "votes":
-            found = uncertainty.certainty_of_votes(
-                self._dissent(), self.samples, threshold, confidence
-            )
+            found = classify_votes(self._dissent(), self.samples, threshold, confidence)
         else:
-            found = uncertainty.certainty_of_means(
-                self._voxel_minority(), self.samples, threshold, confidence
-            )
-        return self.grid.scatter(found, uncertainty.CERTAIN)
+            found = classify_means(self._voxel_minority(), self.samples, threshold, confidence)
+        return self.grid.scatter(found, CERTAIN)
 
     def volume_quantiles(self, q: ArrayLike) -> NDArray[np.float64]:
         """Return quantiles over the samples of each label's volume in mm³, (L,) or (len(q), L).
@@ -298,9 +303,9 @@ class Posterior:
     def merge(self, *others: Posterior) -> Posterior:
         """Return the posterior of all these samples: bit for bit what one run over them gives.
 
-        Refused where the problem or any parameter differs, or where two hold the same sample.
+        Refused where the problem or any parameter differs, or where two have the same sample.
         """
-        return Posterior(**merging.merged([self, *others]))
+        return Posterior(**parts.merge([self, *others]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .npz file for ``load``: whole or not at all, the same bytes every time.
@@ -388,9 +393,9 @@ class Posterior:
             "conditional": self.voxel_conditional,
             "mean_field": self.voxel_mean_field,
         }
-        held = {name: array for name, array in sources.items() if array is not None}
-        checks.choice(estimator, "estimator of this posterior", list(held))
-        return held[estimator]
+        given = {name: array for name, array in sources.items() if array is not None}
+        checks.choice(estimator, "estimator of this posterior", list(given))
+        return given[estimator]
 
     def voxel_marginals(self, estimator: MarginalKind) -> NDArray[np.float64]:
         """Return the marginals inside the mask, (L, N)."""
@@ -404,8 +409,8 @@ class Posterior:
 
     def _voxel_entropy(self, estimator: MarginalKind) -> NDArray[np.float64]:
         if estimator == "votes":
-            return uncertainty.entropy_of_votes(self.voxel_counts, self.samples)
-        return uncertainty.marginal_entropy(self.voxel_marginals(estimator))
+            return vote_entropy(self.voxel_counts, self.samples)
+        return marginal_entropy(self.voxel_marginals(estimator))
 
     def _voxel_minority(self) -> NDArray[np.float64]:
         if self.estimator == "votes":

@@ -1,10 +1,11 @@
-"""Counted votes, label sizes and fixed-point sums, and the checks of each part of a posterior."""
+"""The parts of a posterior (votes, label sizes, fixed-point sums): counted, checked and merged."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import FRACTION_BITS, count_votes
 from perturb_mpm.model import Grid
+
+if TYPE_CHECKING:
+    from perturb_mpm.posterior.posterior import Posterior
 
 T = TypeVar("T")
 
@@ -27,6 +31,7 @@ SAMPLED = (
 
 _MOST_IN_UINT16 = 65535
 _NORMALISED = 1e-3  # how far from 1 the sum of float32 marginals may be
+_MISSING = object()
 
 
 def count_type(samples: int) -> type[np.unsignedinteger[Any]]:
@@ -77,7 +82,7 @@ def mean_field(value: ArrayLike, grid: Grid, n_labels: int) -> NDArray[np.float3
 def volumes(
     value: ArrayLike, counts: NDArray[Any], grid: Grid, samples: int
 ) -> NDArray[np.float64]:
-    """Return the volumes (S, L) in mm³, which together must hold as many voxels as the votes."""
+    """Return the volumes (S, L) in mm³, which must add up to those of the votes."""
     array = np.array(checks.numeric(value, "volumes"), dtype=np.float64, order="C")
     if array.shape != (samples, len(counts)):
         raise ValueError(
@@ -114,12 +119,12 @@ def label_changes(value: ArrayLike, samples: int) -> NDArray[np.float64]:
 
 
 def copy_json(value: T, name: str) -> T:
-    """Return a copy of what JSON can hold, as it comes back from a file."""
+    """Return a copy as it comes back from a JSON file."""
     try:
         copy: T = json.loads(json.dumps(value, allow_nan=False))
     except (RecursionError, TypeError, ValueError) as error:
         raise TypeError(
-            f"{name} must hold only text, finite numbers, booleans, None, lists and dicts of them, "
+            f"{name} must contain only text, finite numbers, booleans, None, lists and dicts, "
             f"got one that JSON cannot store ({error}): write infinity as text"
         ) from None
     return copy
@@ -208,3 +213,115 @@ class Tally:
         """Add a batch's conditional marginals, (L, N), in units of 2⁻³⁰."""
         if self.conditional is not None:
             self.conditional += units
+
+
+def merge(posteriors: Sequence[Posterior]) -> dict[str, Any]:
+    """Return the arguments of the posterior of all these samples, in order."""
+    first = posteriors[0]
+    for other in posteriors[1:]:
+        _check_alike(first, other)
+    index = np.concatenate([each.sample_index for each in posteriors])
+    _check_apart(index)
+    order = np.argsort(index)
+    all_volumes = np.concatenate([each.volumes for each in posteriors])
+    changes = _arrays(posteriors, "label_changes")
+    counts = [each.voxel_counts for each in posteriors]
+    sums = _arrays(posteriors, "voxel_conditional")
+    return {
+        "grid": first.grid,
+        "counts": _add(counts, count_type(len(index))),
+        "sample_index": index[order],
+        "volumes": all_volumes[order],
+        "estimator": first.estimator,
+        "conditional": None if sums is None else _add(sums, np.int64),
+        "mean_field": _mean_field(posteriors),
+        "label_changes": None if changes is None else np.concatenate(changes)[order],
+        "problem": first.problem,
+        "parameters": first.parameters,
+    }
+
+
+def differences(a: Posterior, b: Posterior) -> list[str]:
+    """Return in words what the two differ in, other than their samples."""
+    words = [
+        *_compare("shape", a.grid.shape, b.grid.shape),
+        *_compare("spacing", a.grid.spacing, b.grid.spacing),
+        *_compare("labels", a.n_labels, b.n_labels),
+        *_compare("estimator", a.estimator, b.estimator),
+        *_compare("problem", a.problem, b.problem),
+        *_compare("", a.parameters, b.parameters),
+    ]
+    if a.grid.shape == b.grid.shape and not np.array_equal(a.grid.index, b.grid.index):
+        words.append(f"masks of {a.grid.voxels} and {b.grid.voxels} voxels that differ")
+    return words
+
+
+def same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
+    """Return whether two arrays, or None, have the same type, shape and content."""
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and np.array_equal(a, b)
+
+
+def _compare(name: str, a: object, b: object) -> Iterator[str]:
+    """Name each entry that differs, at any depth of nested dicts."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in [*a, *(key for key in b if key not in a)]:
+            path = f"{name}.{key}" if name else str(key)
+            yield from _compare(path, a.get(key, _MISSING), b.get(key, _MISSING))
+    elif a is _MISSING or b is _MISSING or type(a) is not type(b) or a != b:
+        yield f"{name} {_short(a)} against {_short(b)}"
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is _MISSING else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check_alike(first: Posterior, other: object) -> None:
+    if not isinstance(other, type(first)):
+        raise TypeError(f"other must be a Posterior, got {type(other).__name__}")
+    found = differences(first, other)
+    if found:
+        raise ValueError(
+            "posteriors must be of the same problem and parameters to be merged, got "
+            + "; ".join(found)
+        )
+
+
+def _check_apart(index: NDArray[np.int64]) -> None:
+    numbers, times = np.unique(index, return_counts=True)
+    twice = numbers[times > 1]
+    if twice.size:
+        raise ValueError(
+            "posteriors must have different samples to be merged, got "
+            f"{twice.size} in more than one: {ranges(twice)}"
+        )
+
+
+def _arrays(posteriors: Sequence[Posterior], name: str) -> list[NDArray[Any]] | None:
+    """Return that array of each posterior, or None where none of them has it."""
+    arrays = [getattr(each, name) for each in posteriors]
+    given = [array for array in arrays if array is not None]
+    if given and len(given) < len(arrays):
+        word = name.removeprefix("voxel_")
+        raise ValueError(f"{word} must be in all posteriors or in none to be merged, got some")
+    return given or None
+
+
+def _add(arrays: Sequence[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:
+    """Return the sum in a type that holds it: each array may be of a smaller one."""
+    total = np.zeros(arrays[0].shape, dtype=dtype)
+    for array in arrays:
+        total += array
+    return total
+
+
+def _mean_field(posteriors: Sequence[Posterior]) -> NDArray[np.float32] | None:
+    """Return the one mean field: it belongs to the problem, and one that has it is enough."""
+    given = [each.voxel_mean_field for each in posteriors if each.voxel_mean_field is not None]
+    if not all(same_array(given[0], other) for other in given[1:]):
+        raise ValueError(
+            "mean_field must be the same in all posteriors to be merged, got ones that differ"
+        )
+    return given[0] if given else None
