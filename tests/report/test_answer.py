@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from helpers.report_cases import NAMES, entropy_bits, report_case
 from perturb_mpm.report.answer import PageAnswer, answer
-from perturb_mpm.report.data import ReportData, VolumeRow, checked
-from perturb_mpm.report.places import uncertain_places
-from perturb_mpm.report.words import about_ml
+from perturb_mpm.report.data import ReportData, VolumeRow, check_data
+from perturb_mpm.report.locations import uncertain_locations
+from perturb_mpm.report.pages import about_ml
 
 SHAPE = (20, 24, 16)
 NO_INTERVAL = "says nothing about volumes"
 
 
 def told(data: ReportData) -> PageAnswer:
-    data = checked(data)
-    return answer(data, uncertain_places(data))
+    data = check_data(data)
+    return answer(data, uncertain_locations(data))
 
 
 def case(marginals: NDArray[Any], affine: NDArray[np.float64], **changes: Any) -> ReportData:
@@ -259,14 +259,14 @@ def test_eleven_gliomas() -> None:
 
 
 def _check_side(sides: str, name: str, data: ReportData) -> None:
-    """The place said first lies on that side of its label's middle."""
-    place = uncertain_places(data)[0]
+    """The location named first lies on that side of its label's middle."""
+    location = uncertain_locations(data)[0]
     towards = {"right": (0, 1), "left": (0, -1), "front": (1, 1), "back": (1, -1)}
     towards |= {"upper": (2, 1), "lower": (2, -1)}
     voxels = np.argwhere(data.labels == NAMES.index(name)).mean(axis=0)
     middle = data.affine[:3, :3] @ voxels + data.affine[:3, 3]
     competing = np.sort(np.argsort(-data.marginals, axis=0)[:2], axis=0)
-    pair = np.sort([NAMES.index(label) for label in place.labels])
+    pair = np.sort([NAMES.index(label) for label in location.labels])
     here = (competing == pair[:, None, None, None]).all(axis=0) & (data.uncertainty == 2)
     doubt = data.affine[:3, :3] @ np.argwhere(here).mean(axis=0) + data.affine[:3, 3]
     for side in sides.split():

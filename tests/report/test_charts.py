@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from helpers.report_cases import report_case
-from perturb_mpm.report import words
-from perturb_mpm.report.data import Snapshot, VolumeRow
-from perturb_mpm.report.truth import compare_with_truth
-from perturb_mpm.report.volumes import (
+from perturb_mpm.report import pages
+from perturb_mpm.report.charts import (
     changes_bits,
+    convergence_curve,
     round_ticks,
-    settling_curve,
     shown_snapshots,
     volume_histogram,
 )
+from perturb_mpm.report.data import Snapshot, VolumeRow
+from perturb_mpm.report.report import compare_with_truth
 
 SHAPE = (4, 5, 6)
 
@@ -42,9 +42,9 @@ def test_a_histogram_counts_every_sample_and_reaches_the_label_map() -> None:
     chart = volume_histogram(row(14.0, samples))
     assert chart is not None
     assert [bar.height for bar in chart.bars] == pytest.approx([100.0, 100.0 / 3.0])
-    assert 0.0 < chart.low <= chart.median < chart.high < chart.marked < 100.0
+    assert 0.0 < chart.low <= chart.median < chart.high < chart.label_map < 100.0
     # The axis runs from 9.76 to 14.24.
-    assert chart.marked == pytest.approx(100.0 * (14.0 - 9.76) / 4.48)
+    assert chart.label_map == pytest.approx(100.0 * (14.0 - 9.76) / 4.48)
     assert chart.median == pytest.approx(100.0 * 0.24 / 4.48)
 
 
@@ -78,7 +78,7 @@ def test_how_far_each_snapshot_is_from_the_last() -> None:
     agreed = np.zeros(SHAPE, dtype=np.float32)
     same = report_case(SHAPE, snapshots=(Snapshot(1, agreed), Snapshot(2, agreed)))
     assert changes_bits(same) == [(1, 0.0), (2, 0.0)]
-    (line,) = settling_curve(changes_bits(same)).lines
+    (line,) = convergence_curve(changes_bits(same)).lines
     assert line.points == [(0.0, 0.0), (100.0, 0.0)]
 
 
@@ -120,7 +120,7 @@ def test_voxels_outside_the_mask_are_neither_right_nor_wrong() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert [words.ml(x) for x in (0.0, 0.0123, 0.123, 9.87, 45.678, 1234.5)] == [
+    assert [pages.ml(x) for x in (0.0, 0.0123, 0.123, 9.87, 45.678, 1234.5)] == [
         "0",
         "0.012",
         "0.12",
@@ -128,9 +128,9 @@ def test_numbers_in_words() -> None:
         "45.7",
         "1234",
     ]
-    assert words.interval_ml(23.12, 23.14) == "23.12 – 23.14"
-    assert words.interval_ml(0.5, 0.75) == "0.50 – 0.75"
-    assert words.percent(None) == words.percent(math.nan) == words.ml(math.nan) == "–"
+    assert pages.interval_ml(23.12, 23.14) == "23.12 – 23.14"
+    assert pages.interval_ml(0.5, 0.75) == "0.50 – 0.75"
+    assert pages.percent(None) == pages.percent(math.nan) == pages.ml(math.nan) == "–"
 
 
 def test_parameters_are_laid_out_flat_with_exact_numbers() -> None:
@@ -139,7 +139,7 @@ def test_parameters_are_laid_out_flat_with_exact_numbers() -> None:
         "kernels": [{"sigma_mm": 3.0}, {"sigma_mm": 0.1 + 0.2}],
         "run": {"resumed": False, "images": ["a", "b"], "mask": None},
     }
-    assert list(words.rows_of(parameters)) == [
+    assert list(pages.parameter_rows(parameters)) == [
         ("seed", "3"),
         ("kernels 1 · sigma_mm", "3.0"),
         ("kernels 2 · sigma_mm", "0.30000000000000004"),
@@ -147,8 +147,8 @@ def test_parameters_are_laid_out_flat_with_exact_numbers() -> None:
         ("run · images", "a, b"),
         ("run · mask", "–"),
     ]
-    assert words.find_parameter({"sampling": {"seed": 5}}, "seed") == "5"
-    assert words.find_parameter({}, "seed") is None
+    assert pages.find_parameter({"sampling": {"seed": 5}}, "seed") == "5"
+    assert pages.find_parameter({}, "seed") is None
 
 
 def test_a_histogram_reaches_the_truth_and_the_interval() -> None:
@@ -157,7 +157,7 @@ def test_a_histogram_reaches_the_truth_and_the_interval() -> None:
     chart = volume_histogram(far)
     assert chart is not None
     assert chart.truth is not None
-    assert 0 <= chart.low < chart.marked < chart.high < chart.truth <= 100
+    assert 0 <= chart.low < chart.label_map < chart.high < chart.truth <= 100
     # The axis runs from 8 - 0.72 to 20 + 0.72.
     assert chart.truth == pytest.approx(100 * (20 - 7.28) / 13.44)
     unknown = volume_histogram(VolumeRow("x", "label", (1,), 11.0, samples, (8.0, 13.0)))

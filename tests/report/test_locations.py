@@ -1,4 +1,4 @@
-"""Uncertain places of maps made by hand."""
+"""Uncertain locations of maps made by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 
 from helpers.report_cases import entropy_bits, report_case, turned
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.places import GAP_MM, UncertainPlace, uncertain_places, uncertain_voxels
+from perturb_mpm.report.locations import (
+    GAP_MM,
+    UncertainLocation,
+    uncertain_locations,
+    uncertain_voxels,
+)
 
 SHAPE = (20, 24, 16)
 Cube = tuple[slice, slice, slice]
@@ -37,12 +42,12 @@ def case(*cubes: tuple[Cube, Shares], uncertain: int = 2, **changes: object) -> 
     return report_case(SHAPE, changes.pop("affine", None), **(values | changes))
 
 
-def two_places(**changes: object) -> list[UncertainPlace]:
-    return uncertain_places(case((SMALL, SHARES["small"]), (LARGE, SHARES["large"]), **changes))
+def two_locations(**changes: object) -> list[UncertainLocation]:
+    return uncertain_locations(case((SMALL, SHARES["small"]), (LARGE, SHARES["large"]), **changes))
 
 
 def test_volumes_entropy_and_labels_by_hand() -> None:
-    large, small = two_places(affine=np.diag([2.0, 2.0, 3.0, 1.0]))
+    large, small = two_locations(affine=np.diag([2.0, 2.0, 3.0, 1.0]))
     assert [large.rank, small.rank] == [1, 2]
     assert [large.voxels, small.voxels] == [27, 3]
     assert large.volume_ml == pytest.approx(27 * 12 / 1000)
@@ -58,7 +63,7 @@ def test_volumes_entropy_and_labels_by_hand() -> None:
 
 
 def test_centres_in_mm_of_an_oblique_scan() -> None:
-    large, small = two_places(affine=turned(30.0))
+    large, small = two_locations(affine=turned(30.0))
     assert large.centre_voxel == (3, 4, 5)
     assert small.centre_voxel == (14, 20, 11)
     c, s = math.sqrt(3.0) / 2.0, 0.5
@@ -67,20 +72,20 @@ def test_centres_in_mm_of_an_oblique_scan() -> None:
     assert large.volume_ml == pytest.approx(27 * 12 / 1000)
 
 
-def test_pieces_near_each_other_are_one_place_and_far_ones_are_not() -> None:
+def test_pieces_near_each_other_are_one_location_and_far_ones_are_not() -> None:
     def parts(gap_voxels: int) -> list[int]:
         first: Cube = (slice(2, 4), slice(4, 6), slice(4, 6))
         start = 4 + gap_voxels
         second: Cube = (slice(start, start + 2), slice(4, 6), slice(4, 6))
         data = case((first, SHARES["small"]), (second, SHARES["small"]), affine=np.eye(4))
-        return [place.voxels for place in uncertain_places(data)]
+        return [location.voxels for location in uncertain_locations(data)]
 
     assert parts(0) == [16]
     assert parts(round(GAP_MM) - 1) == [16]
     assert parts(round(GAP_MM) + 2) == [8, 8]
 
 
-def test_a_rim_in_pieces_is_one_place_but_each_pair_of_labels_has_its_own() -> None:
+def test_a_rim_in_pieces_is_one_location_but_each_pair_of_labels_has_its_own() -> None:
     """Around a box of oedema: uncertain on all sides, in stripes; its middle competes with core."""
     labels = np.zeros(SHAPE, dtype=np.uint8)
     labels[5:15, 6:18, 4:12] = 2
@@ -100,12 +105,15 @@ def test_a_rim_in_pieces_is_one_place_but_each_pair_of_labels_has_its_own() -> N
         entropy=entropy_bits(marginals),
         uncertainty=np.where(rim | middle, 2, 0).astype(np.uint8),
     )
-    places = uncertain_places(data)
-    assert [(place.labels, place.voxels) for place in places] == [
+    locations = uncertain_locations(data)
+    assert [(location.labels, location.voxels) for location in locations] == [
         (("oedema", "healthy"), int(rim.sum())),
         (("oedema", "necrosis"), 8),
     ]
-    assert [place.where for place in places] == ["border of oedema, all around", "inside oedema"]
+    assert [location.where for location in locations] == [
+        "border of oedema, all around",
+        "inside oedema",
+    ]
 
 
 def test_the_jump_goes_where_exactly_these_labels_compete() -> None:
@@ -119,21 +127,23 @@ def test_the_jump_goes_where_exactly_these_labels_compete() -> None:
             labels=marginals.argmax(axis=0).astype(np.uint8),
             uncertainty=np.where(marginals.max(axis=0) < 0.95, 2, 0).astype(np.uint8),
         )
-        for place in uncertain_places(data):
-            here = marginals[:, *place.centre_voxel]
+        for location in uncertain_locations(data):
+            here = marginals[:, *location.centre_voxel]
             leading = {data.label_names[label] for label in np.argsort(-here)[:2]}
-            assert leading == set(place.labels)
-            assert data.uncertainty[place.centre_voxel] == 2
+            assert leading == set(location.labels)
+            assert data.uncertainty[location.centre_voxel] == 2
 
 
-def test_a_small_place_with_more_errors_leads() -> None:
+def test_a_small_location_with_more_errors_leads() -> None:
     even = (0.25, 0.25, 0.25, 0.25)
-    places = uncertain_places(case((LEAST, even), (LARGE, (0.98, 0.02, 0.0, 0.0))))
-    assert [place.voxels for place in places] == [3, 27]
-    assert [place.wrong_ml for place in places] == pytest.approx([0.75 * 0.036, 0.02 * 0.324])
+    locations = uncertain_locations(case((LEAST, even), (LARGE, (0.98, 0.02, 0.0, 0.0))))
+    assert [location.voxels for location in locations] == [3, 27]
+    assert [location.wrong_ml for location in locations] == pytest.approx(
+        [0.75 * 0.036, 0.02 * 0.324]
+    )
 
 
-def test_a_hollow_place_has_its_centre_in_itself() -> None:
+def test_a_hollow_location_has_its_centre_in_itself() -> None:
     ring = np.zeros(SHAPE, dtype=bool)
     ring[4:9, 4:9, 5] = True
     ring[5:8, 5:8, 5] = False
@@ -145,9 +155,9 @@ def test_a_hollow_place_has_its_centre_in_itself() -> None:
         entropy=np.where(ring, 1.0, 0.0).astype(np.float32),
         uncertainty=(2 * ring).astype(np.uint8),
     )
-    (place,) = uncertain_places(only)
-    assert place.voxels == 16
-    assert ring[place.centre_voxel]
+    (location,) = uncertain_locations(only)
+    assert location.voxels == 16
+    assert ring[location.centre_voxel]
 
 
 def test_the_limit_keeps_the_first() -> None:
@@ -155,21 +165,21 @@ def test_the_limit_keeps_the_first() -> None:
     shares = np.moveaxis(rng.dirichlet([0.3] * 4, SHAPE), -1, 0).astype(np.float32)
     classes = np.where(rng.random(SHAPE) < 0.02, 2, 0).astype(np.uint8)
     data = case(marginals=shares, entropy=entropy_bits(shares), uncertainty=classes)
-    every = uncertain_places(data, limit=10_000)
+    every = uncertain_locations(data, limit=10_000)
     assert len(every) > 20
-    assert sum(place.voxels for place in every) == np.count_nonzero(classes)
+    assert sum(location.voxels for location in every) == np.count_nonzero(classes)
     for limit in (1, 3, 10):
-        assert uncertain_places(data, limit=limit) == every[:limit]
+        assert uncertain_locations(data, limit=limit) == every[:limit]
 
 
 def test_without_uncertain_voxels_undecided_ones_count() -> None:
     undecided = case((SMALL, SHARES["small"]), uncertain=1)
-    assert [place.voxels for place in uncertain_places(undecided)] == [3]
+    assert [location.voxels for location in uncertain_locations(undecided)] == [3]
     assert uncertain_voxels(undecided)[1].startswith("undecided")
-    # An undecided voxel without any dissent is no place to look at.
+    # An undecided voxel without any dissent is no location to look at.
     agreed = case((SMALL, (1.0, 0.0, 0.0, 0.0)), uncertain=1)
-    assert uncertain_places(agreed) == []
-    assert uncertain_places(case((SMALL, SHARES["small"]), uncertain=0)) == []
+    assert uncertain_locations(agreed) == []
+    assert uncertain_locations(case((SMALL, SHARES["small"]), uncertain=0)) == []
 
 
 SIDES = {  # towards more of each scanner axis, and less
@@ -215,13 +225,15 @@ AFFINES = {
 @pytest.mark.parametrize("affine", AFFINES)
 @pytest.mark.parametrize("side", SIDES)
 def test_sides_are_the_patients_whatever_the_order_of_voxels(side: str, affine: str) -> None:
-    (place,) = uncertain_places(ball_with_doubt(side, AFFINES[affine]))
-    assert place.where == f"{side} border of oedema"
+    (location,) = uncertain_locations(ball_with_doubt(side, AFFINES[affine]))
+    assert location.where == f"{side} border of oedema"
 
 
 def test_without_an_orientation_no_side_is_said() -> None:
-    (place,) = uncertain_places(ball_with_doubt("front", AFFINES["RAS"], oriented=False))
-    assert place.where == "border of oedema near voxel " + ", ".join(map(str, place.centre_voxel))
+    (location,) = uncertain_locations(ball_with_doubt("front", AFFINES["RAS"], oriented=False))
+    assert location.where == "border of oedema near voxel " + ", ".join(
+        map(str, location.centre_voxel)
+    )
 
 
 def test_doubt_away_from_its_label_and_where_no_label_is() -> None:
@@ -230,11 +242,11 @@ def test_doubt_away_from_its_label_and_where_no_label_is() -> None:
     oedema = (box, (0.0, 0.0, 1.0, 0.0))
     data = case(oedema, (left, (0.7, 0.0, 0.3, 0.0)))
     data.uncertainty[box] = 0
-    (place,) = uncertain_places(data)
-    assert place.where == "apart from oedema, on its left side"
+    (location,) = uncertain_locations(data)
+    assert location.where == "apart from oedema, on its left side"
     # Enhancing tumour competes but has no voxel of its own.
     vanished = case(oedema, (left, (0.7, 0.0, 0.0, 0.3)))
     vanished.uncertainty[box] = 0
-    (place,) = uncertain_places(vanished)
-    assert place.labels == ("healthy", "enhancing")
-    assert place.where == "left part of the image"
+    (location,) = uncertain_locations(vanished)
+    assert location.labels == ("healthy", "enhancing")
+    assert location.where == "left part of the image"

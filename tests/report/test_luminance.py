@@ -13,8 +13,8 @@ import pytest
 from helpers.browser import open_page
 from helpers.page_pictures import bar_of, faults, luminance, slices_of
 from helpers.report_cases import entropy_bits, pixels_of, report_case
-from perturb_mpm.report import BRIGHTEST_GREY, EntropyScale, grey_png, grey_window, in_window
-from perturb_mpm.report.colours import COLOUR_MAPS, SHOWN_FROM_BITS
+from perturb_mpm.report import EntropyScale, grey_png, grey_window, in_window
+from perturb_mpm.report.colours import BRIGHTEST_GREY, COLOUR_MAPS, SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.pictures import data_uri, palette_png
 from perturb_mpm.report.report import render_report, write_report
@@ -123,9 +123,9 @@ def test_a_browser_shows_the_colours_of_the_bar(tmp_path: Path) -> None:
     with open_page(tmp_path / "report.html") as opened:
         opened.page.locator("#show-outlines").uncheck()
         opened.page.add_style_tag(content=".slice > :is(span, i) { visibility: hidden; }")
-        shots.append(opened.page.locator(".place .slice").first.screenshot())
+        shots.append(opened.page.locator(".location .slice").first.screenshot())
         opened.page.locator("#show-overlay").uncheck()
-        shots.append(opened.page.locator(".place .slice").first.screenshot())
+        shots.append(opened.page.locator(".location .slice").first.screenshot())
     shown, without = (
         pixels_of("data:image/png;base64," + base64.b64encode(shot).decode()) for shot in shots
     )

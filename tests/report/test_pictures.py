@@ -16,8 +16,7 @@ from perturb_mpm.report.colours import (
     EntropyScale,
     label_styles,
 )
-from perturb_mpm.report.outlines import outline_path
-from perturb_mpm.report.pictures import Studio
+from perturb_mpm.report.pictures import Studio, outline_path
 
 SHAPE = (20, 24, 16)
 

@@ -95,7 +95,7 @@ def test_the_patient_s_sides_appear_where_the_marks_say(affine: Affine) -> None:
 def test_a_mirrored_affine_would_be_seen() -> None:
     mirrored = np.diag([-1.0, 1.0, 1.0, 1.0]) @ RAS
     here = (4, 12, 8)
-    side = [Studio(report_case(affine=a)).planes[0].place(here, BOX)[1] for a in (RAS, mirrored)]
+    side = [Studio(report_case(affine=a)).planes[0].position(here, BOX)[1] for a in (RAS, mirrored)]
     assert side[0] > 0.5 > side[1]
 
 

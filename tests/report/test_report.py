@@ -13,13 +13,21 @@ import pytest
 from helpers.browser import open_page
 from helpers.report_cases import NAMES, report_case, volume_rows
 from perturb_mpm.report.colours import label_styles
-from perturb_mpm.report.data import ReportData, Snapshot
-from perturb_mpm.report.places import uncertain_places
-from perturb_mpm.report.provenance import Provenance
+from perturb_mpm.report.data import Provenance, ReportData, Snapshot
+from perturb_mpm.report.locations import uncertain_locations
 from perturb_mpm.report.report import render_report, write_report
 
 NARROW = "reflect voxel noise alone and are far too narrow"
-SECTIONS = ["slices", "places", "volumes", "settling", "truth", "viewer", "provenance", "glossary"]
+SECTIONS = [
+    "slices",
+    "locations",
+    "volumes",
+    "convergence",
+    "truth",
+    "viewer",
+    "provenance",
+    "glossary",
+]
 
 
 def full_case(**changes: Any) -> ReportData:
@@ -73,7 +81,7 @@ def test_the_page_says_what_it_rests_on() -> None:
         date="2026-03-31",
         inputs={"t1.nii.gz": "ab" * 32},
         kernels="a spatial kernel (3 mm)",
-        settling="The last iteration changed the label of 0.01 % of the voxels at most.",
+        convergence="The last iteration changed the label of 0.01 % of the voxels at most.",
         maps="the samples' votes",
         software={"numpy": "2.4"},
     )
@@ -111,16 +119,16 @@ def test_the_truth_is_marked_in_every_histogram_and_labels_have_their_colours() 
         assert f'class="swatch" style="background: {style.colour}"' in html
 
 
-def test_rows_of_places_tell_the_viewer_where_to_go() -> None:
+def test_rows_of_locations_tell_the_viewer_where_to_go() -> None:
     data = report_case()
     rows = re.findall(
-        r'<tr tabindex="0" class="place-row" data-rank="(\d+)" data-mm="(.*?)" data-voxel="(.*?)"',
+        r'class="location-row" data-rank="(\d+)" data-mm="(.*?)" data-voxel="(.*?)"',
         page(data),
     )
-    places = uncertain_places(data)
-    assert places
+    locations = uncertain_locations(data)
+    assert locations
     assert rows == [
-        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel))) for r in places
+        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel))) for r in locations
     ]
 
 
@@ -175,7 +183,7 @@ def test_a_page_without_anything_uncertain_says_so() -> None:
     )
     html = page(data)
     assert "No voxel is uncertain" in html
-    assert 'id="settling"' not in html
+    assert 'id="convergence"' not in html
     assert 'id="truth"' not in html
 
 
@@ -273,18 +281,18 @@ def test_layers_are_chosen_without_scripts(written: Path) -> None:
         assert shown() == [False, True, False, False]
 
 
-def test_a_click_and_a_key_on_a_row_ask_for_its_place(tmp_path: Path) -> None:
+def test_a_click_and_a_key_on_a_row_ask_for_its_location(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, full_case(), viewer=False)
     with open_page(path) as opened:
         opened.page.evaluate(
             "window.asked = []; window.addEventListener('pmpm:goto', e => asked.push(e.detail.mm))"
         )
-        row = opened.page.locator("tr.place-row").first
+        row = opened.page.locator("tr.location-row").first
         row.click()
         row.focus()
         opened.page.keyboard.press("Enter")
-        centre = list(uncertain_places(report_case())[0].centre_mm)
+        centre = list(uncertain_locations(report_case())[0].centre_mm)
         assert opened.page.evaluate("window.asked") == [centre, centre]
         assert opened.requests == []
         assert opened.errors == []

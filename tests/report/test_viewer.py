@@ -13,10 +13,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.report import embedded as packing
+from perturb_mpm.report import viewer as packing
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.embedded import POLICY, pack, viewer_fragment
-from perturb_mpm.report.viewer import Turning, asset, box_around, niivue
+from perturb_mpm.report.planes import box_around
+from perturb_mpm.report.viewer import POLICY, BrowserGrid, asset, niivue, pack, viewer_fragment
 
 SHAPE = (17, 20, 13)
 BOX = (slice(2, 13), slice(3, 16), slice(1, 12))  # of the mask, three voxels wider
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
     assert len(coarse.images) == 2
     least = pack(data, image_bytes=1, sample_bytes=1)
     assert "1 of 2 sequences" in least.note
-    assert "1 of 4 kept samples" in least.note
+    assert "1 of 4 stored samples" in least.note
     assert (list(least.images), len(least.samples)) == (["T1"], 1)
 
 
@@ -143,11 +143,11 @@ def test_the_fragment_is_repeatable_and_cannot_be_broken_out_of() -> None:
 
 def test_turning_comes_back_to_the_file() -> None:
     data = make_data()
-    turning = Turning(data.affine, SHAPE, box_around(data.mask, 3))
+    grid = BrowserGrid(data.affine, SHAPE, box_around(data.mask, (3, 3, 3)))
     volume = np.random.default_rng(0).random(SHAPE)
-    flat = turning.turned(volume).ravel(order="F")
+    flat = grid.reorder(volume).ravel(order="F")
     assert flat.size == 11 * 13 * 11
-    assert np.array_equal(volume.ravel()[turning.file_index()], flat)
+    assert np.array_equal(volume.ravel()[grid.file_index()], flat)
 
 
 def test_niivue_is_the_version_that_was_checked() -> None:

@@ -133,7 +133,7 @@ def test_another_sequence_can_be_shown(opened: OpenPage) -> None:
 
 
 def test_a_click_on_a_region_moves_the_crosshair_there(opened: OpenPage, run: Run) -> None:
-    rows = opened.page.locator("tr.place-row")
+    rows = opened.page.locator("tr.location-row")
     assert rows.count() >= 2
     bits = run.posterior.entropy
     for place in (1, 0):

@@ -26,7 +26,7 @@ def test_without_webgl_a_sentence_stands_in_its_place(report: Path) -> None:
         assert sentence.is_visible()
         assert "WebGL 2" in sentence.inner_text()
         assert not page.locator("[data-part=stage]").is_visible()
-        page.locator("tr.place-row td").last.click()  # does no harm
+        page.locator("tr.location-row td").last.click()  # does no harm
         assert page.locator("section .slice, section svg, section img").count() > 3
         assert opened.errors == []
         assert opened.requests == []

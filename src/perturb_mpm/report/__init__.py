@@ -1,17 +1,17 @@
 """The report of a run: one page with slices, charts and a viewer, and the parts that others use."""
 
-from perturb_mpm.report.charts import DASHES, ChartLine, LineChart, unit_chart
+from perturb_mpm.report.charts import ChartLine, LineChart, unit_chart
 from perturb_mpm.report.colours import (
-    BRIGHTEST_GREY,
+    DASHES,
     SHOWN_FROM_BITS,
     EntropyScale,
     grey_window,
     in_window,
     label_styles,
 )
-from perturb_mpm.report.data import ReportData, Snapshot, VolumeKind, VolumeRow
-from perturb_mpm.report.embedded import most_uncertain_mm, viewer_label_colours
-from perturb_mpm.report.environment import page_environment
+from perturb_mpm.report.data import Provenance, ReportData, Snapshot, VolumeKind, VolumeRow
+from perturb_mpm.report.locations import uncertain_locations
+from perturb_mpm.report.pages import number, page_environment
 from perturb_mpm.report.pictures import (
     Picture,
     colour_bar,
@@ -23,65 +23,61 @@ from perturb_mpm.report.pictures import (
     slice_picture,
     thumbnail,
 )
-from perturb_mpm.report.places import uncertain_places
-from perturb_mpm.report.planes import Plane, radiological_planes, to_mm
-from perturb_mpm.report.provenance import Provenance
-from perturb_mpm.report.report import write_report
-from perturb_mpm.report.truth import LabelComparison, compare_labels
+from perturb_mpm.report.planes import Plane, box_around, radiological_planes, to_mm
+from perturb_mpm.report.report import LabelComparison, compare_labels, write_report
 from perturb_mpm.report.viewer import (
+    BrowserGrid,
     ShownImage,
-    Turning,
     ViewerSettings,
     asset,
-    box_around,
+    most_uncertain_mm,
     nifti_bytes,
     niivue,
     script,
+    viewer_label_colours,
 )
-from perturb_mpm.report.words import number
 
 __all__ = [
-    "BRIGHTEST_GREY",
-    "EntropyScale",
-    "grey_window",
-    "in_window",
-    "ChartLine",
-    "DASHES",
-    "data_uri",
-    "grey_png",
-    "LineChart",
-    "number",
-    "page_environment",
-    "colour_bar",
-    "entropy_overlay",
-    "error_overlay",
-    "field_of_view",
-    "label_styles",
+    "write_report",
+    "ReportData",
+    "VolumeRow",
+    "VolumeKind",
+    "Snapshot",
+    "Provenance",
+    "LabelComparison",
+    "compare_labels",
+    "uncertain_locations",
     "Picture",
     "slice_picture",
     "thumbnail",
-    "to_mm",
+    "entropy_overlay",
+    "error_overlay",
+    "colour_bar",
+    "grey_png",
+    "data_uri",
+    "field_of_view",
     "Plane",
     "radiological_planes",
-    "unit_chart",
-    "asset",
+    "to_mm",
     "box_around",
-    "compare_labels",
-    "LabelComparison",
-    "most_uncertain_mm",
-    "nifti_bytes",
-    "niivue",
-    "Provenance",
-    "ReportData",
-    "script",
+    "EntropyScale",
     "SHOWN_FROM_BITS",
-    "ShownImage",
-    "Snapshot",
-    "Turning",
-    "uncertain_places",
-    "viewer_label_colours",
+    "grey_window",
+    "in_window",
+    "label_styles",
+    "DASHES",
+    "ChartLine",
+    "LineChart",
+    "unit_chart",
+    "page_environment",
+    "number",
     "ViewerSettings",
-    "VolumeKind",
-    "VolumeRow",
-    "write_report",
+    "ShownImage",
+    "BrowserGrid",
+    "nifti_bytes",
+    "most_uncertain_mm",
+    "viewer_label_colours",
+    "asset",
+    "script",
+    "niivue",
 ]

@@ -1,4 +1,4 @@
-"""What a reader wants to know first: what was found, how sure the model is, where the doubt is."""
+"""The sentences of a report: what was found, how sure it is, where the doubt is; the methods."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import numpy as np
 
 from perturb_mpm.posterior import UNCERTAIN
 from perturb_mpm.report.data import ReportData, VolumeRow
-from perturb_mpm.report.places import UncertainPlace
-from perturb_mpm.report.words import about_ml, capitalised
+from perturb_mpm.report.locations import UncertainLocation
+from perturb_mpm.report.pages import about_ml, capitalise
 
 SURE, FAIRLY_SURE = 0.9, 0.75
 """The expected Dice from which on the model is called sure, and fairly sure."""
+
+PAPER = (
+    "R. Meier, U. Knecht, A. Jungo, R. Wiest, M. Reyes. Perturb-and-MPM: Quantifying Segmentation "
+    "Uncertainty in Dense Multi-Label CRFs. arXiv:1703.00312, 2017."
+)
 
 _MOST_ROWS = 5
 _COUNTED_BELOW = 10  # a volume of fewer voxels is said in voxels too
@@ -35,15 +40,15 @@ class PageAnswer:
         return " ".join(filter(None, (self.found, self.basis, self.sure, self.doubt)))
 
 
-def answer(data: ReportData, places: Sequence[UncertainPlace]) -> PageAnswer:
-    """Return the answer that the numbers give; ``places`` are ranked, the main doubt first."""
+def answer(data: ReportData, locations: Sequence[UncertainLocation]) -> PageAnswer:
+    """Return the answer that the numbers give; ``locations`` are ranked, the main doubt first."""
     rows = _rows(data)
     nothing = not (data.labels[data.mask] > 0).any()
     return PageAnswer(
         _nothing_found(rows, data) if nothing else _found(rows, data),
         _basis(data),
         "" if nothing else _sure(rows, data),
-        _doubt(data, places),
+        _doubt(data, locations),
     )
 
 
@@ -63,7 +68,7 @@ def _name(row: VolumeRow) -> str:
 
 def _found(rows: Sequence[VolumeRow], data: ReportData) -> str:
     """Return "Whole 142 ml (126–230), core 54 ml (37–68), enhancing none (0–0.4)."."""
-    return f"{capitalised(', '.join(_volume(row, data) for row in rows))}."
+    return f"{capitalise(', '.join(_volume(row, data) for row in rows))}."
 
 
 def _volume(row: VolumeRow, data: ReportData) -> str:
@@ -114,19 +119,46 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
     for level, what in words:
         text += f"{', ' if text else ''}{'' if level == before else f'{level} of '}{what}"
         before = level
-    return f"{capitalised(text)}."
+    return f"{capitalise(text)}."
 
 
-def _doubt(data: ReportData, places: Sequence[UncertainPlace]) -> str:
+def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
     if not (data.uncertainty[data.mask] == UNCERTAIN).any():
-        if places:
+        if locations:
             return "No voxel is surely uncertain, but there are too few samples to be sure."
         return "No voxel is uncertain."
-    if not places:
+    if not locations:
         return ""
-    place = places[0]
+    main = locations[0]
     return (
-        f"Main doubt: {place.where}, {place.labels[0]} or {place.labels[1]}, "
-        f"{about_ml(place.volume_ml)} ml, about {about_ml(place.wrong_ml)} ml of it expected to be "
+        f"Main doubt: {main.where}, {main.labels[0]} or {main.labels[1]}, "
+        f"{about_ml(main.volume_ml)} ml, about {about_ml(main.wrong_ml)} ml of it expected to be "
         "wrong."
     )
+
+
+def methods(data: ReportData) -> str:
+    """Return how it was done, as a paper's methods section would say it."""
+    provenance = data.provenance
+    version = f", version {provenance.version}" if provenance.version else ""
+    kernels = f" with {provenance.kernels}" if provenance.kernels else ""
+    text = (
+        "The uncertainty of the segmentation was estimated with Perturb-and-MPM (Meier et al. "
+        f"2017) as implemented in perturb-mpm{version}. {data.samples} segmentations were sampled "
+        f"from a dense conditional random field{kernels}, perturbed by {data.perturbation}."
+    )
+    if provenance.convergence:
+        text += f" {provenance.convergence}"
+    if provenance.maps:
+        text += f" Labels and entropy are those of {provenance.maps}."
+    if data.intervals == "assumed":
+        text += (
+            " Volume intervals are the central 95 % of the sampled volumes; the "
+            "correlation length of the noise was assumed, not learned."
+        )
+    elif data.intervals == "learned":
+        text += (
+            " Volume intervals are the central 95 % of the sampled volumes, with parameters "
+            f"learned from {data.learned_cases} labelled cases."
+        )
+    return text

@@ -1,7 +1,8 @@
-"""Charts as shapes whose places are in % of the chart: templates draw them as SVG.
+"""Charts as shapes with positions in % of the chart: templates draw them as SVG.
 
 They take the page's own colours, so that they can be read in light, in dark and in print, and they
-tell lines apart by dashes, which black and white leaves.
+tell lines apart by dashes, which black and white leaves. Of a run they show how sampled volumes
+spread, and how the entropy map converges.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-DASHES = ("", "6 3", "2.5 2", "8 3 2 3")
-"""Of SVG strokes, a solid line first."""
+from perturb_mpm.report.data import ReportData, Snapshot, VolumeRow
+
+SHOWN_SAMPLES = (10, 25, 50, 100, 200)  # as in the paper's figure
 
 _BINS = 24
 _MOST_TICKS = 5
@@ -22,9 +23,9 @@ _MOST_TICKS = 5
 
 @dataclass(frozen=True)
 class Tick:
-    """A labelled place on an axis, in % of its length."""
+    """A labelled position on an axis, in % of its length."""
 
-    place: float
+    position: float
     text: str
 
 
@@ -39,14 +40,14 @@ class HistogramBar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How values are spread, with one value and an interval marked on the same axis."""
+    """How sampled volumes spread: bars, and what is marked on their axis."""
 
     bars: tuple[HistogramBar, ...]
     ticks: tuple[Tick, ...]
     low: float  # the interval, in %
     high: float
     median: float
-    marked: float
+    label_map: float
     truth: float | None = None  # where it is known
 
 
@@ -72,35 +73,41 @@ class LineChart:
     y_name: str = ""
 
 
-def histogram(
-    values: NDArray[np.float64],
-    interval: tuple[float, float],
-    median: float,
-    marked: float,
-    truth: float = math.nan,
-) -> Histogram:
-    """Return the histogram of values; its axis holds all of them, the marked one and the truth."""
-    shown = [each for each in (marked, truth, *interval) if not math.isnan(each)]
-    ends = (min(values.min(), *shown), max(values.max(), *shown))
-    spread = float(ends[1] - ends[0])
-    if spread <= 1e-9 * float(ends[1]):  # rounding: too narrow for bins of their own
-        spread = max(0.02 * float(ends[0]), 0.1)
-    start = max(0.0, float(ends[0]) - 0.06 * spread)
-    stop = float(ends[1]) + 0.06 * spread
+def volume_histogram(row: VolumeRow) -> Histogram | None:
+    """Return the histogram of a row's sampled volumes, None where there are no samples.
 
-    def place(value: float) -> float:
+    The axis includes every sample, the label map's own volume and the true one, which are marked.
+    """
+    values = row.samples_ml
+    if not len(values):
+        return None
+    marked = (row.volume_ml, row.truth_ml, *row.interval_ml)
+    marks = [each for each in marked if not math.isnan(each)]
+    first, last = float(min(values.min(), *marks)), float(max(values.max(), *marks))
+    spread = last - first
+    if spread <= 1e-9 * last:  # rounding: too narrow for bins of their own
+        spread = max(0.02 * first, 0.1)
+    start, stop = max(0.0, first - 0.06 * spread), last + 0.06 * spread
+
+    def position(value: float) -> float:
         return 100.0 * (value - start) / (stop - start)
 
     counts, edges = np.histogram(values, bins=_BINS, range=(start, stop))
     bars = tuple(
-        HistogramBar(place(left), 100.0 / _BINS, 100.0 * count / counts.max())
+        HistogramBar(position(left), 100.0 / _BINS, 100.0 * count / counts.max())
         for left, count in zip(edges, counts)
         if count
     )
-    ticks = tuple(Tick(place(value), text) for value, text in round_ticks(start, stop))
-    low, high = interval
-    true_place = None if math.isnan(truth) else place(truth)
-    return Histogram(bars, ticks, place(low), place(high), place(median), place(marked), true_place)
+    low, high = row.interval_ml
+    return Histogram(
+        bars,
+        tuple(Tick(position(value), text) for value, text in round_ticks(start, stop)),
+        position(low),
+        position(high),
+        position(row.median_ml),
+        position(row.volume_ml),
+        None if math.isnan(row.truth_ml) else position(row.truth_ml),
+    )
 
 
 def unit_chart(lines: Sequence[ChartLine], x_name: str, y_name: str) -> LineChart:
@@ -118,3 +125,48 @@ def round_ticks(start: float, stop: float) -> list[tuple[float, str]]:
             break
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return [(n * step, f"{n * step:.{digits}f}") for n in range(first, last + 1)]
+
+
+def shown_snapshots(snapshots: tuple[Snapshot, ...]) -> tuple[Snapshot, ...]:
+    """Return at most five snapshots: those nearest to the paper's numbers, and the last one."""
+    if len(snapshots) <= len(SHOWN_SAMPLES):
+        return snapshots
+    last = snapshots[-1].samples
+    wanted = [*(number for number in SHOWN_SAMPLES[:-1] if number < last), last]
+    nearest = {min(snapshots, key=lambda s: abs(s.samples - n)).samples for n in wanted}
+    return tuple(snapshot for snapshot in snapshots if snapshot.samples in nearest)
+
+
+def changes_bits(data: ReportData) -> list[tuple[int, float]]:
+    """Return (samples, mean |H − final H|) of each snapshot, in bits.
+
+    The mean is over the voxels in which any sample of the final map disagrees: all others have an
+    entropy of 0 throughout.
+    """
+    final = data.snapshots[-1].entropy
+    disagreeing = final > 0
+    if not disagreeing.any():
+        return [(snapshot.samples, 0.0) for snapshot in data.snapshots]
+    last = final[disagreeing]
+    return [
+        (each.samples, float(np.abs(each.entropy[disagreeing] - last).mean(dtype=np.float64)))
+        for each in data.snapshots
+    ]
+
+
+def convergence_curve(points: Sequence[tuple[int, float]]) -> LineChart:
+    """Return (samples, bits) as a curve, samples on a logarithmic axis."""
+    first, last = math.log(points[0][0]), math.log(points[-1][0])
+    top = max(bits for _, bits in points) or 1.0
+    ceiling = 1.08 * top
+
+    def across(samples: int) -> float:
+        return 100.0 * (math.log(samples) - first) / ((last - first) or 1.0)
+
+    line = [(across(samples), 100.0 * bits / ceiling) for samples, bits in points]
+    return LineChart(
+        [ChartLine(line, dots=True)],
+        [Tick(across(samples), str(samples)) for samples, _ in points],
+        [Tick(100.0 * value / ceiling, text) for value, text in round_ticks(0.0, top)],
+        "samples",
+    )

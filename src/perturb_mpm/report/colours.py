@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files import label_colours
-from perturb_mpm.report.charts import DASHES
 
 COLOUR_MAPS = ("inferno", "viridis", "jet", "hot")
+
+DASHES = ("", "6 3", "2.5 2", "8 3 2 3")
+"""Of SVG strokes, a solid line first."""
 
 # The entropy of a voxel where one sample in twenty disagrees: the least that can be uncertain.
 SHOWN_FROM_BITS = -(0.05 * math.log2(0.05) + 0.95 * math.log2(0.95))
@@ -50,18 +53,22 @@ def label_styles(names: Sequence[str]) -> tuple[LabelStyle, ...]:
 class EntropyScale:
     """Which colour each entropy from 0 to ``top_bits`` has.
 
-    The scale ends at log2 L whatever the map holds: the same entropy has the same colour in every
-    picture and every report with as many labels.
+    The scale ends at log2 L whatever the map contains: the same entropy has the same colour in
+    every picture and every report with as many labels.
     """
 
     colour_map: str
     top_bits: float
-    palette: NDArray[np.uint8] = field(init=False)  # (256, 3), red, green and blue
-    first_shown: int = field(init=False)  # the number of the first colour that is shown
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "first_shown", int(self.levels(np.array(SHOWN_FROM_BITS))))
-        object.__setattr__(self, "palette", _palette(self.colour_map, self.first_shown))
+    @cached_property
+    def first_shown(self) -> int:
+        """The number of the first colour that is shown."""
+        return int(self.levels(np.array(SHOWN_FROM_BITS)))
+
+    @cached_property
+    def palette(self) -> NDArray[np.uint8]:
+        """The colours, (256, 3): red, green and blue."""
+        return _palette(self.colour_map, self.first_shown)
 
     @property
     def colours(self) -> NDArray[np.uint8]:
@@ -83,10 +90,10 @@ def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
     """
     import matplotlib as mpl
 
-    places = np.linspace(0.0, 1.0, _FINE)
-    colours = np.round(255 * mpl.colormaps[colour_map](places)[:, :3])  # (1024, 3)
+    shares = np.linspace(0.0, 1.0, _FINE)
+    colours = np.round(255 * mpl.colormaps[colour_map](shares)[:, :3])  # (1024, 3)
     bright = np.flatnonzero(luminance(colours) > luminance(np.full((1, 3), BRIGHTEST_GREY)))
-    start, stop = places[bright[0]], places[bright[-1]]
+    start, stop = shares[bright[0]], shares[bright[-1]]
     below = np.linspace(0.0, start, first_shown, endpoint=False)
     shown = np.linspace(start, stop, _LEVELS - first_shown)
     nearest = np.round(np.concatenate([below, shown]) * (_FINE - 1)).astype(np.int64)

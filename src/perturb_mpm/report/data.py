@@ -1,4 +1,4 @@
-"""What a report shows: plain arrays and tables, checked before any of it is drawn."""
+"""What a report shows: arrays and tables, checked before anything is drawn."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.report.colours import COLOUR_MAPS
-from perturb_mpm.report.provenance import Provenance
 
 VolumeKind = Literal["region", "label", "background", "together"]
+
+_MAPS = ("labels", "entropy", "uncertainty")  # of ReportData, (X, Y, Z) each
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ class VolumeRow:
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """Where a result comes from."""
+
+    version: str = ""  # of perturb-mpm
+    date: str = ""  # when the run began, such as 2026-03-31
+    inputs: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
+    kernels: str = ""  # in words
+    convergence: str = ""  # of the samples, in sentences
+    maps: str = ""  # what labels and maps are made of, in words
+    software: Mapping[str, str] = field(default_factory=dict)  # name -> version
+
+
+@dataclass(frozen=True)
 class ReportData:
     """One patient's result. Labels are indices 0 … L − 1 here; ``label_values`` are the user's."""
 
@@ -78,7 +92,7 @@ class ReportData:
     label_names: tuple[str, ...]
     samples: int
     volumes: tuple[VolumeRow, ...]  # regions first; that of the background is not shown
-    intervals: str  # of volumes rest on: "none", "assumed" (a length of the noise) or "learned"
+    intervals: str  # what those of volumes rest on: "none", "assumed" or "learned"
     perturbation: str  # in words, for the page
     snapshots: tuple[Snapshot, ...]  # in rising number of samples; the last is all of them
     sampled_labels: NDArray[np.uint8]  # (K, X, Y, Z) a few sampled segmentations, indices
@@ -95,7 +109,7 @@ class ReportData:
     oriented: bool = True  # whether the affine says which side of the patient is which
 
 
-def checked(data: ReportData) -> ReportData:
+def check_data(data: ReportData) -> ReportData:
     """Return the data with three spatial axes, after checking that all shapes agree."""
     checks.choice(data.colour_map, "colour_map", COLOUR_MAPS)
     shape = data.mask.shape
@@ -121,7 +135,7 @@ def checked(data: ReportData) -> ReportData:
 
 def _spatial_shapes(data: ReportData) -> dict[str, tuple[int, ...]]:
     shapes = {f"image {name!r}": image.shape for name, image in data.images.items()}
-    shapes |= {name: getattr(data, name).shape for name in ("labels", "entropy", "uncertainty")}
+    shapes |= {name: getattr(data, name).shape for name in _MAPS}
     shapes |= {f"snapshot {each.samples}": each.entropy.shape for each in data.snapshots}
     shapes["marginals"] = data.marginals.shape[1:]
     shapes["sampled_labels"] = data.sampled_labels.shape[1:]
@@ -133,16 +147,12 @@ def _spatial_shapes(data: ReportData) -> dict[str, tuple[int, ...]]:
 
 def _with_third_axis(data: ReportData) -> ReportData:
     """Return a flat image as a volume of one slice."""
+    names = (*_MAPS, "mask", "marginals", "sampled_labels", "truth", "disagreement")
+    arrays = {name: getattr(data, name) for name in names}
+    given = {name: array[..., None] for name, array in arrays.items() if array is not None}
     return replace(
         data,
-        images={name: image[..., np.newaxis] for name, image in data.images.items()},
-        mask=data.mask[..., np.newaxis],
-        labels=data.labels[..., np.newaxis],
-        entropy=data.entropy[..., np.newaxis],
-        uncertainty=data.uncertainty[..., np.newaxis],
-        marginals=data.marginals[..., np.newaxis],
-        sampled_labels=data.sampled_labels[..., np.newaxis],
-        truth=None if data.truth is None else data.truth[..., np.newaxis],
-        disagreement=None if data.disagreement is None else data.disagreement[..., np.newaxis],
-        snapshots=tuple(Snapshot(s.samples, s.entropy[..., np.newaxis]) for s in data.snapshots),
+        images={name: image[..., None] for name, image in data.images.items()},
+        snapshots=tuple(Snapshot(s.samples, s.entropy[..., None]) for s in data.snapshots),
+        **given,
     )

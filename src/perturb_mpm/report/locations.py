@@ -1,7 +1,7 @@
-"""Where labels compete: uncertain voxels grouped into places, and the slices through them.
+"""Where labels compete: uncertain voxels grouped into locations, and what to call each.
 
-A place is one border or area between the same two labels: a rim around a tumour is one place,
-however many pieces it falls into.
+A location is one border or area between the same two labels: a rim around a tumour is one
+location, however many pieces it falls into.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,25 +17,24 @@ from numpy.typing import NDArray
 
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.pictures import Picture, Studio, Voxel
-from perturb_mpm.report.planes import to_mm
-from perturb_mpm.report.whereabouts import Whereabouts
+from perturb_mpm.report.planes import FRONT, RIGHT, TOP, Voxel, grid_axes, to_mm
 
 GAP_MM = 6.0
-"""Pieces between the same two labels that are no farther apart are one place."""
-MOST_SLICED = 3
-"""How many places are shown in slices."""
-THUMBNAIL_REACH_MM = 25.0
+"""Pieces between the same two labels that are no farther apart are one location."""
 
 _AROUND_MM = 4.0
-_COMPETING = 0.75  # of the strongest competition in the place: where one may jump to
+_COMPETING = 0.75  # of the strongest competition in the location: where one may jump to
+_SIDES = {RIGHT: ("left", "right"), FRONT: ("back", "front"), TOP: ("lower", "upper")}
+_ORDER = (TOP, FRONT, RIGHT)  # in which two sides are named: "upper left"
+_ONE_SIDED = 0.3  # of half of a label's width: how far off its middle a location has a side
+_SECOND_SIDE = 0.7  # of the first: from here on two sides are named
 
 Voxels = NDArray[np.int64]  # (n, 3) indices
 
 
 @dataclass(frozen=True)
-class UncertainPlace:
-    """One place where two labels compete."""
+class UncertainLocation:
+    """One location where two labels compete."""
 
     rank: int  # from 1, the most uncertain
     where: str  # in words, such as "front border of oedema"
@@ -48,18 +48,19 @@ class UncertainPlace:
     voxels: int
 
 
-def uncertain_places(data: ReportData, limit: int = 10) -> list[UncertainPlace]:
-    """Return the places where most is uncertain, at most ``limit``.
+def uncertain_locations(data: ReportData, limit: int = 10) -> list[UncertainLocation]:
+    """Return the locations where most is uncertain, at most ``limit``.
 
     Every uncertain voxel belongs to the two labels that are most probable in it. Voxels of the same
-    two labels that are connected, or no farther apart than ``GAP_MM``, are one place. Places are
-    ranked by the volume that is expected to be wrong, one minus the largest probability summed up.
+    two labels that are connected, or no farther apart than ``GAP_MM``, are one location. Locations
+    are ranked by the volume expected to be wrong: the sum of one minus the largest probability.
     """
     uncertain, _ = uncertain_voxels(data)
     voxels = np.argwhere(uncertain)  # (n, 3)
     shares = data.marginals[:, *voxels.T]  # (L, n)
     wrong = 1.0 - shares.max(axis=0, initial=0).astype(np.float64)  # (n,)
-    pairs = _competing(shares)  # (2, n)
+    leading = np.argsort(-shares, axis=0, kind="stable")[:2]
+    pairs = np.sort(leading, axis=0)  # (2, n) the two most probable labels, the smaller first
     groups = pairs[0] * len(data.label_names) + pairs[1]  # (n,)
     totals = {int(group): float(wrong[groups == group].sum()) for group in np.unique(groups)}
     parts: list[tuple[float, Voxels, tuple[int, int]]] = []  # voxels expected to be wrong first
@@ -71,12 +72,12 @@ def uncertain_places(data: ReportData, limit: int = 10) -> list[UncertainPlace]:
         members = np.flatnonzero(groups == group)
         parts += [
             (float(wrong[members[part]].sum()), voxels[members[part]], pair)
-            for part in _connected(voxels[members], data.spacing)
+            for part in _connect(voxels[members], data.spacing)
         ]
     parts.sort(key=lambda each: (-each[0], each[1][0].tolist()))
-    where = Whereabouts(data)
+    surroundings = _Surroundings(data)
     return [
-        _describe(rank, part, pair, count, where)
+        _describe(rank, part, pair, count, surroundings)
         for rank, (count, part, pair) in enumerate(parts[:limit], start=1)
     ]
 
@@ -93,14 +94,7 @@ def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
     return uncertain, "uncertain"
 
 
-def _competing(shares: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return the two most probable labels of each voxel, the smaller first: (L, n) to (2, n)."""
-    leading = np.argsort(-shares, axis=0, kind="stable")[:2]
-    pairs: NDArray[np.int64] = np.sort(leading, axis=0).astype(np.int64)
-    return pairs
-
-
-def _connected(voxels: Voxels, spacing: tuple[float, float, float]) -> Iterator[NDArray[np.bool_]]:
+def _connect(voxels: Voxels, spacing: tuple[float, float, float]) -> Iterator[NDArray[np.bool_]]:
     """Yield which voxels belong together, (n,) each: connected but for small gaps."""
     from scipy.ndimage import distance_transform_edt, label
 
@@ -116,17 +110,17 @@ def _connected(voxels: Voxels, spacing: tuple[float, float, float]) -> Iterator[
 
 
 def _describe(
-    rank: int, voxels: Voxels, pair: tuple[int, int], wrong: float, where: Whereabouts
-) -> UncertainPlace:
-    data = where.data
+    rank: int, voxels: Voxels, pair: tuple[int, int], wrong: float, surroundings: _Surroundings
+) -> UncertainLocation:
+    data = surroundings.data
     voxel_ml = math.prod(data.spacing) / 1000.0
     shares = data.marginals[:, *voxels.T]  # (L, n)
     means = shares.mean(axis=1, dtype=np.float64)  # (L,)
     first, second = sorted(pair, key=lambda each: (-means[each], each))
-    centre = _jump(voxels, np.minimum(shares[first], shares[second]), data)
-    return UncertainPlace(
+    centre = _most_doubtful(voxels, np.minimum(shares[first], shares[second]), data)
+    return UncertainLocation(
         rank=rank,
-        where=where.of(voxels, (first, second), centre),
+        where=surroundings.describe(voxels, (first, second), centre),
         labels=(data.label_names[first], data.label_names[second]),
         shares=(float(means[first]), float(means[second])),
         volume_ml=len(voxels) * voxel_ml,
@@ -138,8 +132,8 @@ def _describe(
     )
 
 
-def _jump(voxels: Voxels, weaker: NDArray[np.floating], data: ReportData) -> Voxel:
-    """Return where most of a place's doubt is near, among voxels where both labels are strong.
+def _most_doubtful(voxels: Voxels, weaker: NDArray[np.floating], data: ReportData) -> Voxel:
+    """Return where most of a location's doubt is near, among voxels where both labels are strong.
 
     ``weaker`` (n,) is the probability of the weaker of both labels.
     """
@@ -160,34 +154,7 @@ def _at(volume: NDArray[Any], voxels: Voxels) -> NDArray[Any]:
     return values
 
 
-@dataclass(frozen=True)
-class PlaceSlices:
-    """A place seen in every plane."""
-
-    place: UncertainPlace | None  # None: nothing is uncertain; this is the middle of the labels
-    pictures: tuple[Picture, ...]
-
-
-def sliced(studio: Studio, places: list[UncertainPlace]) -> list[PlaceSlices]:
-    """Return the first places in every plane, or the labels' middle where there is none."""
-    if not places:
-        return [PlaceSlices(None, _all_planes(studio, middle_of_labels(studio.data)))]
-    return [
-        PlaceSlices(each, _all_planes(studio, each.centre_voxel)) for each in places[:MOST_SLICED]
-    ]
-
-
-def thumbnails(studio: Studio, places: list[UncertainPlace]) -> list[Picture]:
-    """Return a small picture around each place."""
-    return [
-        studio.entropy_picture(
-            studio.planes[0], place.centre_voxel, sequences=1, reach_mm=THUMBNAIL_REACH_MM
-        )
-        for place in places
-    ]
-
-
-def middle_of_labels(data: ReportData) -> Voxel:
+def label_centre(data: ReportData) -> Voxel:
     """Return the labelled voxel nearest to the middle of all; of the mask where none is."""
     for where in (data.labels > 0, data.mask):
         voxels = np.argwhere(where)
@@ -199,5 +166,85 @@ def middle_of_labels(data: ReportData) -> Voxel:
     return i, j, k
 
 
-def _all_planes(studio: Studio, voxel: Voxel) -> tuple[Picture, ...]:
-    return tuple(studio.entropy_picture(plane, voxel) for plane in studio.planes)
+class _Surroundings:
+    """Says where voxels of one patient lie. Sides are the patient's."""
+
+    def __init__(self, data: ReportData) -> None:
+        self.data = data
+        self._sizes = np.bincount(data.labels.ravel(), minlength=len(data.label_names))
+        self._parts = cache(self._label_parts)
+
+    def describe(self, voxels: Voxels, pair: tuple[int, int], centre: Voxel) -> str:
+        """Return where voxels lie, such as "front border of oedema".
+
+        ``pair`` are the labels that compete there. Where the file does not say how the patient
+        lies, the voxel ``centre`` is named instead of a side.
+        """
+        names, labels = self.data.label_names, self.data.labels
+        near = "" if self.data.oriented else f" near voxel {', '.join(map(str, centre))}"
+        around = _around(voxels, labels.shape)
+        here = [label for label in pair if (labels[*around.T] == label).any()]
+        if len(here) == 2:
+            owner = min((label for label in pair if label), key=lambda each: self._sizes[each])
+            side = self._side(voxels, self._part(around, owner))
+            if side:
+                return f"{side} border of {names[owner]}"
+            return f"border of {names[owner]}{near or ', all around'}"
+        if here and here[0]:
+            side = self._side(voxels, self._part(around, here[0]))
+            return f"{side} part of {names[here[0]]}" if side else f"inside {names[here[0]]}{near}"
+        for other in pair:
+            if other and self._sizes[other]:
+                side = self._side(voxels, np.argwhere(labels == other))
+                apart = f"apart from {names[other]}"
+                return f"{apart}, on its {side} side" if side else f"{apart}{near}"
+        side = self._side(voxels, np.argwhere(self.data.mask))
+        return f"{side} part of the image" if side else f"middle of the image{near}"
+
+    def _side(self, voxels: Voxels, region: Voxels) -> str:
+        """Return on which side of a region voxels lie: "front", "upper left", or nothing."""
+        if not self.data.oriented or not len(region):
+            return ""
+        turn = self.data.affine[:3, :3].T
+        weights = self.data.entropy[*voxels.T].astype(np.float64) + 1e-9
+        points = region @ turn  # (m, 3) mm, but for the origin
+        low, high = np.percentile(points, [2.5, 97.5], axis=0)
+        half = np.maximum((high - low) / 2, np.abs(turn).max(axis=0) / 2)  # (3,) mm
+        middle = np.average(voxels, axis=0, weights=weights) @ turn
+        off = (middle - points.mean(axis=0)) / half
+        for world, axis in enumerate(grid_axes(self.data.affine)):
+            if self.data.labels.shape[axis] == 1:  # of a flat image
+                off[world] = 0.0
+        first, second, _ = np.argsort(-np.abs(off), kind="stable")
+        if abs(off[first]) < _ONE_SIDED:
+            return ""
+        named = {int(first)}
+        if abs(off[second]) >= _SECOND_SIDE * abs(off[first]):
+            named.add(int(second))
+        return " ".join(_SIDES[axis][int(off[axis] > 0)] for axis in _ORDER if axis in named)
+
+    def _part(self, around: Voxels, label: int) -> Voxels:
+        """Return the connected part of a label that most of these voxels belong to."""
+        parts = self._parts(label)
+        counts = np.bincount(parts[*around.T])
+        counts[0] = 0
+        return np.argwhere(parts == counts.argmax())
+
+    def _label_parts(self, label: int) -> NDArray[np.int32]:
+        from scipy.ndimage import label as connected
+
+        parts: NDArray[np.int32]
+        parts, _ = connected(self.data.labels == label, structure=np.ones((3, 3, 3)))
+        return parts
+
+
+def _around(voxels: Voxels, shape: tuple[int, ...]) -> Voxels:
+    """Return voxels and their neighbours, each of them once."""
+    from scipy.ndimage import binary_dilation
+
+    corner = voxels.min(axis=0) - 1
+    here = np.zeros(tuple(np.ptp(voxels, axis=0) + 3), dtype=bool)
+    here[tuple((voxels - corner).T)] = True
+    grown = np.argwhere(binary_dilation(here, structure=np.ones((3, 3, 3)))) + corner
+    inside: Voxels = grown[((grown >= 0) & (grown < shape)).all(axis=1)]
+    return inside

@@ -1,10 +1,17 @@
-"""Numbers and parameters as a reader wants them."""
+"""What all pages share: numbers as a reader wants them, and the Jinja2 environment of templates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from perturb_mpm.report.colours import BRIGHTEST_GREY
+from perturb_mpm.report.planes import in_words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NOTHING = "–"
 
@@ -46,7 +53,7 @@ def interval_ml(low: float, high: float) -> str:
     return f"{low:.{digits}f} – {high:.{digits}f}"
 
 
-def capitalised(text: str) -> str:
+def capitalise(text: str) -> str:
     """Return a text with its first letter as a capital, the others as they are."""
     return f"{text[:1].upper()}{text[1:]}"
 
@@ -58,28 +65,28 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
-def rows_of(parameters: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def parameter_rows(parameters: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     """Yield every parameter as (name, value), those inside others with both names."""
     for name, value in parameters.items():
         full = f"{before} · {name}" if before else str(name)
         if isinstance(value, Mapping):
-            yield from rows_of(value, full)
-        elif _holds_mappings(value):
-            for place, each in enumerate(value, start=1):
-                yield from rows_of(each, f"{full} {place}")
+            yield from parameter_rows(value, full)
+        elif _contains_mappings(value):
+            for rank, each in enumerate(value, start=1):
+                yield from parameter_rows(each, f"{full} {rank}")
         else:
             yield full, _text(value)
 
 
 def find_parameter(parameters: Mapping[str, Any], name: str) -> str | None:
     """Return the first parameter of this name, wherever it stands."""
-    for full, value in rows_of(parameters):
+    for full, value in parameter_rows(parameters):
         if full.split(" · ")[-1] == name:
             return value
     return None
 
 
-def _holds_mappings(value: object) -> bool:
+def _contains_mappings(value: object) -> bool:
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)
@@ -98,3 +105,38 @@ def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_text(each) for each in value) or NOTHING
     return str(value)
+
+
+@cache
+def page_environment(package: str | None = None) -> Environment:
+    """Return the environment of the report's templates, and of those of another package.
+
+    Text is escaped, and a missing value is an error.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    packages = ["perturb_mpm.report", *([package] if package else [])]
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(each) for each in packages]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ml": ml,
+        "percent": percent,
+        "number": number,
+        "mm": _sides,
+        "capitalise": capitalise,
+    }
+    environment.globals |= {
+        "interval_ml": interval_ml,
+        "brightening": round(255 / BRIGHTEST_GREY, 3),
+    }
+    return environment
+
+
+def _sides(mm: Sequence[float]) -> str:
+    """Return scanner coordinates by the patient's sides, such as "L 23 · A 5 · S 40"."""
+    return " · ".join(in_words(axis, each) for axis, each in enumerate(mm))

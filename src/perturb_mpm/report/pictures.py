@@ -10,8 +10,9 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,27 @@ from perturb_mpm.report.colours import (
     label_styles,
 )
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.outlines import outline_path
-from perturb_mpm.report.planes import Plane, in_words, radiological_planes, to_mm
+from perturb_mpm.report.planes import (
+    Box,
+    Plane,
+    Voxel,
+    box_around,
+    in_words,
+    radiological_planes,
+    to_mm,
+)
 
 _GREY, _PALETTE = 0, 3  # colour types of PNG
 _MARGIN_MM = 4.0  # around the mask
-_SURROUNDINGS_MM = 20.0  # around labels and places
+_SURROUNDINGS_MM = 20.0  # around labels and locations
 _LEAST_MM = 90.0  # of a side, where the mask is as wide
 _MOST_PIXELS = 320  # a side of a grey layer; more are averaged, to keep the page small
 _SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
 _ERROR_COLOUR = (255, 60, 200, 255)  # magenta: no sequence and no label has it
+_INSET = 0.2  # of a pixel: borders of neighbours run side by side instead of hiding each other
+_UNITS = 10  # coordinates of outlines are whole tenths of a pixel, which keeps paths short
 
-Voxel = tuple[int, int, int]
-Box = tuple[slice, slice, slice]
+Corner = tuple[int, int]
 
 
 def grey_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -96,7 +105,7 @@ class Picture:
     """What a page needs to draw one slice."""
 
     plane: Plane
-    position: str  # the slice's place in mm
+    position: str  # of the slice, in mm
     description: str  # for those who do not see it
     width_mm: float
     height_mm: float
@@ -119,25 +128,38 @@ class Studio:
     """Makes the pictures of one report, all with the same windows, colours and field of view."""
 
     data: ReportData
-    places: tuple[Voxel, ...] = ()  # what the field of view holds besides the labels
-    planes: tuple[Plane, ...] = field(init=False)
-    styles: tuple[LabelStyle, ...] = field(init=False)
-    scale: EntropyScale = field(init=False)
-    box: Box = field(init=False)
-    windows: Mapping[str, tuple[float, float]] = field(init=False)
+    locations: tuple[Voxel, ...] = ()  # what the field of view contains besides the labels
 
-    def __post_init__(self) -> None:
-        data = self.data
-        set_once = object.__setattr__
-        set_once(self, "planes", _useful(radiological_planes(data.affine), data.mask.shape))
-        set_once(self, "styles", label_styles(data.label_names))
-        set_once(self, "scale", EntropyScale(data.colour_map, math.log2(len(data.label_names))))
-        shown = data.labels > 0
-        for place in self.places:
-            shown[place] = True
-        set_once(self, "box", field_of_view(shown, data.mask, data.spacing))
-        windows = {name: grey_window(image[data.mask]) for name, image in data.images.items()}
-        set_once(self, "windows", windows)
+    @cached_property
+    def planes(self) -> tuple[Plane, ...]:
+        """The planes, without those of which a slice would be a line, unless all are."""
+        planes, shape = radiological_planes(self.data.affine), self.data.mask.shape
+        wide = tuple(p for p in planes if shape[p.rows] > 1 and shape[p.columns] > 1)
+        return wide or planes[:1]
+
+    @cached_property
+    def styles(self) -> tuple[LabelStyle, ...]:
+        """How each label but the background is drawn."""
+        return label_styles(self.data.label_names)
+
+    @cached_property
+    def scale(self) -> EntropyScale:
+        """The colours of entropy."""
+        return EntropyScale(self.data.colour_map, math.log2(len(self.data.label_names)))
+
+    @cached_property
+    def box(self) -> Box:
+        """The field of view."""
+        shown = self.data.labels > 0
+        for voxel in self.locations:
+            shown[voxel] = True
+        return field_of_view(shown, self.data.mask, self.data.spacing)
+
+    @cached_property
+    def windows(self) -> dict[str, tuple[float, float]]:
+        """The values of each sequence that are black and brightest."""
+        mask = self.data.mask
+        return {name: grey_window(image[mask]) for name, image in self.data.images.items()}
 
     def entropy_picture(
         self,
@@ -150,65 +172,45 @@ class Studio:
     ) -> Picture:
         """Return the slice through a voxel with its entropy and the labels' outlines.
 
-        ``entropy`` replaces the final map; ``sequences`` limits how many are kept, and
+        ``entropy`` replaces the final map; ``sequences`` limits how many are drawn, and
         ``reach_mm`` how far the picture reaches to each side of the voxel.
         """
         shown = self.data.entropy if entropy is None else entropy
         box = self.box if reach_mm is None else self._box_at(voxel, reach_mm)
         bits = plane.cut(shown, voxel[plane.across], box)
-        return self._picture(
-            plane,
-            voxel,
-            box,
-            overlay=entropy_overlay(bits, self.scale),
-            labels=self.data.labels,
-            sequences=sequences,
-            description=f"{plane.name} slice with entropy up to {bits.max():.2f} bits",
-        )
+        overlay = entropy_overlay(bits, self.scale)
+        description = f"{plane.name} slice with entropy up to {bits.max():.2f} bits"
+        labels = self.data.labels
+        return self._draw(plane, voxel, box, overlay, labels, description, sequences)
 
     def disagreement_picture(
         self, plane: Plane, voxel: Voxel, disagreement: NDArray[np.float32], top_bits: float
     ) -> Picture:
         """Return the slice through a voxel with what members of an ensemble disagree about."""
         bits = plane.cut(disagreement, voxel[plane.across], self.box)
-        stretched = bits * (self.scale.top_bits / top_bits)
-        return self._picture(
-            plane,
-            voxel,
-            self.box,
-            overlay=entropy_overlay(stretched, self.scale),
-            labels=self.data.labels,
-            sequences=None,
-            description=f"{plane.name} slice with disagreement up to {bits.max():.2f} bits",
-        )
+        overlay = entropy_overlay(bits * (self.scale.top_bits / top_bits), self.scale)
+        description = f"{plane.name} slice with disagreement up to {bits.max():.2f} bits"
+        return self._draw(plane, voxel, self.box, overlay, self.data.labels, description)
 
     def error_picture(self, plane: Plane, voxel: Voxel, truth: NDArray[np.uint8]) -> Picture:
         """Return the slice through a voxel with wrong voxels coloured and the truth's outlines."""
         wrong = (truth != self.data.labels) & self.data.mask
         pixels = plane.cut(wrong, voxel[plane.across], self.box)
-        return self._picture(
-            plane,
-            voxel,
-            self.box,
-            overlay=error_overlay(pixels),
-            labels=truth,
-            sequences=None,
-            description=f"{plane.name} slice with {int(pixels.sum())} wrongly labelled voxels",
-        )
+        description = f"{plane.name} slice with {int(pixels.sum())} wrongly labelled voxels"
+        return self._draw(plane, voxel, self.box, error_overlay(pixels), truth, description)
 
-    def _picture(
+    def _draw(
         self,
         plane: Plane,
         voxel: Voxel,
         box: Box,
-        *,
         overlay: str,
         labels: NDArray[np.uint8],
-        sequences: int | None,
         description: str,
+        sequences: int | None = None,
     ) -> Picture:
         index = voxel[plane.across]
-        down, right = plane.place(voxel, box)
+        down, right = plane.position(voxel, box)
         picture = slice_picture(
             plane,
             to_mm(self.data.affine, voxel)[plane.looks_along],
@@ -225,8 +227,9 @@ class Studio:
         return replace(picture, cross=(100.0 * down, 100.0 * right))
 
     def _grey(self, name: str, plane: Plane, index: int, box: Box) -> str:
-        pixels = _averaged(plane.cut(self.data.images[name], index, box).astype(np.float64))
-        return data_uri(grey_png(in_window(pixels, self.windows[name])))
+        pixels = plane.cut(self.data.images[name], index, box).astype(np.float64)
+        greys = in_window(_average_neighbours(pixels), self.windows[name])
+        return data_uri(grey_png(greys))
 
     def _box_at(self, voxel: Voxel, reach_mm: float) -> Box:
         """Return the voxels within ``reach_mm`` of one, moved to lie in the field of view."""
@@ -289,7 +292,7 @@ def entropy_overlay(bits: NDArray[np.floating], scale: EntropyScale) -> str:
 
 
 def colour_bar(scale: EntropyScale) -> dict[str, Any]:
-    """Return the pixels of a scale, its labelled places in % and its top, for a template."""
+    """Return the pixels of a scale, its ticks in % and its top, for a template."""
     top = scale.top_bits
     ticks = [(bits, text) for bits, text in round_ticks(0.0, top) if bits < 0.85 * top]
     return {
@@ -306,29 +309,24 @@ def thumbnail(greys: NDArray[np.uint8], bits: NDArray[np.floating], scale: Entro
     """
     levels = scale.levels(bits)
     shown = levels >= scale.first_shown
-    kept = np.maximum(levels // 2 * 2, scale.first_shown)
-    pixels = np.where(shown[..., None], scale.palette[kept], (greys // 2 * 2)[..., None])
+    coarse = np.maximum(levels // 2 * 2, scale.first_shown)
+    pixels = np.where(shown[..., None], scale.palette[coarse], (greys // 2 * 2)[..., None])
     colours, numbers = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
     table = np.full((256, 4), 255, dtype=np.uint8)
     table[: len(colours), :3] = colours
     return data_uri(palette_png(numbers.reshape(bits.shape).astype(np.uint8), table))
 
 
-def _useful(planes: tuple[Plane, ...], shape: tuple[int, ...]) -> tuple[Plane, ...]:
-    """Leave out planes of which a slice would be a line, unless that is all there is."""
-    wide = tuple(p for p in planes if shape[p.rows] > 1 and shape[p.columns] > 1)
-    return wide or planes[:1]
-
-
 def field_of_view(
     shown: NDArray[np.bool_], mask: NDArray[np.bool_], spacing: tuple[float, float, float]
 ) -> Box:
     """Return the box of what is shown and its surroundings, inside that of the mask."""
-    whole = _box_around(mask, spacing)
+    margins = [math.ceil(_MARGIN_MM / step) for step in spacing]
+    whole = box_around(mask, margins)
     if not shown.any():
         return whole
     spans = []
-    for within, inner, step in zip(whole, _box_around(shown, spacing), spacing):
+    for within, inner, step in zip(whole, box_around(shown, margins), spacing):
         more = math.ceil((_SURROUNDINGS_MM - _MARGIN_MM) / step)
         start, stop = inner.start - more, inner.stop + more
         missing = max(0, math.ceil(_LEAST_MM / step) - (stop - start))
@@ -337,19 +335,7 @@ def field_of_view(
     return spans[0], spans[1], spans[2]
 
 
-def _box_around(mask: NDArray[np.bool_], spacing: tuple[float, float, float]) -> Box:
-    """Return the box around the mask with a margin, or everything where the mask is empty."""
-    spans = []
-    for axis, (size, step) in enumerate(zip(mask.shape, spacing)):
-        others = tuple(other for other in range(3) if other != axis)
-        inside = np.flatnonzero(mask.any(axis=others))
-        margin = math.ceil(_MARGIN_MM / step)
-        first, last = (inside[0], inside[-1]) if len(inside) else (0, size - 1)
-        spans.append(slice(max(0, int(first) - margin), min(size, int(last) + 1 + margin)))
-    return spans[0], spans[1], spans[2]
-
-
-def _averaged(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _average_neighbours(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Average neighbouring pixels where a picture has more than a page needs."""
     for axis, size in enumerate(pixels.shape):
         if size > _MOST_PIXELS:
@@ -357,3 +343,77 @@ def _averaged(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
             counts = np.expand_dims(np.diff(edges), 1 - axis)
             pixels = np.add.reduceat(pixels, edges[:-1], axis=axis) / counts
     return pixels
+
+
+def outline_path(region: NDArray[np.bool_]) -> str:
+    """Return the border of a region (rows, columns) as an SVG path, in tenths of a pixel.
+
+    The path joins the middles of the pixels' edges, a fifth of a pixel inside the region, so that
+    it cuts corners; every part of it is closed.
+    """
+    following = _edges(region)
+    parts = []
+    while following:
+        loop = _walk(following)
+        points = _without_straight(np.array([_inset_middle(a, b) for a, b in loop]))
+        steps = np.diff(points, axis=0)
+        start = f"M{points[0, 0]} {points[0, 1]}"
+        parts.append(start + "l" + " ".join(f"{dx} {dy}" for dx, dy in steps) + "z")
+    return "".join(parts)
+
+
+def _edges(region: NDArray[np.bool_]) -> dict[Corner, list[Corner]]:
+    """Return the edges between inside and outside, from corner to corner, the inside on the right.
+
+    Corners are (x, y), x to the right and y down.
+    """
+    padded = np.pad(region.astype(np.int8), 1)
+    following: dict[Corner, list[Corner]] = {}
+    between_rows = np.diff(padded, axis=0)[:, 1:-1]  # (rows + 1, columns)
+    for y, x in np.argwhere(between_rows):
+        entering = between_rows[y, x] > 0
+        a, b = (int(x), int(y)), (int(x) + 1, int(y))
+        following.setdefault(a if entering else b, []).append(b if entering else a)
+    between_columns = np.diff(padded, axis=1)[1:-1]  # (rows, columns + 1)
+    for y, x in np.argwhere(between_columns):
+        entering = between_columns[y, x] > 0
+        a, b = (int(x), int(y)), (int(x), int(y) + 1)
+        following.setdefault(b if entering else a, []).append(a if entering else b)
+    return following
+
+
+def _walk(following: dict[Corner, list[Corner]]) -> list[tuple[Corner, Corner]]:
+    """Take one closed loop of edges out of ``following``."""
+    start = here = next(iter(following))
+    loop: list[tuple[Corner, Corner]] = []
+    while not loop or here != start:
+        ways = following[here]
+        there = ways.pop(_right_turn(loop[-1], ways) if loop and len(ways) > 1 else 0)
+        if not ways:
+            del following[here]
+        loop.append((here, there))
+        here = there
+    return loop
+
+
+def _right_turn(last: tuple[Corner, Corner], ways: list[Corner]) -> int:
+    """Return the way that turns right, so that pixels touching at a corner stay apart."""
+    (ax, ay), (bx, by) = last
+    right = (bx - (by - ay), by + (bx - ax))
+    return ways.index(right) if right in ways else 0
+
+
+def _inset_middle(a: Corner, b: Corner) -> tuple[int, int]:
+    """Return the middle of an edge, moved into the region on its right."""
+    dx, dy = b[0] - a[0], b[1] - a[1]
+    x, y = (a[0] + b[0]) / 2 - dy * _INSET, (a[1] + b[1]) / 2 + dx * _INSET
+    return round(x * _UNITS), round(y * _UNITS)
+
+
+def _without_straight(points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Leave out the points of a closed loop at which it does not turn."""
+    before = points - np.roll(points, 1, axis=0)
+    after = np.roll(points, -1, axis=0) - points
+    turns = before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]
+    corners: NDArray[np.int64] = points[turns]
+    return corners

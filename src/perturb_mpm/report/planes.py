@@ -7,6 +7,7 @@ follow the grid of the image: an oblique scan is shown along its own axes, which
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 RIGHT, FRONT, TOP = 0, 1, 2  # axes of scanner coordinates
+
+Voxel = tuple[int, int, int]
+Box = tuple[slice, slice, slice]
 
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))  # towards less and towards more of each axis
 _SECOND_LETTER_FROM = math.sin(math.radians(20.0))
@@ -29,13 +33,13 @@ class Plane:
     columns: int  # the axis that runs to the right
     flip_rows: bool
     flip_columns: bool
-    looks_along: int  # the scanner axis that the slice's position is told on
+    looks_along: int  # the scanner axis on which the slice has its position
     left: str  # which side of the patient each edge of the picture shows
     right: str
     top: str
     bottom: str
 
-    def cut(self, volume: NDArray[Any], index: int, box: tuple[slice, ...]) -> NDArray[Any]:
+    def cut(self, volume: NDArray[Any], index: int, box: Box) -> NDArray[Any]:
         """Return the part of a slice that lies in ``box``, (rows, columns) of a picture."""
         where: list[slice | int] = list(box)
         where[self.across] = index
@@ -44,7 +48,7 @@ class Plane:
             picture = picture.T
         return picture[:: -1 if self.flip_rows else 1, :: -1 if self.flip_columns else 1]
 
-    def place(self, voxel: tuple[int, int, int], box: tuple[slice, ...]) -> tuple[float, float]:
+    def position(self, voxel: Voxel, box: Box) -> tuple[float, float]:
         """Return how far down and to the right a voxel's middle lies, from 0 to 1."""
         down = _share(voxel[self.rows], box[self.rows], flipped=self.flip_rows)
         return down, _share(voxel[self.columns], box[self.columns], flipped=self.flip_columns)
@@ -79,7 +83,7 @@ def tilt_degrees(affine: NDArray[np.float64]) -> float:
     return math.degrees(math.acos(min(1.0, *cosines)))
 
 
-def to_mm(affine: NDArray[np.float64], voxel: tuple[int, int, int]) -> tuple[float, float, float]:
+def to_mm(affine: NDArray[np.float64], voxel: Voxel) -> tuple[float, float, float]:
     """Return the scanner coordinates of a voxel's middle."""
     x, y, z = affine[:3, :3] @ np.asarray(voxel, dtype=float) + affine[:3, 3]
     return float(x), float(y), float(z)
@@ -99,9 +103,9 @@ def _plane(
     axes: tuple[int, int, int],
     affine: NDArray[np.float64],
 ) -> Plane:
-    """Return a plane whose rows and columns run against the scanner axes ``down`` and ``right``.
+    """Return a plane whose rows and columns run opposite to the scanner axes ``down``, ``right``.
 
-    Against: pictures start at the patient's right, front and top, where coordinates are largest.
+    Pictures start at the patient's right, front and top, where coordinates are largest.
     """
     directions = _directions(affine)
     rows, columns = directions[:, axes[down]], directions[:, axes[right]]  # (3,), unit vectors
@@ -139,3 +143,17 @@ def _directions(affine: NDArray[np.float64]) -> NDArray[np.float64]:
 def _share(index: int, span: slice, *, flipped: bool) -> float:
     share: float = (index - span.start + 0.5) / (span.stop - span.start)
     return 1.0 - share if flipped else share
+
+
+def box_around(mask: NDArray[np.bool_], margins: Sequence[int], every: int = 1) -> Box:
+    """Return the box of a mask with a margin in voxels along each axis, in steps of ``every``.
+
+    Where the mask is empty it is the box of the whole volume.
+    """
+    spans = []
+    for axis, (size, margin) in enumerate(zip(mask.shape, margins, strict=True)):
+        others = tuple(other for other in range(3) if other != axis)
+        inside = np.flatnonzero(mask.any(axis=others))
+        first, last = (int(inside[0]), int(inside[-1])) if len(inside) else (0, size - 1)
+        spans.append(slice(max(0, first - margin), min(size, last + 1 + margin), every))
+    return spans[0], spans[1], spans[2]

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
-from perturb_mpm.report import words
-from perturb_mpm.report.answer import answer
-from perturb_mpm.report.colours import SHOWN_FROM_BITS
-from perturb_mpm.report.data import ReportData, checked
-from perturb_mpm.report.embedded import POLICY, viewer_fragment
-from perturb_mpm.report.environment import page_environment
-from perturb_mpm.report.pictures import Studio, colour_bar
-from perturb_mpm.report.places import (
-    MOST_SLICED,
-    UncertainPlace,
-    middle_of_labels,
-    sliced,
-    thumbnails,
-    uncertain_places,
-    uncertain_voxels,
-)
-from perturb_mpm.report.planes import tilt_degrees
-from perturb_mpm.report.provenance import PAPER, methods
-from perturb_mpm.report.truth import compare_with_truth
-from perturb_mpm.report.volumes import (
+from perturb_mpm.report.answer import PAPER, answer, methods
+from perturb_mpm.report.charts import (
     changes_bits,
-    settling_curve,
+    convergence_curve,
     shown_snapshots,
     volume_histogram,
 )
+from perturb_mpm.report.colours import SHOWN_FROM_BITS
+from perturb_mpm.report.data import ReportData, check_data
+from perturb_mpm.report.locations import (
+    UncertainLocation,
+    label_centre,
+    uncertain_locations,
+    uncertain_voxels,
+)
+from perturb_mpm.report.pages import find_parameter, page_environment, parameter_rows
+from perturb_mpm.report.pictures import Picture, Studio, colour_bar
+from perturb_mpm.report.planes import Voxel, tilt_degrees
+from perturb_mpm.report.viewer import POLICY, viewer_fragment
 from perturb_mpm.storage import atomic_open
 
-_SETTLING_REACH_MM = 50.0
-_TILT_SAID_FROM_DEGREES = 1.0
+MOST_SLICED = 3
+"""How many locations are shown in slices."""
+
+_THUMBNAIL_REACH_MM = 25.0
+_CONVERGENCE_REACH_MM = 50.0
+_LEAST_TILT_DEGREES = 1.0  # that is worth a sentence
+
+Labels = NDArray[np.integer]
 
 
 def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> str:
@@ -45,61 +49,50 @@ def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> str:
 
     ``viewer=False`` leaves out the interactive viewer, and with it the volumes in the page.
     """
-    data = checked(data)
-    places = uncertain_places(data)
-    page = _render(data, places, viewer=viewer)
+    data = check_data(data)
+    locations = uncertain_locations(data)
+    page = _render(data, locations, viewer=viewer)
     with atomic_open(path) as file:
         file.write(page.encode())
-    return str(answer(data, places))
+    return str(answer(data, locations))
 
 
 def render_report(data: ReportData, *, viewer: bool = True) -> str:
     """Return the report as HTML."""
-    data = checked(data)
-    return _render(data, uncertain_places(data), viewer=viewer)
+    data = check_data(data)
+    return _render(data, uncertain_locations(data), viewer=viewer)
 
 
-def _render(data: ReportData, places: list[UncertainPlace], *, viewer: bool) -> str:
-    studio = Studio(data, tuple(place.centre_voxel for place in places[:MOST_SLICED]))
+def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: bool) -> str:
+    studio = Studio(data, tuple(each.centre_voxel for each in locations[:MOST_SLICED]))
     uncertain, rule = uncertain_voxels(data)
-    main = places[0].centre_voxel if places else middle_of_labels(data)
-    return (
-        page_environment()
-        .get_template("report.html")
-        .render(
-            data=data,
-            answer=answer(data, places),
-            studio=studio,
-            summary=_summary(data),
-            colour_bar=colour_bar(studio.scale),
-            shown_from_bits=SHOWN_FROM_BITS,
-            tilt=_tilt(data),
-            slices=sliced(studio, places),
-            places_ml=np.count_nonzero(uncertain) * math.prod(data.spacing) / 1000.0,
-            colours={
-                data.label_names[0]: "",
-                **{style.name: style.colour for style in studio.styles},
-            },
-            places=list(zip(places, thumbnails(studio, places))),
-            rule=rule,
-            volumes=[
-                (row, volume_histogram(row)) for row in data.volumes if row.kind != "background"
-            ],
-            settling=_settling(studio, main),
-            ensemble=_ensemble(studio),
-            truth=_truth(studio, main),
-            policy=POLICY,
-            viewer=viewer_fragment(data) if viewer else None,
-            parameters=list(words.rows_of(data.parameters)),
-            paper=PAPER,
-            methods=methods(
-                data.provenance,
-                samples=data.samples,
-                perturbation=data.perturbation,
-                intervals=data.intervals,
-                learned_cases=data.learned_cases,
-            ),
-        )
+    main = locations[0].centre_voxel if locations else label_centre(data)
+    template = page_environment().get_template("report.html")
+    return template.render(
+        data=data,
+        answer=answer(data, locations),
+        studio=studio,
+        summary=_summary(data),
+        colour_bar=colour_bar(studio.scale),
+        shown_from_bits=SHOWN_FROM_BITS,
+        tilt=_tilt_words(data),
+        slices=_location_slices(studio, locations),
+        uncertain_ml=np.count_nonzero(uncertain) * math.prod(data.spacing) / 1000.0,
+        colours={
+            data.label_names[0]: "",
+            **{style.name: style.colour for style in studio.styles},
+        },
+        locations=[(each, _thumbnail(studio, each)) for each in locations],
+        rule=rule,
+        volumes=[(row, volume_histogram(row)) for row in data.volumes if row.kind != "background"],
+        convergence=_convergence(studio, main),
+        ensemble=_ensemble(studio),
+        truth=_truth(studio, main),
+        policy=POLICY,
+        viewer=viewer_fragment(data) if viewer else None,
+        parameters=list(parameter_rows(data.parameters)),
+        paper=PAPER,
+        methods=methods(data),
     )
 
 
@@ -109,41 +102,51 @@ def _summary(data: ReportData) -> dict[str, Any]:
     inside = data.uncertainty[data.mask]
     return {
         "samples": data.samples,
-        "seed": words.find_parameter(data.parameters, "seed"),
+        "seed": find_parameter(data.parameters, "seed"),
         "uncertain_ml": float(np.count_nonzero(inside == UNCERTAIN) * voxel_ml),
         "undecided_ml": float(np.count_nonzero(inside == UNDECIDED) * voxel_ml),
     }
 
 
-def _tilt(data: ReportData) -> str | None:
-    """Return how far the image is turned against the scanner, None where hardly."""
+def _tilt_words(data: ReportData) -> str | None:
+    """Return how far the image is turned from the scanner's axes, None where hardly."""
     degrees = tilt_degrees(data.affine)
-    return f"{degrees:.0f}°" if degrees >= _TILT_SAID_FROM_DEGREES else None
+    return f"{degrees:.0f}°" if degrees >= _LEAST_TILT_DEGREES else None
 
 
-def _settling(studio: Studio, voxel: tuple[int, int, int]) -> dict[str, Any] | None:
+def _location_slices(
+    studio: Studio, locations: list[UncertainLocation]
+) -> list[tuple[UncertainLocation | None, list[Picture]]]:
+    """Return the first locations in every plane, or the labels' middle where there is none."""
+    first: list[tuple[UncertainLocation | None, Voxel]]
+    first = [(each, each.centre_voxel) for each in locations[:MOST_SLICED]]
+    return [
+        (each, [studio.entropy_picture(plane, voxel) for plane in studio.planes])
+        for each, voxel in first or [(None, label_centre(studio.data))]
+    ]
+
+
+def _thumbnail(studio: Studio, location: UncertainLocation) -> Picture:
+    plane, voxel = studio.planes[0], location.centre_voxel
+    return studio.entropy_picture(plane, voxel, sequences=1, reach_mm=_THUMBNAIL_REACH_MM)
+
+
+def _convergence(studio: Studio, voxel: Voxel) -> dict[str, Any] | None:
     """Return the same slice after more and more samples, and a curve; None with one map alone."""
     snapshots = studio.data.snapshots
     if len(snapshots) < 2:
         return None
-    plane = studio.planes[0]
+
+    def picture(bits: NDArray[np.float32]) -> Picture:
+        return studio.entropy_picture(
+            studio.planes[0], voxel, entropy=bits, sequences=1, reach_mm=_CONVERGENCE_REACH_MM
+        )
+
     changes = changes_bits(studio.data)
     return {
-        "pictures": [
-            (
-                snapshot.samples,
-                studio.entropy_picture(
-                    plane,
-                    voxel,
-                    entropy=snapshot.entropy,
-                    sequences=1,
-                    reach_mm=_SETTLING_REACH_MM,
-                ),
-            )
-            for snapshot in shown_snapshots(snapshots)
-        ],
+        "pictures": [(each.samples, picture(each.entropy)) for each in shown_snapshots(snapshots)],
         "changes": changes,
-        "curve": settling_curve(changes),
+        "curve": convergence_curve(changes),
     }
 
 
@@ -165,7 +168,7 @@ def _ensemble(studio: Studio) -> dict[str, Any] | None:
     }
 
 
-def _truth(studio: Studio, voxel: tuple[int, int, int]) -> dict[str, Any] | None:
+def _truth(studio: Studio, voxel: Voxel) -> dict[str, Any] | None:
     """Return errors beside entropy, where the truth is known."""
     truth = studio.data.truth
     if truth is None:
@@ -176,3 +179,83 @@ def _truth(studio: Studio, voxel: tuple[int, int, int]) -> dict[str, Any] | None
         "errors": studio.error_picture(plane, voxel, truth),
         "agreement": compare_with_truth(studio.data, truth),
     }
+
+
+@dataclass(frozen=True)
+class LabelComparison:
+    """One label: its true volume, and each segmentation's volume and Dice coefficient."""
+
+    label: str
+    truth_ml: float
+    volume_ml: dict[str, float]
+    dice: dict[str, float]
+
+
+def compare_labels(
+    truth: Labels,
+    segmentations: Mapping[str, Labels],
+    label_names: Sequence[str],
+    spacing: Sequence[float],
+) -> list[LabelComparison]:
+    """Compare named segmentations with the truth, label by label, leaving out label 0."""
+    voxel_ml = math.prod(spacing) / 1000.0
+    rows = []
+    for label, name in enumerate(label_names[1:], start=1):
+        true_region = truth == label
+        regions = {key: labels == label for key, labels in segmentations.items()}
+        rows.append(
+            LabelComparison(
+                label=name,
+                truth_ml=float(true_region.sum() * voxel_ml),
+                volume_ml={key: float(region.sum() * voxel_ml) for key, region in regions.items()},
+                dice={key: dice(true_region, region) for key, region in regions.items()},
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Overlap of each region and label, and what being called uncertain says about errors."""
+
+    dice: tuple[tuple[str, float | None], ...]  # None: the label is in neither
+    wrong: int  # voxels inside the mask whose label is not the truth's
+    wrong_ml: float
+    wrong_share: float  # of the mask
+    flagged_of_wrong: float | None  # share of the wrong voxels that are uncertain
+    flagged_of_right: float | None
+    wrong_of_flagged: float | None  # share of the uncertain voxels that are wrong
+    rule: str  # which voxels were taken as uncertain
+
+
+def compare_with_truth(data: ReportData, truth: NDArray[np.uint8]) -> Agreement:
+    """Compare the labels and the uncertain voxels with the truth, inside the mask."""
+    labels, known = data.labels[data.mask], truth[data.mask]  # (N,)
+    uncertain, rule = uncertain_voxels(data)
+    flagged = uncertain[data.mask]
+    wrong = labels != known
+    voxel_ml = math.prod(data.spacing) / 1000.0
+    return Agreement(
+        dice=tuple(
+            (name, _shown_dice(np.isin(labels, members), np.isin(known, members)))
+            for name, members in [
+                *data.regions.items(),
+                *((name, (label,)) for label, name in enumerate(data.label_names) if label > 0),
+            ]
+        ),
+        wrong=int(wrong.sum()),
+        wrong_ml=float(wrong.sum()) * voxel_ml,
+        wrong_share=_share(wrong) or 0.0,
+        flagged_of_wrong=_share(flagged[wrong]),
+        flagged_of_right=_share(flagged[~wrong]),
+        wrong_of_flagged=_share(wrong[flagged]),
+        rule=rule,
+    )
+
+
+def _shown_dice(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float | None:
+    return dice(one, other) if one.any() or other.any() else None
+
+
+def _share(flags: NDArray[np.bool_]) -> float | None:
+    return float(flags.mean()) if len(flags) else None

@@ -141,7 +141,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
             date=run.begun,
             inputs=case.hashes,
             kernels=_kernels_in_words(settings),
-            settling=settling_in_words(run.posterior),
+            convergence=settling_in_words(run.posterior),
             maps=MAPS_IN_WORDS[settings.maps.marginals],
             software={
                 name: text

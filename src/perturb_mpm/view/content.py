@@ -15,9 +15,9 @@ from perturb_mpm.files import Case
 from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.report import (
     SHOWN_FROM_BITS,
+    BrowserGrid,
     ReportData,
     ShownImage,
-    Turning,
     ViewerSettings,
     asset,
     box_around,
@@ -45,8 +45,9 @@ class Volumes:
     def __init__(self, session: Session) -> None:
         self._session = session
         run = session.run
-        box = box_around(run.case.mask, _MARGIN_VOXELS)
-        self._turning = Turning(run.case.geometry.affine, run.case.geometry.shape, box)
+        box = box_around(run.case.mask, (_MARGIN_VOXELS,) * 3)
+        geometry = run.case.geometry
+        self._grid = BrowserGrid(geometry.affine, geometry.shape, box)
         self._made: dict[str, Callable[[], bytes]] = {
             "labels": lambda: self._labels(run.labels),
             "entropy": lambda: self._file(run.entropy),
@@ -88,7 +89,7 @@ class Volumes:
     @cached_property
     def file_index(self) -> NDArray[np.int64]:
         """The C-order index in the file of each voxel in the browser's order."""
-        return self._turning.file_index()
+        return self._grid.file_index()
 
     @cached_property
     def _browser_index(self) -> NDArray[np.int32]:
@@ -132,8 +133,8 @@ class Volumes:
         return self._file(share, slope=1 / 255)
 
     def _file(self, volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> bytes:
-        turned = self._turning.turned(volume)
-        return nifti_bytes(turned, self._turning.affine, slope=slope, labels=labels)
+        voxels = self._grid.reorder(volume)
+        return nifti_bytes(voxels, self._grid.affine, slope=slope, labels=labels)
 
 
 WITHOUT_WEBGL = (

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.report import uncertain_places
+from perturb_mpm.report import uncertain_locations
 from perturb_mpm.run import Run, load_run, report_data
 from perturb_mpm.view.correction import Correction, Corrector, no_correction
 from perturb_mpm.view.edits import EditsFile
@@ -115,7 +115,7 @@ class Session:
                     place.centre_mm,
                     f"{place.where}: {' or '.join(place.labels)}, {_ml(place.volume_ml)} ml",
                 )
-                for place in uncertain_places(data, limit=MOST_PLACES)
+                for place in uncertain_locations(data, limit=MOST_PLACES)
             ]
         return self._places[corrected is not None]
 

@@ -1,4 +1,4 @@
-// A click on a place, or Enter while its row has the focus, asks the viewer to go there.
+// A click on a location, or Enter while its row has the focus, asks the viewer to go there.
 (() => {
   const go = (row) => {
     const detail = {
@@ -8,10 +8,10 @@
     };
     window.dispatchEvent(new CustomEvent('pmpm:goto', { detail }));
     if (document.getElementById('viewer')) return;
-    const place = document.getElementById(`place-${detail.rank}`);
-    if (place) place.scrollIntoView({ behavior: 'smooth' });
+    const location = document.getElementById(`location-${detail.rank}`);
+    if (location) location.scrollIntoView({ behavior: 'smooth' });
   };
-  for (const row of document.querySelectorAll('tr.place-row')) {
+  for (const row of document.querySelectorAll('tr.location-row')) {
     row.addEventListener('click', (event) => {
       if (!event.target.closest('a')) go(row);
     });
