@@ -41,8 +41,9 @@ class Setting:
         words = f"{self.help}." + (f" In {self.unit}." if self.unit else "")
         if default is None and self.unset:
             return f"{words} Default: {self.unset}."
-        shown = isinstance(default, str | float | int) and not isinstance(default, bool)
-        return f"{words} Default: {default}." if shown and default != "" else words
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            return f"{words} Default: {default:g}."
+        return f"{words} Default: {default}." if isinstance(default, str) and default else words
 
 
 def setting(

@@ -249,6 +249,8 @@ def run_and_list_modules(code: str) -> tuple[str, set[str]]:
     [
         (["--help"], "perturb-mpm demo --output demo"),
         (["demo", "--help"], "perturb-mpm demo --output demo --seed 3"),
+        (["run", "--help"], "perturb-mpm run --image"),
+        (["cohort", "--help"], "perturb-mpm cohort --images"),
         ([], "perturb-mpm demo --output demo"),
     ],
 )

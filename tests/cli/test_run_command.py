@@ -35,8 +35,9 @@ from helpers.small_case import (
 )
 from perturb_mpm.cli import run as command
 from perturb_mpm.engines.cpu import store
+from perturb_mpm.fields import settings_in
 from perturb_mpm.files import LabelScheme
-from perturb_mpm.run.settings import RunSettings, write_settings
+from perturb_mpm.run.settings import TABLES, RunSettings, write_settings
 from perturb_mpm.storage import atomic
 
 QUICK = ["--samples", "12", "--iterations", "2", "--quiet"]
@@ -106,23 +107,25 @@ def test_bare_label_values_keep_the_names(arguments: list[str], out: Path) -> No
     ]
 
 
-def test_every_field_of_sampling_is_an_option_a_key_and_a_keyword(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("command", ["run", "cohort"])
+def test_every_setting_is_an_option_with_its_true_default(
+    command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new parameter is written in two places: ``Sampling`` and ``pm.sample``."""
-    assert call("run", "--help") == 0
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert call(command, "--help") == 0
     shown = capfd.readouterr().out
+    for table, kind in TABLES.items():
+        for name, about in settings_in(kind):
+            value = getattr(getattr(RunSettings(), table), name)
+            option = f"--{name.replace('_', '-')} "
+            assert (option in shown) == bool(about.option), name
+            assert not about.option or about.describe(value) in shown, name
+
+
+def test_every_field_of_sampling_and_compute_is_a_keyword_of_sample() -> None:
     keywords = inspect.signature(pm.sample).parameters
-    tables = RunSettings().as_tables()
-    for each in dataclasses.fields(pm.Sampling):
-        assert each.name in keywords
-        assert each.name in tables["sampling"]
-        if each.metadata["setting"].option:
-            assert f"--{each.name.replace('_', '-')} " in shown
-    for each in dataclasses.fields(pm.Compute):
-        assert each.name in keywords
-        assert each.name in tables["compute"]
-        assert f"--{each.name.replace('_', '-')} " in shown
+    for table in (pm.Sampling, pm.Compute):
+        assert {each.name for each in dataclasses.fields(table)} <= set(keywords)
 
 
 def test_kept_kernels_change_no_byte_and_are_no_part_of_the_run(

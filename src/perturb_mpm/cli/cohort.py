@@ -15,20 +15,19 @@ from perturb_mpm.cli.console import (
     MOST_WORKERS,
     Flag,
     UsageError,
-    given,
     in_options,
     print_plain,
     shown_progress,
     whole_number,
 )
-from perturb_mpm.cli.run import (
-    ComputeOptions,
+from perturb_mpm.cli.options import (
+    INPUTS,
+    OUTPUT,
     Files,
-    ModelOptions,
-    SamplingOptions,
-    Words,
-    labels_of,
-    settings_of,
+    ReadingOptions,
+    SettingsOptions,
+    says_samples,
+    settings_from_options,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ _MOST_PARTS = 256
 _MOST_NAMED = 20
 
 
-@Parameter(name="*", group=Group("Cases", sort_key=1))
+@Parameter(name="*", group=INPUTS)
 @dataclass(frozen=True, kw_only=True)
 class CohortOptions:
     """Which cases are run.
@@ -56,8 +55,6 @@ class CohortOptions:
         (BIDS), or a CSV or TSV table with a row a case: case, images, probabilities, mask, truth.
     probabilities
         The folder with CASE.npz or CASE.nii.gz of every case; several folders are an ensemble.
-    model
-        A model trained by perturb-mpm that makes the probabilities from the images.
     mask
         A folder with CASE.nii.gz that is not 0 where voxels count.
     truth
@@ -66,36 +63,20 @@ class CohortOptions:
         How the files are laid out; told by what is there where it is not given.
     match
         Which cases: names, or patterns such as BraTS2021_00*.
-    kind
-        What the probability files hold: probabilities, a network's raw logits, or hard label maps.
-    confidence
-        How far hard label maps are trusted at every voxel, with --kind labels.
-    labels
-        Your numbers of the labels, with names or without, background first, as in run.
-    background
-        The value written outside the mask; else that of the first label where 0 is a label, else 0.
-    image_names
-        Your name for each image; else from the names of their files.
-    dataset_json
-        nnU-Net's dataset.json; looked for beside an .npz.
     """
 
     images: Annotated[Path, Parameter(name=("--images", "--image"))]
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
-    model: Path | None = None
     mask: Path | None = None
     truth: Path | None = None
     layout: Literal["nnunet", "brats", "bids", "table"] | None = None
     match: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
-    kind: Literal["probabilities", "logits", "labels"] = "probabilities"
-    confidence: float = 0.9
-    labels: Words = None
-    background: int | None = None
-    image_names: Words = None
-    dataset_json: Path | None = None
 
 
-@Parameter(name="*", group=Group("Where and how", sort_key=5))
+WORKERS = Group("Workers", sort_key=5)
+
+
+@Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
     """Where cases are run, and what is shown.
@@ -127,10 +108,10 @@ class PlaceOptions:
     """
 
     output: Path
-    workers: int = 1
-    scheduler: str | None = None
-    cluster: Path | None = None
-    split: int = 1
+    workers: Annotated[int, Parameter(group=WORKERS)] = 1
+    scheduler: Annotated[str | None, Parameter(group=WORKERS)] = None
+    cluster: Annotated[Path | None, Parameter(group=WORKERS)] = None
+    split: Annotated[int, Parameter(group=WORKERS)] = 1
     dry_run: Flag = False
     quiet: Flag = False
     json: Flag = False
@@ -139,10 +120,9 @@ class PlaceOptions:
 def cohort(
     *,
     cases: CohortOptions,
-    model: ModelOptions | None = None,
-    sampling: SamplingOptions | None = None,
-    compute: ComputeOptions | None = None,
+    read: ReadingOptions | None = None,
     place: PlaceOptions,
+    options: SettingsOptions | None = None,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
     from perturb_mpm.cohort import CaseReading, find_cohort, run_cohort
@@ -151,30 +131,26 @@ def cohort(
     whole_number(place.workers, "--workers", 1, MOST_WORKERS)
     whole_number(place.split, "--split", 1, _MOST_PARTS)
     _check_place(place)
-    model, sampling = model or ModelOptions(), sampling or SamplingOptions()
-    settings = settings_of(model, sampling, compute or ComputeOptions(), None)
-    given_samples = "samples" in given(sampling) or model.settings is not None
-    if settings.sampling.until is not None and not given_samples:
+    read, options = read or ReadingOptions(), options or SettingsOptions()
+    settings = settings_from_options(options)
+    if settings.sampling.until is not None and not says_samples(options):
         raise UsageError("--until must come with --samples, the most that a case may take")
     reading = CaseReading(
-        cases.kind,
-        cases.confidence,
-        labels_of(cases.labels),
-        cases.background,
-        cases.dataset_json,
-        cases.image_names,
-        cases.model,
+        read.kind,
+        read.confidence,
+        read.read_labels(),
+        read.background,
+        read.dataset_json,
+        read.image_names,
+        read.model,
     )
-    if cases.model is not None and cases.probabilities:
-        raise UsageError("either --probabilities or --model must be given, and not both")
-    if cases.model is not None and not cases.model.is_file():
-        raise UsageError(f"--model must be a file, got {cases.model}, which is not there")
+    read.check_model(cases.probabilities)
     folders = CaseFolders(
         cases.images,
         cases.probabilities,
         cases.mask,
         cases.truth,
-        without_probabilities=cases.model is not None,
+        without_probabilities=read.model is not None,
     )
     found = find_cohort(folders, cases.layout, cases.match)
     if place.dry_run:

@@ -8,14 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.fields import settings_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     from perturb_mpm.progress import StagedProgress
 
-Flag = Annotated[bool, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 """An option that is given or not, without ``--no-``."""
 
 MOST_WORKERS = 1024
@@ -52,35 +50,6 @@ def _as_option(found: re.Match[str]) -> str:
     name, value = found.groups()
     option = f"--{_OPTION.get(name, name).replace('_', '-')}"
     return option if value in {None, "True"} else f"{option} {value.strip(chr(34))}"
-
-
-def options_of(defaults: object, title: str, place: int) -> type:
-    """Return a class of options, one for each field of a table of settings that has an option.
-
-    An option that is not given is None.
-    """
-    hints = get_type_hints(type(defaults))
-    options = [
-        (
-            name,
-            Annotated[
-                (hints[name] if each.option is True else each.option) | None,  # type: ignore[operator]
-                Parameter(help=each.describe(getattr(defaults, name))),
-            ],
-            field(default=None),
-        )
-        for name, each in settings_in(defaults)
-        if each.option
-    ]
-    name = f"{type(defaults).__name__}Options"
-    namespace = {"__module__": __name__}
-    made = make_dataclass(name, options, frozen=True, kw_only=True, namespace=namespace)
-    return Parameter(name="*", group=Group(title, sort_key=place))(made)
-
-
-def given(options: object) -> dict[str, Any]:
-    """Return the options that were given."""
-    return {name: value for name, value in vars(options).items() if value is not None}
 
 
 def whole_number(value: int, option: str, smallest: int, largest: int) -> None:
