@@ -135,3 +135,25 @@ def test_connections_beyond_the_cap_are_told_so(
             return
         time.sleep(0.05)
     pytest.fail("no place was given back")
+
+
+def test_two_hosts_in_one_request_are_refused(server: ViewServer) -> None:
+    for other in (f"127.0.0.1:{server.gate.port}", "evil.example"):
+        found = answer(server, head(server, "GET /status HTTP/1.1", f"Host: {other}"))
+        assert found.split(b" ")[1] == b"400"
+        assert b"one host" in found
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [["Content-Length: {size}"], ["Transfer-Encoding: chunked"], ["Content-Length: 0, 5"]],
+)
+def test_the_body_of_a_get_is_not_taken_for_the_next_request(
+    server: ViewServer, framing: str
+) -> None:
+    hidden = head(server, "GET /edits HTTP/1.1")
+    framing = framing.format(size=len(hidden))
+    found = answer(server, head(server, "GET /status HTTP/1.1", framing) + hidden)
+    assert found.startswith(b"HTTP/1.1 400")
+    assert found.count(b"HTTP/1.1") == 1
+    assert b"Connection: close" in found

@@ -154,6 +154,7 @@ def test_other_hosts_are_refused(client: Client, host: str) -> None:
         "/volumes/%2e%2e%2fstate%2frun.json",
         "/volumes//etc/passwd",
         "//etc/passwd",
+        "//evil.example/status",
         "/volumes/..%5c..%5cetc",
         "/volumes/labels.nii.gz",
         "/volumes/link",
@@ -171,9 +172,20 @@ def test_no_path_is_ever_looked_up(client: Client, folder: Path, path: str) -> N
     assert b"root" not in body
 
 
-def test_an_absolute_address_as_path_is_refused(client: Client) -> None:
-    assert client.status_of("file:///etc/passwd") == 404
-    assert client.status_of("http://evil.example/volumes/x") == 404
+@pytest.mark.parametrize(
+    "target",
+    [
+        "file:///etc/passwd",
+        "file:///status",
+        "http://evil.example/status",
+        "https://127.0.0.1/status",
+    ],
+)
+def test_a_foreign_address_as_target_is_refused(client: Client, target: str) -> None:
+    status, body, _ = client.ask(target)
+    assert status == 400
+    assert b"not this server's" in body
+    assert client.status_of(f"http://127.0.0.1:{client.server.gate.port}/status") == 200
 
 
 @pytest.mark.parametrize("link", ["labels.nii.gz", "state/case.npz", "state", "sub"])

@@ -53,7 +53,10 @@ class Gate:
         The page itself takes the token from its address, everything else from a header, which
         other sites and other tabs cannot send.
         """
-        host = headers.get("Host", "")
+        hosts = headers.get_all("Host", [""])
+        if len(hosts) > 1:  # who is meant: a proxy may read the one, and we the other
+            raise RefusedError(400, "a request must name one host")
+        host = hosts[0]
         if host not in self.names:
             raise RefusedError(403, f"this server does not answer for the host {host!r}")
         try:
@@ -61,6 +64,8 @@ class Gate:
             query = parse_qs(parts.query, max_num_fields=_MOST_QUERY_FIELDS)
         except ValueError:
             raise RefusedError(400, "this is no address") from None
+        if (parts.scheme, parts.netloc) not in {("", ""), ("http", host)}:
+            raise RefusedError(400, "this address is not this server's")
         given = headers.get(TOKEN_HEADER, "")
         if parts.path == "/":
             given = query.get("token", [""])[0]
@@ -69,6 +74,11 @@ class Gate:
                 403, "this address needs its token: open the one that perturb-mpm view printed"
             )
         return parts.path
+
+    def check_get(self, headers: Message) -> None:
+        """Refuse a body: unread, it would be taken for the next request."""
+        if "Transfer-Encoding" in headers or set(headers.get_all("Content-Length", ["0"])) != {"0"}:
+            raise RefusedError(400, "a GET request must have no body")
 
     def check_post(self, headers: Message) -> int:
         """Return the length of the body, after checking where it comes from and its size."""
@@ -210,7 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Give out the page, a volume, the edits or the status."""
         try:
-            self._get(self.server.gate.check(self.path, self.headers))
+            path = self.server.gate.check(self.path, self.headers)
+            self.server.gate.check_get(self.headers)
+            self._get(path)
         except RefusedError as refused:
             self._refuse(refused)
 
