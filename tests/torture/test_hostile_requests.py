@@ -145,8 +145,7 @@ def test_two_hosts_in_one_request_are_refused(server: ViewServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "framing",
-    [["Content-Length: {size}"], ["Transfer-Encoding: chunked"], ["Content-Length: 0, 5"]],
+    "framing", ["Content-Length: {size}", "Transfer-Encoding: chunked", "Content-Length: 0, 5"]
 )
 def test_the_body_of_a_get_is_not_taken_for_the_next_request(
     server: ViewServer, framing: str
