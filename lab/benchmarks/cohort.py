@@ -23,7 +23,7 @@ import numpy as np
 
 from perturb_mpm.cohort import (
     CaseReading,
-    Record,
+    CaseRecord,
     find_cohort,
     local_workers,
     run_cohort,
@@ -61,9 +61,9 @@ def measure(root: Path, out: Path, workers: int) -> None:
     inside: list[float] = []
     memory: list[float] = []
 
-    def note(record: Record) -> None:
-        assert record["status"] == "done", record["error"]
-        inside.append(record["seconds"])
+    def note(record: CaseRecord) -> None:
+        assert record.outcome, record.error
+        inside.append(record.seconds)
         if len(inside) % max(1, len(cases) // 10) == 0:
             memory.append(resident_mb())
 
@@ -123,15 +123,15 @@ def measure_cases(patients: Path, root: Path, samples: int, most: int) -> None:
     cores: list[float] = []
     before = time.process_time()
 
-    def note(record: Record) -> None:
+    def note(record: CaseRecord) -> None:
         nonlocal before
-        assert record["status"] == "done", record["error"]
+        assert record.outcome, record.error
         cores.append(time.process_time() - before)
-        files = [each for each in (root / "out" / record["case"]).rglob("*") if each.is_file()]
+        files = [each for each in (root / "out" / record.case).rglob("*") if each.is_file()]
         size = sum(each.stat().st_size for each in files)
         print(
-            f"{record['case']}: {record['mask_voxels']} voxels, {cores[-1]:.1f} s of one core, "
-            f"{record['seconds']:.1f} s by the clock, {record['peak_memory_mb']} MB of memory, "
+            f"{record.case}: {record.outcome.mask_voxels} voxels, {cores[-1]:.1f} s of one core, "
+            f"{record.seconds:.1f} s by the clock, {record.peak_memory_mb} MB of memory, "
             f"{len(files)} files of {size / 1e6:.1f} MB",
             flush=True,
         )
@@ -153,7 +153,7 @@ def compare_workers(patients: Path, root: Path, samples: int, rounds: int) -> No
         rates = {}
         for workers in (1, 2):
             out = root / f"out{turn}-{workers}"
-            records: list[Record] = []
+            records: list[CaseRecord] = []
             with local_workers(workers) as client:
                 client.wait_for_workers(workers)
                 started = time.monotonic()
@@ -163,11 +163,11 @@ def compare_workers(patients: Path, root: Path, samples: int, rounds: int) -> No
                 seconds = time.monotonic() - started
             assert done.failed == {}, done.failed
             rates[workers] = 60 * len(cases) / seconds
-            each = [record["seconds"] for record in records]
+            each = [record.seconds for record in records]
             print(
                 f"{workers} of one thread: {len(cases)} cases in {seconds:.1f} s, "
                 f"{rates[workers]:.2f} a minute; {statistics.median(each):.1f} s a case in the "
-                f"median, {max(record['peak_memory_mb'] for record in records)} MB at most; "
+                f"median, {max(record.peak_memory_mb for record in records)} MB at most; "
                 f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.small_case import call
 from helpers.small_cohort import outputs, write_small_cohort
-from perturb_mpm.cohort import ClusterError, read_cluster_file, started_cluster
+from perturb_mpm.cohort import ClusterError, read_cluster_file, start_cluster
 
 pytest.importorskip("distributed", reason="the extra cluster is not installed")
 
@@ -156,7 +156,7 @@ def test_yaml_runs_nothing_and_grows_nothing(text: str, tmp_path: Path) -> None:
 def test_a_class_that_is_no_cluster_is_refused(name: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(f'class = "{name}"\n[arguments]\nno_such_argument = [1]\nprocesses = false\n')
-    with pytest.raises(ClusterError, match=words), started_cluster(read_cluster_file(file)):
+    with pytest.raises(ClusterError, match=words), start_cluster(read_cluster_file(file)):
         pass
 
 

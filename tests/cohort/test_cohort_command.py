@@ -13,7 +13,7 @@ import pytest
 from helpers.small_case import call, content
 from helpers.small_cohort import NAMES, outputs, write_one, write_small_cohort
 from helpers.tiny_cohort import write_cohort
-from perturb_mpm.cohort import running
+from perturb_mpm.cohort.one_case import CaseRunner
 from perturb_mpm.run import load_run
 
 SETTINGS = ["--samples", "12", "--iterations", "3", "--seed", "5", "--threads", "1", "--quiet"]
@@ -199,13 +199,13 @@ def test_the_same_command_again_skips_what_is_done(
     out = tmp_path / "out"
     assert call(*cohort, "--output", str(out), "--match", "A*") == 0
     asked: list[str] = []
-    real = running.run_one
+    real = CaseRunner.run
 
-    def watched(case: Any, *arguments: Any, **others: Any) -> Any:
+    def watched(self: CaseRunner, case: Any) -> Any:
         asked.append(case.name)
-        return real(case, *arguments, **others)
+        return real(self, case)
 
-    monkeypatch.setattr(running, "run_one", watched)
+    monkeypatch.setattr(CaseRunner, "run", watched)
     assert call(*cohort, "--output", str(out)) == 0
     assert asked == ["B1"]
     (out / "A2" / "labels.nii.gz").unlink()

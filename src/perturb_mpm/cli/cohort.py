@@ -33,13 +33,12 @@ from perturb_mpm.cli.options import (
 if TYPE_CHECKING:
     from distributed import Client
 
-    from perturb_mpm.cohort import CaseCheck, CaseReading, CohortResult, Record
+    from perturb_mpm.cohort import CaseCheck, CaseReading, CaseRecord, CohortResult
     from perturb_mpm.files import CaseFiles
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import RunSettings
 
 _EXIT_SOME_FAILED = 3
-_MOST_PARTS = 256
 _MOST_NAMED = 20
 
 
@@ -125,11 +124,11 @@ def cohort(
     options: SettingsOptions | None = None,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
-    from perturb_mpm.cohort import CaseReading, find_cohort, run_cohort
+    from perturb_mpm.cohort import MOST_PARTS, CaseReading, find_cohort, run_cohort
     from perturb_mpm.files import CaseFolders
 
     whole_number(place.workers, "--workers", 1, MOST_WORKERS)
-    whole_number(place.split, "--split", 1, _MOST_PARTS)
+    whole_number(place.split, "--split", 1, MOST_PARTS)
     _check_place(place)
     read, options = read or ReadingOptions(), options or SettingsOptions()
     settings = settings_from_options(options)
@@ -204,19 +203,19 @@ def _workers(
 
     if place.scheduler is not None:
         progress.stage(f"connecting to {place.scheduler}")
-        with on.connected(place.scheduler) as client:
+        with on.connect_scheduler(place.scheduler) as client:
             _name_dashboard(client, progress)
             yield client, settings
     elif place.cluster is not None:
         file = on.read_cluster_file(place.cluster)
         progress.stage(f"starting {file.class_name}")
-        with on.started_cluster(file) as client:
+        with on.start_cluster(file) as client:
             _name_dashboard(client, progress)
             yield client, settings
     elif place.workers > 1:
         progress.stage(f"starting {place.workers} workers")
         with on.local_workers(place.workers, settings.compute.engine) as client:
-            yield client, on.shared_out(settings, place.workers)
+            yield client, on.share_machine(settings, place.workers)
     else:
         yield None, settings
 
@@ -291,9 +290,8 @@ def _print_result(result: CohortResult) -> None:
     print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")
 
 
-def _print_line(record: Record) -> None:
-    left_out = ("picture", "request", "inputs", "files")
-    _print_one_line({key: value for key, value in record.items() if key not in left_out})
+def _print_line(record: CaseRecord) -> None:
+    _print_one_line(record.to_short_json())
 
 
 def _print_result_line(result: CohortResult) -> None:

@@ -141,10 +141,10 @@ def _measured(
     """Measure the cases in their order, here or on workers of this machine."""
     if workers == 1:
         return map(measure, cases)
-    from perturb_mpm.cohort import each_on_workers, local_workers
+    from perturb_mpm.cohort import local_workers, map_on_workers
 
     with local_workers(workers) as client:
-        return each_on_workers(client, measure, [case.resolve() for case in cases])
+        return map_on_workers(client, measure, [case.resolve() for case in cases])
 
 
 def _cases(

@@ -1,21 +1,29 @@
-"""Whole cohorts: many cases found, run one after the other or on workers, and told in one page.
+"""Whole cohorts: many cases found, run one after the other or on workers, ranked on one page.
 
 ``find_cohort`` finds the cases, ``check_cohort`` reads them without running any, ``run_cohort``
-runs them. What fails is one case's row, and the same call again goes on where it stopped.
+runs them. A case that fails is one row, and the same call again goes on where it stopped.
 """
 
-from perturb_mpm.cohort.cases import find_cohort
-from perturb_mpm.cohort.checking import CaseCheck, check_cohort
 from perturb_mpm.cohort.cluster import (
     ClusterError,
-    connected,
-    each_on_workers,
+    ClusterFile,
+    connect_scheduler,
     local_workers,
-    shared_out,
+    map_on_workers,
+    read_cluster_file,
+    share_machine,
+    start_cluster,
 )
-from perturb_mpm.cohort.cluster_file import ClusterFile, read_cluster_file, started_cluster
-from perturb_mpm.cohort.one_case import CaseReading, Record
-from perturb_mpm.cohort.running import CohortResult, run_cohort
+from perturb_mpm.cohort.one_case import CaseReading
+from perturb_mpm.cohort.records import CaseRecord
+from perturb_mpm.cohort.running import (
+    MOST_PARTS,
+    CaseCheck,
+    CohortResult,
+    check_cohort,
+    find_cohort,
+    run_cohort,
+)
 
 __all__ = [
     "find_cohort",
@@ -23,14 +31,15 @@ __all__ = [
     "check_cohort",
     "CaseCheck",
     "run_cohort",
+    "MOST_PARTS",
     "CohortResult",
-    "Record",
+    "CaseRecord",
     "local_workers",
-    "connected",
+    "connect_scheduler",
     "read_cluster_file",
     "ClusterFile",
-    "started_cluster",
-    "shared_out",
-    "each_on_workers",
+    "start_cluster",
+    "share_machine",
+    "map_on_workers",
     "ClusterError",
 ]

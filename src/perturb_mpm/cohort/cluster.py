@@ -7,13 +7,25 @@ which goes on from the state in the case's folder.
 A case may be split: one task begins it, others draw a range of its samples each and leave them in
 its folder, and the last puts them together. Samples are functions of their numbers, votes are whole
 numbers: the result is the same, and what a lost task did not draw, the last one draws.
+
+A file may say which cluster to start: one of Dask's classes, and its arguments.
+
+    class = "dask_jobqueue.SLURMCluster"
+    workers = 100
+
+    [arguments]
+    cores = 8
+    processes = 1
+    memory = "16 GB"
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
@@ -22,20 +34,15 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cohort.one_case import (
-    CaseReading,
-    Record,
-    Work,
-    begin_one,
-    draw_one,
-    failed_record,
-    run_one,
-)
+from perturb_mpm.cohort.one_case import CaseRunner, Usage
+from perturb_mpm.cohort.records import CaseRecord
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import CaseFiles
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
+from perturb_mpm.storage import DAMAGE, error_text, read_toml, read_yaml
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -52,7 +59,12 @@ _OWN_PORT = "127.0.0.1:0"  # any that is free, and for this machine alone
 # Freed memory stays with the worker. Dask's own default gives every array back to the system at
 # once: seven times the page faults, and those of two processes wait for each other.
 _ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-_PACKAGES = ("numpy", "numba", "scipy", "nibabel")
+CLUSTER_PACKAGES = ("dask", "distributed", "dask_jobqueue", "dask_cuda")
+"""The packages whose classes a cluster file may name; no other code can be named."""
+_BY_FUNCTION = ("SSHCluster",)  # makes a cluster, but is no class
+_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+_MOST_WORKERS = 10_000
+_VERSIONED = ("numpy", "numba", "scipy", "nibabel")
 
 
 class ClusterError(ExpectedError):
@@ -82,7 +94,7 @@ def local_workers(count: int, engine: str = "auto") -> Iterator[Client]:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Client]:
+def connect_scheduler(address: str) -> Iterator[Client]:
     """Connect to a running scheduler; its workers must have the versions of this program."""
     distributed = dask_distributed()
     try:
@@ -96,7 +108,7 @@ def connected(address: str) -> Iterator[Client]:
         yield client
 
 
-def shared_out(settings: RunSettings, workers: int) -> RunSettings:
+def share_machine(settings: RunSettings, workers: int) -> RunSettings:
     """Return settings with which so many cases at once take no more than this machine has.
 
     Threads and memory change no result.
@@ -109,7 +121,7 @@ def shared_out(settings: RunSettings, workers: int) -> RunSettings:
     return settings.changed(threads=threads, memory=memory)
 
 
-def each_on_workers(
+def map_on_workers(
     client: Client, function: Callable[[Item], Result], items: Sequence[Item]
 ) -> list[Result]:
     """Return what a function gives for each item, in their order; the first error is raised."""
@@ -118,31 +130,29 @@ def each_on_workers(
     return found
 
 
-def on_workers(
-    client: Client,
-    cases: Sequence[CaseFiles],
-    settings: RunSettings,
-    reading: CaseReading,
-    folder: Path,
-    request: Mapping[str, Any],
-    split: int = 1,
-) -> Iterator[Record]:
-    """Run the cases on workers; yield the record of each as it ends, its picture left out."""
+def run_on_workers(
+    client: Client, runner: CaseRunner, cases: Sequence[CaseFiles], split: int = 1
+) -> Iterator[CaseRecord]:
+    """Run the cases on workers; yield the record of each as it ends, without its picture."""
     distributed = dask_distributed()
     if not cases:
         return
     check_versions(client)
+    settings = runner.settings
     if settings.compute.engine == "auto":
         settings = settings.changed(engine="cpu")  # one engine for all, whoever takes a case
     check_resources(client, settings.compute.engine)
-    reading = replace(
-        reading, model=_absolute(reading.model), dataset_json=_absolute(reading.dataset_json)
+    runner = replace(
+        runner,
+        settings=settings,
+        reading=runner.reading.resolve(),
+        folder=runner.folder.resolve(),
     )
-    job = _Job(settings, reading, folder.resolve(), dict(request), worker_versions(), split)
+    tasks = _Tasks(runner, worker_versions(), split)
     # The largest first: then no worker is left with a long one at the end.
-    ordered = sorted(cases, key=_bytes_of, reverse=True)
+    ordered = sorted(cases, key=_count_bytes, reverse=True)
     by_key = {f"perturb-mpm-{case.name}-{os.urandom(4).hex()}": case for case in ordered}
-    futures = [job.submit(client, case.resolve(), key) for key, case in by_key.items()]
+    futures = [tasks.submit(client, case.resolve(), key) for key, case in by_key.items()]
     ended = distributed.as_completed(futures, raise_errors=False)
     del futures
     try:
@@ -156,8 +166,8 @@ def on_workers(
             if isinstance(error, ClusterError):
                 raise error
             if record is None:
-                words = _why(error)
-                record = failed_record(case, folder, words, request, "a worker of Dask")
+                record = runner.record(case, _describe_loss(error), "a worker of Dask")
+                record.write(runner.folder)
             yield record
             future.release()
     finally:
@@ -168,59 +178,48 @@ def on_workers(
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What all cases of a cohort have in common; its methods are what workers are asked to do."""
+class _Tasks:
+    """What workers are asked to do for the cases of one cohort."""
 
-    settings: RunSettings
-    reading: CaseReading
-    folder: Path
-    request: Mapping[str, Any]
+    runner: CaseRunner
     versions: Mapping[str, str]
     split: int
 
     def submit(self, client: Client, case: CaseFiles, key: str) -> Future:
         """Give a case to the workers; the future is that of its record."""
-        resources = _resources(self.settings.compute.engine)
-        if self.split == 1:
-            return client.submit(self.run, case, [], key=key, pure=False, resources=resources)
-        begun = client.submit(self.begin, case, key=f"begin-{key}", pure=False, resources=resources)
-        parts = [
-            client.submit(
-                *(self.draw, case, begun, place),
-                key=f"draw-{place}-{key}",
-                pure=False,
-                resources=resources,
-            )
-            for place in range(self.split)
-        ]
-        return client.submit(self.run, case, parts, key=key, pure=False, resources=resources)
+        resources = _resources(self.runner.settings.compute.engine)
 
-    def run(self, case: CaseFiles, parts: Sequence[Work]) -> Record:
+        def send(task: Callable[..., Any], *arguments: object, key: str) -> Future:
+            return client.submit(task, case, *arguments, key=key, pure=False, resources=resources)
+
+        if self.split == 1:
+            return send(self.run, [], key=key)
+        drawn = send(self.begin, key=f"begin-{key}")
+        parts = [
+            send(self.draw, drawn, part, key=f"draw-{part}-{key}") for part in range(self.split)
+        ]
+        return send(self.run, parts, key=key)
+
+    def run(self, case: CaseFiles, parts: Sequence[Usage]) -> CaseRecord:
         """Run one case; wait where a worker that was given up still writes to its folder."""
-        record = run_one(
-            *(case, self.settings, self.reading, self.folder),
-            request=self.request,
-            worker=self._worker(),
-            before=parts,
-            wait_s=_SECONDS_LOCKED,
-        )
-        return {key: value for key, value in record.items() if key != "picture"}
+        worker = self._check_worker()
+        return self.runner.run(case, worker, parts, wait_s=_SECONDS_LOCKED).without_picture()
 
     def begin(self, case: CaseFiles) -> int | None:
-        """Begin a case that is split; return how many samples it holds, None where it cannot."""
-        self._worker()
-        return begin_one(case, self.settings, self.reading, self.folder)
+        """Begin a case that is split; return how many samples are drawn, None where it fails."""
+        self._check_worker()
+        return self.runner.begin(case)
 
-    def draw(self, case: CaseFiles, held: int | None, place: int) -> Work:
+    def draw(self, case: CaseFiles, drawn: int | None, part: int) -> Usage:
         """Draw one of as many ranges as a case is split into."""
-        self._worker()
-        samples = self.settings.sampling.samples
-        if held is None or held >= samples:
-            return Work()
-        ends = [held + (samples - held) * each // self.split for each in (place, place + 1)]
-        return draw_one(case, self.settings, self.reading, self.folder, range(*ends))
+        self._check_worker()
+        samples = self.runner.settings.sampling.samples
+        if drawn is None or drawn >= samples:
+            return Usage()
+        ends = [drawn + (samples - drawn) * each // self.split for each in (part, part + 1)]
+        return self.runner.draw(case, range(*ends))
 
-    def _worker(self) -> str:
+    def _check_worker(self) -> str:
         """Return the name of the worker that this runs in; refuse one of other versions."""
         from distributed import get_worker
 
@@ -233,7 +232,7 @@ def check_resources(client: Client, engine: str) -> None:
     """Refuse workers of which none has a GPU where the engine wants one: cases would wait."""
     if _resources(engine) is None:
         return
-    offered = _asked_of_workers(client, _offered)
+    offered = _ask_workers(client, _read_resources)
     if offered and not any(each.get("GPU") for each in offered.values()):
         raise ClusterError(
             '`engine` "gpu" must have a Dask worker that offers the resource GPU=1, got '
@@ -241,7 +240,7 @@ def check_resources(client: Client, engine: str) -> None:
         )
 
 
-def _offered(dask_worker: Worker) -> dict[str, float]:
+def _read_resources(dask_worker: Worker) -> dict[str, float]:
     """Return the resources of the worker that this runs in."""
     return dict(dask_worker.state.total_resources)
 
@@ -256,14 +255,14 @@ def worker_versions() -> dict[str, str]:
     return {
         "perturb-mpm": version(),
         "python": platform.python_version(),
-        **{name: installed(name) for name in _PACKAGES},
+        **{name: installed(name) for name in _VERSIONED},
     }
 
 
 def check_versions(client: Client) -> None:
     """Refuse workers whose versions are not those of this program, by name."""
     here = worker_versions()
-    for address, there in sorted(_versions_of_workers(client).items()):
+    for address, there in sorted(_read_versions(client).items()):
         _require_same(address, there, here)
 
 
@@ -278,8 +277,8 @@ def _require_same(address: str, there: Mapping[str, str], here: Mapping[str, str
         )
 
 
-def _versions_of_workers(client: Client) -> dict[str, dict[str, str]]:
-    found = _asked_of_workers(client, worker_versions)
+def _read_versions(client: Client) -> dict[str, dict[str, str]]:
+    found = _ask_workers(client, worker_versions)
     for address, versions in found.items():
         if isinstance(versions, Exception):
             raise ClusterError(
@@ -289,7 +288,7 @@ def _versions_of_workers(client: Client) -> dict[str, dict[str, str]]:
     return found
 
 
-def _asked_of_workers(client: Client, question: Callable[..., Any]) -> dict[str, Any]:
+def _ask_workers(client: Client, question: Callable[..., Any]) -> dict[str, Any]:
     """Return what each worker answers, or its error; one that dies meanwhile is left out."""
     with _scheduler_needed():
         found: dict[str, Any] = client.run(question, on_error="return")
@@ -305,16 +304,12 @@ def _scheduler_needed() -> Iterator[None]:
         raise ConnectionError(_LOST) from error
 
 
-def _bytes_of(case: CaseFiles) -> int:
+def _count_bytes(case: CaseFiles) -> int:
     """Return how much there is to read of a case; a file that is missing counts as nothing."""
     return sum(path.stat().st_size for path in case.paths if path.is_file())
 
 
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.resolve()
-
-
-def _why(error: BaseException) -> str:
+def _describe_loss(error: BaseException) -> str:
     """Return in words why Dask gave a case up."""
     if type(error).__name__ == "KilledWorker":
         return "worker after worker died while it had this case: perhaps too little memory"
@@ -345,3 +340,104 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class ClusterFile:
+    """What a file asks for."""
+
+    path: Path
+    class_name: str  # as in dask_jobqueue.SLURMCluster
+    workers: int | None  # to ask for; None where the arguments say it
+    arguments: Mapping[str, Any]
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Read a TOML or YAML file with class, workers and arguments; start nothing."""
+    dask_distributed()
+    try:
+        content = read_yaml(path) if path.suffix in (".yaml", ".yml") else read_toml(path)
+    except (FileNotFoundError, *DAMAGE) as error:
+        raise ClusterError(f"`cluster` must be a TOML or YAML file: {error_text(error)}") from error
+    if not isinstance(content, dict):
+        raise ClusterError(f"`cluster` must have class and arguments, got neither in {path}")
+    unknown = sorted(set(map(str, content)) - {"class", "workers", "arguments"})
+    if unknown:
+        raise ClusterError(
+            f"`cluster` must have class, workers and arguments, got {unknown[0]} in {path}"
+        )
+    name = content.get("class")
+    if (
+        not isinstance(name, str)
+        or not _CLASS.fullmatch(name)
+        or name.split(".")[0] not in CLUSTER_PACKAGES
+    ):
+        raise ClusterError(
+            f"`cluster` must name a class of {', '.join(CLUSTER_PACKAGES)}, as in "
+            f"dask_jobqueue.SLURMCluster, got {name!r} in {path}"
+        )
+    arguments = content.get("arguments", {})
+    if not isinstance(arguments, dict) or not _is_plain(arguments):
+        raise ClusterError(
+            f"`cluster` must have arguments that are numbers, words, lists and tables, in {path}"
+        )
+    workers = content.get("workers")
+    if workers is not None:
+        try:
+            argument = f"`cluster` workers in {path}"
+            workers = checks.integer(workers, argument, minimum=1, maximum=_MOST_WORKERS)
+        except (TypeError, ValueError) as error:
+            raise ClusterError(str(error)) from error
+    return ClusterFile(path, str(name), workers, arguments)
+
+
+@contextmanager
+def start_cluster(file: ClusterFile) -> Iterator[Client]:
+    """Start the cluster of a file, and stop it at the end; its workers come when they can."""
+    distributed = dask_distributed()
+    make = _load_class(file)
+    try:
+        cluster = make(**file.arguments)
+    except Exception as error:
+        raise ClusterError(
+            f"`cluster` must start {file.class_name} as {file.path} says, got "
+            f"{type(error).__name__}: {error_text(error)}"
+        ) from error
+    with cluster:
+        if file.workers is not None:
+            cluster.scale(file.workers)
+        with distributed.Client(cluster) as client:
+            yield client
+
+
+def _load_class(file: ClusterFile) -> Any:  # noqa: ANN401 - a class of Dask
+    """Return the class that a file names; it must be one of Dask's clusters."""
+    from distributed.deploy.cluster import Cluster
+
+    module, _, name = file.class_name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ClusterError(
+            f"`cluster` must name a class that is installed, got {file.class_name} in "
+            f"{file.path}: {error_text(error)}"
+        ) from error
+    own = getattr(found, "__module__", "").split(".")[0] in CLUSTER_PACKAGES
+    if isinstance(found, type):
+        own = own and issubclass(found, Cluster)
+    else:
+        own = own and getattr(found, "__name__", "") in _BY_FUNCTION
+    if not own:
+        raise ClusterError(
+            f"`cluster` must name one of Dask's clusters, got {file.class_name} in {file.path}"
+        )
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is made of numbers, words, lists and tables alone."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)

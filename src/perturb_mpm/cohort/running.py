@@ -1,4 +1,4 @@
-"""Many cases, one after the other or on workers; stopped at any moment, it goes on from there.
+"""Find, check and run the cases of a cohort; stopped at any moment, it goes on from there.
 
 out/CASE/           what ``run_case`` writes
 out/cohort/         request.json: what was asked for; CASE.json: the record of a case; lock
@@ -8,24 +8,19 @@ out/cohort.csv, cohort.json, cohort.html
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perturb_mpm import checks
-from perturb_mpm.cohort.cases import RECORDS
-from perturb_mpm.cohort.one_case import (
-    CaseReading,
-    Record,
-    is_finished,
-    read_record,
-    request_of,
-    run_one,
-)
-from perturb_mpm.cohort.tables import ranked, write_cohort_csv, write_cohort_json
-from perturb_mpm.files import CaseFiles
+from perturb_mpm.cohort.one_case import CaseReading, CaseRunner, build_request
+from perturb_mpm.cohort.records import RECORDS, CaseRecord, read_record
+from perturb_mpm.engines import resolve_budget
+from perturb_mpm.files import Case, CaseFiles, CaseFolders, InputError, find_cases
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings, SettingsError
 from perturb_mpm.storage import DAMAGE, error_text, lock_file, read_json, write_json
@@ -33,9 +28,141 @@ from perturb_mpm.storage import DAMAGE, error_text, lock_file, read_json, write_
 if TYPE_CHECKING:
     from distributed import Client
 
+MOST_PARTS = 256
+"""Into how many ranges the samples of one case may be split."""
 _REQUEST = "request.json"
-_MOST_PARTS = 256
 _MOST_NAMED = 3
+_LONGEST_NAME = 200  # bytes
+_BASE = 400 * 10**6  # bytes: the interpreter with everything loaded
+_BATCH = 32  # samples that are solved at once where the memory allows it
+_VALUE_BYTES, _CORNER_BYTES = 2, 28  # half precision; a voxel's corner of the lattice
+
+
+def find_cohort(
+    folders: CaseFolders, layout: str | None = None, match: Sequence[str] = ()
+) -> list[CaseFiles]:
+    """Return the cases sorted by name; without a ``layout`` it is recognised by what is there.
+
+    ``match`` are names of cases, or patterns such as BraTS2021_00*; without any, all are taken.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import find_cohort
+    >>> from perturb_mpm.files import CaseFolders
+    >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> [case.name for case in cases]
+    ['A', 'B']
+    """
+    found = find_cases(folders, layout)
+    _check_names(found)
+    if not match:
+        return found
+    chosen = [case for case in found if any(fnmatchcase(case.name, each) for each in match)]
+    if not chosen:
+        raise InputError(
+            f"`match` must choose at least one of {len(found)} cases, got {' '.join(match)}; "
+            f"the first case is {found[0].name}"
+        )
+    return chosen
+
+
+def _check_names(cases: Sequence[CaseFiles]) -> None:
+    """Refuse names that cannot be those of folders in the output."""
+    seen: set[str] = set()
+    for name in (case.name for case in cases):
+        if (
+            not name.isprintable()
+            or name != name.strip()
+            or name.startswith(".")
+            or re.search(r'[/\\:*?"<>|]', name)
+            or not 0 < len(name.encode()) <= _LONGEST_NAME
+            or name.split(".")[0].lower() == RECORDS
+        ):
+            raise InputError(
+                "`images` must name cases so that a folder can have their name, without slashes, "
+                f'a dot in front or the name "{RECORDS}", got {name!r}'
+            )
+        if name.lower() in seen:  # some file systems ignore upper and lower case
+            raise InputError(f"`images` must hold a case once, got {name} twice")
+        seen.add(name.lower())
+
+
+@dataclass(frozen=True)
+class CaseCheck:
+    """What is known of a case before it is run."""
+
+    case: str
+    finished: bool
+    error: str | None = None
+    shape: tuple[int, int, int] | None = None
+    voxels: int | None = None  # inside the mask
+    labels: int | None = None
+    memory_bytes: int | None = None  # expected peak
+    seconds: float | None = None  # expected, from cases that are done
+
+
+def check_cohort(
+    cases: Sequence[CaseFiles],
+    settings: RunSettings,
+    folder: str | Path,
+    reading: CaseReading | None = None,
+) -> Iterator[CaseCheck]:
+    """Read every case in turn and yield what it takes, or why it cannot be read; write nothing.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import check_cohort, find_cohort
+    >>> from perturb_mpm.files import CaseFolders
+    >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> [check.error for check in check_cohort(cases, pm.RunSettings(), "out")]
+    [None, None]
+    """
+    runner = _make_runner(settings, folder, reading)
+    pace = _seconds_a_voxel(cases, runner.folder)
+    for case in cases:
+        finished = runner.is_finished(case)
+        try:
+            found = runner.reading.read(case)
+        except DAMAGE as error:
+            yield CaseCheck(case.name, finished, error_text(error))
+            continue
+        voxels = int(found.mask.sum())
+        yield CaseCheck(
+            case.name,
+            finished,
+            shape=found.geometry.shape,
+            voxels=voxels,
+            labels=len(found.labels),
+            memory_bytes=expected_memory(found, settings),
+            seconds=None if pace is None else pace * voxels,
+        )
+
+
+def expected_memory(case: Case, settings: RunSettings) -> int:
+    """Return about how much memory a case takes at most, bytes; ``memory`` limits the engine."""
+    whole = case.mask.size
+    voxels, labels = int(case.mask.sum()), len(case.labels)
+    arrays = 4 * whole * (2 * len(case.images) + 3 * labels + 4)
+    features = 3 + len(case.images)
+    build = voxels * (12 * features + _CORNER_BYTES * (features + 1)) + 8 * voxels * labels
+    batch = min(settings.compute.batch or _BATCH, settings.sampling.samples)
+    others = labels - 1
+    # Of each voxel energies, marginals and a row of the lattice, of which there may be as many.
+    each = voxels * (others * (2 * _VALUE_BYTES + 4 + _VALUE_BYTES) + 1)
+    engine = min(build + batch * each, resolve_budget(settings.compute.memory))
+    return _BASE + arrays + engine
+
+
+def _seconds_a_voxel(cases: Sequence[CaseFiles], folder: Path) -> float | None:
+    """Return how long a voxel took in the cases that are done, None where none is."""
+    records = (read_record(folder, case.name) for case in cases)
+    done = [
+        (each.seconds or 0.0, each.outcome.mask_voxels) for each in records if each and each.outcome
+    ]
+    voxels = sum(count for _, count in done)
+    return sum(seconds for seconds, _ in done) / voxels if voxels else None
 
 
 @dataclass(frozen=True)
@@ -68,7 +195,7 @@ def run_cohort(
     reading: CaseReading | None = None,
     split: int = 1,
     progress: StagedProgress | None = None,
-    finished: Callable[[Record], object] | None = None,
+    finished: Callable[[CaseRecord], object] | None = None,
 ) -> CohortResult:
     """Run every case into a folder of its own, then write the cohort's tables and its page.
 
@@ -93,7 +220,7 @@ def run_cohort(
     progress
         Shows how many cases are done; a case that fails is a warning.
     finished
-        Is called with the record of every case that ends.
+        Called with each finished case's record.
 
     Examples
     --------
@@ -105,35 +232,35 @@ def run_cohort(
     >>> result.cases, result.failed
     (2, {})
     """
-    out, show, how = Path(folder), progress or Silent(), reading or CaseReading()
-    request = request_of(settings, how)
+    show, runner = progress or Silent(), _make_runner(settings, folder, reading)
     _check_split(split, settings, client)
-    with _cohort_folder(out, request):
-        left = [case for case in cases if not is_finished(case, request, out)]
+    with _cohort_folder(runner.folder, runner.request):
+        left = [case for case in cases if not runner.is_finished(case)]
         skipped = len(cases) - len(left)
         if skipped:
             show.stage(f"{skipped} of {len(cases)} cases are done already")
         show.stage(f"running {len(left)} cases" + (" on workers" if client else ""))
-        if client is None:
-            records = _one_by_one(left, settings, how, out, request)
-        else:
-            from perturb_mpm.cohort.cluster import on_workers
-
-            records = on_workers(client, left, settings, how, out, request, split)
-        for count, record in enumerate(records, start=1):
-            if record["status"] != "done":
-                show.warn(f"{record['case']} failed: {record['error']}")
+        for count, record in enumerate(_run_each(runner, left, client, split), start=1):
+            if record.outcome is None:
+                show.warn(f"{record.case} failed: {record.error}")
             if finished is not None:
                 finished(record)
             show(count, len(left))
         show.stage("writing the tables and the page")
-        return _write_all(out, cases, request, skipped)
+        return _write_all(runner, cases, skipped)
+
+
+def _make_runner(
+    settings: RunSettings, folder: str | Path, reading: CaseReading | None
+) -> CaseRunner:
+    how = reading or CaseReading()
+    return CaseRunner(settings, how, Path(folder), build_request(settings, how))
 
 
 def _check_split(split: int, settings: RunSettings, client: Client | None) -> None:
     """Refuse a split that cannot be."""
     try:
-        checks.integer(split, "`split`", minimum=1, maximum=_MOST_PARTS)
+        checks.integer(split, "`split`", minimum=1, maximum=MOST_PARTS)
     except (TypeError, ValueError) as error:
         raise SettingsError(str(error)) from error
     if split > 1 and client is None:
@@ -142,31 +269,26 @@ def _check_split(split: int, settings: RunSettings, client: Client | None) -> No
         raise SettingsError(f"`split` must be 1 where `until` ends a case, got {split}")
 
 
-def _one_by_one(
-    cases: Sequence[CaseFiles],
-    settings: RunSettings,
-    reading: CaseReading,
-    folder: Path,
-    request: Mapping[str, Any],
-) -> Iterator[Record]:
-    for case in cases:
-        yield run_one(case, settings, reading, folder, request=request)
+def _run_each(
+    runner: CaseRunner, cases: Sequence[CaseFiles], client: Client | None, split: int
+) -> Iterable[CaseRecord]:
+    """Run cases here, one after the other, or on workers; yield each record as the case ends."""
+    if client is None:
+        return map(runner.run, cases)
+    from perturb_mpm.cohort.cluster import run_on_workers
+
+    return run_on_workers(client, runner, cases, split)
 
 
-def _write_all(
-    folder: Path, cases: Sequence[CaseFiles], request: Mapping[str, Any], skipped: int
-) -> CohortResult:
+def _write_all(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> CohortResult:
     """Write tables and page of the cases; the error of each that failed is returned."""
-    from perturb_mpm.cohort.page import write_cohort_page
+    from perturb_mpm.cohort.results import write_results
 
-    found = (read_record(folder, case.name) for case in cases)
-    records = ranked(record for record in found if record is not None)
-    files = {ending: folder / f"cohort.{ending}" for ending in ("csv", "json", "html")}
-    write_cohort_csv(files["csv"], records)
-    write_cohort_json(files["json"], records, request)
-    write_cohort_page(files["html"], records)
-    failed = {each["case"]: each["error"] for each in records if each["status"] != "done"}
-    return CohortResult(folder, len(cases), skipped, failed, files)
+    found = (read_record(runner.folder, case.name) for case in cases)
+    records = [record for record in found if record is not None]
+    files = write_results(runner.folder, records, runner.request)
+    failed = {each.case: each.error or "" for each in records if each.outcome is None}
+    return CohortResult(runner.folder, len(cases), skipped, dict(sorted(failed.items())), files)
 
 
 @contextmanager

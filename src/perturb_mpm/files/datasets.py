@@ -245,21 +245,28 @@ def _find_bids(root: Path) -> Iterator[tuple[CaseFiles, Path, list[Path]]]:
         masks = sorted(root.glob(f"derivatives/*/{inside}/*desc-brain*_mask.nii*"))
         truths = sorted(root.glob(f"derivatives/*/{inside}/*_dseg.nii*"))
         images = tuple(sorted(anat.glob("*.nii*")))
-        names = tuple(_bids_sequence(path) for path in images)
         case = CaseFiles(
             "_".join(inside.parts[:-1]),
             images,
-            names if len(set(names)) == len(names) else None,
+            _bids_names(images),
             mask=masks[0] if masks else None,
         )
         yield case, inside, truths
 
 
-def _bids_sequence(path: Path) -> str:
-    """Return the suffix of a BIDS file; the entity ce marks a contrast-enhanced T1."""
-    stem = without_endings(path)
-    suffix = stem.rsplit("_", 1)[-1]
-    return "t1c" if suffix == "T1w" and "_ce-" in stem else suffix
+def _bids_names(images: Sequence[Path]) -> tuple[str, ...]:
+    """Return the suffixes of BIDS files as names; the entity ce marks a contrast-enhanced T1.
+
+    Where several have the same suffix, their other entities tell them apart, as in run-2_T1w.
+    """
+    entities = [re.sub(r"^sub-[^_]*_(ses-[^_]*_)?", "", without_endings(path)) for path in images]
+    names = [
+        "t1c" if each.endswith("_T1w") and "ce-" in each else each.rsplit("_", 1)[-1]
+        for each in entities
+    ]
+    return tuple(
+        name if names.count(name) == 1 else each for name, each in zip(names, entities, strict=True)
+    )
 
 
 def _find_bids_to_run(folders: CaseFolders) -> Iterator[CaseFiles]:

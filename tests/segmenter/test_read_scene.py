@@ -1,4 +1,4 @@
-"""Cases from tables and folders, names of sequences, label schemes."""
+"""Labelled cases of every layout, read as scenes to learn from."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.tiny_cohort import AFFINE, SEQUENCES, VALUES, make_patient, write_cohort, write_patient
-from perturb_mpm.files import (
-    SCHEMES,
-    InputError,
-    LabelScheme,
-    Source,
-    find_labelled_cases,
-    label_indices,
-    labels_from_text,
-    save_nifti,
-    select_sequences,
-    standard_name,
-)
+from perturb_mpm.files import SCHEMES, InputError, find_labelled_cases, save_nifti
 from perturb_mpm.segmenter.preprocessing import read_scene
 from perturb_mpm.segmenter.training import training_cases
 
@@ -122,22 +111,6 @@ def test_labels_on_another_grid_are_refused(tmp_path: Path) -> None:
         read_scene(find_labelled_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
 
 
-def test_folders_without_cases_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cases in the layout brats, got .* without any"):
-        find_labelled_cases(tmp_path, "brats")
-    with pytest.raises(InputError, match="`layout` must be one of nnunet, brats, bids, table"):
-        find_labelled_cases(tmp_path, "tree")
-    with pytest.raises(InputError, match="`data`: not found: "):
-        find_labelled_cases(tmp_path / "nowhere", "brats")
-    table = tmp_path / "cases.csv"
-    table.write_text("case,t1\nP0,t1.nii.gz\n")
-    with pytest.raises(InputError, match="labels"):
-        find_labelled_cases(table, "table")
-    table.write_text("case,t1,labels\nP0,a.nii,b.nii\nP0,c.nii,d.nii\n")
-    with pytest.raises(InputError, match="line 3 must name another case than line 2, got P0"):
-        find_labelled_cases(table, "table")
-
-
 def test_a_table_of_a_spreadsheet_is_read(brats: Path, tmp_path: Path) -> None:
     """Spreadsheets begin their CSV files with a byte-order mark."""
     table = as_table(brats, tmp_path)
@@ -152,33 +125,3 @@ def test_an_image_without_contrast_is_refused_by_its_case(tmp_path: Path) -> Non
     save_nifti(folder / "P_t2.nii.gz", flat, AFFINE)
     with pytest.raises(InputError, match="`data`: case P: images must vary inside the mask"):
         read_scene(find_labelled_cases(tmp_path, "brats")[0], SEQUENCES, SCHEME)
-
-
-def test_sequences_have_many_names() -> None:
-    assert [standard_name(name) for name in ("T1ce", "t1n", "T2w", "t2f", "ADC")] == [
-        "t1c",
-        "t1",
-        "t2",
-        "flair",
-        "adc",
-    ]
-    assert select_sequences({"t2f": 1, "T1Gd": 2, "adc": 3}, ("t1c", "flair")) == {
-        "t1c": 2,
-        "flair": 1,
-    }
-    with pytest.raises(InputError, match="t1c must be there once"):
-        select_sequences({"t1c": 1, "t1ce": 2}, ("t1c",))
-
-
-def test_schemes_are_named_or_written_out() -> None:
-    assert labels_from_text(["brats2021"]).values == (0, 1, 2, 4)
-    assert labels_from_text(["0:nothing", "7:tumour"]) == LabelScheme((0, 7), ("nothing", "tumour"))
-    for text in ("brats", "0:a,b", "0:background", "0:a,0:b"):
-        with pytest.raises(InputError, match="`labels`"):
-            labels_from_text([text])
-
-
-def test_values_become_indices() -> None:
-    values = np.array([0, 4, 2, 1], dtype=np.float32)
-    found = label_indices(values, SCHEME, Source("data", Path("seg.nii.gz")))
-    assert found.tolist() == [0, 3, 2, 1]

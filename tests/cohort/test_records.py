@@ -1,8 +1,9 @@
-"""The small picture of a case: the report's window and colours, seen from the patient's feet."""
+"""The record of a case: its file, and its small picture in the report's window and colours."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,13 @@ from numpy.typing import NDArray
 
 from helpers.page_pictures import luminance
 from helpers.report_cases import pixels_of
-from perturb_mpm.cohort.picture import case_picture
+from perturb_mpm.cohort.records import (
+    CaseOutcome,
+    CaseRecord,
+    RegionFigures,
+    draw_picture,
+    read_record,
+)
 from perturb_mpm.files import geometry_from_affine
 from perturb_mpm.report import EntropyScale
 
@@ -40,9 +47,9 @@ def pixels(affine: NDArray[np.float64], right: bool) -> NDArray[np.float32]:
             geometry=geometry_from_affine(SHAPE, affine),
         ),
         entropy=entropy,
-        settings=SimpleNamespace(colour_map="inferno"),
+        settings=SimpleNamespace(report=SimpleNamespace(colour_map="inferno")),
     )
-    return pixels_of(case_picture(run))[..., :3]
+    return pixels_of(draw_picture(run))[..., :3]
 
 
 @pytest.mark.parametrize("signs", [(1, 1), (-1, 1), (-1, -1)])
@@ -62,3 +69,35 @@ def test_colour_is_on_the_scale_brighter_than_all_else_and_on_its_side(
     assert rows.max() < found.shape[0] / 2  # the front is on top
     middle = found.shape[1] / 2
     assert (columns.max() < middle) if right else (columns.min() > middle)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    figures = RegionFigures("core", "label", "1", 2.5, 2.0, 3.0, 0.1, 0.0, 0.9, 0.8, None, None)
+    outcome = CaseOutcome(
+        truth=None,
+        files=("labels.nii.gz",),
+        report="report.html",
+        samples=20,
+        intervals_rest_on="assumed",
+        mask_ml=4.0,
+        mask_voxels=500,
+        mean_entropy_bits=0.1,
+        active_share=1.0,
+        expected_dice=0.8,
+        dice=None,
+        rows=(figures,),
+        warnings=("a strange mask",),
+        picture="data:,",
+    )
+    stamps = (("/a.nii.gz", 10, 20), ("/gone.nii.gz", None, None))
+    done = CaseRecord("A", None, {"seed": 5}, stamps, "here 1", outcome, 1.5, 300)
+    failed = CaseRecord("B", "no such file", {"seed": 5}, (), "a worker of Dask")
+    for record in (done, failed):
+        record.write(tmp_path)
+        assert read_record(tmp_path, record.case) == record
+    assert (done.status, failed.status) == ("done", "failed")
+    (tmp_path / "cohort" / "C.json").write_text((tmp_path / "cohort" / "A.json").read_text())
+    assert read_record(tmp_path, "C") is None  # the record of another case
+    for damaged in ("[]", "{}", '{"case": "C"', '{"case": "C", "status": "done", "inputs": 3}'):
+        (tmp_path / "cohort" / "C.json").write_text(damaged)
+        assert read_record(tmp_path, "C") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,54 +12,63 @@ import pytest
 
 from helpers.accessibility import violations
 from helpers.browser import open_page
-from perturb_mpm.cohort.page import render_cohort, write_cohort_page
-from perturb_mpm.cohort.tables import accuracy_of, outliers, ranked
+from perturb_mpm.cohort.records import CaseOutcome, CaseRecord, RegionFigures
+from perturb_mpm.cohort.results import (
+    find_outliers,
+    measure_ranking,
+    rank_cases,
+    render_page,
+    write_page,
+)
 from perturb_mpm.report import data_uri, grey_png
 
 
-def record(
-    name: str, expected: float | None, volume: float = 10.0, **others: Any
-) -> dict[str, Any]:
-    row = {
-        "name": "core",
-        "kind": "label",
-        "label": "1",
-        "volume_ml": volume,
-        "interval_lower_ml": volume - 1,
-        "interval_upper_ml": volume + 1,
-        "mean_entropy_bits": 0.5,
-        "uncertain_frac": 0.1,
-        "network_confidence": 0.9,
-        "expected_dice": expected,
-        "dice": None,
-        "true_volume_ml": None,
-    }
-    return {
-        "case": name,
-        "status": "done",
-        "error": None,
-        "rows": [row],
+def record(name: str, expected: float | None, volume: float = 10.0, **others: Any) -> CaseRecord:
+    row = RegionFigures(
+        name="core",
+        kind="label",
+        label="1",
+        volume_ml=volume,
+        interval_lower_ml=volume - 1,
+        interval_upper_ml=volume + 1,
+        mean_entropy_bits=0.5,
+        uncertain_frac=0.1,
+        network_confidence=0.9,
+        expected_dice=expected,
+        dice=None,
+        true_volume_ml=None,
+    )
+    figures = {
+        "truth": None,
+        "files": (),
         "report": "report.html",
+        "samples": 20,
+        "intervals_rest_on": "assumed",
+        "mask_ml": 1000.0,
+        "mask_voxels": 1000,
+        "mean_entropy_bits": 0.01,
+        "active_share": 1.0,
         "expected_dice": expected,
         "dice": None,
-        "mean_entropy_bits": 0.01,
-        "intervals_rest_on": "assumed",
-        "warnings": [],
-        "seconds": 1.5,
-        "peak_memory_mb": 300,
+        "rows": (row,),
+        "warnings": (),
         "picture": data_uri(grey_png(np.full((4, 4), 90, np.uint8))),
-        **others,
     }
+    outcome = CaseOutcome(**{**figures, **others})
+    return CaseRecord(name, None, {}, (), "w", outcome, seconds=1.5, peak_memory_mb=300)
 
 
-def failed(name: str, error: str) -> dict[str, Any]:
-    nothing = {"seconds": None, "peak_memory_mb": None, "worker": "w"}
-    return {"case": name, "status": "failed", "error": error, **nothing}
+def failed(name: str, error: str) -> CaseRecord:
+    return CaseRecord(name, error, {}, (), "w")
+
+
+def outcomes(*records: CaseRecord) -> dict[str, CaseOutcome]:
+    return {each.case: each.outcome for each in records if each.outcome is not None}
 
 
 def test_the_least_expected_dice_comes_first_and_failures_last() -> None:
-    found = ranked([record("A", 0.9), failed("F", "no"), record("B", 0.4), record("C", None)])
-    assert [(each["case"], each["rank"]) for each in found] == [
+    found = rank_cases([record("A", 0.9), failed("F", "no"), record("B", 0.4), record("C", None)])
+    assert [(each.record.case, each.rank) for each in found] == [
         ("B", 1),
         ("A", 2),
         ("C", 3),
@@ -68,26 +78,26 @@ def test_the_least_expected_dice_comes_first_and_failures_last() -> None:
 
 def test_what_is_far_from_the_others_is_named() -> None:
     records = [record(f"P{k}", 0.8 + 0.01 * k, 10 + 0.1 * k) for k in range(9)]
-    assert outliers(records) == {}
+    assert find_outliers(outcomes(*records)) == {}
     far = record("X", 0.84, 50.0)
-    assert outliers([*records, far]) == {"X": ["volume of core unusually high"]}
-    assert outliers([*records[:5], far]) == {}  # too few to say
+    assert find_outliers(outcomes(*records, far)) == {"X": ("volume of core unusually high",)}
+    assert find_outliers(outcomes(*records[:5], far)) == {}  # too few to say
 
 
 def test_the_accuracy_of_the_order_is_that_of_the_cases_with_a_truth() -> None:
     good = [record(f"P{k}", 0.5 + 0.1 * k, dice=0.4 + 0.1 * k) for k in range(4)]
-    found = accuracy_of([*good, record("without", 0.1), failed("F", "no")])
+    found = measure_ranking(outcomes(*good, record("without", 0.1), failed("F", "no")).values())
     assert found.cases == 4
     assert found.spearman == pytest.approx(1.0)
     assert found.mean_error == pytest.approx(0.1)
     swapped = [record(f"P{k}", 0.5 + 0.1 * k, dice=0.9 - 0.1 * k) for k in range(4)]
-    assert accuracy_of(swapped).spearman == pytest.approx(-1.0)
-    assert accuracy_of([record("A", 0.5)]).cases == 0
+    assert measure_ranking(outcomes(*swapped).values()).spearman == pytest.approx(-1.0)
+    assert measure_ranking(outcomes(record("A", 0.5)).values()).cases == 0
 
 
 def test_names_and_errors_are_text_and_never_markup() -> None:
     evil = "<script>alert(1)</script>"
-    page = render_cohort(ranked([record(evil, 0.5, warnings=[evil]), failed("F", evil)]))
+    page = render_page(rank_cases([record(evil, 0.5, warnings=(evil,)), failed("F", evil)]))
     assert evil not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "%3Cscript%3E" in page
@@ -96,14 +106,14 @@ def test_names_and_errors_are_text_and_never_markup() -> None:
 @pytest.mark.slow
 def test_a_thousand_rows_sort_filter_and_link_in_a_browser(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    records: list[dict[str, Any]] = [
+    records = [
         record(f"P{k:04d}", float(rng.uniform(0.3, 0.95)), float(rng.uniform(1, 90)))
         for k in range(996)
     ]
-    records += [record(f"W{k}", 0.97, warnings=["a strange mask"]) for k in range(2)]
+    records += [record(f"W{k}", 0.97, warnings=("a strange mask",)) for k in range(2)]
     records += [failed("F1", "there is no such file"), failed("F2", "is damaged")]
     page_file = tmp_path / "cohort.html"
-    write_cohort_page(page_file, ranked(records))
+    write_page(page_file, rank_cases(records))
     (tmp_path / "P0000").mkdir()
     (tmp_path / "P0000" / "report.html").write_text("<title>the report</title>")
     with open_page(page_file) as opened:
@@ -143,7 +153,7 @@ def test_a_thousand_rows_sort_filter_and_link_in_a_browser(tmp_path: Path) -> No
 def test_the_page_is_no_wider_than_the_screen(width: int, tmp_path: Path) -> None:
     page_file = tmp_path / "cohort.html"
     records = [record(f"BraTS2021_{k:05d}", 0.5 + 0.01 * k, 3.0 * k + 1) for k in range(12)]
-    write_cohort_page(page_file, ranked(records))
+    write_page(page_file, rank_cases(records))
     with open_page(page_file, width=width) as opened:
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         first = "document.querySelector('#cases img')"
@@ -158,16 +168,20 @@ def test_the_page_is_no_wider_than_the_screen(width: int, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_the_page_is_accessible(width: int, scheme: str, tmp_path: Path) -> None:
     records = [record(f"P{k}", 0.5 + 0.01 * k, 3.0 * k + 1, dice=0.6) for k in range(4)]
-    more = [record("W", 0.4, warnings=["a strange mask"]), failed("F", "no such file")]
-    write_cohort_page(tmp_path / "cohort.html", ranked([*records, *more]))
+    more = [record("W", 0.4, warnings=("a strange mask",)), failed("F", "no such file")]
+    write_page(tmp_path / "cohort.html", rank_cases([*records, *more]))
     assert violations(tmp_path / "cohort.html", width, scheme) == []
 
 
 def test_the_page_says_whom_to_look_at_first_and_shows_regions_before_labels() -> None:
     records = [record(f"P{k}", 0.9 - 0.1 * k) for k in range(6)]
+    with_regions = []
     for each in records:
-        each["rows"].insert(0, {**each["rows"][0], "name": "whole", "kind": "region"})
-    page = " ".join(re.sub(r"<[^>]*>", "", render_cohort(ranked(records))).split())
+        assert each.outcome is not None
+        (row,) = each.outcome.rows
+        rows = (replace(row, name="whole", kind="region"), row)
+        with_regions.append(replace(each, outcome=replace(each.outcome, rows=rows)))
+    page = " ".join(re.sub(r"<[^>]*>", "", render_page(rank_cases(with_regions))).split())
     assert "Look first at P5 (expected Dice 0.40), P4 (expected Dice 0.50), P3" in page
     assert "wholeml, 95 % of samples" in page
     assert "coreml" not in page

@@ -22,11 +22,11 @@ from perturb_mpm.cohort import (
     CaseReading,
     ClusterError,
     cluster,
-    connected,
+    connect_scheduler,
     find_cohort,
     local_workers,
     run_cohort,
-    shared_out,
+    share_machine,
 )
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import CaseFolders
@@ -114,7 +114,7 @@ def test_workers_skip_what_was_done_here_and_a_bad_case_is_a_row(
     bad = find_cohort(CaseFolders(cases[0].images[0].parent, (tmp_path / "A1",)), "nnunet")[3]
     mixed = [*cases[:3], bad, *cases[4:]]
     result = run_cohort(
-        mixed, SETTINGS, tmp_path, client, finished=lambda record: told.append(record["case"])
+        mixed, SETTINGS, tmp_path, client, finished=lambda record: told.append(record.case)
     )
     assert sorted(told) == ["A4", "A5", "A6"]
     assert result.skipped == 3
@@ -228,16 +228,16 @@ def test_cases_of_the_gpu_go_to_workers_that_offer_one(cases: list[Any], tmp_pat
     offers = ("--resources", "GPU=1", "--name", "with")
     with (
         hand_started(tmp_path, offers, ("--name", "without")) as (address, _),
-        connected(address) as client,
+        connect_scheduler(address) as client,
     ):
         client.wait_for_workers(2)
         records: list[dict[str, Any]] = []
         run_cohort(cases, settings, tmp_path / "out", client, finished=records.append)
         assert len(records) == len(NAMES)
-        assert {record["worker"].split()[0] for record in records} == {"with"}
+        assert {record.worker.split()[0] for record in records} == {"with"}
     with (
         hand_started(tmp_path, (), ()) as (address, _),
-        connected(address) as client,
+        connect_scheduler(address) as client,
         pytest.raises(ClusterError, match="must have a Dask worker that offers the resource GPU"),
     ):
         client.wait_for_workers(2)
@@ -276,7 +276,7 @@ def test_a_lost_scheduler_is_said_and_the_same_command_goes_on(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     lost = pytest.raises(ConnectionError, match="the same again goes on where it stopped")
-    with hand_started(tmp_path) as (address, scheduler), connected(address) as client, lost:
+    with hand_started(tmp_path) as (address, scheduler), connect_scheduler(address) as client, lost:
         run_cohort(cases, SETTINGS, tmp_path / "out", client, finished=lambda _: scheduler())
     assert "Traceback" not in capfd.readouterr().err
     assert 1 <= len(list((tmp_path / "out").glob("*/summary.json"))) <= len(NAMES)
@@ -307,15 +307,15 @@ def test_other_versions_are_refused_by_name(
     client: Any, cases: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = cluster.worker_versions()
-    monkeypatch.setattr(cluster, "_versions_of_workers", lambda _: {"tcp://w:1": here})
+    monkeypatch.setattr(cluster, "_read_versions", lambda _: {"tcp://w:1": here})
     cluster.check_versions(client)
     other = {**here, "numba": "0.1"}
-    monkeypatch.setattr(cluster, "_versions_of_workers", lambda _: {"tcp://w:1": other})
+    monkeypatch.setattr(cluster, "_read_versions", lambda _: {"tcp://w:1": other})
     with pytest.raises(ClusterError, match=r"tcp://w:1 with numba 0\.1: install the same"):
         run_cohort(cases, SETTINGS, tmp_path, client)
     assert not (tmp_path / "A1").exists()
     # A worker that comes late is asked when it takes its first case.
-    monkeypatch.setattr(cluster, "_versions_of_workers", lambda _: {})
+    monkeypatch.setattr(cluster, "_read_versions", lambda _: {})
     monkeypatch.setattr(cluster, "worker_versions", lambda: other)
     with pytest.raises(ClusterError, match=r"must have workers with numba 0\.1 as here"):
         run_cohort(cases, SETTINGS, tmp_path, client)
@@ -346,7 +346,7 @@ def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"tcp://127.0.0.1:{unused_port()}"
     with (
         pytest.raises(ClusterError, match="`scheduler` must be the address of a running"),
-        connected(address),
+        connect_scheduler(address),
     ):
         pass
 
@@ -364,14 +364,14 @@ def test_cores_and_memory_are_split_and_what_is_asked_for_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster, "_cores", lambda: 9)
-    shared = shared_out(RunSettings(), 4).compute
+    shared = share_machine(RunSettings(), 4).compute
     assert shared.threads == 2
     assert isinstance(shared.memory, int)
     assert 0 < shared.memory * 3 < resolve_budget(None) * 1.1
-    assert shared_out(RunSettings(), 20).compute.threads == 1
+    assert share_machine(RunSettings(), 20).compute.threads == 1
     asked = RunSettings().changed(threads=3, memory="1 GB")
-    assert shared_out(asked, 4).compute == asked.compute
-    assert shared_out(RunSettings(), 4).identity() == RunSettings().identity()
+    assert share_machine(asked, 4).compute == asked.compute
+    assert share_machine(RunSettings(), 4).identity() == RunSettings().identity()
 
 
 def unused_port() -> int:

@@ -1,0 +1,253 @@
+"""The record of one case: what was asked for, which files it was read from, and what came out.
+
+A record is one small JSON file, written last; the tables and the page of a cohort are made of
+records. The figures compare a run's label map with its marginals and, where it is known, its truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.run import Run, volume_rows
+from perturb_mpm.storage import DAMAGE, read_json, write_json
+
+if TYPE_CHECKING:
+    from perturb_mpm.report import VolumeRow
+
+RECORDS = "cohort"
+"""The folder in the output that holds a record of every case; no case may have its name."""
+_BULKY = ("picture", "request", "inputs", "files")
+_UNCERTAIN = 2  # of uncertainty.nii.gz
+_SIDE = 96  # pixels of a picture at most
+
+FileStamp = tuple[str, int | None, int | None]
+"""Path, size in bytes and time of change in ns of a file; None where there is no such file."""
+
+
+@dataclass(frozen=True)
+class RegionFigures:
+    """Volume, interval and uncertainty of one region or label; None where there is no voxel."""
+
+    name: str
+    kind: str
+    label: str  # its values in the label map, as in "1,4"
+    volume_ml: float
+    interval_lower_ml: float | None
+    interval_upper_ml: float | None
+    mean_entropy_bits: float | None
+    uncertain_frac: float | None
+    network_confidence: float | None
+    expected_dice: float | None
+    dice: float | None
+    true_volume_ml: float | None
+
+
+@dataclass(frozen=True)
+class CaseOutcome:
+    """What came out of a case that is done; Dice is that of the whole foreground."""
+
+    truth: str | None
+    files: tuple[str, ...]  # inside the folder of the case
+    report: str
+    samples: int
+    intervals_rest_on: str
+    mask_ml: float
+    mask_voxels: int
+    mean_entropy_bits: float
+    active_share: float
+    expected_dice: float | None
+    dice: float | None
+    rows: tuple[RegionFigures, ...]
+    warnings: tuple[str, ...]
+    picture: str | None  # the address of an image, which holds its pixels
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """One case of a cohort after it was run: done where it has an outcome, else failed."""
+
+    case: str
+    error: str | None
+    request: Mapping[str, Any]
+    inputs: tuple[FileStamp, ...]
+    worker: str
+    outcome: CaseOutcome | None = None
+    seconds: float | None = None
+    peak_memory_mb: int | None = None
+
+    @property
+    def status(self) -> str:
+        """Either "done" or "failed"."""
+        return "failed" if self.outcome is None else "done"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as its file has it."""
+        return {
+            "case": self.case,
+            "status": self.status,
+            "error": self.error,
+            "request": self.request,
+            "inputs": self.inputs,
+            "worker": self.worker,
+            **({} if self.outcome is None else asdict(self.outcome)),
+            "seconds": self.seconds,
+            "peak_memory_mb": self.peak_memory_mb,
+        }
+
+    def to_short_json(self) -> dict[str, Any]:
+        """Return the record without what only the program needs."""
+        return {key: value for key, value in self.to_json().items() if key not in _BULKY}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> CaseRecord:
+        """Return the record of a file; KeyError or TypeError where it is none."""
+        found = {field.name: content[field.name] for field in fields(cls) if field.name in content}
+        found["inputs"] = tuple(tuple(stamp) for stamp in content["inputs"])
+        if content["status"] == "done":
+            figures = {field.name: content[field.name] for field in fields(CaseOutcome)}
+            figures["rows"] = tuple(RegionFigures(**row) for row in content["rows"])
+            for name in ("files", "warnings"):
+                figures[name] = tuple(content[name])
+            found["outcome"] = CaseOutcome(**figures)
+        return cls(**found)
+
+    def without_picture(self) -> CaseRecord:
+        """Return the record without its largest part, for the way back from a worker."""
+        if self.outcome is None:
+            return self
+        return replace(self, outcome=replace(self.outcome, picture=None))
+
+    def write(self, folder: Path) -> None:
+        """Write the record into the folder of its cohort."""
+        path = _record_path(folder, self.case)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, self.to_json())
+
+
+def read_record(folder: Path, case: str) -> CaseRecord | None:
+    """Return the record of a case, None where there is none or it is damaged."""
+    try:
+        found = CaseRecord.from_json(read_json(_record_path(folder, case)))
+    except (FileNotFoundError, KeyError, TypeError, *DAMAGE):
+        return None
+    return found if found.case == case else None
+
+
+def _record_path(folder: Path, case: str) -> Path:
+    return folder / RECORDS / f"{case}.json"
+
+
+def summarise_run(run: Run, truth: Path | None) -> CaseOutcome:
+    """Return what a finished run comes to."""
+    summary, case = run.summary, run.case
+    foreground = range(1 if case.labels.has_background else 0, len(case.labels))
+    expected, true = _dice_coefficients(run, foreground)
+    return CaseOutcome(
+        truth=None if truth is None else str(truth.resolve()),
+        files=tuple(file.relative_to(run.folder).as_posix() for file in run.files.values()),
+        report=run.files["report"].relative_to(run.folder).as_posix(),
+        samples=run.posterior.samples,
+        intervals_rest_on=summary["intervals"]["rest_on"],
+        mask_ml=summary["mask"]["volume_ml"],
+        mask_voxels=summary["mask"]["voxels"],
+        mean_entropy_bits=summary["entropy"]["mean_bits"],
+        active_share=run.posterior.active_share,
+        expected_dice=expected,
+        dice=true,
+        rows=tuple(_figures(run, row) for row in volume_rows(run) if row.kind != "background"),
+        warnings=tuple(summary["warnings"]),
+        picture=draw_picture(run),
+    )
+
+
+def _figures(run: Run, row: VolumeRow) -> RegionFigures:
+    members = [run.case.labels.values.index(value) for value in row.values]
+    here = np.isin(run.labels, members) & run.case.mask  # (X, Y, Z)
+    found = bool(here.any())
+    confidence = run.case.probabilities[:, here].max(axis=0)  # (voxels,)
+    expected, true = _dice_coefficients(run, members)
+    return RegionFigures(
+        name=row.name,
+        kind=row.kind,
+        label=",".join(map(str, row.values)),
+        volume_ml=row.volume_ml,
+        interval_lower_ml=_number(row.interval_ml[0]),
+        interval_upper_ml=_number(row.interval_ml[1]),
+        mean_entropy_bits=float(run.entropy[here].mean(dtype=np.float64)) if found else None,
+        uncertain_frac=float((run.uncertainty[here] == _UNCERTAIN).mean()) if found else None,
+        network_confidence=float(confidence.mean(dtype=np.float64)) if found else None,
+        expected_dice=expected,
+        dice=true,
+        true_volume_ml=_number(row.truth_ml),
+    )
+
+
+def _dice_coefficients(run: Run, members: Sequence[int]) -> tuple[float | None, float | None]:
+    """Return the Dice that the marginals expect of a set of labels, and the true one if known.
+
+    With S the voxels of the label map in the set and m the marginal of the set at each voxel, the
+    expected Dice is 2 Σ_S m / (|S| + Σ m).
+    """
+    inside = run.case.mask
+    here = np.isin(run.labels[inside], members)  # (N,)
+    share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)  # (N,)
+    expected = _dice(float(share[here].sum()), float(here.sum()), float(share.sum()))
+    if run.case.truth is None:
+        return expected, None
+    there = np.isin(run.case.truth[inside], members)  # (N,)
+    return expected, _dice(float((here & there).sum()), float(here.sum()), float(there.sum()))
+
+
+def _dice(both: float, one: float, other: float) -> float | None:
+    return 2 * both / (one + other) if one + other else None
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def draw_picture(run: Run) -> str:
+    """Return a small picture of the most uncertain axial slice, entropy over the first image.
+
+    It is an address that holds the pixels. Window, colours and orientation are the report's.
+    """
+    from perturb_mpm.report import (
+        EntropyScale,
+        field_of_view,
+        grey_window,
+        in_window,
+        radiological_planes,
+        thumbnail,
+    )
+
+    case, entropy = run.case, run.entropy
+    spacing = case.geometry.spacing
+    plane = radiological_planes(case.geometry.affine)[0]
+    others = tuple(axis for axis in range(3) if axis != plane.across)
+    index = int(entropy.sum(axis=others, dtype=np.float64).argmax())
+    box = field_of_view(np.zeros_like(case.mask), case.mask, spacing)  # all of the patient
+    steps = spacing[plane.rows], spacing[plane.columns]
+    image = next(iter(case.images.values()), case.mask.astype(np.float32))
+    greys = in_window(plane.cut(image, index, box), grey_window(image[case.mask]))
+    scale = EntropyScale(run.settings.report.colour_map, math.log2(len(case.labels)))
+    bits = plane.cut(entropy, index, box)
+    return thumbnail(_resize(greys, steps), _resize(bits, steps), scale)
+
+
+def _resize(picture: NDArray[Any], steps: tuple[float, float]) -> NDArray[Any]:
+    """Return the nearest pixels of a picture whose sides are in the proportions of the patient."""
+    sizes = [count * step for count, step in zip(picture.shape, steps)]
+    pixels = [max(1, round(_SIDE * size / max(sizes))) for size in sizes]
+    rows, columns = (
+        ((np.arange(wanted) + 0.5) * count / wanted).astype(int)
+        for wanted, count in zip(pixels, picture.shape)
+    )
+    resized: NDArray[Any] = picture[np.ix_(rows, columns)]
+    return resized
