@@ -28,6 +28,7 @@ from perturb_mpm.cohort import (
     run_cohort,
     share_machine,
 )
+from perturb_mpm.cohort.one_case import CaseRunner
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import CaseFolders
 from perturb_mpm.run import RunSettings, SettingsError
@@ -138,12 +139,11 @@ def test_a_split_case_gives_the_same_bytes(
 def test_the_ranges_of_a_split_case_are_all_its_samples(
     client: Any, cases: list[Any], tmp_path: Path
 ) -> None:
-    settings = SETTINGS.changed(engine="cpu")
-    versions = cluster.worker_versions()
-    job = cluster._Job(settings, CaseReading(), tmp_path, {}, versions, split=4)
-    begun = client.submit(job.begin, cases[0])
-    works = client.gather([client.submit(job.draw, cases[0], begun, each) for each in range(4)])
-    assert all(work.seconds > 0 for work in works)
+    runner = CaseRunner(SETTINGS.changed(engine="cpu"), CaseReading(), tmp_path, {})
+    tasks = cluster._Tasks(runner, cluster.worker_versions(), split=4)
+    begun = client.submit(tasks.begin, cases[0])
+    usages = client.gather([client.submit(tasks.draw, cases[0], begun, each) for each in range(4)])
+    assert all(usage.seconds > 0 for usage in usages)
     files = (tmp_path / "A1" / "state").glob("part-*.npz")
     parts = [file.stem.split("-")[1:] for file in files if "labels" not in file.name]
     drawn = [number for first, stop in parts for number in range(int(first), int(stop))]
