@@ -77,6 +77,26 @@ def test_perfect_prediction() -> None:
     assert value(rows, "specificity_above_0_bits", "all labels") == 1
 
 
+def test_votes_that_share_a_region_out_leave_it_certain() -> None:
+    # Every sample has label 1 or 2 at each of 49 voxels, k of 49 samples label 1 at voxel k.
+    maps = (np.arange(49)[:, np.newaxis] >= np.arange(1, 50)) + 1
+    prediction = from_samples(maps, 3, (1.0,))
+    np.testing.assert_array_equal(prediction.share((1, 2)), 1.0)
+    truth = np.ones(49, dtype=int)
+    truth[:5] = 0  # where the region is wrong, and no sample says so
+    rows = evaluate_case(prediction, truth, {"any": (1, 2)})
+    assert value(rows, "sensitivity_above_0_bits", "any") == 0
+    assert value(rows, "specificity_above_0_bits", "any") == 1
+    assert value(rows, "auroc", "any") == 0.5  # equal uncertainties are ties
+
+
+def test_marginals_that_share_a_region_out_leave_it_certain() -> None:
+    p = np.random.default_rng(3).random(200).astype(np.float32)
+    prediction = from_marginals(np.stack([np.zeros(200), p, 1 - p]).astype(np.float32), (1.0,))
+    np.testing.assert_array_equal(prediction.share((1, 2)), 1.0)
+    np.testing.assert_array_equal(prediction.share((1,)), p)
+
+
 def test_nothing_but_errors() -> None:
     truth = np.ones(SHAPE, dtype=int)
     wrong = np.stack([np.ones(SHAPE), np.zeros(SHAPE)])

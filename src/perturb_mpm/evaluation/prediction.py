@@ -41,9 +41,17 @@ class Prediction:
         return len(self.marginals)
 
     def share(self, region: Sequence[int]) -> NDArray[np.float64]:
-        """Return the probability that a voxel belongs to a set of labels, (N,)."""
-        p: NDArray[np.float64] = self.marginals[list(region)].sum(axis=0, dtype=np.float64)
-        return np.clip(p, 0.0, 1.0)
+        """Return the probability that a voxel belongs to a set of labels, (N,).
+
+        It is exactly 1 where no other label has any: votes are summed as whole numbers.
+        """
+        inside = self.marginals[list(region)]
+        if self.samples is not None:
+            votes = np.rint(inside * np.float64(self.samples)).sum(axis=0)
+            return np.asarray(votes / self.samples)
+        others = np.delete(self.marginals, list(region), axis=0)
+        p = np.clip(inside.sum(axis=0, dtype=np.float64), 0.0, 1.0)
+        return np.where(others.any(axis=0), p, 1.0)
 
     def region_volumes_ml(self, region: Sequence[int]) -> NDArray[np.float64] | None:
         """Return the sampled volumes of a set of labels, (S,)."""
