@@ -1,5 +1,6 @@
 """Noise that is a pure function of seed, sample, voxel and label."""
 
+from perturb_mpm.noise import polynomials
 from perturb_mpm.noise.correlated import (
     FARTHEST,
     WHITE,
@@ -10,7 +11,16 @@ from perturb_mpm.noise.correlated import (
     simplest,
     white_share,
 )
-from perturb_mpm.noise.gumbel import INDEX_BITS, SAMPLES, checked_seed, gumbel, key_words
+from perturb_mpm.noise.gumbel import (
+    INDEX_BITS,
+    PHILOX_FACTORS,
+    PHILOX_KEY_STEPS,
+    PHILOX_ROUNDS,
+    SAMPLES,
+    checked_seed,
+    gumbel,
+    key_words,
+)
 from perturb_mpm.noise.nodes import SUPPORT, NodeLattice
 from perturb_mpm.noise.perturbation import Perturbation
 
@@ -29,6 +39,10 @@ __all__ = [
     "key_words",
     "NodeLattice",
     "Perturbation",
+    "PHILOX_FACTORS",
+    "PHILOX_KEY_STEPS",
+    "PHILOX_ROUNDS",
+    "polynomials",
     "SAMPLES",
     "SUPPORT",
 ]

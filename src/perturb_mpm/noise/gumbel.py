@@ -25,12 +25,15 @@ SAMPLES = 2**32
 INDEX_BITS = 48
 STREAMS = 2**16
 
-_ROUNDS = 10
+PHILOX_ROUNDS = 10
+PHILOX_FACTORS = 0xD2511F53, 0xCD9E8D57
+PHILOX_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+
 _AT_ONCE = 2**15  # numbers, so that their 64-bit words stay in the cache
 _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
-_FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_KEY_STEPS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_FACTORS = tuple(np.uint64(each) for each in PHILOX_FACTORS)
+_KEY_STEPS = tuple(np.uint64(each) for each in PHILOX_KEY_STEPS)
 
 
 def philox(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -126,7 +129,7 @@ def _encrypt(
     k1: NDArray[np.uint64],
 ) -> list[NDArray[np.uint32]]:
     """Do the ten rounds on words in the low halves of 64 bits, broadcast against each other."""
-    for _ in range(_ROUNDS):
+    for _ in range(PHILOX_ROUNDS):
         first, second = _FACTORS[0] * c0, _FACTORS[1] * c2
         c0, c1 = (second >> _WORD) ^ c1 ^ k0, second & _LOW
         c2, c3 = (first >> _WORD) ^ c3 ^ k1, first & _LOW

@@ -17,16 +17,19 @@ from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
     FARTHEST,
+    PHILOX_FACTORS,
+    PHILOX_KEY_STEPS,
+    PHILOX_ROUNDS,
     Perturbation,
     key_words,
     length_lattices,
+    polynomials,
     white_share,
 )
 
 PLANES = 4  # sums over two axes that are kept: those of a block of voxels
-ROUNDS = 10
-FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-FIRST_KEY_STEP, SECOND_KEY_STEP = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+FIRST_FACTOR, SECOND_FACTOR = (np.uint64(each) for each in PHILOX_FACTORS)
+FIRST_KEY_STEP, SECOND_KEY_STEP = (np.uint64(each) for each in PHILOX_KEY_STEPS)
 LOW = np.uint64(0xFFFFFFFF)
 WORD = np.uint64(32)
 EVEN = np.uint64(0xFFFFFFFFFFFFFFFE)
@@ -34,22 +37,12 @@ EVEN = np.uint64(0xFFFFFFFFFFFFFFFE)
 LN2 = np.float32(0.6931471805599453)
 FARTHEST_32 = np.float32(FARTHEST)
 PER_FARTHEST = np.float32(2) / FARTHEST_32
-# log(−log Φ(g)) for g from −FARTHEST to 0 in 2g/FARTHEST + 1, and from 0 on in 2g/FARTHEST − 1.
-GUMBEL_BELOW = tuple(
-    np.float32(each)
-    for each in (
-        *(0.000305782538, 0.000444290257, -0.000785692944, -0.00445456104, -0.0157711767),
-        *(-0.0499926843, -0.145748794, -0.419648677, -1.41122794, 1.68036616),
-    )
-)
-GUMBEL_ABOVE = tuple(
-    np.float32(each)
-    for each in (
-        *(-0.00240720599, 0.00449677929, 0.00946441758, -0.0229482353, -0.0111439014),
-        *(0.0575920045, -0.0226728879, -0.0875128135, 0.181933001, -0.234888434),
-        *(-3.0322957, -7.59253025, -5.3651824),
-    )
-)
+# ``noise/polynomials.py`` says what they approximate.
+LOG2 = tuple(np.float32(each) for each in polynomials.LOG2)
+NORMAL_NEAR = tuple(np.float32(each) for each in polynomials.NORMAL_NEAR)
+NORMAL_FAR = tuple(np.float32(each) for each in polynomials.NORMAL_FAR)
+GUMBEL_BELOW = tuple(np.float32(each) for each in polynomials.GUMBEL_BELOW)
+GUMBEL_ABOVE = tuple(np.float32(each) for each in polynomials.GUMBEL_ABOVE)
 UNIT = np.float32(2.0**-24)
 ZERO, ONE = np.float32(0), np.float32(1)
 ROOT_HALF = np.int32(0x3F3504F3)  # the bits of √½
@@ -76,13 +69,13 @@ def log2_of_bits(bits, root):
     """
     offset = int32(bits - root)
     small = float_of_bits(int32(int32(offset & MANTISSA) + ROOT_HALF)) - ONE  # from √½ to √2, − 1
-    p = fma(np.float32(-0.14581151), small, np.float32(0.2340423))
-    p = fma(p, small, np.float32(-0.24887688))
-    p = fma(p, small, np.float32(0.2870987))
-    p = fma(p, small, np.float32(-0.36023962))
-    p = fma(p, small, np.float32(0.48092324))
-    p = fma(p, small, np.float32(-0.7213528))
-    p = fma(p, small, np.float32(1.4426949))
+    p = fma(LOG2[0], small, LOG2[1])
+    p = fma(p, small, LOG2[2])
+    p = fma(p, small, LOG2[3])
+    p = fma(p, small, LOG2[4])
+    p = fma(p, small, LOG2[5])
+    p = fma(p, small, LOG2[6])
+    p = fma(p, small, LOG2[7])
     return fma(p, small, np.float32(int32(offset >> int32(23))))
 
 
@@ -105,7 +98,7 @@ def philox(index, samples, high, block, key, words, count):
     for k in range(count):
         c0, c1, c2, c3 = index[k], samples[k], block, high[k]
         k0, k1 = first_key, second_key
-        for _ in range(ROUNDS):
+        for _ in range(PHILOX_ROUNDS):
             first, second = (c0 & LOW) * FIRST_FACTOR, (c2 & LOW) * SECOND_FACTOR
             c0, c1 = (second >> WORD) ^ c1 ^ k0, second
             c2, c3 = (first >> WORD) ^ c3 ^ k1, first
@@ -248,38 +241,31 @@ def _against_first(all_energies, lowest, zero, energies, block, used, ceiling):
 
 @kernel
 def normal_of_bits(word):
-    """Turn 32 random bits into Φ⁻¹(u), u = (⌊word / 2^9⌋ + ½)·2^-23, to 1e-6 of itself.
-
-    Φ⁻¹(u) / (2u − 1) is smooth in w = −log(4u(1 − u)), and far out in √w (the variables are those
-    of Giles, "Approximating the erfinv function", 2011; the polynomials are fitted for Φ⁻¹).
-    """
+    """Turn 32 random bits into Φ⁻¹(u), u = (⌊word / 2^9⌋ + ½)·2^-23, to 1e-6 of itself."""
     odd = int32(uint32(uint32(word >> uint32(8)) | uint32(1)))
     u = np.float32(odd) * UNIT  # exact, and so is 1 − u
     w = -LN2 * log2_of_bits(bits_of_float(np.float32(4) * u * (ONE - u)), ROOT_HALF)
     near = w - np.float32(2.5)
-    p = fma(np.float32(4.46336e-07), near, np.float32(-4.5056399e-06))
-    p = fma(p, near, np.float32(-5.7898737e-06))
-    p = fma(p, near, np.float32(0.0003073604))
-    p = fma(p, near, np.float32(-0.0017743169))
-    p = fma(p, near, np.float32(-0.0059061232))
-    p = fma(p, near, np.float32(0.34880364))
-    p = fma(p, near, np.float32(2.1233132))
+    p = fma(NORMAL_NEAR[0], near, NORMAL_NEAR[1])
+    p = fma(p, near, NORMAL_NEAR[2])
+    p = fma(p, near, NORMAL_NEAR[3])
+    p = fma(p, near, NORMAL_NEAR[4])
+    p = fma(p, near, NORMAL_NEAR[5])
+    p = fma(p, near, NORMAL_NEAR[6])
+    p = fma(p, near, NORMAL_NEAR[7])
     far = np.sqrt(w) - np.float32(3)
-    r = fma(np.float32(0.0015257753), far, np.float32(-0.0050542615))
-    r = fma(r, far, np.float32(0.0082851034))
-    r = fma(r, far, np.float32(-0.010817106))
-    r = fma(r, far, np.float32(0.013323988))
-    r = fma(r, far, np.float32(1.4165833))
-    r = fma(r, far, np.float32(4.0064349))
+    r = fma(NORMAL_FAR[0], far, NORMAL_FAR[1])
+    r = fma(r, far, NORMAL_FAR[2])
+    r = fma(r, far, NORMAL_FAR[3])
+    r = fma(r, far, NORMAL_FAR[4])
+    r = fma(r, far, NORMAL_FAR[5])
+    r = fma(r, far, NORMAL_FAR[6])
     return (p if w < np.float32(5) else r) * (u + u - ONE)
 
 
 @kernel
 def minus_gumbel(g):
-    """Compute −γ = log(−log Φ(g)) to 2e-6; g is clipped where Φ is 1e-7 and 1 − 1e-7.
-
-    It is smooth on either side of 0, and fitted there by polynomials at Chebyshev's points.
-    """
+    """Compute −γ = log(−log Φ(g)) to 2e-6; g is clipped where Φ is 1e-7 and 1 − 1e-7."""
     g = g if g < FARTHEST_32 else FARTHEST_32
     g = g if g > -FARTHEST_32 else -FARTHEST_32
     x = fma(g, PER_FARTHEST, ONE)

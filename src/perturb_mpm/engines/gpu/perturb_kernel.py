@@ -16,11 +16,22 @@ import triton.language as tl
 
 from perturb_mpm.engines.gpu.device import interpreted
 from perturb_mpm.engines.gpu.memory import BatchLayout
-from perturb_mpm.noise import FARTHEST
+from perturb_mpm.noise import (
+    FARTHEST,
+    PHILOX_FACTORS,
+    PHILOX_KEY_STEPS,
+    PHILOX_ROUNDS,
+    polynomials,
+)
 
-ROUNDS = tl.constexpr(10)
-FIRST_FACTOR, SECOND_FACTOR = tl.constexpr(0xD2511F53), tl.constexpr(0xCD9E8D57)
-FIRST_KEY_STEP, SECOND_KEY_STEP = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)
+ROUNDS = tl.constexpr(PHILOX_ROUNDS)
+FIRST_FACTOR, SECOND_FACTOR = (tl.constexpr(each) for each in PHILOX_FACTORS)
+FIRST_KEY_STEP, SECOND_KEY_STEP = (tl.constexpr(each) for each in PHILOX_KEY_STEPS)
+LOG2 = tl.constexpr(polynomials.LOG2)
+NORMAL_NEAR = tl.constexpr(polynomials.NORMAL_NEAR)
+NORMAL_FAR = tl.constexpr(polynomials.NORMAL_FAR)
+GUMBEL_BELOW = tl.constexpr(polynomials.GUMBEL_BELOW)
+GUMBEL_ABOVE = tl.constexpr(polynomials.GUMBEL_ABOVE)
 ROOT_HALF = tl.constexpr(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = tl.constexpr(0x4B3504F3)  # the bits of √½·2^24
 MANTISSA = tl.constexpr(0x7FFFFF)
@@ -51,17 +62,20 @@ def philox(c0, c1, c2, c3, first_key, second_key):
 
 
 @triton.jit
+def _polynomial(x, COEFFICIENTS: tl.constexpr, DEGREE: tl.constexpr):
+    """Evaluate a polynomial by Horner's rule, the highest power's coefficient first."""
+    p = tl.fma(x, COEFFICIENTS[0], COEFFICIENTS[1])
+    for k in tl.static_range(2, DEGREE + 1):
+        p = tl.fma(p, x, COEFFICIENTS[k])
+    return p
+
+
+@triton.jit
 def _log2(bits, root):
     """Compute log2 of the float with these bits against root·√2, to 3e-7 of itself."""
     offset = bits - root
     small = ((offset & MANTISSA) + ROOT_HALF).to(tl.float32, bitcast=True) - 1.0
-    p = tl.fma(small, -0.14581151, 0.2340423)
-    p = tl.fma(p, small, -0.24887688)
-    p = tl.fma(p, small, 0.2870987)
-    p = tl.fma(p, small, -0.36023962)
-    p = tl.fma(p, small, 0.48092324)
-    p = tl.fma(p, small, -0.7213528)
-    p = tl.fma(p, small, 1.4426949)
+    p = _polynomial(small, LOG2, 7)
     return tl.fma(p, small, (offset >> 23).to(tl.float32))
 
 
@@ -79,53 +93,18 @@ def normal_of_bits(word):
     odd = ((word >> 8) | 1).to(tl.int32).to(tl.float32)
     u = odd * UNIT
     w = -LN2 * _log2((4 * u * (1 - u)).to(tl.int32, bitcast=True), ROOT_HALF)
-    near = w - 2.5
-    p = tl.fma(near, 4.46336e-07, -4.5056399e-06)
-    p = tl.fma(p, near, -5.7898737e-06)
-    p = tl.fma(p, near, 0.0003073604)
-    p = tl.fma(p, near, -0.0017743169)
-    p = tl.fma(p, near, -0.0059061232)
-    p = tl.fma(p, near, 0.34880364)
-    p = tl.fma(p, near, 2.1233132)
-    far = tl.sqrt(w) - 3
-    r = tl.fma(far, 0.0015257753, -0.0050542615)
-    r = tl.fma(r, far, 0.0082851034)
-    r = tl.fma(r, far, -0.010817106)
-    r = tl.fma(r, far, 0.013323988)
-    r = tl.fma(r, far, 1.4165833)
-    r = tl.fma(r, far, 4.0064349)
-    return tl.where(w < 5, p, r) * (u + u - 1)
+    near = _polynomial(w - 2.5, NORMAL_NEAR, 7)
+    far = _polynomial(tl.sqrt(w) - 3, NORMAL_FAR, 6)
+    return tl.where(w < 5, near, far) * (u + u - 1)
 
 
 @triton.jit
 def minus_gumbel(g):
     """Compute −γ = log(−log Φ(g)), as the CPU engine's function of this name does."""
     g = tl.minimum(tl.maximum(g, -FARTHEST_NORMAL), FARTHEST_NORMAL)
-    x = tl.fma(g, 2 / FARTHEST_NORMAL, 1.0)
-    p = tl.fma(x, 0.000305782538, 0.000444290257)
-    p = tl.fma(p, x, -0.000785692944)
-    p = tl.fma(p, x, -0.00445456104)
-    p = tl.fma(p, x, -0.0157711767)
-    p = tl.fma(p, x, -0.0499926843)
-    p = tl.fma(p, x, -0.145748794)
-    p = tl.fma(p, x, -0.419648677)
-    p = tl.fma(p, x, -1.41122794)
-    p = tl.fma(p, x, 1.68036616)
-    below = p
-    x = tl.fma(g, 2 / FARTHEST_NORMAL, -1.0)
-    p = tl.fma(x, -0.00240720599, 0.00449677929)
-    p = tl.fma(p, x, 0.00946441758)
-    p = tl.fma(p, x, -0.0229482353)
-    p = tl.fma(p, x, -0.0111439014)
-    p = tl.fma(p, x, 0.0575920045)
-    p = tl.fma(p, x, -0.0226728879)
-    p = tl.fma(p, x, -0.0875128135)
-    p = tl.fma(p, x, 0.181933001)
-    p = tl.fma(p, x, -0.234888434)
-    p = tl.fma(p, x, -3.0322957)
-    p = tl.fma(p, x, -7.59253025)
-    p = tl.fma(p, x, -5.3651824)
-    return tl.where(g < 0, below, p)
+    below = _polynomial(tl.fma(g, 2 / FARTHEST_NORMAL, 1.0), GUMBEL_BELOW, 9)
+    above = _polynomial(tl.fma(g, 2 / FARTHEST_NORMAL, -1.0), GUMBEL_ABOVE, 12)
+    return tl.where(g < 0, below, above)
 
 
 def philox_twin(
