@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from perturb_mpm.cli.console import (
+    Flag,
     UsageError,
     print_json,
     print_plain,
@@ -20,28 +21,15 @@ if TYPE_CHECKING:
     from perturb_mpm.segmenter import EnsembleSettings, TrainingReport
 
 
-Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
 
 _LARGEST_SEED = 2**64 - 1
 
 
-def train(
-    *,
-    data: Path,
-    layout: Literal["table", "brats", "nnunet", "bids"],
-    labels: Words,
-    output: Path = Path("model.npz"),
-    sequences: Words | None = None,
-    folds: int = 10,
-    trees: int = 150,
-    seed: int = 0,
-    cache: Path | None = None,
-    threads: int | None = None,
-    quiet: Flag = False,
-    json: Flag = False,
-) -> None:
-    """Train a segmenter; write the model, and a report of how it does on patients it never saw.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What to learn from, how, and where the model goes.
 
     Parameters
     ----------
@@ -73,51 +61,69 @@ def train(
     json
         Print the report as JSON instead of a table.
     """
+
+    data: Path
+    layout: Literal["table", "brats", "nnunet", "bids"]
+    labels: Words
+    output: Path = Path("model.npz")
+    sequences: Words | None = None
+    folds: int = 10
+    trees: int = 150
+    seed: int = 0
+    cache: Path | None = None
+    threads: int | None = None
+    quiet: Flag = False
+    json: Flag = False
+
+
+def train(*, options: TrainOptions) -> None:
+    """Train a segmenter; write the model, and a report of how it does on patients it never saw."""
     from perturb_mpm.files import STANDARD, find_labelled_cases, labels_from_text, standard_name
     from perturb_mpm.segmenter import train_segmenter, training_cases
     from perturb_mpm.storage import write_json
 
-    settings = _settings(folds, trees, threads)
-    whole_number(seed, "--seed", 0, _LARGEST_SEED)
-    if cache is not None and not cache.is_dir():
-        raise UsageError(f"--cache must be a folder that is there, got {cache}")
-    if not output.parent.is_dir() or output.is_dir():
-        raise UsageError(f"--output must be a file in a folder that is there, got {output}")
-    scheme = labels_from_text(labels)
-    wanted = tuple(standard_name(name) for name in sequences) if sequences else STANDARD
-    cases = training_cases(find_labelled_cases(data, layout), wanted, scheme)
-    with shown_progress(quiet=quiet) as progress:
+    settings = _check_options(options)
+    scheme = labels_from_text(options.labels)
+    wanted = tuple(standard_name(name) for name in options.sequences or STANDARD)
+    cases = training_cases(find_labelled_cases(options.data, options.layout), wanted, scheme)
+    with shown_progress(quiet=options.quiet) as progress:
         model, report = train_segmenter(
             cases,
             wanted,
             scheme,
-            seed=seed,
+            seed=options.seed,
             settings=settings,
-            cache=cache,
-            threads=threads,
+            cache=options.cache,
+            threads=options.threads,
             progress=progress,
         )
-    model.save(output)
-    beside = output.with_suffix(".report.json")
+    model.save(options.output)
+    beside = options.output.with_suffix(".report.json")
     write_json(beside, asdict(report))
-    if json:
+    if options.json:
         print_json(report)
-    elif not quiet:
-        _print(report, [output, beside])
+    elif not options.quiet:
+        _print(report, [options.output, beside])
 
 
-def _settings(folds: int, trees: int, threads: int | None) -> EnsembleSettings:
-    """Return how to train, after checking every number."""
+def _check_options(options: TrainOptions) -> EnsembleSettings:
+    """Return how to train, after checking every number and folder."""
     from perturb_mpm.engines import Compute
     from perturb_mpm.segmenter import MOST_FOLDS, MOST_ROUNDS, Boosting, EnsembleSettings
 
-    whole_number(folds, "--folds", 3, MOST_FOLDS)
-    whole_number(trees, "--trees", 1, MOST_ROUNDS)
+    whole_number(options.folds, "--folds", 3, MOST_FOLDS)
+    whole_number(options.trees, "--trees", 1, MOST_ROUNDS)
+    whole_number(options.seed, "--seed", 0, _LARGEST_SEED)
     try:
-        Compute(threads=threads)
+        Compute(threads=options.threads)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
-    return EnsembleSettings(folds=folds, trees=Boosting(rounds=trees))
+    cache, output = options.cache, options.output
+    if cache is not None and not cache.is_dir():
+        raise UsageError(f"--cache must be a folder that is there, got {cache}")
+    if not output.parent.is_dir() or output.is_dir():
+        raise UsageError(f"--output must be a file in a folder that is there, got {output}")
+    return EnsembleSettings(folds=options.folds, trees=Boosting(rounds=options.trees))
 
 
 def _print(report: TrainingReport, files: list[Path]) -> None:

@@ -32,7 +32,7 @@ from perturb_mpm.files.labels import (
 )
 from perturb_mpm.files.named_regions import (
     RegionValues,
-    checked_region_values,
+    check_region_values,
     region_members,
     region_values_from_text,
     regions_from_text,
@@ -75,7 +75,7 @@ __all__ = [
     "read_label_map",
     "label_colours",
     "RegionValues",
-    "checked_region_values",
+    "check_region_values",
     "region_members",
     "region_values_from_text",
     "regions_from_text",

@@ -42,8 +42,8 @@ def region_members(regions: RegionValues, scheme: LabelScheme) -> dict[str, tupl
         unknown = [value for value in values if value not in scheme.values]
         if unknown:
             raise InputError(
-                f"`regions` must be label values out of {_listed(scheme.values)}, "
-                f"got {_listed(values)} for {name}"
+                f"`regions` must be label values out of {_join(scheme.values)}, "
+                f"got {_join(values)} for {name}"
             )
         found = tuple(scheme.values.index(value) for value in values)
         if 0 in found and scheme.has_background:
@@ -68,7 +68,7 @@ def regions_from_text(words: Sequence[str], scheme: LabelScheme) -> dict[str, tu
     return region_members(region_values_from_text(words), scheme)
 
 
-def checked_region_values(regions: object) -> dict[str, tuple[int, ...]]:
+def check_region_values(regions: object) -> dict[str, tuple[int, ...]]:
     """Return regions after checking names and values; a TypeError or ValueError says what fails."""
     if not isinstance(regions, Mapping):
         raise TypeError(f"regions must be a table of names and label values, got {regions!r}")
@@ -91,5 +91,5 @@ def checked_region_values(regions: object) -> dict[str, tuple[int, ...]]:
     return checked
 
 
-def _listed(values: Sequence[int]) -> str:
+def _join(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))

@@ -122,15 +122,15 @@ def _differing(one: Path, other: Path, *, channels: bool) -> tuple[str, str] | N
         mine, theirs = _parts(a, channels), _parts(b, channels)
         for part, counterpart in itertools.zip_longest(mine, theirs):
             if part == counterpart:
-                if part is not None and _numbered(part) and not _COLLECTION.fullmatch(part):
+                if part is not None and _has_digit(part) and not _COLLECTION.fullmatch(part):
                     return None
                 continue
-            if part is None or counterpart is None or not _numbered(part):
+            if part is None or counterpart is None or not _has_digit(part):
                 break
             if _shape(part) != _shape(counterpart):
                 break
             return part, counterpart
-        if any(map(_numbered, mine)) and any(map(_numbered, theirs)):
+        if any(map(_has_digit, mine)) and any(map(_has_digit, theirs)):
             return None
     return None
 
@@ -142,7 +142,7 @@ def _parts(path: Path, channels: bool) -> list[str]:  # noqa: FBT001
     return [part for part in parts if part and part not in SEQUENCES]
 
 
-def _numbered(part: str) -> bool:
+def _has_digit(part: str) -> bool:
     return any(letter.isdigit() for letter in part)
 
 

@@ -109,7 +109,7 @@ def write_table(
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"a row must have {len(columns)} fields, got {len(row)}")
-        writer.writerow([_field(value) for value in row])
+        writer.writerow([_cell(value) for value in row])
     with atomic_open(path) as file:
         file.write(text.getvalue().encode())
 
@@ -217,5 +217,5 @@ def _table_row(source: Source, line: int, heading: list[str], fields: list[str])
     return TableRow(source, line, texts)
 
 
-def _field(value: object) -> object:
+def _cell(value: object) -> object:
     return repr(float(value)) if isinstance(value, float | np.floating) else value

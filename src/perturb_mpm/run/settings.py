@@ -22,7 +22,7 @@ from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
 from perturb_mpm.fields import Setting, check_settings, exactly, one_of, setting, settings_in
-from perturb_mpm.files import RegionValues, checked_region_values
+from perturb_mpm.files import RegionValues, check_region_values
 from perturb_mpm.model import Normalization
 from perturb_mpm.posterior import MarginalKind
 from perturb_mpm.sampling import Sampling
@@ -268,7 +268,7 @@ class RunSettings:
         {},
         "Named sets of label values, nested or apart: labels are decided region by region, and "
         "each region has a volume. Left out: those of the case",
-        lambda value, _: checked_region_values(value),
+        lambda value, _: check_region_values(value),
         example={"core": (1, 4)},
         plain=dict,
     )

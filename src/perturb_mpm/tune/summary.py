@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perturb_mpm.files import write_table
 from perturb_mpm.noise import simplest
-from perturb_mpm.storage import atomic_open
 from perturb_mpm.tune.baselines import FIXED, RESIDUAL, TEMPERED
 from perturb_mpm.tune.coupling import ALONE
 from perturb_mpm.tune.scores import CaseScores, nan_mean
@@ -148,25 +146,24 @@ def _format(value: float, how: str) -> str:
 
 def write_scores(path: Path, tuned: Tuned) -> None:
     """Write every score of every case left out as CSV, one row a case, method and region."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    maps = [*MAP_COLUMNS]
-    volumes = ["volume_true_ml", "interval_lower_ml", "interval_upper_ml", "inside", "crps_log"]
-    writer.writerow(["case", "method", "region", "dice", *maps, *volumes])
+    volumes = ("volume_true_ml", "interval_lower_ml", "interval_upper_ml", "inside", "crps_log")
+    columns = ("case", "method", "region", "dice", *MAP_COLUMNS, *volumes)
+    rows = []
     for each in tuned.scores:
         for name in tuned.regions:
             row: list[object] = [each.case, each.method, name]
             row += ["" if each.maps is None else _cell(each.maps.dice[name])]
-            row += ["" if each.maps is None else _cell(getattr(each.maps, key)) for key in maps]
+            row += [
+                "" if each.maps is None else _cell(getattr(each.maps, key)) for key in MAP_COLUMNS
+            ]
             if each.volumes is None:
                 row += [""] * len(volumes)
             else:
                 found = each.volumes[name]
                 ends = (found.true_ml, found.lower_ml, found.upper_ml)
                 row += [*map(_cell, ends), int(found.inside), _cell(found.crps)]
-            writer.writerow(row)
-    with atomic_open(path) as file:
-        file.write(text.getvalue().encode())
+            rows.append(row)
+    write_table(path, columns, rows)
 
 
 def _cell(value: float) -> str:
