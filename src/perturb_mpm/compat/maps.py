@@ -45,7 +45,7 @@ def uncertainty_maps(
     flat = p.ndim == 3
     if flat:  # one slice
         p, channels, inside = p[..., np.newaxis], channels[..., np.newaxis], inside[..., None]
-    found = _drawn(_case(p, channels, inside, spacing), settings)
+    found = _draw_maps(_case(p, channels, inside, spacing), settings)
     return {
         name: value[..., 0] if flat and name != VOLUMES else value for name, value in found.items()
     }
@@ -70,7 +70,7 @@ def _case(
     )
 
 
-def _drawn(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
+def _draw_maps(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
     if settings.sampling.noise_length is None:
         settings = settings.changed(noise_length=assumed_length_mm(case))
     sampler = build_sampler(build_crf(case, settings), settings)

@@ -40,7 +40,7 @@ class PerturbMPM(Transform):  # type: ignore[misc]
         The voxel size in mm, one number or one for each axis; that of a MetaTensor's affine where
         it is None, else 1 mm.
     settings
-        ``RunSettings`` in place of the defaults of ``perturb-mpm run``, as ``tune`` finds them.
+        ``RunSettings`` instead of the defaults of ``perturb-mpm run``, as ``tune`` finds them.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class PerturbMPM(Transform):  # type: ignore[misc]
         ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels
         where ``mask`` is 0 are label 0 for certain.
         """
-        spacing = self._spacing_of(probabilities)
+        spacing = self._find_spacing(probabilities)
         found = uncertainty_maps(probabilities, images, mask, spacing, self.settings)
         return {
             name: _like(value, probabilities, is_map=name != VOLUMES)
             for name, value in found.items()
         }
 
-    def _spacing_of(self, probabilities: Any) -> NDArray[np.float64] | None:  # noqa: ANN401
+    def _find_spacing(self, probabilities: Any) -> NDArray[np.float64] | None:  # noqa: ANN401
         axes = numeric(probabilities, "probabilities").ndim - 1
         if self.spacing is not None:
             return one_each(self.spacing, "spacing", axes, "axis")

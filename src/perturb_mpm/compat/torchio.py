@@ -44,7 +44,7 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
     samples, seed
         How many segmentations are drawn, and with which noise.
     settings
-        ``RunSettings`` in place of the defaults of ``perturb-mpm run``, as ``tune`` finds them.
+        ``RunSettings`` instead of the defaults of ``perturb-mpm run``, as ``tune`` finds them.
     **others
         What every transform of TorchIO takes.
     """

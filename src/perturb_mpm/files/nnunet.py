@@ -130,7 +130,7 @@ class NestedRegions:
 
 
 def _check_regions(regions: tuple[Region, ...]) -> None:
-    """Refuse regions that cannot be told apart into exclusive labels."""
+    """Refuse regions that cannot be split into exclusive labels."""
     for index, region in enumerate(regions):
         if 0 in region.labels:
             raise ValueError(f"the region {region.name!r} must not contain background (0)")

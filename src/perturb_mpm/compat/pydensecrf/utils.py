@@ -25,7 +25,7 @@ def unary_from_labels(
     labels: NDArray[Any],
     n_labels: int,
     gt_prob: float,
-    zero_unsure: bool = True,  # noqa: FBT001, FBT002 - its place in the other library
+    zero_unsure: bool = True,  # noqa: FBT001, FBT002 - its position in the other library
 ) -> NDArray[np.float32]:
     """Return the energies (L, N) of a label map that is right with probability ``gt_prob``.
 
@@ -106,7 +106,7 @@ def create_pairwise_bilateral(
 
 def _positions(sdims: Sequence[float], shape: Sequence[int]) -> NDArray[np.float32]:
     """Return the index along each axis, divided in float32 by its sigma, (axes, *shape)."""
-    places = np.indices(tuple(shape), dtype=np.float32)
+    positions = np.indices(tuple(shape), dtype=np.float32)
     for axis, sigma in enumerate(sdims):
-        places[axis] /= sigma
-    return places
+        positions[axis] /= sigma
+    return positions
