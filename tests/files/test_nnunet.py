@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from helpers.patient_files import AFFINE, SHAPE, probabilities, two_images, write
-from perturb_mpm.files import Case, InputError, LabelScheme, read_case
+from helpers.patient_files import AFFINE, SHAPE, image, probabilities, two_images, write
+from perturb_mpm.files import (
+    Case,
+    InputError,
+    LabelScheme,
+    geometry_from_affine,
+    read_case,
+    save_like,
+)
 
 BRATS = {
     "channel_names": {"0": "T1c", "1": "FLAIR"},
@@ -28,6 +34,17 @@ BRATS = {
     "regions_class_order": [1, 2, 3],
 }
 PLAIN = {"labels": {"background": 0, "oedema": 2, "core": 1}}
+PLAIN_TWO = {"labels": {"background": 0, "lesion": 1}}
+
+
+def label_map(maps: np.ndarray, dataset: dict[str, Any] | None) -> np.ndarray:
+    """Return nnU-Net's label map: the most probable label, or regions painted one over another."""
+    if dataset is None or "regions_class_order" not in dataset:
+        return maps.argmax(axis=-1).astype(np.uint8)
+    labels = np.zeros(maps.shape[:3], np.uint8)
+    for value, region in zip(dataset["regions_class_order"], np.moveaxis(maps, -1, 0)):
+        labels[region > 0.5] = value
+    return labels
 
 
 def predict(
@@ -35,7 +52,7 @@ def predict(
 ) -> Path:
     """Write maps (X, Y, Z, C) as nnUNetv2_predict --save_probabilities does."""
     np.savez_compressed(folder / f"{name}.npz", probabilities=maps.transpose(3, 2, 1, 0))
-    write(folder / f"{name}.nii.gz", maps.argmax(axis=-1).astype(np.uint8))
+    write(folder / f"{name}.nii.gz", label_map(maps, dataset))
     if dataset is not None:
         (folder / "dataset.json").write_text(json.dumps(dataset))
     return folder / f"{name}.npz"
@@ -152,11 +169,8 @@ def test_channels_may_come_core_first(tmp_path: Path) -> None:
     maps = ball_regions()
     image = write(tmp_path / "t1.nii", maps.sum(axis=-1) + 1)
     core, whole, enhancing = np.moveaxis(maps, -1, 0)
-    npz = predict(tmp_path, maps, CORE_FIRST)
-    painted = np.zeros(core.shape, np.uint8)  # as nnU-Net paints: the whole over the core
-    for value, one in zip((1, 2, 3), (core, whole, enhancing)):
-        painted[one > 0.5] = value
-    write(tmp_path / "P01.nii.gz", painted)
+    npz = predict(tmp_path, maps, CORE_FIRST)  # nnU-Net paints the whole over the core
+    (tmp_path / "plans.json").write_text('{"image_reader_writer": "SimpleITKIO"}')
     case = read_case([image], [npz])
     assert case.labels.values == (0, 1, 2, 3)
     assert case.labels.names == ("background", "core (rest)", "whole (rest)", "enhancing")
@@ -168,11 +182,6 @@ def test_channels_may_come_core_first(tmp_path: Path) -> None:
     assert case.regions == {"core": (1, 3), "whole": (1, 2, 3), "enhancing": (3,)}
     renumbered = read_case([image], [npz], labels=(0, 10, 20, 40))
     assert renumbered.regions == {"core": (10, 40), "whole": (10, 20, 40), "enhancing": (40,)}
-    elsewhere = np.zeros_like(painted)
-    elsewhere[:5, :5, :5] = 2
-    write(tmp_path / "P01.nii.gz", elsewhere)
-    (warning,) = read_case([image], [npz]).warnings
-    assert "are both of one patient, and in one voxel order?" in warning
 
 
 def test_maps_under_the_wrong_regions_are_refused(tmp_path: Path) -> None:
@@ -184,17 +193,16 @@ def test_maps_under_the_wrong_regions_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_npz_alone_lies_where_the_first_image_does(tmp_path: Path) -> None:
-    images = two_images(tmp_path)
-    path = predict(tmp_path, probabilities())
-    beside = read_case(images, [path])
-    (tmp_path / "P01.nii.gz").unlink()
-    alone = read_case(images, [path])
-    np.testing.assert_array_equal(alone.probabilities, beside.probabilities)
+    first = write(tmp_path / "P01_t1.nii.gz", image(1), np.diag([0.9, 1.1, 3, 1]))
+    path = tmp_path / "P01.npz"
+    np.savez(path, probabilities=probabilities().transpose(3, 2, 1, 0))
+    alone = read_case(first, [path])
+    np.testing.assert_allclose(alone.probabilities, np.moveaxis(probabilities(), -1, 0), rtol=1e-6)
     (warning,) = alone.warnings
-    assert "are taken to be where those of P01_t1ce.nii.gz are" in warning
+    assert "are taken to be where those of P01_t1.nii.gz are" in warning
     np.savez(path, probabilities=np.zeros((3, 4, 6, 6), np.float32))
     with pytest.raises(InputError, match=r"must have the shape of `images` .*by `reference`"):
-        read_case(images, [path])
+        read_case(first, [path])
 
 
 @pytest.mark.parametrize(
@@ -285,19 +293,166 @@ def test_a_pickle_inside_the_npz_is_refused(tmp_path: Path) -> None:
         read_case(two_images(tmp_path), [path])
 
 
-def test_probabilities_that_were_turned_are_turned_back(tmp_path: Path) -> None:
-    images = two_images(tmp_path)
-    expected = read_case(images, [predict(tmp_path, probabilities())])
-    # What NibabelIOWithReorient does: axes to right, anterior, superior, then reversed.
-    turned = nib.as_closest_canonical(nib.Nifti1Image(probabilities(), AFFINE))
-    assert nib.aff2axcodes(AFFINE) != ("R", "A", "S")
-    np.savez(tmp_path / "P01.npz", probabilities=turned.get_fdata(dtype="f4").transpose(3, 2, 1, 0))
-    (words,) = read_case(images, [tmp_path / "P01.npz"]).warnings
-    assert re.match("the most probable labels are those of nnU-Net's label map .* only", words)
-    (tmp_path / "plans.json").write_text('{"image_reader_writer": "NibabelIOWithReorient"}')
-    case = read_case(images, [tmp_path / "P01.npz"])
+LPS = np.diag([-0.9, -1.1, 3.0, 1.0])
+SAGITTAL = np.array([[0, 0, -3.0, 9], [-0.9, 0, 0, 4], [0, 1.1, 0, 2], [0, 0, 0, 1]])
+
+
+def lesion(shape: tuple[int, int, int] = (8, 9, 7)) -> np.ndarray:
+    """Return the probabilities (X, Y, Z, 3) of a lesion with a core, unlike itself in a mirror."""
+    maps = np.full((*shape, 3), 0.1, np.float32)
+    maps[..., 0] = 0.8
+    maps[1:4, 1:3, 1:6] = 0.1, 0.7, 0.2
+    maps[1:3, 1:2, 3:6] = 0.1, 0.1, 0.8
+    return maps
+
+
+def turn_as(reader: str, maps: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    """Return maps (C, Z, Y, X) as a reader of nnU-Net holds them for a file of this affine."""
+    if reader == "NibabelIOWithReorient":
+        turned = nib.as_closest_canonical(nib.Nifti1Image(maps, affine)).get_fdata(dtype="f4")
+        return turned.transpose(3, 2, 1, 0)
+    sitk = pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
+    arrays = []
+    for one in np.moveaxis(maps, -1, 0):
+        image = sitk.GetImageFromArray(np.ascontiguousarray(one.T))
+        space = np.diag([-1.0, -1.0, 1.0]) @ affine[:3, :3]
+        image.SetDirection((space / np.linalg.norm(space, axis=0)).ravel().tolist())
+        arrays.append(sitk.GetArrayFromImage(sitk.DICOMOrient(image, "RAS")))
+    return np.stack(arrays)
+
+
+def turned_prediction(
+    folder: Path, reader: str, maps: np.ndarray, affine: np.ndarray
+) -> tuple[Path, Path]:
+    """Write an image, and a prediction whose .npz is turned to RAS; no plans.json."""
+    values = np.random.default_rng(3).uniform(1, 2, maps.shape[:3]).astype(np.float32)
+    first = write(folder / "P01_t1.nii.gz", values, affine)
+    np.savez(folder / "P01.npz", probabilities=turn_as(reader, maps, affine))
+    write(folder / "P01.nii.gz", label_map(maps, None), affine)
+    return first, folder / "P01.npz"
+
+
+READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("affine", [AFFINE, LPS, SAGITTAL], ids=["oblique", "LPS", "sagittal"])
+def test_the_label_map_shows_that_the_axes_were_turned(
+    tmp_path: Path, affine: np.ndarray, reader: str
+) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, reader, maps, affine)
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
     assert case.warnings == ()
-    np.testing.assert_array_equal(case.probabilities, expected.probabilities)
+    again = read_case(first, npz, reference=first)  # a reference does not undo what is certain
+    np.testing.assert_array_equal(again.probabilities, case.probabilities)
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nrrd", ".mha"])
+def test_the_label_map_may_have_any_format(tmp_path: Path, ending: str) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    (tmp_path / "P01.nii.gz").unlink()
+    grid = geometry_from_affine(maps.shape[:3], LPS)
+    save_like(tmp_path / f"P01{ending}", label_map(maps, None), grid)
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
+    assert case.warnings == ()
+    assert f"P01{ending}" in case.hashes
+
+
+def test_a_label_map_without_its_small_pieces_still_shows_the_axes(tmp_path: Path) -> None:
+    maps = lesion()
+    maps[6, 7, 5] = 0.1, 0.7, 0.2
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    labels = label_map(maps, None)
+    labels[6, 7, 5] = 0
+    write(tmp_path / "P01.nii.gz", labels, LPS)
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "empty"])
+@pytest.mark.parametrize("level", ["", "fold_0/validation"])
+def test_plans_decide_where_the_label_map_shows_nothing(
+    tmp_path: Path, kind: str, level: str
+) -> None:
+    maps = np.full((8, 9, 7, 2), 0.2, np.float32)
+    maps[..., 0] = 0.8
+    maps[2:-2, 3:-3, 2:-2] = (0.1, 0.9) if kind == "symmetric" else (0.6, 0.4)
+    maps[2, 3, 2] = (0.3, 0.7) if kind == "symmetric" else (0.9, 0.1)  # which a mirror moves
+    (tmp_path / level).mkdir(parents=True, exist_ok=True)
+    first, npz = turned_prediction(tmp_path / level, "NibabelIOWithReorient", maps, LPS)
+    stored = np.load(npz)["probabilities"].transpose(0, 3, 2, 1)
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, stored, atol=1e-6)
+    (words,) = case.warnings
+    assert "symmetric or empty and does not show whether nnU-Net turned the axes" in words
+    plans = tmp_path / "plans.json"
+    plans.write_text('{"image_reader_writer": "SimpleITKIOWithReorient"}')
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
+    assert case.warnings == ()
+    plans.write_text('{"image_reader_writer": "SimpleITKIO"}')
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, stored, atol=1e-6)
+    assert case.warnings == ()
+
+
+def test_axes_that_nothing_shows_are_refused_unless_a_reference_is_given(tmp_path: Path) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    (tmp_path / "P01.nii.gz").unlink()
+    with pytest.raises(InputError, match=r"may have turned P01_t1.nii.gz \(LPS\) to RAS; put one"):
+        read_case(first, npz)
+    stored = np.load(npz)["probabilities"].transpose(0, 3, 2, 1)
+    case = read_case(first, npz, reference=first)
+    np.testing.assert_allclose(case.probabilities, stored, atol=1e-6)
+    (tmp_path / "plans.json").write_text('{"image_reader_writer": "NibabelIOWithReorient"}')
+    case = read_case(first, npz)
+    np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
+
+
+def test_a_label_map_of_another_patient_is_refused(tmp_path: Path) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    elsewhere = np.zeros(maps.shape[:3], np.uint8)
+    for labels in (elsewhere, np.where(np.arange(7) < 3, 2, elsewhere).astype(np.uint8)):
+        write(tmp_path / "P01.nii.gz", labels, LPS)
+        with pytest.raises(InputError, match=r"are both of one patient\? If so, name P01.nii.gz"):
+            read_case(first, npz)
+        (words,) = read_case(first, npz, reference=tmp_path / "P01.nii.gz").warnings
+        assert "however the axes are turned: are both of one patient?" in words
+
+
+def test_regions_and_a_single_sigmoid_are_compared_by_their_own_rule(tmp_path: Path) -> None:
+    core = np.full((8, 9, 7), 0.1, np.float32)
+    core[1:3, 1:2, 3:6] = 0.8
+    whole = core.copy()
+    whole[1:4, 1:3, 1:6] = 0.9
+    regions = {
+        "labels": {"background": 0, "whole": [1, 2], "core": 2},
+        "regions_class_order": [1, 2],
+    }
+    for maps, dataset in ((np.stack([whole, core], -1), regions), (whole[..., None], None)):
+        for kind in ("probabilities", "logits"):
+            stored = maps if kind == "probabilities" else np.log(maps / (1 - maps))
+            first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", stored, LPS)
+            expected = label_map(maps, dataset) if dataset else (whole > 0.5).astype(np.uint8)
+            write(tmp_path / "P01.nii.gz", expected, LPS)
+            (tmp_path / "dataset.json").write_text(json.dumps(dataset or PLAIN_TWO))
+            case = read_case(first, npz, kind=kind)
+            np.testing.assert_array_equal(case.probabilities.argmax(axis=0), expected)
+            assert case.warnings == ()
+
+
+def test_the_dataset_may_lie_in_the_folder_of_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "fold_0" / "validation"
+    folder.mkdir(parents=True)
+    (tmp_path / "dataset.json").write_text(json.dumps(PLAIN))
+    case = read_case(two_images(tmp_path), [predict(folder, probabilities())])
+    assert case.labels.names == ("background", "core", "oedema")
 
 
 def test_plans_that_are_no_json(tmp_path: Path) -> None:
@@ -305,12 +460,6 @@ def test_plans_that_are_no_json(tmp_path: Path) -> None:
     (tmp_path / "plans.json").write_text("{")
     with pytest.raises(InputError, match=r"plans.json: is not JSON"):
         read_case(two_images(tmp_path), [path])
-
-
-def test_a_label_map_without_foreground_says_nothing(tmp_path: Path) -> None:
-    path = predict(tmp_path, probabilities())
-    write(tmp_path / "P01.nii.gz", np.zeros(SHAPE, np.uint8))
-    assert read_case(two_images(tmp_path), [path]).warnings == ()
 
 
 def test_a_label_map_has_the_labels_of_its_dataset(tmp_path: Path) -> None:

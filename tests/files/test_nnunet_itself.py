@@ -12,6 +12,7 @@ import pytest
 
 from helpers.patient_files import AFFINE, write
 from perturb_mpm.files import Source, read_case, read_dataset, read_volume
+from perturb_mpm.files.nnunet import decide_labels
 
 pytest.importorskip("nnunetv2", reason="nnU-Net is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # what its own dependencies have to say
@@ -77,7 +78,7 @@ def test_its_predictions_are_read_as_it_means_them(tmp_path: Path, kind: str, gr
     np.testing.assert_allclose(its_own.geometry.affine, nib.load(image).affine, atol=1e-4)
     maps = np.asarray(probabilities).transpose(0, 3, 2, 1)
     read = read_dataset(Source("dataset_json", tmp_path / "dataset.json"))
-    np.testing.assert_array_equal(read.decide(maps), its_own.voxels)
+    np.testing.assert_array_equal(decide_labels(maps, read), its_own.voxels)
     ours = case.labels.to_values(case.probabilities.argmax(axis=0))
     if kind == "labels":
         np.testing.assert_array_equal(ours, its_own.voxels)

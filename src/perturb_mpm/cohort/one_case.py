@@ -21,6 +21,7 @@ from perturb_mpm.files import (
     InputError,
     LabelScheme,
     Source,
+    prediction_files,
     read_case,
     read_images,
     read_label_map,
@@ -32,7 +33,6 @@ from perturb_mpm.version import version
 _LOG = logging.getLogger("perturb_mpm")
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
-_BESIDE = ("dataset.json", "plans.json")  # what is read with an .npz
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,7 @@ class CaseRunner:
 def _stamp_files(case: CaseFiles) -> tuple[FileStamp, ...]:
     """Return the stamps of every file that a case is read from."""
     archives = [path for path in case.probabilities if path.suffix == ".npz"]
-    beside = [path.with_name(name) for path in archives for name in _BESIDE]
-    beside += [path.with_suffix(".nii.gz") for path in archives]
+    beside = [each for path in archives for each in prediction_files(path)]
     found: list[FileStamp] = []
     for path in dict.fromkeys(each.resolve() for each in (*case.paths, *beside)):
         try:

@@ -43,7 +43,7 @@ from perturb_mpm.files.names import (
     select_sequences,
     standard_name,
 )
-from perturb_mpm.files.nnunet import read_dataset
+from perturb_mpm.files.nnunet import prediction_files, read_dataset
 from perturb_mpm.files.probabilities import EnsembleMaps
 from perturb_mpm.files.source import InputError, Source, quiet_libraries
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
@@ -82,6 +82,7 @@ __all__ = [
     "Geometry",
     "geometry_from_affine",
     "read_dataset",
+    "prediction_files",
     # The files of many patients.
     "CaseFiles",
     "CaseFolders",

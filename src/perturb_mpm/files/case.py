@@ -29,7 +29,7 @@ from perturb_mpm.files.labels import (
 from perturb_mpm.files.mistakes import background_warning, foreground_warning
 from perturb_mpm.files.named_regions import RegionValues
 from perturb_mpm.files.names import other_patient_warnings
-from perturb_mpm.files.nnunet import Dataset, file_beside, read_dataset
+from perturb_mpm.files.nnunet import Dataset, find_dataset, read_dataset
 from perturb_mpm.files.probabilities import (
     EnsembleMaps,
     Kind,
@@ -131,8 +131,9 @@ def read_case(
         nnU-Net's, looked for beside an .npz where it is not given. It says which labels there
         are, and which nested regions the maps are where a model was trained on regions.
     reference
-        A NIfTI that says where the voxels of an .npz are; else the label map beside it does, else
-        the first image where its shape fits.
+        A file on whose grid, and in whose order of axes, the voxels of an .npz are; else the label
+        map beside it says so, else the first image. Near-exact agreement with the label map
+        decides in which order nnU-Net has stored the axes.
     mask
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
@@ -176,7 +177,7 @@ def read_case(
     else:
         members = (
             _from_maps(align(maps, image), kind, labels, dataset, background)
-            for maps in read_members(paths, dataset, reference, image, digests)
+            for maps in read_members(paths, kind, dataset, reference, image, digests)
         )
         found, ensemble = _combine(members, keep=keep_members)
 
@@ -295,7 +296,7 @@ def _find_dataset(
     path, argument = Path(given) if given else None, "dataset_json"
     archives = [each for each in probabilities if each.suffix == ".npz"]
     if path is None and archives:
-        path, argument = file_beside(archives[0], "dataset.json"), "probabilities"
+        path, argument = find_dataset(archives[0]), "probabilities"
     if path is None:
         return None
     source = Source(argument, path)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from perturb_mpm.files.formats import ENDINGS, format_ending, write_nrrd
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme, label_map_values, rgb
-from perturb_mpm.files.nnunet import label_map_beside, read_npz
-from perturb_mpm.files.source import AnyPath, InputError, Source
+from perturb_mpm.files.nnunet import find_dataset, read_dataset, read_prediction
+from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
 from perturb_mpm.files.volumes import read_volume, require_same_grid, save_like
 from perturb_mpm.storage import atomic_open
 
@@ -99,17 +99,10 @@ def _read_npz(
 ) -> tuple[NDArray[np.float32], Geometry]:
     if len(sources) > 1:
         raise InputError(f"`inputs` must name one .npz and nothing else, got {len(sources)} files")
-    source = sources[0]
-    beside = label_map_beside(source.path) if reference is None else Path(reference)
-    if beside is None:
-        raise source.error(
-            "does not say where its voxels are; name a file of the same grid by `reference`"
-        )
-    grid = read_volume(Source("reference", beside))
-    maps = read_npz(source)
-    if maps.shape[1:] != grid.geometry.shape:
-        raise source.error(f"must have the shape of {grid.source}, got {maps.shape[1:]}")
-    return np.moveaxis(maps, 0, -1), grid.geometry
+    path = find_dataset(sources[0].path)
+    dataset = read_dataset(Source("inputs", path)) if path else None
+    maps = read_prediction(sources[0], dataset, reference, None, Digests())
+    return maps.voxels, maps.geometry
 
 
 def _values_as_names(voxels: NDArray[np.float32], source: Source) -> LabelScheme:

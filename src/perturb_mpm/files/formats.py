@@ -29,6 +29,7 @@ NIFTI_ENDINGS = (".nii.gz", ".nii")
 PICTURE_ENDINGS = (".tif", ".tiff", ".png")
 ENDINGS = (*NIFTI_ENDINGS, ".nrrd", ".mha", ".mgz", ".mgh", *PICTURE_ENDINGS)
 """Of the files that can be written."""
+READ_ENDINGS = (*ENDINGS, ".nhdr", ".mhd")
 
 _PNG, _TIFF = b"\x89PNG", (b"II*\0", b"MM\0*")
 GZIP = b"\x1f\x8b"

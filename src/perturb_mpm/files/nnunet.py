@@ -17,6 +17,7 @@ other (an inner one more likely than the one around it); they are divided by it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import in_short
+from perturb_mpm.files.formats import PICTURE_ENDINGS, READ_ENDINGS
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme, join_values
 from perturb_mpm.files.source import AnyPath, Digests, Source
@@ -33,9 +35,13 @@ from perturb_mpm.files.volumes import Volume, read_volume
 from perturb_mpm.storage import array_names, arrays_in
 
 _ARRAY = "probabilities"
-_REORIENTING_READER = "NibabelIOWithReorient"
-_LEAST_AGREEMENT = 0.5
-_THRESHOLD = 0.5  # a region is where its probability is above this
+_REORIENTING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")  # all to RAS
+_LEVELS_UP = 3  # from fold_0/validation/CASE.npz to the folder of the model, and one more
+# Where the axes of an .npz are right, its labels are those of nnU-Net's label map (Dice).
+_NEARLY_EXACT = 0.9
+_PROMISING = 0.7  # of a few voxels of the foreground; a Dice of 0.9 means at least 0.82 of all
+_FEW_POINTS = 20_000
+PROBABLE = 0.5  # a region is where its probability is above this
 _MANY = 0.2  # of an inner region's voxels, and at least so many
 _MANY_VOXELS = 50
 
@@ -91,11 +97,11 @@ class NestedRegions:
         result /= result.sum(axis=0)
         return result
 
-    def paint(self, regions: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the labels (X, Y, Z) as nnU-Net decides on them: above ½, in the order of maps."""
+    def paint(self, regions: NDArray[np.float32], threshold: float = PROBABLE) -> NDArray[np.int64]:
+        """Return the labels (X, Y, Z) as nnU-Net decides on them: maps are painted in order."""
         labels = np.zeros(regions.shape[1:], dtype=np.int64)
         for region, probability in zip(self.regions, regions):
-            labels[probability > _THRESHOLD] = region.painted
+            labels[probability > threshold] = region.painted
         return labels
 
     def contradiction(self, regions: NDArray[np.float32]) -> str | None:
@@ -103,8 +109,8 @@ class NestedRegions:
         for index, around in enumerate(self._around):
             if around is None:
                 continue
-            inner = regions[index] > _THRESHOLD  # (X, Y, Z)
-            outside = int((inner & (regions[around] <= _THRESHOLD)).sum())
+            inner = regions[index] > PROBABLE  # (X, Y, Z)
+            outside = int((inner & (regions[around] <= PROBABLE)).sum())
             if outside >= _MANY_VOXELS and outside > _MANY * int(inner.sum()):
                 return (
                     f"the region {self.regions[index].name!r} (map {index}) must lie inside "
@@ -172,12 +178,10 @@ class Dataset:
         """The number of maps that the model gives."""
         return len(self.labels) if self.regions is None else len(self.regions)
 
-    def decide(self, maps: NDArray[np.float32]) -> NDArray[np.integer]:
-        """Return the label values (X, Y, Z) that nnU-Net decides on from its maps (C, X, Y, Z)."""
-        if self.regions is not None:
-            return self.regions.paint(maps)
-        values: NDArray[np.integer] = np.asarray(self.labels.values)[maps.argmax(axis=0)]
-        return values
+    def fits(self, maps: int) -> bool:
+        """Return whether so many maps may be the model's; a single one is a sigmoid."""
+        sigmoid = self.regions is None and len(self.labels) == 2
+        return maps == self.map_count or (maps == 1 and sigmoid)
 
 
 def read_dataset(source: Source) -> Dataset:
@@ -196,16 +200,30 @@ def read_dataset(source: Source) -> Dataset:
     return Dataset(source, scheme, regions, names)
 
 
-def file_beside(path: Path, name: str) -> Path | None:
-    """Return a file that nnU-Net copies to where it predicts, such as dataset.json, or None."""
-    found = path.with_name(name)
-    return found if found.is_file() else None
+def find_dataset(npz: Path) -> Path | None:
+    """Return the dataset.json of an .npz: beside it, or in the folder of its model."""
+    return _find_upwards(npz, "dataset.json")
 
 
-def label_map_beside(path: Path) -> Path | None:
-    """Return the label map that nnU-Net wrote with an .npz, or None."""
-    candidates = (path.with_suffix(ending) for ending in (".nii.gz", ".nii"))
-    return next((found for found in candidates if found.is_file()), None)
+def prediction_files(npz: Path) -> list[Path]:
+    """Return dataset.json, plans.json and label map of an .npz, beside it where there is none."""
+    return [
+        find_dataset(npz) or npz.with_name("dataset.json"),
+        _find_upwards(npz, "plans.json") or npz.with_name("plans.json"),
+        _find_label_map(npz) or npz.with_suffix(".nii.gz"),
+    ]
+
+
+def _find_upwards(npz: Path, name: str) -> Path | None:
+    """Return a file beside an .npz or in a folder around it, as nnU-Net has it for validation."""
+    folders = npz.absolute().parents[: 1 + _LEVELS_UP]
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def _find_label_map(npz: Path, image: Path | None = None) -> Path | None:
+    """Return the label map that nnU-Net wrote with an .npz, in any of its formats; no image."""
+    candidates = (npz.with_suffix(ending) for ending in READ_ENDINGS)
+    return next((path for path in candidates if path != image and path.is_file()), None)
 
 
 def read_npz(source: Source) -> NDArray[np.float32]:
@@ -237,86 +255,205 @@ def read_prediction(
     source: Source,
     dataset: Dataset | None,
     reference: AnyPath | None,
-    image: Volume,
+    image: Volume | None,
     digests: Digests,
+    *,
+    threshold: float = PROBABLE,
 ) -> Volume:
-    """Read an .npz as maps (X, Y, Z, C) where its label map, a reference or an image lies."""
+    """Read an .npz as maps (X, Y, Z, C) where a reference, its label map or an image lies.
+
+    A region is where its map is above ``threshold``: ½ for probabilities, 0 for logits.
+    """
     maps = read_npz(source)
     digests.add(source)
-    notes: tuple[str, ...] = ()
-    beside = label_map_beside(source.path)
+    path = _find_label_map(source.path, image.source.path if image else None)
+    label_map = read_volume(Source(source.argument, path), digests) if path else None
+    if label_map is not None and label_map.voxels.ndim != 3:
+        label_map = None  # a picture in colour, or maps
+    grid = image
     if reference is not None:
         grid = read_volume(Source("reference", Path(reference)), digests)
-    elif beside is not None:
-        grid = read_volume(Source("probabilities", beside), digests)
-    else:
-        grid = image
+    elif label_map is not None:
+        grid = label_map
+    if grid is None:
+        raise source.error(
+            "does not say where its voxels are; name a file of the same grid by `reference`"
+        )
+    notes: tuple[str, ...] = ()
+    if grid is image:
         words = (
             f"{source.path.name} does not say where its voxels are, and no label map lies beside "
-            f"it: they are taken to be where those of {image.source.path.name} are"
+            f"it: they are taken to be where those of {grid.source.path.name} are"
         )
         notes = (words,)
-    if _was_reoriented(source, digests):
-        maps = _undo_reorientation(maps, grid.geometry)
-    if maps.shape[1:] != grid.geometry.shape:
+    placement = _Placement(source, maps.shape[1:], grid, _read_reader(source, digests))
+    if not placement.turns:
         z, y, x = maps.shape[:0:-1]
         raise source.error(
             f"must have the shape of {grid.source}, got Z, Y, X = {z}, {y}, {x} against "
             f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
             + ("; name a file of its own grid by `reference`" if notes else "")
         )
-    if reference is None and beside is not None and grid.voxels.ndim == 3:
-        notes += _label_map_warnings(maps, dataset, grid.voxels)
-    return Volume(source, np.moveaxis(maps, 0, -1), grid.geometry, notes)
+    told = reference is not None
+    if label_map is None or label_map.voxels.shape != grid.geometry.shape:
+        turn = placement.assume(told=told)
+    elif dataset is not None and not dataset.fits(len(maps)):
+        turn = placement.turns[0]  # these maps are refused later
+    else:
+        labels = decide_labels(maps, dataset, threshold)
+        background = dataset.labels.values[0] if dataset else 0
+        turn, warnings = placement.compare(labels, label_map, background, told=told)
+        notes += warnings
+    turned = _turn_axes(np.moveaxis(maps, 0, -1), turn)  # (X, Y, Z, C)
+    return Volume(source, turned, grid.geometry, notes)
 
 
-def _was_reoriented(npz: Source, digests: Digests) -> bool:
-    """Return whether a plans.json beside an .npz names the reader that turns images to RAS."""
-    path = file_beside(npz.path, "plans.json")
+Turn = tuple[tuple[int, int], ...]
+"""For each of the axes X, Y, Z the axis that it becomes, and −1 if it is flipped, as in nibabel."""
+_AS_STORED: Turn = ((0, 1), (1, 1), (2, 1))
+
+
+class _Placement:
+    """In which order and direction the axes of an .npz lie on a grid.
+
+    nnU-Net's readers keep the axes of a file or turn them to right, anterior, superior (RAS), and
+    an .npz does not say which. Its label map does: of the 48 turns (6 permutations of the axes, 8
+    directions each) only the right one gives the label map's voxels, unless these are symmetric.
+    """
+
+    def __init__(
+        self, source: Source, shape: tuple[int, ...], grid: Volume, reader: str | None
+    ) -> None:
+        self.source, self.grid = source, grid
+        self.from_ras = _turn_from_ras(grid.geometry, shape)
+        self.known: Turn | None = None
+        if reader is not None:
+            self.known = self.from_ras if reader in _REORIENTING_READERS else _AS_STORED
+        elif grid.geometry.ending in PICTURE_ENDINGS:
+            self.known = _AS_STORED
+        flips = [(1, -1) if size > 1 else (1,) for size in shape]  # one slice has no direction
+        every = [
+            tuple(zip(axes, directions))
+            for axes in itertools.permutations(range(3))
+            for directions in itertools.product(*flips)
+        ]
+        # The most likely first: what the reader does, then what any of nnU-Net's readers does.
+        likely = [self.known] if self.known else []
+        ordered = dict.fromkeys([*likely, _AS_STORED, self.from_ras, *every])
+        self.turns = [turn for turn in ordered if _turn_shape(shape, turn) == grid.geometry.shape]
+
+    def assume(self, *, told: bool) -> Turn:
+        """Return the turn where no label map shows it; refuse where it cannot be known."""
+        first = self.turns[0]
+        certain = first in (self.known, self.from_ras) or (told and first == _AS_STORED)
+        if not certain:
+            raise self.source.error(
+                "does not say in which order its axes are, and neither label map nor plans.json "
+                f"lies beside it: nnU-Net may have turned {self.grid.source.path.name} "
+                f"({self.grid.geometry.axis_codes}) to RAS; put one of them there, or name a file "
+                "with the same order of axes by `reference`"
+            )
+        return first
+
+    def compare(
+        self, labels: NDArray[np.integer], label_map: Volume, background: int, *, told: bool
+    ) -> tuple[Turn, tuple[str, ...]]:
+        """Return the turn that makes labels (X, Y, Z) those of the label map, and what is unsure.
+
+        They need not agree everywhere: nnU-Net may take small pieces out of its label map.
+        """
+        name = label_map.source.path.name
+        dice, differing = self._score(labels, label_map.voxels, background)
+        fewest = min(differing.values(), default=0)
+        ties = [
+            turn
+            for turn in differing
+            if dice[turn] >= _NEARLY_EXACT and differing[turn] <= 2 * fewest
+        ]
+        likely = ties and (len(ties) == 1 or ties[0] in (self.known, _AS_STORED, self.from_ras))
+        if not likely:
+            best = max(dice.values(), default=0.0)
+            words = (
+                f"the most probable labels have a Dice of {best:.2f} at most with nnU-Net's label "
+                f"map {name}, however the axes are turned: are both of one patient?"
+            )
+            if not told:
+                raise self.source.error(f"{words} If so, name {name} by `reference`")
+            return self.turns[0], (words,)
+        if self.known is None and _AS_STORED in ties and self.from_ras in ties[1:]:
+            words = (
+                f"the label map {name} is symmetric or empty and does not show whether nnU-Net "
+                f"turned the axes of {self.source.path.name}: they are taken as they are; its "
+                "plans.json beside it would say"
+            )
+            return _AS_STORED, (words,)
+        return ties[0], ()
+
+    def _score(
+        self, labels: NDArray[np.integer], expected: NDArray[np.float32], background: int
+    ) -> tuple[dict[Turn, float], dict[Turn, int]]:
+        """Return for each promising turn the Dice of all foreground, and how many voxels differ."""
+        foreground = expected != background  # (X, Y, Z)
+        points = np.argwhere(foreground)  # (P, 3)
+        few = tuple(points[:: max(1, len(points) // _FEW_POINTS)].T)
+        size = len(points) + int(np.count_nonzero(labels != background))
+        dice, differing = {}, {}
+        for turn in self.turns:
+            view = _turn_axes(labels, turn)
+            if len(points) and (view[few] == expected[few]).mean() < _PROMISING:
+                continue
+            agreeing = int(np.count_nonzero((view == expected) & foreground))
+            dice[turn] = 2 * agreeing / size if size else 1.0
+            differing[turn] = int(np.count_nonzero(view != expected))
+        return dice, differing
+
+
+def _turn_axes(array: NDArray[Any], turn: Turn) -> NDArray[Any]:
+    """Return a view of an array (X, Y, Z, …) with its axes turned."""
+    from nibabel.orientations import apply_orientation
+
+    view: NDArray[Any] = apply_orientation(array, np.array(turn))
+    return view
+
+
+def _turn_shape(shape: tuple[int, ...], turn: Turn) -> tuple[int, ...]:
+    sizes = {axis: size for size, (axis, _) in zip(shape, turn)}
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _turn_from_ras(geometry: Geometry, shape: tuple[int, ...]) -> Turn:
+    """Return how axes that point right, anterior, superior are turned to lie on a grid."""
+    from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
+
+    turn = ornt_transform(axcodes2ornt("RAS"), io_orientation(geometry.affine))
+    return tuple(
+        (int(axis), int(flip) if size > 1 else 1) for (axis, flip), size in zip(turn, shape)
+    )
+
+
+def decide_labels(
+    maps: NDArray[np.float32], dataset: Dataset | None, threshold: float = PROBABLE
+) -> NDArray[np.integer]:
+    """Return the label values (X, Y, Z) that nnU-Net decides on from its maps (C, X, Y, Z)."""
+    if dataset is not None and dataset.regions is not None:
+        return dataset.regions.paint(maps, threshold)
+    values = np.asarray(dataset.labels.values if dataset else range(max(2, len(maps))), np.int32)
+    single = len(maps) == 1  # a sigmoid of the foreground
+    rows = (maps[0] > threshold).astype(np.intp) if single else maps.argmax(axis=0)
+    labels: NDArray[np.integer] = values[rows]
+    return labels
+
+
+def _read_reader(npz: Source, digests: Digests) -> str | None:
+    """Return which of nnU-Net's readers the plans.json of an .npz names."""
+    path = _find_upwards(npz.path, "plans.json")
     if path is None:
-        return False
+        return None
     plans = Source(npz.argument, path)
     digests.add(plans)
     content = plans.read_json()
-    return isinstance(content, dict) and content.get("image_reader_writer") == _REORIENTING_READER
-
-
-def _undo_reorientation(maps: NDArray[np.float32], geometry: Geometry) -> NDArray[np.float32]:
-    """Return maps (C, X, Y, Z) that point right, anterior, superior in the order of a grid."""
-    from nibabel.orientations import (
-        apply_orientation,
-        axcodes2ornt,
-        io_orientation,
-        ornt_transform,
-    )
-
-    turn = ornt_transform(axcodes2ornt("RAS"), io_orientation(geometry.affine))
-    return np.stack([apply_orientation(one, turn) for one in maps])
-
-
-def _label_map_warnings(
-    maps: NDArray[np.float32], dataset: Dataset | None, label_map: NDArray[np.float32]
-) -> tuple[str, ...]:
-    """Say that labels decided as nnU-Net does are far from its label map (X, Y, Z).
-
-    They need not agree everywhere: nnU-Net may take small pieces out of its label map.
-    """
-    if dataset is not None and dataset.map_count != len(maps):
-        return ()  # which is refused later
-    labels = dataset.decide(maps) if dataset else maps.argmax(axis=0)  # (X, Y, Z)
-    background = dataset.labels.values[0] if dataset else 0
-    expected = label_map != background
-    if not expected.any():
-        return ()
-    foreground = expected | (labels != background)
-    share = float((labels == label_map)[foreground].mean())
-    if share >= _LEAST_AGREEMENT:
-        return ()
-    words = (
-        f"the most probable labels are those of nnU-Net's label map beside the .npz in only "
-        f"{share:.0%} of the foreground: are both of one patient, and in one voxel order?"
-    )
-    return (words,)
+    reader = content.get("image_reader_writer") if isinstance(content, dict) else None
+    return reader if isinstance(reader, str) else None
 
 
 def _name_to_value(labels: dict[str, Any]) -> dict[str, frozenset[int]]:

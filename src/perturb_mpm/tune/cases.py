@@ -49,7 +49,6 @@ def read_labelled_cases(
             image_names=list(images),
             named_by="data",
             labels=scheme,
-            reference=case.truth if path.suffix == ".npz" else None,
         )
         read[case.name] = replace(found, truth=case.read_truth(found.geometry, scheme))
         progress(len(read), len(files))
