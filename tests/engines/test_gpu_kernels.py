@@ -21,16 +21,19 @@ from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
 from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host
-from perturb_mpm.engines.gpu.entry_kernels import PIECE, STEP, TILE, cut_lists
 from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.memory import BatchLayout, Pool
-from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb, perturb_twin
-from perturb_mpm.engines.gpu.smooth import SmoothDrawer
+from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, perturb, perturb_twin
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, slice_group_twin, splat, splat_twin
-from perturb_mpm.engines.gpu.tiles import Tiles
-from perturb_mpm.engines.gpu.update_kernel import MessageCoupling, update, update_twin
-from perturb_mpm.engines.gpu.votes_kernel import count_votes, count_votes_twin
+from perturb_mpm.engines.gpu.tiles import PIECE, STEP, TILE, Tiles, cut_lists
+from perturb_mpm.engines.gpu.update_kernel import (
+    MessageCoupling,
+    count_votes,
+    count_votes_twin,
+    update,
+    update_twin,
+)
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform
 from perturb_mpm.noise.perturbation import Perturbation

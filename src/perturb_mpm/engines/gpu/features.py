@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from perturb_mpm.engines.gpu.device import on_device
-from perturb_mpm.engines.gpu.lattice_kernels import curve_codes
+from perturb_mpm.engines.gpu.lattice import curve_codes
 from perturb_mpm.model import BilateralKernel, Grid, Inside, PairwiseTerm, SpatialKernel
 
 

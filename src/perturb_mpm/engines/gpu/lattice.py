@@ -1,7 +1,8 @@
 """The permutohedral lattice of one kernel, built on the device by sorting keys.
 
-The vertices, their weights and their neighbours are those of the CPU engine: the same keys
-(``engines/lattice/keys.py``), the same arithmetic in the same order.
+(N, d) feature vectors become the vertices of their simplices, (N, d + 1), and the vertices become
+neighbours. Both are those of the CPU engine: the same keys (``engines/lattice``), the same
+arithmetic in the same order. What takes PyTorch many small operations is one kernel.
 """
 
 from __future__ import annotations
@@ -11,17 +12,242 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.gpu.device import on_device
-from perturb_mpm.engines.gpu.lattice_kernels import (
-    NO_KEY,
-    curve_codes,
-    embed,
-    look_up,
-    missing_neighbours,
-)
-from perturb_mpm.engines.lattice import Blur, KeyCode, key_code
+from perturb_mpm.engines.gpu.device import interpreted, on_device
+from perturb_mpm.engines.lattice import CURVE_BITS, Blur, KeyCode, key_code
+
+ELEMENTS = 2**14 if interpreted() else 2**9
+BLOCK = 2**11 if interpreted() else 2**8
+NO_KEY = 2**63 - 1
+WHOLE = tl.constexpr(2.0**23)  # from here on every float32 is whole
+
+
+@triton.jit
+def _nearest(x):
+    """Round to the nearest whole number, halves to even."""
+    near = tl.where(x >= 0, (x + WHOLE) - WHOLE, (x - WHOLE) + WHOLE)
+    return tl.where(tl.abs(x) < WHOLE, near, x)
+
+
+@triton.jit(do_not_specialize=["copy_stride", "per_copy", "d"])
+def _embed(
+    features,
+    scales,
+    steps,
+    keys,
+    weights,
+    count,
+    per_copy,
+    copy_stride,
+    d,
+    size,
+    inverse,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    real = row < count
+    source, copy = row % per_copy, row // per_copy
+    lane = tl.arange(0, LANES)[None, :]
+    elevated = tl.zeros((ROWS, LANES), tl.float32)
+    tail = tl.zeros((ROWS,), tl.float32)
+    for i in range(d):
+        j = d - i
+        scale = tl.load(scales + copy * d + j - 1, mask=real, other=0.0)
+        term = tl.load(features + source * d + j - 1, mask=real, other=0.0) * scale
+        elevated = tl.where(lane == j, (tail - term * j.to(tl.float32))[:, None], elevated)
+        tail += term
+    elevated = tl.where(lane == 0, tail[:, None], elevated)
+    cell = _nearest(elevated * inverse)
+    rest = elevated - cell * size
+    rank = tl.zeros((ROWS, LANES), tl.int32)
+    for k in range(d + 1):
+        other = tl.sum(tl.where(lane == k, rest, 0.0), axis=1)[:, None]
+        rank += ((other > rest) | ((other == rest) & (lane > k))).to(tl.int32)
+    rank += tl.sum(cell, axis=1).to(tl.int32)[:, None]
+    turn = (rank < 0).to(tl.int32) - (rank > d).to(tl.int32)
+    turn = tl.where(lane <= d, turn, 0)
+    rank += turn * (d + 1)
+    cell += turn.to(tl.float32)
+    share = (elevated - cell * size) * inverse
+    rank = tl.where(lane <= d, rank, -1)
+    whole = cell.to(tl.int64)
+    last = tl.sum(tl.where(lane == d, whole, 0), axis=1)
+    along = tl.load(steps + lane, mask=lane <= d, other=0)
+    key = tl.sum(tl.where(lane < d, (last[:, None] - whole) * along, 0), axis=1)
+    key += copy * copy_stride
+    top = tl.sum(tl.where(rank == 0, share, 0.0), axis=1)
+    before = tl.zeros((ROWS,), tl.float32)
+    for r in range(d + 1):
+        holder = rank == d - r
+        here = tl.sum(tl.where(holder, share, 0.0), axis=1)
+        weight = tl.where(r == 0, here + (1.0 - top), here - before)
+        place = row * (d + 1) + r
+        tl.store(keys + place, key, mask=real)
+        tl.store(weights + place, tl.maximum(weight, 0.0), mask=real)
+        key += tl.sum(tl.where(holder, along, 0), axis=1)
+        before = here
+
+
+def embed(
+    features: torch.Tensor, scales: torch.Tensor, directions: torch.Tensor, copy_stride: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the simplex around each feature vector: keys (S·N, d+1) of its vertices, and weights.
+
+    ``features`` (N, d) stand on S copies of the lattice, each with its ``scales`` (S, d), and the
+    keys of one copy are a stride apart from those of the last.
+    Everything is in float32, in the order of the published algorithm, so that ties fall the same
+    way and the vertices are the same.
+    """
+    n, d = features.shape
+    count = n * len(scales)
+    device = features.device
+    keys = torch.empty((count, d + 1), dtype=torch.int64, device=device)
+    weights = torch.empty((count, d + 1), dtype=torch.float32, device=device)
+    lanes = triton.next_power_of_2(d + 1)
+    rows = max(1, ELEMENTS // lanes)
+    _embed[(triton.cdiv(count, rows),)](
+        features.contiguous(),
+        scales,
+        directions,
+        keys,
+        weights,
+        count,
+        n,
+        copy_stride,
+        d,
+        float(d + 1),
+        float(np.float32(1) / np.float32(d + 1)),
+        ROWS=rows,
+        LANES=lanes,
+        num_warps=4,
+        enable_fp_fusion=False,  # the published algorithm rounds every product
+    )
+    return keys, weights
+
+
+@triton.jit(do_not_specialize=["d"])
+def _curve(keys, codes, tables, count, lowest, d, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    rest = tl.load(keys + at, mask=at < count, other=0) - lowest
+    code = tl.zeros((BLOCK,), tl.int64)
+    for j in range(d):
+        size = tl.load(tables + j)
+        digit, rest = rest % size, rest // size
+        place = tl.load(tables + 2 * d + j)
+        for _ in range(tl.load(tables + d + j).to(tl.int32)):
+            code |= (digit & 1) << place
+            digit = digit >> 1
+            place += d
+    tl.store(codes + at, code, mask=at < count)
+
+
+def curve_codes(
+    keys: torch.Tensor, lowest: int, sizes: tuple[int, ...], *, last_is_first: bool = False
+) -> torch.Tensor:
+    """Return the places on a Morton curve, as ``engines.lattice.morton_code`` does, (M,).
+
+    A key less ``lowest`` is a mixed-radix number of coordinates below ``sizes``, the first the
+    quickest, or the last where ``last_is_first``.
+    """
+    d = len(sizes)
+    bits = [min((size - 1).bit_length(), CURVE_BITS // d) for size in sizes]
+    axes = range(d)
+    order = [*reversed(axes)] if last_is_first else [*axes]
+    table = [[sizes[a] for a in order], [bits[a] for a in order], order]
+    codes = torch.empty_like(keys)
+    _curve[(triton.cdiv(len(keys), BLOCK),)](
+        keys,
+        codes,
+        on_device(np.array(table, dtype=np.int64), keys.device),
+        len(keys),
+        lowest,
+        d,
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
+    return codes
+
+
+@triton.jit
+def _below(vertices, keys, count, top, BLOCK: tl.constexpr):
+    """Return how many of the sorted vertices are below each key, (BLOCK,)."""
+    low = tl.zeros((BLOCK,), tl.int32)
+    step = top
+    while step > 0:
+        further = low + step
+        there = tl.load(vertices + further - 1, mask=further <= count, other=0)
+        low = tl.where((further <= count) & (there < keys), further, low)
+        step = step // 2
+    return low
+
+
+@triton.jit(do_not_specialize=["count", "top"])
+def _missing(vertices, steps, wanted, count, top, BLOCK: tl.constexpr, NO_KEY: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = at < count
+    key = tl.load(vertices + at, mask=real, other=0) + tl.load(steps + tl.program_id(1))
+    low = _below(vertices, key, count, top, BLOCK)
+    there = tl.load(vertices + low, mask=low < count, other=0)
+    key = tl.where((low < count) & (there == key), NO_KEY, key)
+    tl.store(wanted + tl.program_id(1).to(tl.int64) * count + at, key, mask=real)
+
+
+def missing_neighbours(vertices: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Return the keys at these steps from sorted vertices, NO_KEY where a vertex is, (steps·V,)."""
+    wanted = vertices.new_empty(len(steps) * len(vertices))
+    _missing[(triton.cdiv(len(vertices), BLOCK), len(steps))](
+        vertices,
+        steps,
+        wanted,
+        len(vertices),
+        _top(len(vertices)),
+        BLOCK=BLOCK,
+        NO_KEY=NO_KEY,
+        num_warps=4,
+    )
+    return wanted
+
+
+@triton.jit(do_not_specialize=["count", "top", "taps"])
+def _look_up(vertices, place, steps, found, count, top, taps, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = at < count
+    tap = tl.program_id(1)
+    key = tl.load(vertices + at, mask=real, other=0) + tl.load(steps + tap)
+    low = _below(vertices, key, count, top, BLOCK)
+    there = tl.load(vertices + low, mask=low < count, other=0)
+    present = (low < count) & (there == key)
+    result = tl.load(place + low, mask=present, other=-1).to(tl.int32)
+    row = tl.load(place + at, mask=real, other=0)
+    tl.store(found + row * taps + tap, result, mask=real)
+
+
+def look_up(vertices: torch.Tensor, place: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Return the places of the vertices at the given key steps, −1 if absent, (V, steps).
+
+    ``vertices`` (V,) are sorted keys, ``place`` (V,) says which row each of them is.
+    """
+    found = torch.empty((len(vertices), len(steps)), dtype=torch.int32, device=place.device)
+    _look_up[(triton.cdiv(len(vertices), BLOCK), len(steps))](
+        vertices,
+        place,
+        steps,
+        found,
+        len(vertices),
+        _top(len(vertices)),
+        len(steps),
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
+    return found
+
+
+def _top(count: int) -> int:
+    return 1 << (count.bit_length() - 1)
 
 
 @dataclass(frozen=True)

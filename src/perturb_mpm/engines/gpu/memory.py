@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from perturb_mpm.engines.gpu.entry_kernels import TILE
+from perturb_mpm.engines.gpu.tiles import TILE
 from perturb_mpm.engines.memory import REMEDY, require, require_batch
 
 # As many as are usually drawn: a batch has its memory from the start.

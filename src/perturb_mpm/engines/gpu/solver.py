@@ -22,10 +22,9 @@ from perturb_mpm.engines.gpu.messages import (
     exact_filters,
     lattice_filters,
 )
-from perturb_mpm.engines.gpu.perturb_kernel import Noise, perturb
-from perturb_mpm.engines.gpu.smooth import SmoothDrawer
+from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, perturb
+from perturb_mpm.engines.gpu.update_kernel import count_votes
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
-from perturb_mpm.engines.gpu.votes_kernel import count_votes
 from perturb_mpm.engines.lattice import energy_ceiling, groups_of
 from perturb_mpm.engines.protocol import (
     Accuracy,

@@ -9,9 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.entry_kernels import STEP, TILE
 from perturb_mpm.engines.gpu.memory import BatchLayout
-from perturb_mpm.engines.gpu.tiles import Tiles
+from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 
 LANES = 128
 NARROW = 16  # of one problem, and the fewest that tensor cores multiply
