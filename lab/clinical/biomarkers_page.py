@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lab.clinical.agreement import icc, kendalls_w
 from lab.clinical.biomarkers import (
     METHODS,
     QUANTITIES,
@@ -19,7 +20,6 @@ from lab.clinical.biomarkers import (
     typical,
 )
 from lab.figures import new_figure
-from perturb_mpm.biomarkers import icc, kendalls_w
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from lab.segmentation.plan import DEFAULT_ITERATIONS, TUNINGS, SegmentationPlan,
 from perturb_mpm.evaluation import (
     Regions,
     Reliability,
-    dice,
     domain_mask,
     negative_log_likelihood,
+    region_dice,
     top_label,
 )
 from perturb_mpm.learning import (
@@ -133,8 +134,8 @@ def _dice(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict
     """Return the overlap of each region; None where the patient does not have it."""
     found: dict[str, float | None] = {}
     for name, members in regions.items():
-        true = np.isin(patient.labels, list(members))
-        found[name] = dice(np.isin(labels, list(members)), true) if true.any() else None
+        value = region_dice(labels, patient.labels, members)
+        found[name] = None if math.isnan(value) else value
     return found
 
 

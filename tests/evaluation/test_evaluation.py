@@ -9,9 +9,7 @@ import pytest
 from sklearn import metrics
 
 from perturb_mpm.evaluation import (
-    agreement_of_votes,
     auroc,
-    average_precision,
     best_dice,
     binary_entropy_percent,
     confusion,
@@ -21,16 +19,15 @@ from perturb_mpm.evaluation import (
     error_overlap,
     filtered_curve,
     generalized_energy_distance,
-    hausdorff95,
     image_uncertainty,
-    iou,
     lesions,
     level_dice,
     matched_iou,
+    pairwise_dice,
     patch_counts,
     rater_correlation,
     risk_coverage,
-    surface_dice,
+    surface_distances,
     volume_variation,
 )
 from perturb_mpm.evaluation import (
@@ -47,13 +44,13 @@ def test_overlap_by_hand() -> None:
     counts = confusion(A, B)
     assert (counts.both, counts.first_only, counts.second_only, counts.neither) == (1, 2, 1, 2)
     assert dice(A, B) == 2 / 5
-    assert iou(A, B) == 1 / 4
+    assert counts.iou == 1 / 4
     assert (counts.sensitivity, counts.specificity, counts.precision) == (1 / 2, 1 / 2, 1 / 3)
 
 
 def test_overlap_of_empty_masks() -> None:
     nothing = np.zeros(3, dtype=bool)
-    assert dice(nothing, nothing) == iou(nothing, nothing) == 1
+    assert dice(nothing, nothing) == confusion(nothing, nothing).iou == 1
     assert dice(nothing, ~nothing) == 0
     assert math.isnan(confusion(nothing, nothing).sensitivity)
     assert math.isnan(confusion(nothing, ~nothing).specificity)
@@ -71,17 +68,15 @@ def test_surface_distances_of_shifted_boxes() -> None:
     second = np.zeros_like(first)
     first[4:8, 4:8, 4:8] = True
     second[7:11, 4:8, 4:8] = True  # shifted by 3 voxels of 2 mm
-    assert hausdorff95(first, second, (2.0, 1.0, 1.0)) == pytest.approx(6.0)
-    assert surface_dice(first, second, (2.0, 1.0, 1.0), 6.0) == 1
-    assert surface_dice(first, second, (2.0, 1.0, 1.0), 1.0) < 0.5
-    assert hausdorff95(first, first, (1.0, 1.0, 1.0)) == 0
+    apart = surface_distances(first, second, (2.0, 1.0, 1.0))
+    assert apart.hausdorff95 == pytest.approx(6.0)
+    assert apart.dice(6.0) == 1
+    assert apart.dice(1.0) < 0.5
+    assert surface_distances(first, first, 1.0).hausdorff95 == 0
     nothing = np.zeros_like(first)
-    assert hausdorff95(first, nothing, (1.0, 1.0, 1.0)) == math.inf
-    assert hausdorff95(nothing, nothing, (1.0, 1.0, 1.0)) == 0
-    assert (surface_dice(first, nothing, (1, 1, 1)), surface_dice(nothing, nothing, (1, 1, 1))) == (
-        0,
-        1,
-    )
+    lone, none = (surface_distances(each, nothing, 1.0) for each in (first, nothing))
+    assert (lone.hausdorff95, lone.dice(1.0)) == (math.inf, 0)
+    assert (none.hausdorff95, none.dice(1.0)) == (0, 1)
 
 
 def test_domains() -> None:
@@ -120,7 +115,7 @@ def test_curves_with_ties_as_scikit_learn(levels: int) -> None:
     wrong = generator.random(3000) < 0.1 + 0.5 * u
     assert auroc(u, wrong) == pytest.approx(metrics.roc_auc_score(wrong, u), abs=1e-12)
     expected = metrics.average_precision_score(wrong, u)
-    assert average_precision(u, wrong) == pytest.approx(expected, abs=1e-12)
+    assert detection_curve(u, wrong).average_precision == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_constant_map_knows_nothing() -> None:
@@ -135,7 +130,7 @@ def test_no_errors_and_nothing_but_errors() -> None:
     right, wrong = np.array([False, False]), np.array([True, True])
     assert math.isnan(auroc(u, right))
     assert math.isnan(auroc(u, wrong))
-    assert math.isnan(average_precision(u, right))
+    assert math.isnan(detection_curve(u, right).average_precision)
     assert math.isnan(error_detection(u, right, 0).sensitivity)
     assert math.isnan(detection_curve(u, right).sensitivity_at(0.5))
 
@@ -340,9 +335,9 @@ def test_structures_by_hand() -> None:
     assert volume_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
     assert math.isnan(volume_variation([0.0, 0.0]))
     # Two samples of two voxels that share one: Dice 1/2.
-    assert agreement_of_votes([1, 2, 1, 0], samples=2) == pytest.approx(0.5)
-    assert agreement_of_votes([3, 3, 0], samples=3) == 1
-    assert agreement_of_votes([0, 0], samples=3) == 1
+    assert pairwise_dice([1, 2, 1, 0], samples=2) == pytest.approx(0.5)
+    assert pairwise_dice([3, 3, 0], samples=3) == 1
+    assert pairwise_dice([0, 0], samples=3) == 1
 
 
 def test_lesions_one_by_one() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from perturb_mpm.evaluation import (
     auroc,
-    average_precision,
     detection_curve,
     error_overlap,
     filtered_curve,
@@ -49,7 +48,7 @@ def pavpu(u: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> float:
 
 MEASURES: dict[str, Measure] = {
     "auroc": lambda u, p, t: auroc(u, p != t),
-    "average precision": lambda u, p, t: average_precision(u, p != t),
+    "average precision": lambda u, p, t: detection_curve(u, p != t).average_precision,
     "sensitivity at 80 %": lambda u, p, t: detection_curve(u, p != t).sensitivity_at(0.8),
     "error overlap": lambda u, p, t: error_overlap(u, p != t).best,
     "filtered score": filtered_score,

@@ -9,10 +9,6 @@ import pytest
 
 from perturb_mpm.evaluation import (
     area_surface_dice,
-    average_surface_distance,
-    hausdorff,
-    hausdorff95,
-    surface_dice,
     surface_distances,
 )
 from perturb_mpm.evaluation.surfaces import element_areas
@@ -20,9 +16,9 @@ from perturb_mpm.evaluation.surfaces import element_areas
 SPACING = (1.0, 2.0, 3.0)
 
 
-def line(*places: int) -> np.ndarray:
+def line(*indices: int) -> np.ndarray:
     mask = np.zeros((30, 3, 3), bool)
-    mask[list(places), 1, 1] = True
+    mask[list(indices), 1, 1] = True
     return mask
 
 
@@ -37,31 +33,30 @@ def blobs(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_distances_of_points_by_hand() -> None:
     one, other = line(0, 10), line(0, 14)
     # 0 is in both; 10 is 4 from 14, 14 is 4 from 10.
-    assert hausdorff(one, other, 1.0) == 4
-    assert hausdorff95(one, other, 1.0) == pytest.approx(3.8)  # of 0 and 4, in both directions
-    assert hausdorff95(one, other, 1.0, pooled=True) == 4  # of 0, 0, 4, 4
-    assert average_surface_distance(one, other, 1.0) == 2
-    assert surface_dice(one, other, 1.0, 3.9) == 0.5
-    far = line(0, 10, 11, 29)
-    # To far: 0, 0. From far: 0, 0, 1, 19.
-    assert average_surface_distance(one, far, 1.0) == pytest.approx(20 / 6)
-    assert hausdorff(one, far, 1.0) == 19
-    expected = np.percentile([0, 0, 0, 0, 1, 19], 95)
-    assert hausdorff95(one, far, 1.0, pooled=True) == pytest.approx(expected)
-    assert hausdorff95(one, far, 1.0) == pytest.approx(np.percentile([0, 0, 1, 19], 95))
+    found = surface_distances(one, other, 1.0)
+    assert found.hausdorff == 4
+    assert found.hausdorff95 == pytest.approx(3.8)  # of 0 and 4, in both directions
+    assert found.hausdorff95_pooled == 4  # of 0, 0, 4, 4
+    assert found.average == 2
+    assert found.dice(3.9) == 0.5
+    # To the other: 0, 0. From it: 0, 0, 1, 19.
+    found = surface_distances(one, line(0, 10, 11, 29), 1.0)
+    assert found.average == pytest.approx(20 / 6)
+    assert found.hausdorff == 19
+    assert found.hausdorff95_pooled == pytest.approx(np.percentile([0, 0, 0, 0, 1, 19], 95))
+    assert found.hausdorff95 == pytest.approx(np.percentile([0, 0, 1, 19], 95))
 
 
 @pytest.mark.parametrize("size", [1.0, 2.5])
 def test_empty_masks_have_one_rule(size: float) -> None:
     empty, full = np.zeros((4, 4, 4), bool), np.zeros((4, 4, 4), bool)
     full[1:3, 1:3, 1:3] = True
-    for distance in (hausdorff, hausdorff95, average_surface_distance):
-        assert distance(empty, empty, size) == 0
-        assert distance(empty, full, size) == distance(full, empty, size) == math.inf
-    assert hausdorff95(empty, full, size, pooled=True) == math.inf
-    for overlap in (surface_dice, area_surface_dice):
-        assert overlap(empty, empty, size) == 1
-        assert overlap(empty, full, size) == overlap(full, empty, size) == 0
+    for first, second in ((empty, empty), (empty, full), (full, empty)):
+        far, overlap = (0, 1) if first is second else (math.inf, 0)
+        found = surface_distances(first, second, size)
+        distances = (found.hausdorff, found.hausdorff95, found.hausdorff95_pooled, found.average)
+        assert distances == (far,) * 4
+        assert found.dice(1.0) == area_surface_dice(first, second, size) == overlap
 
 
 def test_areas_of_surface_elements_by_hand() -> None:
@@ -82,7 +77,7 @@ def test_a_plane_counts_by_its_area() -> None:
     one[2:6] = True
     other[2:8] = True
     found = area_surface_dice(one, other, 1.0, 1.0)
-    by_voxels = surface_dice(one, other, 1.0, 1.0)
+    by_voxels = surface_distances(one, other, 1.0).dice(1.0)
     # Bottoms 2 · 1600, sides 4 · 40 · 4, and of 4 · 40 · 6 all but about 1 mm; of 7800 in all.
     assert found == pytest.approx((3200 + 640 + 800) / 7800, abs=0.03)
     assert found != by_voxels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perturb_mpm.biomarkers.agreement import bland_altman, icc, kendalls_w
 from perturb_mpm.biomarkers.intervals import (
     OFFSET_ML,
     ConformalWidening,
@@ -42,9 +41,6 @@ __all__ = [
     "hodges_lehmann",
     "bonferroni",
     "holm",
-    "icc",
-    "bland_altman",
-    "kendalls_w",
     "ConformalWidening",
     "SampledBiomarker",
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.evaluation import dice, expected_dice
 from perturb_mpm.run import Run, volume_rows
 from perturb_mpm.storage import DAMAGE, read_json, write_json
 
@@ -192,21 +193,16 @@ def _figures(run: Run, row: VolumeRow) -> RegionFigures:
 def _dice_coefficients(run: Run, members: Sequence[int]) -> tuple[float | None, float | None]:
     """Return the Dice that the marginals expect of a set of labels, and the true one if known.
 
-    With S the voxels of the label map in the set and m the marginal of the set at each voxel, the
-    expected Dice is 2 Σ_S m / (|S| + Σ m).
+    None where neither side has a voxel of the set.
     """
     inside = run.case.mask
     here = np.isin(run.labels[inside], members)  # (N,)
     share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)  # (N,)
-    expected = _dice(float(share[here].sum()), float(here.sum()), float(share.sum()))
+    expected = expected_dice(here, share) if here.any() or share.any() else None
     if run.case.truth is None:
         return expected, None
     there = np.isin(run.case.truth[inside], members)  # (N,)
-    return expected, _dice(float((here & there).sum()), float(here.sum()), float(there.sum()))
-
-
-def _dice(both: float, one: float, other: float) -> float | None:
-    return 2 * both / (one + other) if one + other else None
+    return expected, dice(here, there) if here.any() or there.any() else None
 
 
 def _number(value: float) -> float | None:

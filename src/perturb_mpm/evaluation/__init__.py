@@ -14,15 +14,15 @@ from perturb_mpm.evaluation.case import (
 )
 from perturb_mpm.evaluation.detection import (
     auroc,
-    average_precision,
+    binary_entropy_percent,
     detection_curve,
     error_detection,
     error_overlap,
+    filtered_curve,
     patch_counts,
 )
-from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
 from perturb_mpm.evaluation.measurements import ALL, Measurement, MetricSummary, summarise
-from perturb_mpm.evaluation.overlap import confusion, dice, iou
+from perturb_mpm.evaluation.overlap import confusion, dice, expected_dice, region_dice
 from perturb_mpm.evaluation.prediction import (
     Prediction,
     from_marginals,
@@ -46,19 +46,15 @@ from perturb_mpm.evaluation.reliability import (
     top_label,
 )
 from perturb_mpm.evaluation.structures import (
-    agreement_of_votes,
     image_uncertainty,
     lesions,
+    pairwise_dice,
     risk_coverage,
     volume_variation,
 )
 from perturb_mpm.evaluation.surfaces import (
     SurfaceDistances,
     area_surface_dice,
-    average_surface_distance,
-    hausdorff,
-    hausdorff95,
-    surface_dice,
     surface_distances,
 )
 from perturb_mpm.posterior import Regions
@@ -75,18 +71,14 @@ __all__ = [
     "default_regions",
     "confusion",
     "dice",
-    "iou",
-    "hausdorff",
-    "hausdorff95",
-    "average_surface_distance",
-    "surface_dice",
+    "expected_dice",
+    "region_dice",
     "area_surface_dice",
     "surface_distances",
     "SurfaceDistances",
     "error_detection",
     "detection_curve",
     "auroc",
-    "average_precision",
     "error_overlap",
     "filtered_curve",
     "binary_entropy_percent",
@@ -97,7 +89,7 @@ __all__ = [
     "rater_correlation",
     "level_dice",
     "volume_variation",
-    "agreement_of_votes",
+    "pairwise_dice",
     "lesions",
     "image_uncertainty",
     "risk_coverage",

@@ -15,12 +15,13 @@ from perturb_mpm.biomarkers import crps
 from perturb_mpm.evaluation import reliability as calibration
 from perturb_mpm.evaluation import structures
 from perturb_mpm.evaluation.detection import (
+    binary_entropy_percent,
     detection_curve,
     error_detection,
     error_overlap,
+    filtered_curve,
     patch_counts,
 )
-from perturb_mpm.evaluation.filtering import binary_entropy_percent, filtered_curve
 from perturb_mpm.evaluation.measurements import ALL, Measurement
 from perturb_mpm.evaluation.overlap import confusion, mask_pair
 from perturb_mpm.evaluation.prediction import Prediction
@@ -70,10 +71,10 @@ def domain_mask(
     union = (predicted | true) & inside
     if domain == "union":
         return union
-    return _dilated(union, spacing, checks.number(margin_mm, "margin_mm", minimum=0)) & inside
+    return _dilate(union, spacing, checks.number(margin_mm, "margin_mm", minimum=0)) & inside
 
 
-def _dilated(mask: NDArray[np.bool_], spacing: Sequence[float], margin: float) -> NDArray[np.bool_]:
+def _dilate(mask: NDArray[np.bool_], spacing: Sequence[float], margin: float) -> NDArray[np.bool_]:
     from scipy.ndimage import distance_transform_edt
 
     step = checks.one_each(
@@ -102,7 +103,7 @@ def default_regions(label_names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return regions
 
 
-def checked_regions(regions: Regions, n_labels: int) -> dict[str, tuple[int, ...]]:
+def check_regions(regions: Regions, n_labels: int) -> dict[str, tuple[int, ...]]:
     """Return the regions after checking that each is a set of foreground labels."""
     if not regions:
         raise ValueError("regions must name at least one set of labels, got none")
@@ -183,7 +184,7 @@ def evaluate_case(
     """
     grid = prediction.grid
     true = truth_in_mask(prediction, truth)
-    named = checked_regions(regions, prediction.n_labels)
+    named = check_regions(regions, prediction.n_labels)
     brain = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
     labels = grid.scatter(prediction.labels, 0)
 
@@ -287,7 +288,7 @@ def _volumes(prediction: Prediction, region: _Region, members: Sequence[int]) ->
     yield "prediction", "mean_entropy_bits", float(entropy.mean()) if len(entropy) else math.nan
     if prediction.samples is not None and prediction.samples > 1:
         votes = np.rint(region.share * prediction.samples)
-        yield "brain", "pairwise_dice", structures.agreement_of_votes(votes, prediction.samples)
+        yield "brain", "pairwise_dice", structures.pairwise_dice(votes, prediction.samples)
     sampled = prediction.region_volumes_ml(members)
     if sampled is None:
         return

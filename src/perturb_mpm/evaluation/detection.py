@@ -1,4 +1,4 @@
-"""Does uncertainty find the errors? Thresholds, curves, areas, overlap and patches."""
+"""Does uncertainty find the errors? Thresholds, curves, areas, overlap, patches, filtering."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.evaluation.overlap import Confusion, confusion
+from perturb_mpm.evaluation.overlap import Confusion, confusion, mask_pair, overlap_ratios
 
 THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
 """Of a normalised uncertainty, as Jungo & Reyes 2019 take them."""
+FILTER_STEPS = 100  # thresholds of QU-BraTS are the whole numbers from 0 to this
 
 
 def error_detection(uncertainty: ArrayLike, error: ArrayLike, threshold: float) -> Confusion:
@@ -124,18 +125,6 @@ def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float:
     return detection_curve(uncertainty, error).auroc
 
 
-def average_precision(uncertainty: ArrayLike, error: ArrayLike) -> float:
-    """Return the average precision (AUPRC) of finding errors; NaN without errors.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import average_precision
-    >>> average_precision([0.9, 0.1, 0.8, 0.0], error=[False, False, True, False])
-    0.5
-    """
-    return detection_curve(uncertainty, error).average_precision
-
-
 def _pair(
     uncertainty: ArrayLike, error: ArrayLike
 ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
@@ -196,10 +185,7 @@ def error_overlap(
     rising = curve.thresholds[::-1]  # u is above τ where it is at least the next value
     position = len(rising) - 1 - np.searchsorted(rising, at, side="right")
     found, alarms = curve.found[position], curve.alarms[position]
-    sizes = curve.errors + found + alarms
-    overlap = np.ones(len(at))
-    np.divide(2 * found, sizes, out=overlap, where=sizes > 0)
-    return ErrorOverlap(at, overlap)
+    return ErrorOverlap(at, overlap_ratios(2 * found, curve.errors + found + alarms))
 
 
 @dataclass(frozen=True)
@@ -281,3 +267,100 @@ def _patch_sums(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 
 def _share(part: int, rest: int) -> float:
     return part / (part + rest) if part + rest else math.nan
+
+
+@dataclass(frozen=True)
+class FilteredCurve:
+    """Dice and lost true voxels when voxels above each threshold 0 … 100 are left out."""
+
+    dice: NDArray[np.float64]  # (101,)
+    filtered_true_positives: NDArray[np.float64]  # (101,) the share of true positives left out
+    filtered_true_negatives: NDArray[np.float64]  # (101,)
+
+    @property
+    def dice_area(self) -> float:
+        """The area under the Dice curve, 0 … 1, higher is better."""
+        return _area(self.dice)
+
+    @property
+    def true_positive_area(self) -> float:
+        """The area under the share of filtered true positives, lower is better."""
+        return _area(self.filtered_true_positives)
+
+    @property
+    def true_negative_area(self) -> float:
+        """The area under the share of filtered true negatives, lower is better."""
+        return _area(self.filtered_true_negatives)
+
+    @property
+    def score(self) -> float:
+        """The mean of the Dice area and one minus the two others."""
+        return (self.dice_area + 2 - self.true_positive_area - self.true_negative_area) / 3
+
+
+def filtered_curve(
+    prediction: ArrayLike, truth: ArrayLike, uncertainty: ArrayLike
+) -> FilteredCurve:
+    """Leave voxels out whose uncertainty (0 … 100) is above 0, 1, … 100 (Mehta et al. 2022).
+
+    All three are over the voxels of the brain. Dice is 1 where nothing is left of both masks. A map
+    that is 0 almost everywhere loses hardly any true negative: read it beside the average
+    precision.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import filtered_curve
+    >>> predicted, truth = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    >>> curve = filtered_curve(predicted, truth, uncertainty=[0.0, 80.0, 10.0])
+    >>> curve.dice[[50, 100]].round(3)  # without the uncertain voxel, and with it
+    array([1.   , 0.667])
+    """
+    predicted, true = mask_pair(prediction, truth, ("prediction", "truth"))
+    u = checks.numeric(uncertainty, "uncertainty")
+    if u.shape != true.shape:
+        raise ValueError(f"uncertainty must have shape {true.shape}, got {u.shape}")
+    checks.finite(u, "uncertainty")
+    if u.size and (u.min() < 0 or u.max() > FILTER_STEPS):
+        raise ValueError(
+            f"uncertainty must lie between 0 and {FILTER_STEPS}, got {u.min()} to {u.max()}"
+        )
+    # A voxel stays from the first whole threshold that is not below its uncertainty.
+    first = np.ceil(np.round(u, 9)).astype(np.int64)
+    both, neither = predicted & true, ~predicted & ~true
+    hits, misses = _count_remaining(first[both]), _count_remaining(first[predicted ^ true])
+    rejections = _count_remaining(first[neither])
+    dice = overlap_ratios(2 * hits, 2 * hits + misses)
+    return FilteredCurve(dice, _lost(hits), _lost(rejections))
+
+
+def binary_entropy_percent(share: ArrayLike) -> NDArray[np.float64]:
+    """Return 100·h2(p) of the share p of samples that hold a region: the uncertainty it takes.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import binary_entropy_percent
+    >>> binary_entropy_percent([0.0, 0.25, 0.5]).round(1)
+    array([  0. ,  81.1, 100. ])
+    """
+    p = np.asarray(share, dtype=np.float64)
+    if p.size and (p.min() < 0 or p.max() > 1):
+        raise ValueError(f"share must lie between 0 and 1, got {p.min()} to {p.max()}")
+    result = np.zeros(p.shape)
+    for part in (p, 1 - p):
+        result -= part * np.log2(part, out=np.zeros_like(part), where=part > 0)
+    return np.asarray(100 * np.clip(result, 0, 1))
+
+
+def _count_remaining(first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the voxels left at each threshold."""
+    return np.cumsum(np.bincount(first, minlength=FILTER_STEPS + 1))
+
+
+def _lost(remaining: NDArray[np.int64]) -> NDArray[np.float64]:
+    everything = remaining[-1]
+    return (everything - remaining) / everything if everything else np.zeros(len(remaining))
+
+
+def _area(values: NDArray[np.float64]) -> float:
+    area = float(np.trapezoid(values)) / FILTER_STEPS
+    return area if math.isfinite(area) else math.nan

@@ -1,8 +1,9 @@
-"""Overlap of two masks."""
+"""Overlap of two masks, of sets of labels, and what probabilities expect of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,14 +22,12 @@ class Confusion:
     @property
     def dice(self) -> float:
         """2|A∩B|/(|A| + |B|); 1 where both are empty."""
-        sizes = 2 * self.both + self.first_only + self.second_only
-        return 2 * self.both / sizes if sizes else 1.0
+        return _ratio(2 * self.both, 2 * self.both + self.first_only + self.second_only)
 
     @property
     def iou(self) -> float:
         """|A∩B|/|A∪B|; 1 where both are empty."""
-        union = self.both + self.first_only + self.second_only
-        return self.both / union if union else 1.0
+        return _ratio(self.both, self.both + self.first_only + self.second_only)
 
     @property
     def sensitivity(self) -> float:
@@ -75,17 +74,44 @@ def dice(first: ArrayLike, second: ArrayLike) -> float:
     return confusion(first, second).dice
 
 
-def iou(first: ArrayLike, second: ArrayLike) -> float:
-    """Return |A∩B|/|A∪B|; 1 where both are empty.
+def region_dice(labels: ArrayLike, truth: ArrayLike, region: Sequence[int]) -> float:
+    """Return the Dice of a set of labels in two label maps; NaN where the truth has none of it.
 
     Examples
     --------
-    >>> from perturb_mpm.evaluation import iou
-    >>> first, second = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
-    >>> iou(first, second)
-    0.5
+    >>> from perturb_mpm.evaluation import region_dice
+    >>> region_dice([0, 1, 2, 2], [0, 1, 1, 0], region=(1, 2))
+    0.8
     """
-    return confusion(first, second).iou
+    members = list(region)
+    true = np.isin(truth, members)
+    return dice(np.isin(labels, members), true) if true.any() else math.nan
+
+
+def expected_dice(mask: NDArray[np.bool_], share: NDArray[np.floating]) -> float:
+    """Return the Dice that probabilities m (N,) of a region expect of its mask S (N,).
+
+    2 Σ_S m / (|S| + Σ m), 1 where both are empty.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import expected_dice
+    >>> expected_dice(np.array([True, True, False]), np.array([1.0, 0.5, 0.5]))
+    0.75
+    """
+    return _ratio(2 * float(share[mask].sum()), float(mask.sum() + share.sum()))
+
+
+def overlap_ratios(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:
+    """Return part/whole, 1 where the whole is 0: two empty masks overlap fully."""
+    below = np.asarray(whole)
+    ratios = np.ones(below.shape)
+    np.divide(part, below, out=ratios, where=below > 0)
+    return ratios
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 1.0
 
 
 def mask_pair(

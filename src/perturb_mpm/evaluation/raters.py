@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.evaluation.overlap import dice
+from perturb_mpm.evaluation.overlap import dice, overlap_ratios
 
 Overlap = Literal["iou", "dice"]
 LEVELS = tuple(round(0.1 * level, 1) for level in range(1, 10))
@@ -40,10 +40,9 @@ def pairwise_overlap(
     a, b = a[:, needed].astype(np.float32), b[:, needed].astype(np.float32)
     both = np.rint((a @ b.T).astype(np.float64))
     sizes = a.sum(axis=1, dtype=np.float64)[:, np.newaxis] + b.sum(axis=1, dtype=np.float64)
-    above, below = (both, sizes - both) if overlap == "iou" else (2 * both, sizes)
-    shares: NDArray[np.float64] = np.ones_like(above)
-    np.divide(above, below, out=shares, where=below > 0)
-    return shares
+    if overlap == "iou":
+        return overlap_ratios(both, sizes - both)
+    return overlap_ratios(2 * both, sizes)
 
 
 def generalized_energy_distance(

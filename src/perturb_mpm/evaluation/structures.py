@@ -28,7 +28,7 @@ def volume_variation(volumes: ArrayLike) -> float:
     return float(v.std(ddof=1)) / mean if mean > 0 else math.nan
 
 
-def agreement_of_votes(votes: ArrayLike, samples: int) -> float:
+def pairwise_dice(votes: ArrayLike, samples: int) -> float:
     """Return the pairwise Dice of S samples of a structure, from its votes k alone.
 
     Σ k(k − 1)/((S − 1)·Σ k): twice the intersections of all pairs over their sizes, sums before
@@ -36,10 +36,10 @@ def agreement_of_votes(votes: ArrayLike, samples: int) -> float:
 
     Examples
     --------
-    >>> from perturb_mpm.evaluation import agreement_of_votes
-    >>> agreement_of_votes([4, 4, 0], samples=4)
+    >>> from perturb_mpm.evaluation import pairwise_dice
+    >>> pairwise_dice([4, 4, 0], samples=4)
     1.0
-    >>> round(agreement_of_votes([4, 2, 0], samples=4), 3)
+    >>> round(pairwise_dice([4, 2, 0], samples=4), 3)
     0.778
     """
     samples = checks.integer(samples, "samples", minimum=2)

@@ -45,7 +45,7 @@ class SurfaceDistances:
     @property
     def hausdorff(self) -> float:
         """The largest distance."""
-        return float(self._pooled().max(initial=0.0))
+        return float(self._both_ways().max(initial=0.0))
 
     @property
     def hausdorff95(self) -> float:
@@ -56,21 +56,21 @@ class SurfaceDistances:
     @property
     def hausdorff95_pooled(self) -> float:
         """The 95th percentile of both directions' distances together."""
-        pooled = self._pooled()
-        return _percentile95(pooled) if pooled.size else 0.0
+        distances = self._both_ways()
+        return _percentile95(distances) if distances.size else 0.0
 
     @property
     def average(self) -> float:
         """The mean of both directions' distances together."""
-        pooled = self._pooled()
-        return float(pooled.mean()) if pooled.size else 0.0
+        distances = self._both_ways()
+        return float(distances.mean()) if distances.size else 0.0
 
     def dice(self, tolerance_mm: float) -> float:
         """Return the share of all surface voxels that are within the tolerance, 0 … 1."""
-        pooled = self._pooled()
-        return float((pooled <= tolerance_mm).mean()) if pooled.size else 1.0
+        distances = self._both_ways()
+        return float((distances <= tolerance_mm).mean()) if distances.size else 1.0
 
-    def _pooled(self) -> NDArray[np.float64]:
+    def _both_ways(self) -> NDArray[np.float64]:
         return np.concatenate([self.to_second, self.to_first])
 
 
@@ -88,7 +88,7 @@ def surface_distances(
     """
     from scipy.ndimage import distance_transform_edt
 
-    a, b, step = _checked(first, second, spacing)
+    a, b, step = _check_masks(first, second, spacing)
     if not a.any() or not b.any():
         lone = np.full(1 if a.any() or b.any() else 0, math.inf)
         return SurfaceDistances(lone, lone)
@@ -97,76 +97,6 @@ def surface_distances(
     to_b = distance_transform_edt(~outline_b, sampling=step)
     to_a = distance_transform_edt(~outline_a, sampling=step)
     return SurfaceDistances(to_b[outline_a], to_a[outline_b])
-
-
-def hausdorff(first: ArrayLike, second: ArrayLike, spacing: float | Sequence[float]) -> float:
-    """Return the largest distance from one surface to the other, in mm.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import hausdorff
-    >>> first, second = np.array([[0, 1, 1, 0, 0], [0, 1, 1, 1, 0]], bool)
-    >>> hausdorff(first, second, spacing=2.0)
-    2.0
-    """
-    return surface_distances(first, second, spacing).hausdorff
-
-
-def hausdorff95(
-    first: ArrayLike,
-    second: ArrayLike,
-    spacing: float | Sequence[float],
-    *,
-    pooled: bool = False,
-) -> float:
-    """Return the larger of the two 95th percentiles of surface distances, in mm.
-
-    ``pooled`` takes one percentile of both directions together instead.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import hausdorff95
-    >>> first, second = np.zeros((2, 10, 10), bool)
-    >>> first[2:6, 2:6], second[2:6, 3:7] = True, True
-    >>> hausdorff95(first, second, spacing=(1.0, 2.0))
-    2.0
-    """
-    found = surface_distances(first, second, spacing)
-    return found.hausdorff95_pooled if pooled else found.hausdorff95
-
-
-def average_surface_distance(
-    first: ArrayLike, second: ArrayLike, spacing: float | Sequence[float]
-) -> float:
-    """Return the mean distance of all surface voxels to the other surface, in mm.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import average_surface_distance
-    >>> first, second = np.array([[0, 1, 1, 0, 0], [0, 1, 1, 1, 0]], bool)
-    >>> average_surface_distance(first, second, spacing=2.0)
-    1.0
-    """
-    return surface_distances(first, second, spacing).average
-
-
-def surface_dice(
-    first: ArrayLike,
-    second: ArrayLike,
-    spacing: float | Sequence[float],
-    tolerance_mm: float = 1.0,
-) -> float:
-    """Return the share of both surfaces' voxels within ``tolerance_mm`` of the other, 0 … 1.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import surface_dice
-    >>> first, second = np.array([[0, 1, 1, 0, 0], [0, 1, 1, 1, 0]], bool)
-    >>> surface_dice(first, second, spacing=2.0, tolerance_mm=1.0)
-    0.5
-    """
-    tolerance = checks.number(tolerance_mm, "tolerance_mm", minimum=0)
-    return surface_distances(first, second, spacing).dice(tolerance)
 
 
 def area_surface_dice(
@@ -190,7 +120,7 @@ def area_surface_dice(
     """
     from scipy.ndimage import distance_transform_edt
 
-    a, b, step = _checked(first, second, spacing)
+    a, b, step = _check_masks(first, second, spacing)
     tolerance = checks.number(tolerance_mm, "tolerance_mm", minimum=0)
     if a.ndim != 3:
         raise ValueError(f"first must have three axes, got shape {a.shape}")
@@ -220,7 +150,7 @@ def element_areas(spacing: tuple[float, float, float]) -> NDArray[np.float64]:
     step = np.array(spacing)
     areas = np.zeros(256)
     for code in range(1, 255):
-        inside = {corner for place, corner in enumerate(_CORNERS) if code >> (7 - place) & 1}
+        inside = {corner for bit, corner in enumerate(_CORNERS) if code >> (7 - bit) & 1}
         fewer = inside if len(inside) <= 4 else set(_CORNERS) - inside
         for polygon in _polygons(fewer):
             on_cubes = [round(_fan_area(np.roll(polygon, -s, 0)), 9) for s in range(len(polygon))]
@@ -270,13 +200,13 @@ def _fan_area(polygon: NDArray[np.float64]) -> float:
 def _corner_codes(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return which of the eight voxels around each inner corner of a grid are inside."""
     codes = np.zeros(tuple(n - 1 for n in mask.shape), dtype=np.int64)
-    for place, corner in enumerate(_CORNERS):
+    for bit, corner in enumerate(_CORNERS):
         window = tuple(slice(c, n - 1 + c) for c, n in zip(corner, mask.shape))
-        codes |= mask[window].astype(np.int64) << (7 - place)
+        codes |= mask[window].astype(np.int64) << (7 - bit)
     return codes
 
 
-def _checked(
+def _check_masks(
     first: ArrayLike, second: ArrayLike, spacing: float | Sequence[float]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
     a, b = mask_pair(first, second, ("first", "second"))

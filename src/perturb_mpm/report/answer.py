@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perturb_mpm.evaluation import expected_dice
 from perturb_mpm.posterior import UNCERTAIN
 from perturb_mpm.report.data import ReportData, VolumeRow
 from perturb_mpm.report.locations import UncertainLocation
@@ -112,7 +113,7 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
         here = np.isin(inside, members)
         if here.any():
             share = data.marginals[members][:, data.mask].sum(axis=0, dtype=np.float64)  # (N,)
-            dice = round(2.0 * float(share[here].sum()) / float(here.sum() + share.sum()), 2)
+            dice = round(expected_dice(here, share), 2)
             level = "sure" if dice >= SURE else "fairly sure" if dice >= FAIRLY_SURE else "unsure"
             words.append((level, f"{_name(row)} ({'' if words else 'expected Dice '}{dice:.2f})"))
     text, before = "", ""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, crps
-from perturb_mpm.evaluation import auroc, dice, top_label
+from perturb_mpm.evaluation import auroc, region_dice, top_label
 from perturb_mpm.posterior import Regions, decide_labels, marginal_entropy
 from perturb_mpm.tune.problem import LabelledProblem
 
@@ -91,7 +91,7 @@ def score_maps(
     true = truth[near]
     own = np.take_along_axis(here, true[np.newaxis], axis=0)[0]
     return MapScore(
-        dice={name: _dice(labels, truth, members) for name, members in regions.items()},
+        dice={name: region_dice(labels, truth, members) for name, members in regions.items()},
         calibration_error=top_label(here, true).expected_error,
         log_score_nats=float(-np.log(own).mean()),
         roc_area=auroc(marginal_entropy(here), labels[near] != true),
@@ -123,8 +123,3 @@ def nan_mean(values: Sequence[float]) -> float:
     """Return the mean of the values that are numbers; NaN where there are none."""
     known = [value for value in values if not math.isnan(value)]
     return float(np.mean(known)) if known else math.nan
-
-
-def _dice(labels: NDArray[np.uint8], truth: NDArray[np.int64], members: Sequence[int]) -> float:
-    true = np.isin(truth, list(members))
-    return dice(np.isin(labels, list(members)), true) if true.any() else math.nan

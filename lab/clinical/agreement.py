@@ -30,7 +30,7 @@ def icc(ratings: ArrayLike, confidence: float = 0.95) -> IntraclassCorrelation:
 
     Examples
     --------
-    >>> from perturb_mpm.biomarkers import icc
+    >>> from lab.clinical.agreement import icc
     >>> found = icc([[9.0, 10.0], [20.0, 21.0], [31.0, 30.0], [40.0, 41.0]])  # 4 subjects, 2 raters
     >>> round(found.estimate, 3)
     0.997
@@ -87,7 +87,7 @@ def bland_altman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> BlandA
 
     Examples
     --------
-    >>> from perturb_mpm.biomarkers import bland_altman
+    >>> from lab.clinical.agreement import bland_altman
     >>> found = bland_altman([10.0, 20.0, 31.0, 41.0], [9.0, 21.0, 30.0, 40.0])
     >>> found.bias, round(found.lower_limit, 2), round(found.upper_limit, 2)
     (0.5, -1.46, 2.46)
@@ -141,7 +141,7 @@ def kendalls_w(ratings: ArrayLike) -> Concordance:
 
     Examples
     --------
-    >>> from perturb_mpm.biomarkers import kendalls_w
+    >>> from lab.clinical.agreement import kendalls_w
     >>> kendalls_w([[1, 1], [2, 2], [3, 3]]).w  # two raters, the same order
     1.0
     """
