@@ -18,8 +18,13 @@ from perturb_mpm.progress import Silent
 from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
 from perturb_mpm.sampling import sample_edited
 from perturb_mpm.view.correction import Correction, CorrectionError, Corrector
-from perturb_mpm.view.edits import EditsError, EditsFile
-from perturb_mpm.view.saving import save_maps, save_pages, volume_changes
+from perturb_mpm.view.saving import (
+    EditsError,
+    EditsFile,
+    save_maps,
+    save_pages,
+    volume_changes,
+)
 
 CORE = 2
 ONE_EDIT = '{"format": 1, "run": "digest", "edits": [{"order": 1, "voxel": %s, "new_label": %d}]}'
@@ -52,7 +57,7 @@ def ball(run: Run, label: int = CORE, radius_mm: float = 9.0) -> dict[int, int]:
 def solved(run: Run, edits: dict[int, int]) -> tuple[Run, Correction, list[Correction]]:
     """The corrected run, its maps, and all maps on the way there."""
     corrector = Corrector(run)
-    corrector.keep(Silent())
+    corrector.draw_samples(Silent())
     edit, first = corrector.preview(edits)
     shown = [first]
     corrected, last = corrector.solve(edits, edit, Silent(), shown.append)

@@ -24,6 +24,8 @@ from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import is_remote, view
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Geometry, LabelScheme
+from perturb_mpm.report import ReportData
+from perturb_mpm.run import report_data
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.content import Volumes
 from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
@@ -126,7 +128,7 @@ def test_the_page_needs_the_token_in_its_address(client: Client) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/volumes/labels", "/status", "/edits", "/changes", "/volumes-ml", "/places", "/nothing"],
+    ["/volumes/labels", "/status", "/edits", "/changes", "/volumes-ml", "/locations", "/nothing"],
 )
 def test_everything_else_needs_the_token_in_a_header(client: Client, path: str) -> None:
     token = client.server.gate.token
@@ -192,13 +194,13 @@ def test_a_foreign_address_as_target_is_refused(client: Client, target: str) -> 
 def test_a_folder_with_a_link_that_leads_out_is_refused(
     folder: Path, tmp_path: Path, link: str
 ) -> None:
-    place = folder / link
-    if place.exists():
-        place.rename(tmp_path / "elsewhere")
+    path = folder / link
+    if path.exists():
+        path.rename(tmp_path / "elsewhere")
     else:
         (tmp_path / "elsewhere").mkdir()
-    place.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="is a link to a place outside the folder"):
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a link that leads out of the folder"):
         open_session(folder)
 
 
@@ -278,16 +280,15 @@ def test_volumes_end_around_the_mask_and_edits_find_their_voxels() -> None:
     case = SimpleNamespace(mask=mask, geometry=geometry, labels=labels, images={})
     edits = {int(np.ravel_multi_index((16, 13, 12), shape)): 1}
     session = SimpleNamespace(
-        run=SimpleNamespace(case=case, sampled_labels=[], labels=mask.astype(np.uint8)),
-        edits=edits,
+        run=SimpleNamespace(case=case, sampled_labels=[], labels=mask.astype(np.uint8))
     )
     volumes = Volumes(session)  # type: ignore[arg-type]
     image = nib.Nifti1Image.from_bytes(volumes.get("image-0") or b"")
     assert image.shape == (25, 22, 21)
     assert image.affine @ [0, 0, 0, 1] == pytest.approx([-29, 4, 2, 1])
     run = 29 - 16 + 25 * (13 - 2 + 22 * (12 - 2))
-    assert volumes.runs() == [(1, run, 1)]
-    assert volumes.edits_of([(1, run, 1)]) == edits
+    assert volumes.runs(edits) == [(1, run, 1)]
+    assert volumes.parse_runs([(1, run, 1)]) == edits
     assert len(volumes.file_index) == 25 * 22 * 21
 
 
@@ -295,8 +296,8 @@ def edit_some(client: Client, label: int = CORE, count: int = 6) -> np.ndarray:
     """Set the most uncertain voxels to a label; return which, in the file's order."""
     session = client.server.session
     chosen = np.argsort(session.run.entropy, axis=None)[-count:]
-    place = np.argsort(client.server.volumes.file_index)[chosen]
-    runs = [[label, int(start), 1] for start in place]
+    starts = np.argsort(client.server.volumes.file_index)[chosen]
+    runs = [[label, int(start), 1] for start in starts]
     assert client.status_of("/update", {"runs": runs}) == 202
     session.wait()
     assert session.status.error == ""
@@ -347,7 +348,7 @@ def patched(client: Client) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The run's labels, entropy and shares with the changes that the page gets."""
     answer = client.ask("/changes")[1]
     (count,) = np.frombuffer(answer, "<u4", 1)
-    places = np.frombuffer(answer, "<u4", count, 4)
+    positions = np.frombuffer(answer, "<u4", count, 4)
     bits = np.frombuffer(answer, "<f4", count, 4 + 4 * count)
     labels = np.frombuffer(answer, "u1", count, 4 + 8 * count)
     shares = np.frombuffer(answer, "u1", offset=4 + 9 * count).reshape(3, count) / 255
@@ -355,29 +356,56 @@ def patched(client: Client) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     found = [client.volume(name).get_fdata() for name in names]
     for volume, values in zip(found, (labels, bits, *shares), strict=True):
         flat = volume.ravel(order="F")
-        flat[places] = values
+        flat[positions] = values
         volume[...] = flat.reshape(volume.shape, order="F")
     return found[0], found[1].astype(np.float32), np.stack(found[2:])
 
 
-def test_what_changes_is_told_in_ml_and_in_places(client: Client, folder: Path) -> None:
-    before = json.loads(client.ask("/places")[1])["places"]
-    assert all(each["before_ml"] == each["after_ml"] for each in told_volumes(client))
+def test_what_changes_is_shown_in_ml_and_in_locations(client: Client, folder: Path) -> None:
+    before = json.loads(client.ask("/locations")[1])["locations"]
+    assert all(each["before_ml"] == each["after_ml"] for each in shown_volumes(client))
     edit_some(client, count=300)
-    core = next(each for each in told_volumes(client) if each["name"] == "core")
+    core = next(each for each in shown_volumes(client) if each["name"] == "core")
     assert core["after_ml"] > core["before_ml"]
-    after = json.loads(client.ask("/places")[1])["places"]
+    after = json.loads(client.ask("/locations")[1])["locations"]
     assert after != before
     assert len(after[0]["mm"]) == 3
     assert (folder / "report-corrected.html").is_file()
     summary = json.loads((folder / "summary-corrected.json").read_text())
     assert core in summary["corrected"]["volumes"]
     sample = np.asarray(client.volume("sample-3").dataobj)
-    assert client.server.session.corrected is not None
-    assert np.array_equal(sample, turned(client.server.session.corrected.sampled_labels[3]))
+    assert client.server.session.shown.corrected is not None
+    assert np.array_equal(sample, turned(client.server.session.shown.corrected.sampled_labels[3]))
 
 
-def told_volumes(client: Client) -> list[dict[str, Any]]:
+def test_locations_of_an_older_revision_are_not_given_for_a_newer_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_some(client, count=10)
+    asked, go = threading.Event(), threading.Event()
+    find = session_module.uncertain_locations
+
+    def slow(data: ReportData, limit: int) -> Any:
+        if not asked.is_set():
+            asked.set()
+            go.wait(120)
+        return find(data, limit)
+
+    monkeypatch.setattr(session_module, "uncertain_locations", slow)
+    older = threading.Thread(target=client.ask, args=("/locations",))
+    older.start()
+    assert asked.wait(120)
+    edit_some(client, count=300)
+    go.set()
+    older.join()
+    corrected = client.server.session.shown.corrected
+    assert corrected is not None
+    wanted = [list(each.centre_mm) for each in find(report_data(corrected), 12)]
+    found = json.loads(client.ask("/locations")[1])["locations"]
+    assert [each["mm"] for each in found] == wanted
+
+
+def shown_volumes(client: Client) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = json.loads(client.ask("/volumes-ml")[1])["volumes"]
     return volumes
 
@@ -386,15 +414,15 @@ def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, fold
     edit_some(client)
     first = client.server.session
     again = open_session(folder)
-    assert list(again.edits.items()) == list(first.edits.items())
-    assert np.array_equal(again.labels, first.labels)
-    assert np.array_equal(again.correction.marginals, first.correction.marginals)
-    assert not again.stale
+    assert list(again.shown.edits.items()) == list(first.shown.edits.items())
+    assert np.array_equal(again.shown.labels, first.shown.labels)
+    assert np.array_equal(again.shown.correction.marginals, first.shown.correction.marginals)
+    assert not again.shown.stale
     runs = json.loads(client.ask("/edits")[1])
     assert not runs["stale"]
-    assert client.server.volumes.edits_of(runs["runs"]) == first.edits
+    assert client.server.volumes.parse_runs(runs["runs"]) == first.shown.edits
     (folder / "state" / "correction.npz").unlink()
-    assert open_session(folder).stale
+    assert open_session(folder).shown.stale
 
 
 def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> None:
@@ -417,7 +445,7 @@ def test_earlier_edits_keep_their_place_in_the_list(folder: Path) -> None:
     for edits in ({b: 1, a: 1}, {a: 1, b: 2, c: 1}):
         session.update(edits)
         session.wait()
-    assert list(session.edits.items()) == [(a, 1), (b, 2), (c, 1)]
+    assert list(session.shown.edits.items()) == [(a, 1), (b, 2), (c, 1)]
 
 
 def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,7 +481,7 @@ def test_what_goes_wrong_is_said_and_nothing_is_lost(
     assert not status["busy"]
     assert "No space left" in status["error"]
     assert not (folder / "edits.json").exists()
-    assert client.server.session.edits == {}
+    assert client.server.session.shown.edits == {}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

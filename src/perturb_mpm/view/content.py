@@ -29,6 +29,7 @@ from perturb_mpm.report import (
     viewer_label_colours,
 )
 from perturb_mpm.run import report_data
+from perturb_mpm.view.correction import Edits
 from perturb_mpm.view.session import Session
 
 _MARGIN_VOXELS = 10
@@ -48,40 +49,40 @@ class Volumes:
         box = box_around(run.case.mask, (_MARGIN_VOXELS,) * 3)
         geometry = run.case.geometry
         self._grid = BrowserGrid(geometry.affine, geometry.shape, box)
-        self._made: dict[str, Callable[[], bytes]] = {
+        self._makers: dict[str, Callable[[], bytes]] = {
             "labels": lambda: self._labels(run.labels),
             "entropy": lambda: self._file(run.entropy),
         }
-        for place, image in enumerate(shown_images(run.case).values()):
-            self._made[f"image-{place}"] = partial(self._file, image)
+        for k, image in enumerate(shown_images(run.case).values()):
+            self._makers[f"image-{k}"] = partial(self._file, image)
         for label in range(len(run.case.labels)):
-            self._made[f"share-{label}"] = partial(self._share, label)
-        for place in range(len(run.sampled_labels)):
-            self._made[f"sample-{place}"] = partial(self._sample, place)
+            self._makers[f"share-{label}"] = partial(self._share, label)
+        for k in range(len(run.sampled_labels)):
+            self._makers[f"sample-{k}"] = partial(self._sample, k)
 
     def get(self, name: str) -> bytes | None:
         """Return a volume of the run as NIfTI, None where there is none of that name.
 
         Its samples alone follow a correction; for all other volumes see ``changes``.
         """
-        make = self._made.get(name)
+        make = self._makers.get(name)
         return None if make is None else make()
 
     def changes(self) -> bytes:
         """Return what a correction changes in the run's maps, in the browser's order.
 
-        Of M voxels, one after the other: M and their places (uint32), entropy in bits (float32),
+        Of M voxels, one after the other: M and their positions (uint32), entropy in bits (float32),
         labels (uint8), and the share of each label in 255 steps (uint8, L·M); little-endian.
         """
-        found, regions = self._session.correction, self._session.run.regions
-        places = self._browser_index[found.index]
-        shown = places >= 0
-        marginals = found.marginals[:, shown]
+        correction, regions = self._session.shown.correction, self._session.run.regions
+        positions = self._browser_index[correction.index]
+        shown = positions >= 0
+        marginals = correction.marginals[:, shown]
         parts = (
             np.array([shown.sum()], dtype="<u4"),
-            places[shown].astype("<u4"),
+            positions[shown].astype("<u4"),
             marginal_entropy(marginals).astype("<f4"),
-            found.decided(regions)[shown],
+            correction.decide(regions)[shown],
             np.round(255 * marginals).astype(np.uint8),
         )
         return b"".join(part.tobytes() for part in parts)
@@ -93,40 +94,38 @@ class Volumes:
 
     @cached_property
     def _browser_index(self) -> NDArray[np.int32]:
-        """The place of each voxel of the file in the browser's order, −1 where it is not shown."""
+        """The position of each voxel of the file in the browser's order, −1 where not shown."""
         index = np.full(self._session.run.labels.size, -1, dtype=np.int32)
         index[self.file_index] = np.arange(len(self.file_index), dtype=np.int32)
         return index
 
-    def runs(self) -> list[tuple[int, int, int]]:
-        """Return the edits as (label, first voxel, number of voxels) in the browser's order."""
-        edits = self._session.edits
-        held = np.full(self._session.run.labels.size, -1, dtype=np.int16)
-        held[list(edits)] = list(edits.values())
-        turned = held[self.file_index]
-        borders = np.flatnonzero(np.diff(turned)) + 1
-        starts = np.concatenate([[0], borders])
-        lengths = np.diff(np.concatenate([starts, [len(turned)]]))
+    def runs(self, edits: Edits) -> list[tuple[int, int, int]]:
+        """Return edits as (label, first voxel, number of voxels) in the browser's order."""
+        given = np.full(self._session.run.labels.size, -1, dtype=np.int16)
+        given[list(edits)] = list(edits.values())
+        labels = given[self.file_index]
+        starts = np.flatnonzero(np.diff(labels, prepend=-2))
+        lengths = np.diff(starts, append=len(labels))
         return [
-            (int(turned[start]), int(start), int(length))
+            (int(labels[start]), int(start), int(length))
             for start, length in zip(starts, lengths)
-            if turned[start] >= 0
+            if labels[start] >= 0
         ]
 
-    def edits_of(self, runs: list[tuple[int, int, int]]) -> dict[int, int]:
+    def parse_runs(self, runs: list[tuple[int, int, int]]) -> dict[int, int]:
         """Return the label of each voxel of the file from such runs."""
         edits: dict[int, int] = {}
         for label, start, length in runs:
-            places = self.file_index[start : start + length].tolist()
-            edits.update(dict.fromkeys(places, label))
+            voxels = self.file_index[start : start + length].tolist()
+            edits.update(dict.fromkeys(voxels, label))
         return edits
 
     def _labels(self, labels: NDArray[np.uint8]) -> bytes:
         return self._file(labels, labels=True)
 
-    def _sample(self, place: int) -> bytes:
-        run = self._session.corrected or self._session.run
-        return self._labels(run.sampled_labels[place])
+    def _sample(self, k: int) -> bytes:
+        run = self._session.shown.corrected or self._session.run
+        return self._labels(run.sampled_labels[k])
 
     def _share(self, label: int) -> bytes:
         share = np.round(255 * self._session.run.marginals[label]).astype(np.uint8)
@@ -188,8 +187,8 @@ def _settings(
         label_names=data.label_names,
         label_colours=viewer_label_colours(data.label_names),
         images=[
-            ShownImage(name, {"url": f"/volumes/image-{place}"}, *grey_window(image[data.mask]))
-            for place, (name, image) in enumerate(images.items())
+            ShownImage(name, {"url": f"/volumes/image-{k}"}, *grey_window(image[data.mask]))
+            for k, (name, image) in enumerate(images.items())
         ],
         entropy={"url": "/volumes/entropy"},
         label_map={"url": "/volumes/labels"},

@@ -40,21 +40,19 @@ class Correction:
     index: NDArray[np.int64]  # (M,) C-order indices in the whole image, increasing
     marginals: NDArray[np.float64]  # (L, M)
 
-    def decided(self, regions: Regions | None = None) -> NDArray[np.uint8]:
+    def decide(self, regions: Regions | None = None) -> NDArray[np.uint8]:
         """Return the labels of these voxels, (M,), decided as the run does."""
         return decide_labels(self.marginals, regions)
 
-    def labels(
-        self, of_run: NDArray[np.uint8], regions: Regions | None = None
-    ) -> NDArray[np.uint8]:
-        """Return the corrected labels (*spatial) from those of the run."""
-        labels = of_run.copy()
-        labels.flat[self.index] = self.decided(regions)
+    def labels(self, own: NDArray[np.uint8], regions: Regions | None = None) -> NDArray[np.uint8]:
+        """Return the corrected labels (*spatial) from the run's own."""
+        labels = own.copy()
+        labels.flat[self.index] = self.decide(regions)
         return labels
 
-    def entropy(self, of_run: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the corrected entropy in bits (*spatial) from that of the run."""
-        entropy = of_run.copy()
+    def entropy(self, own: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the corrected entropy in bits (*spatial) from the run's own."""
+        entropy = own.copy()
         entropy.flat[self.index] = marginal_entropy(self.marginals)
         return entropy
 
@@ -67,8 +65,7 @@ def no_correction(n_labels: int) -> Correction:
 class Corrector:
     """Answers edits of a run; making it prepares the engine.
 
-    ``keep`` draws the run's samples once more, and may take as long as the run did; ``preview``
-    works meanwhile.
+    ``draw_samples`` may take as long as the run did; ``preview`` works meanwhile.
     """
 
     def __init__(self, run: Run) -> None:
@@ -89,26 +86,26 @@ class Corrector:
         self._editor = Editor(sampler, self._mean_field)
 
     @property
-    def keeps(self) -> bool:
-        """Whether samples are answered from what ``keep`` keeps; else all are drawn again."""
+    def moves_samples(self) -> bool:
+        """Whether an edit moves the samples drawn before; else it draws all of them again."""
         return self._sampling.estimator == "votes"
 
-    def keep(self, progress: Progress) -> None:
-        """Draw the run's samples once more, and keep their solutions."""
-        if self.keeps:
+    def draw_samples(self, progress: Progress) -> None:
+        """Draw the run's samples once more, and store their solutions for edits to start from."""
+        if self.moves_samples:
             self._editor.keep(progress=progress)
 
     def preview(self, edits: Edits) -> tuple[Edit, Correction]:
         """Return the mean field with the edits, and what it makes of the run's maps."""
         index = self._crf.grid.index
         given = np.full(len(index), FREE, dtype=np.int16)
-        places, labels = _inside(edits, index)
-        given[places] = labels
+        rows, labels = _inside(edits, index)
+        given[rows] = labels
         edit = self._editor.edit(given)
         new = edit.marginals.astype(np.float64)
         if self._run.settings.maps.marginals != "mean_field":
             moved = new - self._mean_field[:, edit.voxels]
-            new = _normalised(self._own[:, edit.voxels] + moved)
+            new = _normalise(self._own[:, edit.voxels] + moved)
         return edit, self._correction(edit.voxels, new, edits, edit)
 
     def solve(
@@ -116,7 +113,7 @@ class Corrector:
     ) -> tuple[Run, Correction]:
         """Return the corrected run, and its maps; ``show`` gets those of the samples so far."""
         run, total = self._run, self._sampling.samples
-        if not self.keeps:
+        if not self.moves_samples:
             posterior = sample_edited(
                 self._crf, edit.given, self._sampling, self._compute, progress=progress
             )
@@ -126,7 +123,7 @@ class Corrector:
             for votes in self._editor.votes(edit):
                 progress(votes.samples, total)
                 if run.settings.maps.marginals == "votes":
-                    show(self._of_votes(votes, edits, edit))
+                    show(self._interim(votes, edits, edit))
             assert votes is not None  # noqa: S101 - a run has samples
             posterior = self._editor.posterior(edit, votes)
             first = _moved_samples(run.first_samples, votes)
@@ -135,10 +132,10 @@ class Corrector:
         correction = self._correction(moved, new[:, moved], edits, edit)
         return corrected_run(run, posterior, first, edits), correction
 
-    def _of_votes(self, votes: EditedVotes, edits: Edits, edit: Edit) -> Correction:
-        """Return what the samples that are done say, in place of all."""
+    def _interim(self, votes: EditedVotes, edits: Edits, edit: Edit) -> Correction:
+        """Return the correction by the samples solved so far."""
         shares = self._own[:, votes.voxels] + votes.changes / votes.samples
-        return self._correction(votes.voxels, _normalised(shares), edits, edit)
+        return self._correction(votes.voxels, _normalise(shares), edits, edit)
 
     def _correction(
         self, voxels: NDArray[np.int64], new: NDArray[np.float64], edits: Edits, edit: Edit
@@ -150,7 +147,7 @@ class Corrector:
         differs = np.abs(new - self._own[:, voxels]).max(axis=0, initial=0.0) > _NOTHING
         differs |= given != FREE
         inside = Correction(self._crf.grid.index[voxels[differs]], new[:, differs])
-        return _together(inside, self._outside_mask(edits))
+        return _join(inside, self._outside_mask(edits))
 
     def _outside_mask(self, edits: Edits) -> Correction:
         """Return the edits that the CRF knows nothing of: they are taken as they are."""
@@ -185,7 +182,7 @@ def _on_grid(
     old, added = (np.searchsorted(grid.index, each) for each in (posterior.grid.index, index))
     certain = np.arange(posterior.n_labels)[:, np.newaxis] == labels  # (L, M)
 
-    def grown(values: NDArray[Any] | None, one: float) -> NDArray[Any] | None:
+    def extend(values: NDArray[Any] | None, one: float) -> NDArray[Any] | None:
         if values is None:
             return None
         out = np.empty((*values.shape[:-1], grid.voxels), dtype=values.dtype)
@@ -194,12 +191,12 @@ def _on_grid(
 
     voxel_mm3 = float(np.prod(grid.spacing))
     volumes = posterior.volumes + voxel_mm3 * certain.sum(axis=1)
-    counts = grown(posterior.voxel_counts, posterior.samples)
+    counts = extend(posterior.voxel_counts, posterior.samples)
     if first_samples is not None:
         larger = np.empty((len(first_samples), grid.voxels), dtype=np.uint8)
         larger[:, old], larger[:, added] = first_samples, labels
         first_samples = larger
-    grown_posterior = Posterior(
+    extended = Posterior(
         grid=grid,
         counts=np.asarray(counts),
         sample_index=posterior.sample_index,
@@ -207,11 +204,11 @@ def _on_grid(
         problem=posterior.problem,
         parameters=posterior.parameters,
         estimator=posterior.estimator,
-        conditional=grown(posterior.voxel_conditional, posterior.samples << FRACTION_BITS),
-        mean_field=grown(posterior.voxel_mean_field, 1),
+        conditional=extend(posterior.voxel_conditional, posterior.samples << FRACTION_BITS),
+        mean_field=extend(posterior.voxel_mean_field, 1),
         label_changes=posterior.label_changes,
     )
-    return grown_posterior, first_samples
+    return extended, first_samples
 
 
 def _moved_samples(first: NDArray[np.uint8] | None, votes: EditedVotes) -> NDArray[np.uint8] | None:
@@ -224,19 +221,19 @@ def _moved_samples(first: NDArray[np.uint8] | None, votes: EditedVotes) -> NDArr
     return moved
 
 
-def _normalised(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalise(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     positive = np.maximum(shares, 0.0)
-    normalised: NDArray[np.float64] = positive / positive.sum(axis=0)
-    return normalised
+    marginals: NDArray[np.float64] = positive / positive.sum(axis=0)
+    return marginals
 
 
 def _inside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places in ``index`` of the edits that are there, and their labels."""
+    """Return the positions in ``index`` of the edits that are there, and their labels."""
     voxels = np.array(list(edits), dtype=np.int64)
     labels = np.array(list(edits.values()), dtype=np.int64)
-    places = np.minimum(np.searchsorted(index, voxels), len(index) - 1)
-    there = index[places] == voxels
-    return places[there], labels[there]
+    rows = np.minimum(np.searchsorted(index, voxels), len(index) - 1)
+    there = index[rows] == voxels
+    return rows[there], labels[there]
 
 
 def _outside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -245,7 +242,7 @@ def _outside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64],
     return voxels, np.array([edits[voxel] for voxel in voxels.tolist()], dtype=np.int64)
 
 
-def _together(one: Correction, other: Correction) -> Correction:
+def _join(one: Correction, other: Correction) -> Correction:
     """Return both as one, in the order of the image."""
     index = np.concatenate([one.index, other.index])
     marginals = np.concatenate([one.marginals, other.marginals], axis=1)

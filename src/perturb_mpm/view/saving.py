@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.files import save_like
+from perturb_mpm.checks import ExpectedError, in_short
+from perturb_mpm.files import Geometry, LabelScheme, save_like
 from perturb_mpm.run import STATE, Run, summary_of, volume_rows, volume_sets, write_page
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
+    atomic_open,
     error_text,
     largest_state,
     read_arrays,
+    read_json,
     write_arrays,
     write_json,
 )
-from perturb_mpm.view.correction import Correction, no_correction
+from perturb_mpm.view.correction import Correction, Edits, no_correction
 
 LABELS = "labels-corrected.nii.gz"
 ENTROPY = "entropy-corrected.nii.gz"
 REPORT = "report-corrected.html"
 SUMMARY = "summary-corrected.json"
 MARGINALS = f"{STATE}/correction.npz"
+FORMAT = 1
+ABOUT = "Voxels set by hand: their indices from 0 and their labels as in labels.nii.gz."
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ def volume_changes(run: Run, correction: Correction) -> list[VolumeChange]:
     labels, voxel_ml = run.case.labels, math.prod(run.case.geometry.spacing) / 1000
     before, after = (
         np.bincount(each, minlength=len(labels))
-        for each in (run.labels.flat[correction.index], correction.decided(run.regions))
+        for each in (run.labels.flat[correction.index], correction.decide(run.regions))
     )
     inside = {row.name: row.volume_ml for row in volume_rows(run)}
     return [
@@ -59,7 +65,7 @@ def volume_changes(run: Run, correction: Correction) -> list[VolumeChange]:
     ]
 
 
-def save_maps(run: Run, edits: Mapping[int, int], correction: Correction) -> None:
+def save_maps(run: Run, edits: Edits, correction: Correction) -> None:
     """Write the corrected maps, each whole or not at all."""
     case, folder = run.case, run.folder
     mask = case.mask.copy()
@@ -78,7 +84,7 @@ def save_maps(run: Run, edits: Mapping[int, int], correction: Correction) -> Non
     write_arrays(folder / MARGINALS, arrays)
 
 
-def save_pages(run: Run, corrected: Run, edits: Mapping[int, int], correction: Correction) -> None:
+def save_pages(run: Run, corrected: Run, edits: Edits, correction: Correction) -> None:
     """Write the report and the summary of the corrected run."""
     files = {"labels": LABELS, "entropy": ENTROPY, "report": REPORT, "summary": SUMMARY}
     paths = {name: run.folder / file for name, file in files.items()}
@@ -102,7 +108,7 @@ def save_pages(run: Run, corrected: Run, edits: Mapping[int, int], correction: C
     write_json(run.folder / SUMMARY, summary)
 
 
-def load_correction(run: Run, edits: Mapping[int, int]) -> Correction:
+def load_correction(run: Run, edits: Edits) -> Correction:
     """Return the saved correction of these edits, an empty one where there is none."""
     nothing = no_correction(run.posterior.n_labels)
     if not edits or not (run.folder / MARGINALS).is_file():
@@ -132,3 +138,77 @@ def remove_correction(run: Run) -> None:
     """Remove all files of a correction."""
     for name in (LABELS, ENTROPY, REPORT, SUMMARY, MARGINALS):
         (run.folder / name).unlink(missing_ok=True)
+
+
+class EditsError(ExpectedError):
+    """A list of edits cannot be read, or belongs to another run."""
+
+
+@dataclass(frozen=True)
+class EditsFile:
+    """Reads and writes the edits of one run; ``run`` is the digest that names its CRF."""
+
+    path: Path
+    run: str
+    labels: LabelScheme
+    geometry: Geometry
+
+    def write(self, edits: Edits, old_labels: NDArray[np.uint8]) -> None:
+        """Write the edits in their order; ``old_labels`` (X, Y, Z) are the run's own."""
+        page = {
+            "format": FORMAT,
+            "about": ABOUT,
+            "run": self.run,
+            "shape": list(self.geometry.shape),
+            "edits": [
+                self._entry(order, voxel, label, old_labels)
+                for order, (voxel, label) in enumerate(edits.items(), start=1)
+            ],
+        }
+        with atomic_open(self.path) as file:
+            file.write(_text(page).encode())
+
+    def read(self) -> dict[int, int]:
+        """Return the edits in their order, none where there is no file."""
+        try:
+            page = read_json(self.path)
+        except FileNotFoundError:
+            return {}
+        except DamagedError as error:
+            raise EditsError(str(error)) from error
+        try:
+            return self._parse(page)
+        except DAMAGE as error:
+            words = in_short(error_text(error), 300)
+            raise EditsError(f"{self.path} is not a list of edits of this run: {words}") from error
+
+    def _entry(
+        self, order: int, voxel: int, label: int, old_labels: NDArray[np.uint8]
+    ) -> dict[str, Any]:
+        indices = [int(i) for i in np.unravel_index(voxel, self.geometry.shape)]
+        mm = self.geometry.affine[:3, :3] @ indices + self.geometry.affine[:3, 3]
+        return {
+            "order": order,
+            "voxel": indices,
+            "position_mm": [round(float(x), 3) for x in mm],
+            "old_label": self.labels.values[int(old_labels.flat[voxel])],
+            "new_label": self.labels.values[label],
+        }
+
+    def _parse(self, page: dict[str, Any]) -> dict[int, int]:
+        if page["format"] != FORMAT:
+            raise ValueError(f"its format must be {FORMAT}, got {page['format']}")
+        if page["run"] != self.run:
+            raise ValueError("it was made for another run; move it away to start anew")
+        edits = {}
+        for entry in sorted(page["edits"], key=lambda each: int(each["order"])):
+            voxel = np.ravel_multi_index(entry["voxel"], self.geometry.shape)
+            edits[int(voxel)] = self.labels.values.index(entry["new_label"])
+        return edits
+
+
+def _text(page: dict[str, Any]) -> str:
+    """Write JSON with one line for each edit."""
+    edits = ",\n".join("    " + json.dumps(entry) for entry in page["edits"])
+    head = json.dumps({**page, "edits": []}, indent=2, ensure_ascii=False)
+    return head.removesuffix("[]\n}") + (f"[\n{edits}\n  ]\n}}\n" if edits else "[]\n}\n")

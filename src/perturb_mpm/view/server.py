@@ -103,20 +103,20 @@ def read_runs(body: bytes, n_labels: int, voxels: int) -> list[tuple[int, int, i
         runs = [tuple(run) for run in json.loads(body)["runs"]]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RefusedError(400, "the body must be JSON with a list of runs") from error
-    checked = []
+    found = []
     for run in runs:
         if len(run) != 3 or not all(type(number) is int for number in run):
             raise RefusedError(400, "a run must be three whole numbers: label, start and length")
         label, start, length = run
         if not (0 <= label < n_labels and start >= 0 and 0 < length <= voxels - start):
             raise RefusedError(400, f"the run {list(run)} lies outside the labels or the volume")
-        checked.append((label, start, length))
-    edited = sum(length for _, _, length in checked)
+        found.append((label, start, length))
+    edited = sum(length for _, _, length in found)
     if edited > MOST_EDITED_VOXELS:
         raise RefusedError(
             400, f"at most {MOST_EDITED_VOXELS} voxels can be set by hand, got {edited}"
         )
-    return checked
+    return found
 
 
 LOOPBACK = "127.0.0.1"
@@ -137,11 +137,11 @@ class ViewServer(ThreadingHTTPServer):
         self.session = session
         self.volumes = Volumes(session)
         self.gate = Gate(self.server_address[1], secrets.token_urlsafe(24))
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Serve a connection in a thread of its own, unless there are too many."""
-        if not self._places.acquire(blocking=False):
+        if not self._connections.acquire(blocking=False):
             with suppress(OSError):
                 request.settimeout(0)
                 request.send(_TOO_MANY)
@@ -150,15 +150,15 @@ class ViewServer(ThreadingHTTPServer):
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self._connections.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve a connection to its end, then make room for another."""
+        """Serve a connection to its end, then let another in."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Say nothing about a client that hung up; what was not foreseen is shown."""
@@ -241,24 +241,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(RefusedError(409, str(busy)))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Stay quiet: addresses carry the token, and a terminal is not its place."""
+        """Stay quiet: addresses carry the token, and do not belong on a terminal."""
 
     def _get(self, path: str) -> None:
+        shown = self.server.session.shown
         if path == "/":
             self._send(200, "text/html; charset=utf-8", self.server.page)
         elif path == "/status":
             self._send_json(200, asdict(self.server.session.status))
         elif path == "/edits":
-            stale = self.server.session.stale
-            self._send_json(200, {"runs": self.server.volumes.runs(), "stale": stale})
+            runs = self.server.volumes.runs(shown.edits)
+            self._send_json(200, {"runs": runs, "stale": shown.stale, "revision": shown.number})
         elif path == "/changes":
             self._send(200, "application/octet-stream", self.server.volumes.changes())
         elif path == "/volumes-ml":
-            volumes = [asdict(each) for each in self.server.session.volumes]
-            self._send_json(200, {"volumes": volumes})
-        elif path == "/places":
-            places = [asdict(each) for each in self.server.session.places]
-            self._send_json(200, {"places": places})
+            self._send_json(200, {"volumes": [asdict(each) for each in shown.volumes]})
+        elif path == "/locations":
+            self._send_json(200, {"locations": [asdict(each) for each in shown.locations]})
         else:
             volume = None
             if path.startswith("/volumes/"):
@@ -273,7 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
             posterior = session.run.posterior
             voxels = len(self.server.volumes.file_index)
             runs = read_runs(body, posterior.n_labels, voxels)
-            session.update(self.server.volumes.edits_of(runs))
+            session.update(self.server.volumes.parse_runs(runs))
         elif path == "/revert":
             session.revert()
         else:

@@ -2,6 +2,9 @@
 
 An update shows the mean field first, then what the run's samples make of the edits, and writes
 the files last. The samples' solutions are drawn once, in the background: ``get_ready``.
+
+What the page shows is one ``Revision``. It never changes: an update puts another in its place, so
+that every answer is about one state, whatever happens meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +21,9 @@ from numpy.typing import NDArray
 
 from perturb_mpm.report import uncertain_locations
 from perturb_mpm.run import Run, load_run, report_data
-from perturb_mpm.view.correction import Correction, Corrector, no_correction
-from perturb_mpm.view.edits import EditsFile
+from perturb_mpm.view.correction import Correction, Corrector, Edits, no_correction
 from perturb_mpm.view.saving import (
+    EditsFile,
     VolumeChange,
     load_correction,
     remove_correction,
@@ -28,7 +32,7 @@ from perturb_mpm.view.saving import (
     volume_changes,
 )
 
-MOST_PLACES = 12
+MOST_LOCATIONS = 12
 _ASK_AGAIN_S = 0.1
 
 
@@ -37,8 +41,62 @@ class BusyError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Location:
+    """An uncertain location to look at."""
+
+    mm: tuple[float, float, float]
+    words: str
+
+
+@dataclass(frozen=True, eq=False)
+class Revision:
+    """The maps that the page shows, and all that follows from them."""
+
+    run: Run
+    edits: Edits
+    correction: Correction
+    number: int = 0  # counts the changes of the maps
+    corrected: Run | None = None  # the run with its edits, once the samples are solved
+    final: bool = True  # whether the samples have had their say in the maps
+
+    @property
+    def stale(self) -> bool:
+        """Whether there are edits that no update has taken in yet."""
+        return bool(self.edits) and not len(self.correction.index)
+
+    @cached_property
+    def labels(self) -> NDArray[np.uint8]:
+        """The labels with all edits, indices (X, Y, Z)."""
+        return self.correction.labels(self.run.labels, self.run.regions)
+
+    @cached_property
+    def moved_voxels(self) -> int:
+        """The number of other voxels whose label the edits changed."""
+        index = self.correction.index
+        changed = index[self.labels.flat[index] != self.run.labels.flat[index]]
+        return len(set(changed.tolist()) - self.edits.keys())
+
+    @cached_property
+    def volumes(self) -> list[VolumeChange]:
+        """What the edits do to volumes."""
+        return volume_changes(self.run, self.correction)
+
+    @cached_property
+    def locations(self) -> list[Location]:
+        """The most uncertain locations, of the corrected run where there is one."""
+        data = report_data(self.corrected or self.run)
+        return [
+            Location(
+                mm=each.centre_mm,
+                words=f"{each.where}: {' or '.join(each.labels)}, {_ml(each.volume_ml)} ml",
+            )
+            for each in uncertain_locations(data, limit=MOST_LOCATIONS)
+        ]
+
+
+@dataclass(frozen=True)
 class Status:
-    """How far the last update is."""
+    """How far the last update is, and which revision is shown."""
 
     busy: bool = False
     stage: str = ""  # what is being done, in words
@@ -46,18 +104,10 @@ class Status:
     preparing: bool = False  # whether what updates start from is being prepared
     ready: float = 0.0  # 0 … 1, of that
     error: str = ""  # in words, of the last update
-    revision: int = 0  # counts the changes of the maps
-    final: bool = True  # whether the samples have had their say in the maps
+    revision: int = 0
+    final: bool = True
     edited_voxels: int = 0
-    moved_voxels: int = 0  # other voxels whose label an edit changed
-
-
-@dataclass(frozen=True)
-class PlaceToLook:
-    """An uncertain place."""
-
-    mm: tuple[float, float, float]
-    words: str
+    moved_voxels: int = 0
 
 
 class Session:
@@ -65,69 +115,48 @@ class Session:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.corrected: Run | None = None  # the run with its edits, once the samples are solved
-        self._places: dict[bool, list[PlaceToLook]] = {}
         self._background: _Background | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._status = Status()
         self._file = EditsFile(
             run.folder / "edits.json",
             str(run.posterior.problem),
             run.case.labels,
             run.case.geometry,
         )
-        self.edits = self._file.read()
-        self.correction = load_correction(run, self.edits)
-        self._status = self._counted(Status())
+        edits = self._file.read()
+        self.shown = Revision(run, edits, load_correction(run, edits))
 
     @property
     def status(self) -> Status:
         """How far things are."""
-        background = self._background
+        shown, background = self.shown, self._background
+        status = replace(
+            self._status,
+            revision=shown.number,
+            final=shown.final,
+            edited_voxels=len(shown.edits),
+            moved_voxels=shown.moved_voxels,
+        )
         if background is None:
-            return self._status
-        preparing = background.done < 1 and not background.failed
-        return replace(self._status, preparing=preparing, ready=background.done)
-
-    @property
-    def stale(self) -> bool:
-        """Whether there are edits that no update has taken in yet."""
-        return bool(self.edits) and not len(self.correction.index)
-
-    @property
-    def labels(self) -> NDArray[np.uint8]:
-        """The labels with all edits, indices (X, Y, Z)."""
-        return self.correction.labels(self.run.labels, self.run.regions)
-
-    @property
-    def volumes(self) -> list[VolumeChange]:
-        """What the edits do to volumes."""
-        return volume_changes(self.run, self.correction)
-
-    @property
-    def places(self) -> list[PlaceToLook]:
-        """The most uncertain places, of the corrected run where there is one."""
-        corrected = self.corrected
-        if (corrected is not None) not in self._places:
-            data = report_data(corrected or self.run)
-            self._places[corrected is not None] = [
-                PlaceToLook(
-                    place.centre_mm,
-                    f"{place.where}: {' or '.join(place.labels)}, {_ml(place.volume_ml)} ml",
-                )
-                for place in uncertain_locations(data, limit=MOST_PLACES)
-            ]
-        return self._places[corrected is not None]
+            return status
+        return replace(
+            status,
+            preparing=background.done < 1 and background.error is None,
+            ready=background.done,
+        )
 
     def get_ready(self) -> None:
         """Begin, in the background, to prepare what every update starts from."""
         with self._lock:
-            if self._background is None or self._background.failed:
+            if self._background is None or self._background.error is not None:
                 self._background = _Background(self.run)
 
-    def update(self, edits: Mapping[int, int]) -> None:
+    def update(self, edits: Edits) -> None:
         """Begin to solve again with these edits in place of all earlier ones."""
-        known = {voxel: label for voxel, label in self.edits.items() if edits.get(voxel) == label}
+        earlier = self.shown.edits
+        known = {voxel: label for voxel, label in earlier.items() if edits.get(voxel) == label}
         ordered = {**known, **edits}
         self._begin(lambda: self._solve(ordered))
 
@@ -144,13 +173,13 @@ class Session:
         with self._lock:
             if self._status.busy:
                 raise BusyError("an update is under way; wait until it has ended")
-            self._status = replace(self._status, busy=True, stage="", done=0.0, error="")
+            self._status = Status(busy=True, done=0.0)
         # A daemon: Ctrl-C need not wait for it, since files appear whole or not at all.
-        self._thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(work,), daemon=True)
         self._thread.start()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        edits, correction, corrected = self.edits, self.correction, self.corrected
+    def _work(self, work: Callable[[], None]) -> None:
+        before = self.shown
         error = "it failed in a way that was not foreseen; the terminal says more"
         try:
             work()
@@ -159,11 +188,10 @@ class Session:
             error = _in_words(known)
         finally:
             if error:
-                self.edits = edits
-                self._show(correction, corrected, final=True)
-            self._status = replace(self._status, busy=False, stage="", done=1.0, error=error)
+                self._show(before.edits, before.correction, before.corrected)
+            self._status = Status(error=error)
 
-    def _solve(self, edits: dict[int, int]) -> None:
+    def _solve(self, edits: Mapping[int, int]) -> None:
         if not edits:
             self._remove_edits()
             return
@@ -171,42 +199,40 @@ class Session:
         self.get_ready()
         background = self._background
         assert background is not None  # noqa: S101
-        corrector = background.corrector(self._progress)
+        corrector = background.wait_for_corrector(self._progress)
         self._stage("solving the first picture")
         edit, correction = corrector.preview(edits)
-        self.edits = edits
-        self._show(correction, None, final=False)
+        self._show(edits, correction, final=False)
         self._stage("drawing the run's samples once more, the first time only")
         background.wait(self._progress)
         self._stage("solving the samples again where they move")
         corrected, correction = corrector.solve(
-            edits, edit, self._progress, lambda shown: self._show(shown, None, final=False)
+            edits, edit, self._progress, lambda maps: self._show(edits, maps, final=False)
         )
+        self._show(edits, correction, corrected, final=False)
         self._stage("writing the maps")
         save_maps(self.run, edits, correction)
         self._file.write(edits, self.run.labels)
-        self._show(correction, corrected, final=True)
         self._stage("writing the report")
         save_pages(self.run, corrected, edits, correction)
+        self._show(edits, correction, corrected)
 
     def _remove_edits(self) -> None:
         self._file.path.unlink(missing_ok=True)
         remove_correction(self.run)
-        self.edits = {}
-        self._show(no_correction(self.run.posterior.n_labels), None, final=True)
+        self._show({}, no_correction(self.run.posterior.n_labels))
 
-    def _show(self, correction: Correction, corrected: Run | None, *, final: bool) -> None:
+    def _show(
+        self,
+        edits: Edits,
+        correction: Correction,
+        corrected: Run | None = None,
+        *,
+        final: bool = True,
+    ) -> None:
         """Let the page see other maps."""
-        self._places.pop(True, None)
-        self.correction, self.corrected = correction, corrected
-        status = replace(self._status, revision=self._status.revision + 1, final=final)
-        self._status = self._counted(status)
-
-    def _counted(self, status: Status) -> Status:
-        found = self.correction
-        changed = found.index[found.decided(self.run.regions) != self.run.labels.flat[found.index]]
-        moved = len(set(changed.tolist()) - self.edits.keys())
-        return replace(status, edited_voxels=len(self.edits), moved_voxels=moved)
+        number = self.shown.number + 1
+        self.shown = Revision(self.run, edits, correction, number, corrected, final)
 
     def _stage(self, words: str) -> None:
         self._status = replace(self._status, stage=words, done=0.0)
@@ -220,41 +246,35 @@ class _Background:
 
     def __init__(self, run: Run) -> None:
         self.done = 0.0  # 0 … 1
+        self.error: Exception | None = None
         self._run = run
-        self._made: Corrector | None = None
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self._corrector: Corrector | None = None
+        threading.Thread(target=self._work, daemon=True).start()
 
-    @property
-    def failed(self) -> bool:
-        """Whether it ended in an error."""
-        return self._error is not None
-
-    def corrector(self, progress: Callable[[float, float], None]) -> Corrector:
+    def wait_for_corrector(self, progress: Callable[[float, float], None]) -> Corrector:
         """Return the corrector as soon as its engine is there."""
-        while self._made is None:
+        while self._corrector is None:
             self._wait_a_little(progress)
-        return self._made
+        return self._corrector
 
     def wait(self, progress: Callable[[float, float], None]) -> None:
-        """Wait until the samples are kept."""
+        """Wait until the samples are drawn."""
         while self.done < 1:
             self._wait_a_little(progress)
 
     def _wait_a_little(self, progress: Callable[[float, float], None]) -> None:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         progress(self.done, 1.0)
         time.sleep(_ASK_AGAIN_S)
 
     def _work(self) -> None:
         try:
-            self._made = Corrector(self._run)
-            self._made.keep(self._show)
+            self._corrector = Corrector(self._run)
+            self._corrector.draw_samples(self._show)
             self.done = 1.0
         except Exception as error:  # noqa: BLE001 - it is raised where the update waits
-            self._error = error
+            self.error = error
 
     def _show(self, done: float, total: float) -> None:
         self.done = min(done / total, 0.999)
@@ -273,11 +293,11 @@ def _in_words(error: Exception) -> str:
 def open_session(folder: Path, kernel_cache: str | Path | None = None) -> Session:
     """Open the run in ``folder``; one whose files lead out of it by a link is refused.
 
-    Corrections take prepared kernels from the folder ``kernel_cache``, and keep them there.
+    Corrections take prepared kernels from the folder ``kernel_cache``, and store them there.
     """
     home = folder.resolve()
     for path in sorted(home.rglob("*")):
         if not path.resolve().is_relative_to(home):
-            raise ValueError(f"{path} is a link to a place outside the folder; remove it")
+            raise ValueError(f"{path} is a link that leads out of the folder; remove it")
     run = load_run(home)
     return Session(replace(run, settings=run.settings.changed(kernel_cache=kernel_cache)))

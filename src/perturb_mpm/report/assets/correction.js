@@ -1,4 +1,4 @@
-// Painting labels, and asking the server to solve again with what was painted held fixed.
+// Painting labels, and asking the server to solve again with what was painted fixed.
 
 const ASK_EVERY_MS = 250;
 const WATCH_EVERY_MS = 1000;
@@ -39,7 +39,7 @@ class Correction {
     this.saved = stale ? "" : JSON.stringify(runs);
     const status = await this.ask("/status");
     await this.show(status);
-    await this.showPlaces();
+    await this.showLocations();
     this.tell(status);
     this.enable();
     viewer.root.dataset.correction = "ready";
@@ -61,18 +61,18 @@ class Correction {
     }
   }
 
-  async showPlaces() {
-    const { places } = await this.ask("/places");
-    const items = places.map((place) => {
+  async showLocations() {
+    const { locations } = await this.ask("/locations");
+    const items = locations.map((location) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = place.words;
-      button.addEventListener("click", () => this.viewer.goTo(place.mm));
+      button.textContent = location.words;
+      button.addEventListener("click", () => this.viewer.goTo(location.mm));
       const item = document.createElement("li");
       item.append(button);
       return item;
     });
-    this.part("regions").replaceChildren(...items);
+    this.part("locations").replaceChildren(...items);
   }
 
   async showVolumes() {
@@ -176,7 +176,7 @@ class Correction {
       this.last = [];
     }
     this.tell(status);
-    await this.showPlaces();
+    await this.showLocations();
     state.updates = (state.updates || 0) + 1;
   }
 
@@ -186,10 +186,10 @@ class Correction {
     const answer = await fetch("/changes", { headers: this.headers, cache: "no-store" });
     const changes = parseChanges(await answer.arrayBuffer());
     const change = async (source, values) => ({
-      ready: patched(await viewer.volume(source), changes.places, values),
+      ready: patched(await viewer.volume(source), changes.positions, values),
     });
     this.revision = status.revision;
-    if (changes.places.length === 0) {
+    if (changes.positions.length === 0) {
       this.shown = own;
     } else {
       const query = `?revision=${status.revision}`;

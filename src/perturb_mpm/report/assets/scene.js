@@ -172,12 +172,12 @@ class Scene {
 }
 
 function asColourMap(palette) {
-  const places = [...palette.keys()]; // every colour, so that none is off the scale
+  const levels = [...palette.keys()]; // every colour, so that none is off the scale
   return {
-    R: places.map((place) => palette[place][0]),
-    G: places.map((place) => palette[place][1]),
-    B: places.map((place) => palette[place][2]),
-    A: places.map((place) => (place ? 255 : 0)),
-    I: places,
+    R: levels.map((level) => palette[level][0]),
+    G: levels.map((level) => palette[level][1]),
+    B: levels.map((level) => palette[level][2]),
+    A: levels.map((level) => (level ? 255 : 0)),
+    I: levels,
   };
 }

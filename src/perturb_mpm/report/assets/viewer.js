@@ -1,4 +1,4 @@
-// The controls around the scene. window.pmpm tells how it stands.
+// The controls around the scene. window.pmpm has its state.
 
 const SIDES = [["L", "R"], ["P", "A"], ["I", "S"]];
 const MOST_SHARES = 4; // more do not fit where the readout stands
@@ -124,7 +124,7 @@ class Viewer {
     this.part("canvas").addEventListener("keydown", (event) => this.pressed(event), true);
   }
 
-  // Before the volumes are there, the place is kept for later.
+  // Before the volumes are there, the position waits for them.
   goTo(mm) {
     this.goal = mm;
     if (this.state.ready) this.scene.goTo(mm);

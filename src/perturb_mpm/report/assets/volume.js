@@ -48,23 +48,23 @@ function parseNifti(buffer) {
   };
 }
 
-// What a correction changes: places in a volume, and there entropy, label and the share of each label.
+// What a correction changes: positions in a volume, and there entropy, label and the share of each label.
 function parseChanges(buffer) {
   const count = new DataView(buffer).getUint32(0, true);
   const labels = 4 + 8 * count;
   return {
-    places: new Uint32Array(buffer, 4, count),
+    positions: new Uint32Array(buffer, 4, count),
     entropy: new Float32Array(buffer, 4 + 4 * count, count),
     labels: new Uint8Array(buffer, labels, count),
     share: (label) => new Uint8Array(buffer, labels + count * (label + 1), count),
   };
 }
 
-// A copy of a volume with other values at some places.
-function patched(volume, places, values) {
+// A copy of a volume with other values at some positions.
+function patched(volume, positions, values) {
   const data = volume.data.slice();
-  places.forEach((place, k) => {
-    data[place] = values[k];
+  positions.forEach((position, k) => {
+    data[position] = values[k];
   });
   return { ...volume, data };
 }
