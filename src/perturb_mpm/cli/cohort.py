@@ -59,7 +59,7 @@ class CohortOptions:
     truth
         A folder with the true label map CASE.nii.gz of cases that have one.
     layout
-        How the files are laid out; told by what is there where it is not given.
+        How the files are laid out; recognised if omitted.
     match
         Which cases: names, or patterns such as BraTS2021_00*.
     """
@@ -77,7 +77,7 @@ WORKERS = Group("Workers", sort_key=5)
 
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions:
+class WorkOptions:
     """Where cases are run, and what is shown.
 
     Parameters
@@ -120,16 +120,16 @@ def cohort(
     *,
     cases: CohortOptions,
     read: ReadingOptions | None = None,
-    place: PlaceOptions,
+    work: WorkOptions,
     options: SettingsOptions | None = None,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
     from perturb_mpm.cohort import MOST_PARTS, CaseReading, find_cohort, run_cohort
     from perturb_mpm.files import CaseFolders
 
-    whole_number(place.workers, "--workers", 1, MOST_WORKERS)
-    whole_number(place.split, "--split", 1, MOST_PARTS)
-    _check_place(place)
+    whole_number(work.workers, "--workers", 1, MOST_WORKERS)
+    whole_number(work.split, "--split", 1, MOST_PARTS)
+    _check_workers(work)
     read, options = read or ReadingOptions(), options or SettingsOptions()
     settings = settings_from_options(options)
     if settings.sampling.until is not None and not says_samples(options):
@@ -152,70 +152,70 @@ def cohort(
         without_probabilities=read.model is not None,
     )
     found = find_cohort(folders, cases.layout, cases.match)
-    if place.dry_run:
-        _dry_run(found, settings, reading, place)
+    if work.dry_run:
+        _dry_run(found, settings, reading, work)
         return
     try:
         with (
-            shown_progress(quiet=place.quiet or place.json) as progress,
-            _workers(place, settings, progress) as (client, settings),
+            shown_progress(quiet=work.quiet or work.json) as progress,
+            _workers(work, settings, progress) as (client, settings),
         ):
             result = run_cohort(
                 found,
                 settings,
-                place.output,
+                work.output,
                 client,
                 reading=reading,
-                split=place.split,
+                split=work.split,
                 progress=progress,
-                finished=_print_line if place.json else None,
+                finished=_print_line if work.json else None,
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
-    if place.json:
+    if work.json:
         _print_result_line(result)
-    elif not place.quiet:
+    elif not work.quiet:
         _print_result(result)
     if result.failed:
         raise SystemExit(_EXIT_SOME_FAILED)
 
 
-def _check_place(place: PlaceOptions) -> None:
-    """Refuse places that exclude each other."""
-    given_places = {
-        "--workers": place.workers != 1,
-        "--scheduler": place.scheduler is not None,
-        "--cluster": place.cluster is not None,
+def _check_workers(work: WorkOptions) -> None:
+    """Refuse kinds of workers that exclude each other."""
+    kinds = {
+        "--workers": work.workers != 1,
+        "--scheduler": work.scheduler is not None,
+        "--cluster": work.cluster is not None,
     }
-    chosen = [name for name, is_given in given_places.items() if is_given]
+    chosen = [name for name, is_given in kinds.items() if is_given]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} must not be given together: choose one")
-    if place.split > 1 and not chosen:
+    if work.split > 1 and not chosen:
         raise UsageError("--split must come with --workers, --scheduler or --cluster")
 
 
 @contextmanager
 def _workers(
-    place: PlaceOptions, settings: RunSettings, progress: StagedProgress
+    work: WorkOptions, settings: RunSettings, progress: StagedProgress
 ) -> Iterator[tuple[Client | None, RunSettings]]:
     """Give workers to run on, and the settings with which they share this machine."""
     from perturb_mpm import cohort as on
 
-    if place.scheduler is not None:
-        progress.stage(f"connecting to {place.scheduler}")
-        with on.connect_scheduler(place.scheduler) as client:
+    if work.scheduler is not None:
+        progress.stage(f"connecting to {work.scheduler}")
+        with on.connect_scheduler(work.scheduler) as client:
             _name_dashboard(client, progress)
             yield client, settings
-    elif place.cluster is not None:
-        file = on.read_cluster_file(place.cluster)
+    elif work.cluster is not None:
+        file = on.read_cluster_file(work.cluster)
         progress.stage(f"starting {file.class_name}")
         with on.start_cluster(file) as client:
             _name_dashboard(client, progress)
             yield client, settings
-    elif place.workers > 1:
-        progress.stage(f"starting {place.workers} workers")
-        with on.local_workers(place.workers, settings.compute.engine) as client:
-            yield client, on.share_machine(settings, place.workers)
+    elif work.workers > 1:
+        progress.stage(f"starting {work.workers} workers")
+        with on.local_workers(work.workers, settings.compute.engine) as client:
+            yield client, on.share_machine(settings, work.workers)
     else:
         yield None, settings
 
@@ -226,26 +226,26 @@ def _name_dashboard(client: Client, progress: StagedProgress) -> None:
 
 
 def _dry_run(
-    cases: list[CaseFiles], settings: RunSettings, reading: CaseReading, place: PlaceOptions
+    cases: list[CaseFiles], settings: RunSettings, reading: CaseReading, work: WorkOptions
 ) -> None:
     """Print what would be run; exit with 3 where a case cannot be read."""
     from perturb_mpm.cohort import check_cohort
 
     checks: list[CaseCheck] = []
-    with shown_progress(quiet=place.quiet or place.json) as progress:
+    with shown_progress(quiet=work.quiet or work.json) as progress:
         progress.stage(f"reading {len(cases)} cases")
-        for check in check_cohort(cases, settings, place.output, reading):
+        for check in check_cohort(cases, settings, work.output, reading):
             checks.append(check)
-            if place.json:
+            if work.json:
                 _print_one_line(vars(check))
             progress(len(checks), len(cases))
-    if not place.quiet and not place.json:
-        _print_checks(checks, place)
+    if not work.quiet and not work.json:
+        _print_checks(checks, work)
     if any(each.error for each in checks):
         raise SystemExit(_EXIT_SOME_FAILED)
 
 
-def _print_checks(checks: list[CaseCheck], place: PlaceOptions) -> None:
+def _print_checks(checks: list[CaseCheck], work: WorkOptions) -> None:
     from rich.table import Table
 
     table = Table()
@@ -262,11 +262,11 @@ def _print_checks(checks: list[CaseCheck], place: PlaceOptions) -> None:
         most = max(each.memory_bytes or 0 for each in left) / 1e9
         lines.append(
             f"memory: about {most:.1f} GB for the largest case, "
-            f"{most * place.workers:.1f} GB with {place.workers} at once"
+            f"{most * work.workers:.1f} GB with {work.workers} at once"
         )
         known = [each.seconds for each in left if each.seconds is not None]
         lines.append(
-            f"time: about {sum(known) / place.workers / 60:.0f} min, by the cases that are done"
+            f"time: about {sum(known) / work.workers / 60:.0f} min, by the cases that are done"
             if len(known) == len(left)
             else "time: not known before a case is done"
         )
@@ -282,9 +282,9 @@ def _print_result(result: CohortResult) -> None:
     done = result.cases - len(result.failed)
     before = f", {result.skipped} of them before" if result.skipped else ""
     print_plain(f"{done} of {result.cases} cases are done{before}")
-    for place, (name, error) in enumerate(result.failed.items()):
-        if place == _MOST_NAMED:
-            print_plain(f"  and {len(result.failed) - place} more, see {result.files['csv']}")
+    for count, (name, error) in enumerate(result.failed.items()):
+        if count == _MOST_NAMED:
+            print_plain(f"  and {len(result.failed) - count} more, see {result.files['csv']}")
             break
         print_plain(f"  failed: {name}: {in_options(error)}")
     print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")

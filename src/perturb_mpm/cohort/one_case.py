@@ -54,7 +54,7 @@ class CaseReading:
     dataset_json: Path | None = None
     image_names: tuple[str, ...] | None = None
     model: Path | None = None
-    """Made by ``perturb-mpm train``: gives the probabilities, in place of files."""
+    """Made by ``perturb-mpm train``: computes the probabilities instead of reading them."""
 
     def describe(self) -> dict[str, object]:
         """Return what the files themselves do not say, as ``run_case`` stores it."""

@@ -75,28 +75,28 @@ def write_bids_sidecars(
 
 def _sidecars(labels: LabelScheme, entropy_max_bits: float) -> dict[str, dict[str, Any]]:
     """Return the content of the JSON file beside each output that has one."""
-    place = {"SpatialReference": "orig", "Manual": False}
+    common = {"SpatialReference": "orig", "Manual": False}
     volume = {"Units": "mm^3", "Description": "Volume of the label in this sample."}
     return {
-        "labels": {**place, "Description": "Most probable label."},
+        "labels": {**common, "Description": "Most probable label."},
         "marginals": {
-            **place,
+            **common,
             "Description": "Probability of every label, one volume each.",
             "LabelMap": list(labels.names),
         },
         "entropy": {
-            **place,
+            **common,
             "Description": "Entropy of the marginals; 0 where one label is certain.",
             "Units": "bits",
             "Maximum": entropy_max_bits,
         },
         "uncertainty": {
-            **place,
+            **common,
             "Description": "Whether a voxel's label is certain.",
             "Levels": {"0": "certain", "1": "undecided", "2": "uncertain"},
         },
         "mutual_information": {
-            **place,
+            **common,
             "Description": "Mutual information of the label and the ensemble's member.",
             "Units": "bits",
         },

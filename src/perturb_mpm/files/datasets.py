@@ -117,10 +117,10 @@ def find_cases(folders: CaseFolders, layout: str | None = None) -> list[CaseFile
     >>> [case.name for case in cases]
     ['A', 'B']
     """
-    places = (*folders.probabilities, folders.mask, folders.truth)
+    searched = (*folders.probabilities, folders.mask, folders.truth)
     names = (*("probabilities" for _ in folders.probabilities), "mask", "truth")
     _check_data("images", folders.images, layout)
-    for name, folder in zip(names, places, strict=True):
+    for name, folder in zip(names, searched, strict=True):
         if folder is not None and not folder.is_dir():
             raise InputError(f"`{name}` must be a folder with a file a case, got {folder}")
     layout = layout or _recognise_layout(folders.images)

@@ -70,7 +70,7 @@ def name_images(paths: Sequence[Path], channels: dict[int, str] | None = None) -
     for names in (rest, stems):
         if all(names) and len(set(names)) == len(names):
             return names
-    return [f"{place}_{stem}" for place, stem in enumerate(stems, start=1)]
+    return [f"{number}_{stem}" for number, stem in enumerate(stems, start=1)]
 
 
 def without_endings(path: Path) -> str:
