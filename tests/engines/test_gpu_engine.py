@@ -23,7 +23,7 @@ from perturb_mpm.engines import gpu, prepare
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import memory as plan
 from perturb_mpm.engines.gpu.chain import factorize
-from perturb_mpm.engines.gpu.features import features_of, images_of, morton_order
+from perturb_mpm.engines.gpu.features import kernel_features, morton_order, upload_images
 from perturb_mpm.engines.gpu.lattice import build
 from perturb_mpm.engines.lattice import BLURS, keys
 from perturb_mpm.engines.lattice import morton_order as order_in_numpy
@@ -158,8 +158,8 @@ def test_features_and_order_are_those_of_the_cpu_engine() -> None:
     order = morton_order(crf.grid, index)
     np.testing.assert_array_equal(order.cpu().numpy(), order_in_numpy(crf.grid))
     for term in crf.terms:
-        images = images_of(term, order.device)
-        ours = features_of(term, order, index[order], images).cpu().numpy()
+        images = upload_images(term, order.device)
+        ours = kernel_features(term, order, index[order], images).cpu().numpy()
         np.testing.assert_allclose(ours, term.features()[order.cpu().numpy()], rtol=0, atol=1e-12)
 
 
@@ -168,8 +168,8 @@ def test_constant_channels_have_no_features() -> None:
         unary=np.zeros((2, 6)), kernels=[pm.BilateralKernel(np.full((1, 6), 0.1), 3.0, 1.0)]
     )
     order = torch.arange(6, device=DEVICE)
-    images = images_of(crf.terms[0], order.device)
-    assert (features_of(crf.terms[0], order, order, images)[:, 1] == 0).all()
+    images = upload_images(crf.terms[0], order.device)
+    assert (kernel_features(crf.terms[0], order, order, images)[:, 1] == 0).all()
 
 
 def test_hashed_keys_give_the_same_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,14 +202,14 @@ def test_a_device_with_less_memory_than_it_said_gets_smaller_batches(
 ) -> None:
     asked = []
 
-    class Full(plan.Pool):
+    class Full(plan.BatchMemory):
         def __init__(self, layout: object, *arguments: object) -> None:
             asked.append(layout.problems)  # type: ignore[attr-defined]
             if layout.problems > 100:  # type: ignore[attr-defined]
                 raise torch.OutOfMemoryError
             super().__init__(layout, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(plan, "Pool", Full)
+    monkeypatch.setattr(plan, "BatchMemory", Full)
     crf = small()
     solver = prepare(crf, "gpu", "plain")
     assert asked == [0]  # of a batch when one asks for it

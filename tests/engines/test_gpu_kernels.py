@@ -21,10 +21,16 @@ from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
 from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host
-from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widened
+from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widen_features
 from perturb_mpm.engines.gpu.features import morton_order
-from perturb_mpm.engines.gpu.memory import BatchLayout, Pool
-from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, perturb, perturb_twin
+from perturb_mpm.engines.gpu.memory import BatchLayout, BatchMemory
+from perturb_mpm.engines.gpu.perturb_kernel import (
+    Noise,
+    SmoothDrawer,
+    Unaries,
+    perturb,
+    perturb_twin,
+)
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, slice_group_twin, splat, splat_twin
 from perturb_mpm.engines.gpu.tiles import PIECE, STEP, TILE, Tiles, cut_lists
 from perturb_mpm.engines.gpu.update_kernel import (
@@ -47,7 +53,7 @@ TOLERANCE = {torch.float32: 4e-6, torch.float16: 1e-3}
 
 
 class Counts:
-    """The rows a pool is asked for."""
+    """The rows that memory is taken for."""
 
     def __init__(self, rows: int = 1, entries: int = 1, groups: int = 0) -> None:
         self.rows, self.spare, self.partials, self.exact_rows = rows, 1, entries, groups
@@ -251,21 +257,21 @@ def test_update(
     coupling = coupling_of(layout, groups, self_term=self_term)
     results = []
     for work in (update, update_twin):
-        room = Pool(layout, Counts(30, 1, groups), dtype, DEVICE).room(layout)
+        buffers = BatchMemory(layout, Counts(30, 1, groups), dtype, DEVICE).buffers(layout)
         start = torch.softmax(random(layout.rows, 3, n_labels, seed=8) * 4, 2)
         # Channels that belong to no label are 0 everywhere.
         used = torch.arange(layout.stride, device=DEVICE) % layout.padded < n_labels - 1
-        room.rows.copy_(random(30, layout.stride, seed=9) * used)
-        room.exact.copy_(random(groups, layout.rows, layout.stride, seed=10) * used)
+        buffers.rows.copy_(random(30, layout.stride, seed=9) * used)
+        buffers.exact.copy_(random(groups, layout.rows, layout.stride, seed=10) * used)
         for b in range(3):
-            room.problem(room.marginals, b).copy_(start[: layout.voxels, b, 1:])
+            buffers.problem(buffers.marginals, b).copy_(start[: layout.voxels, b, 1:])
             noise = random(layout.voxels, n_labels - 1, seed=11 + b) * 3 - 1
-            room.problem(room.energies, b).copy_(noise)
-        room.labels.copy_(start.argmax(2))
+            buffers.problem(buffers.energies, b).copy_(noise)
+        buffers.labels.copy_(start.argmax(2))
         options = {"damping": damping, "sharpness": sharpness, "watched": True}
-        changes = work(room, None if exact else lattice, coupling, **options)
-        every = torch.stack([room.problem(room.marginals, b) for b in range(3)])
-        results.append((every, room.labels[: layout.voxels].clone(), changes))
+        changes = work(buffers, None if exact else lattice, coupling, **options)
+        every = torch.stack([buffers.problem(buffers.marginals, b) for b in range(3)])
+        results.append((every, buffers.labels[: layout.voxels].clone(), changes))
     (ours, labels, changes), (twins, twin_labels, twin_changes) = results
     close(ours, twins, 4 * TOLERANCE[dtype])
     assert (labels == twin_labels).float().mean() > 0.99
@@ -311,14 +317,14 @@ def perturbed(
     seed = 2**63 + 5
     low, high = (int(word) for word in key_words(seed))
     noise = Noise(torch.tensor(samples, device=DEVICE), (low, high), 0.8, antithetic)
-    room = Pool(layout, Counts(), dtype, DEVICE).room(layout)
+    buffers = BatchMemory(layout, Counts(), dtype, DEVICE).buffers(layout)
     white = SmoothDrawer(Perturbation(seed), GRID, n_labels, DEVICE).draw(np.array(samples))
-    start = (room.marginals, room.labels)
-    options = {"ceiling": ceiling, "sharpness": 1.0}
-    perturb(unaries, index, noise, white, layout, room.energies, start, **options)
-    twin = perturb_twin(unaries, index, noise, layout, ceiling)
-    energies = torch.stack([room.problem(room.energies, b).T for b in range(len(samples))])
-    marginals = torch.stack([room.problem(room.marginals, b).T for b in range(len(samples))])
+    start = (buffers.marginals, buffers.labels)
+    problem = Unaries(unaries, index, ceiling)
+    perturb(problem, noise, white, layout, buffers.energies, start, sharpness=1.0)
+    twin = perturb_twin(problem, noise, layout)
+    energies = torch.stack([buffers.problem(buffers.energies, b).T for b in range(len(samples))])
+    marginals = torch.stack([buffers.problem(buffers.marginals, b).T for b in range(len(samples))])
     return energies.float(), twin, marginals.float()
 
 
@@ -369,7 +375,7 @@ def test_the_wrong_sign_of_the_noise_is_far_from_the_kernel_s() -> None:
 @pytest.mark.parametrize("d", [3, 7])
 def test_all_pairs(dtype: torch.dtype, d: int) -> None:
     features = random(150, d, seed=15).double() * 6 + 3
-    queries, sources = widened(features, dtype)
+    queries, sources = widen_features(features, dtype)
     values = torch.zeros((len(sources), 64), dtype=dtype, device=DEVICE)
     values[:150, :40] = random(150, 40, seed=16)
     ours = all_pairs(queries, sources, values, 40, 150)
@@ -382,18 +388,18 @@ def test_all_pairs(dtype: torch.dtype, d: int) -> None:
 
 def test_features_too_large_for_halves_are_singles() -> None:
     near, far = random(20, 3).double(), random(20, 3).double() * 1e4
-    assert widened(near, torch.float16)[0].dtype == torch.float16
-    assert widened(far, torch.float16)[0].dtype == torch.float32
+    assert widen_features(near, torch.float16)[0].dtype == torch.float16
+    assert widen_features(far, torch.float16)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("problems", [3, 70, 300])
 def test_votes(problems: int) -> None:
     layout = BatchLayout(100, 3, problems)
-    room = Pool(layout, Counts(), torch.float32, DEVICE).room(layout)
-    room.labels.copy_(torch.randint(0, 3, room.labels.shape, generator=rng()))
-    chosen = torch.arange(room.layout.problems, device=room.labels.device) % 3 != 1
-    votes, sizes = count_votes(room.labels, room.layout, chosen)
-    twin_votes, twin_sizes = count_votes_twin(room.labels, room.layout, chosen)
+    buffers = BatchMemory(layout, Counts(), torch.float32, DEVICE).buffers(layout)
+    buffers.labels.copy_(torch.randint(0, 3, buffers.labels.shape, generator=rng()))
+    chosen = torch.arange(buffers.layout.problems, device=buffers.labels.device) % 3 != 1
+    votes, sizes = count_votes(buffers.labels, buffers.layout, chosen)
+    twin_votes, twin_sizes = count_votes_twin(buffers.labels, buffers.layout, chosen)
     torch.testing.assert_close(votes.long(), twin_votes)
     torch.testing.assert_close(sizes, twin_sizes)
     assert int(votes.long().sum()) == 100 * int(chosen.sum())
@@ -412,8 +418,8 @@ def test_columns_are_cut_into_blocks_that_fit(monkeypatch: pytest.MonkeyPatch) -
     class OnDevice:
         dtype, device = torch.float16, torch.device("cuda", 0)
 
-    for room, lanes in ((233_472, 256), (102_400, 128)):
-        device = SimpleNamespace(shared_memory_per_multiprocessor=room)
+    for buffers, lanes in ((233_472, 256), (102_400, 128)):
+        device = SimpleNamespace(shared_memory_per_multiprocessor=buffers)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, device=device: device)
         assert pairs_kernel._widest(OnDevice) == lanes
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())

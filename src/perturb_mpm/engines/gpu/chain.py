@@ -17,14 +17,14 @@ import triton
 import triton.language as tl
 
 from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse
-from perturb_mpm.engines.gpu.device import interpreted
+from perturb_mpm.engines.gpu.device import is_interpreted
 from perturb_mpm.engines.gpu.lattice import Lattice
 from perturb_mpm.model import Normalization
 
 # Vertices of a program, and how many of a vertex's corners are summed up at once.
-CORNERS = (2**12, 16) if interpreted() else (1, 128)
-BLOCK = 2**14 if interpreted() else 2**8
-ROWS = 2**12 if interpreted() else 64
+CORNERS = (2**12, 16) if is_interpreted() else (1, 128)
+BLOCK = 2**14 if is_interpreted() else 2**8
+ROWS = 2**12 if is_interpreted() else 64
 
 
 @triton.jit
@@ -60,7 +60,7 @@ def _splat(
     tl.store(out + row * channels + channel, total, mask=real)
 
 
-def splatted(lattice: Lattice, values: torch.Tensor) -> torch.Tensor:
+def splat_values(lattice: Lattice, values: torch.Tensor) -> torch.Tensor:
     """Return what each vertex gets of (N, C) values, (V, C) float64.
 
     A lattice of several copies of the N vectors takes the same values for each. No sum is atomic:
@@ -100,7 +100,7 @@ def _blur(source, found, weights, out, count, channels, taps, BLOCK: tl.constexp
     tl.store(out + vertex * channels + channel, total, mask=real)
 
 
-def blurred(source: torch.Tensor, found: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def blur_rows(source: torch.Tensor, found: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return one pass of the blur on (V, C) float64 values; what is absent, −1, counts as 0."""
     count, channels = source.shape
     out = torch.empty_like(source)
@@ -111,7 +111,7 @@ def blurred(source: torch.Tensor, found: torch.Tensor, weights: torch.Tensor) ->
 
 
 @triton.jit
-def _received(
+def _receive(
     weights, columns, mass, responses, raw, own, count, P: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -129,7 +129,7 @@ def _received(
     tl.store(own + row, back, mask=real)
 
 
-def received(lattice: Lattice, mass: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def receive_mass(lattice: Lattice, mass: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what each vector gets of the vertices' mass (V, 1), and what it would get of itself.
 
     Both are (M,) float64; the latter is what a lattice without holes gives.
@@ -138,7 +138,7 @@ def received(lattice: Lattice, mass: torch.Tensor) -> tuple[torch.Tensor, torch.
     raw, own = (torch.empty(count, dtype=torch.float64, device=mass.device) for _ in range(2))
     responses = lattice.blur.responses(p - 1)
     responses[1:] *= 2  # there and back
-    _received[(triton.cdiv(count, BLOCK),)](
+    _receive[(triton.cdiv(count, BLOCK),)](
         lattice.weights,
         lattice.columns,
         mass,
@@ -288,7 +288,7 @@ def factorize(
     """Make the normalised filter of a lattice; ``gain`` multiplies the raw lattice's output."""
     ones = torch.ones((len(lattice.columns), 1), dtype=torch.float64, device=lattice.weights.device)
     masses = filtered_masses(lattice, ones)
-    raw, own = received(lattice, masses[-1])
+    raw, own = receive_mass(lattice, masses[-1])
     raw *= gain  # (N,): K·1
     before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
@@ -317,14 +317,14 @@ def factorize(
 def row_sums(lattice: Lattice) -> torch.Tensor:
     """Return K·1 of the raw lattice, (N,)."""
     ones = torch.ones((len(lattice.columns), 1), dtype=torch.float64, device=lattice.weights.device)
-    return received(lattice, filtered_masses(lattice, ones)[-1])[0]
+    return receive_mass(lattice, filtered_masses(lattice, ones)[-1])[0]
 
 
 def filtered_masses(lattice: Lattice, values: torch.Tensor) -> list[torch.Tensor]:
     """Return what the stages make of (N, C) values: after the splat and each pass, (V, C)."""
-    masses = [splatted(lattice, values)]
+    masses = [splat_values(lattice, values)]
     for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
-        masses.append(blurred(masses[-1], found, weights))
+        masses.append(blur_rows(masses[-1], found, weights))
     return masses
 
 

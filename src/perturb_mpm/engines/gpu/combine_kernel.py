@@ -12,12 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.device import interpreted
+from perturb_mpm.engines.gpu.device import is_interpreted
 
 # Rows and channels of a program: of one problem, many rows.
-WIDE = (256, 64) if interpreted() else (1, 1024)
+WIDE = (256, 64) if is_interpreted() else (1, 1024)
 NARROW = 16  # channels
-ELEMENTS = 2**12 if interpreted() else 2**9
+ELEMENTS = 2**12 if is_interpreted() else 2**9
 UNROLL = 2
 WARPS = 4
 WIDE_WARPS = 2
@@ -37,7 +37,7 @@ class Sparse:
 
     @classmethod
     def of_width(cls, rows: int, width: int, device: torch.device) -> Sparse:
-        """Return room for all rows, in order, with the same room for every list."""
+        """Return an empty matrix of all rows, in order, with ``width`` entries for every list."""
         row = torch.arange(rows, dtype=torch.int32, device=device)
         columns = torch.empty(rows * width, dtype=torch.int32, device=device)
         coefficients = torch.empty(rows * width, dtype=torch.float32, device=device)

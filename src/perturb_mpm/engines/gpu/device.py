@@ -30,7 +30,7 @@ PINNED_BYTES = 2**26
 THREADS = 8
 
 
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Whether Triton's interpreter stands in for a GPU, as in the tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -41,7 +41,7 @@ def choose_device() -> torch.device:
     optional_package("triton", 'engine "gpu"')
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    if interpreted():
+    if is_interpreted():
         return torch.device("cpu")
     raise RuntimeError(
         'engine "gpu" needs an NVIDIA GPU that PyTorch can use, and there is none: '
@@ -133,11 +133,11 @@ def _copy(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> Iterator[slic
     size = -(-len(source) // THREADS)
     shares = [slice(first, first + size) for first in range(0, len(source), size)]
 
-    def copied(share: slice) -> slice:
+    def copy_share(share: slice) -> slice:
         np.copyto(target[share], source[share])
         return share
 
-    return threads().map(copied, shares)
+    return threads().map(copy_share, shares)
 
 
 @cache
@@ -146,7 +146,7 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, "perturb-mpm-gpu")
 
 
-def in_stream_of_caller(work: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+def in_current_stream(work: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return work for another thread that queues where this one does, on the same device."""
     import torch
 

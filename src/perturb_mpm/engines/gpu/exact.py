@@ -78,7 +78,7 @@ def all_pairs(
 ) -> torch.Tensor:
     """Return the sums at ``count`` queries, (count, width), in float32.
 
-    ``queries`` and ``sources`` come from ``widened``; ``values`` has a row for every row of
+    ``queries`` and ``sources`` come from ``widen_features``; ``values`` has a row for every row of
     ``sources``, of the same type.
     """
     out = torch.empty((count, width), dtype=torch.float32, device=values.device)
@@ -108,14 +108,14 @@ def all_pairs(
 
 
 def _widest(values: torch.Tensor) -> int:
-    """Return the widest block of columns that a multiprocessor's shared memory has room for."""
+    """Return the widest block of columns that a multiprocessor's shared memory has memory for."""
     if values.dtype == torch.float32:
         return SINGLE_LANES
     if values.device.type != "cuda":
         return LANES
     device = torch.cuda.get_device_properties(values.device)
-    room = getattr(device, "shared_memory_per_multiprocessor", 0)  # not in every PyTorch
-    return LANES if room >= ROOMY else LANES // 2
+    memory = getattr(device, "shared_memory_per_multiprocessor", 0)  # not in every PyTorch
+    return LANES if memory >= ROOMY else LANES // 2
 
 
 def _columns(width: int, widest: int) -> list[tuple[int, int, int]]:
@@ -137,7 +137,7 @@ def all_pairs_twin(
     return torch.exp(-squares / 2) @ values.double()
 
 
-def widened(features: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def widen_features(features: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what queries and sources are multiplied with each other, (rows, K) each.
 
     ``features`` (N, d) are float64. Rows of zeros fill up the last tile. Features too large for
@@ -194,7 +194,7 @@ class AllPairs:
 
     def __init__(self, features: torch.Tensor, dtype: torch.dtype) -> None:
         self._count = len(features)
-        self._queries, self._sources = widened(features, dtype)
+        self._queries, self._sources = widen_features(features, dtype)
         self.device = features.device
         self.nbytes = self._queries.nbytes + self._sources.nbytes
 
@@ -235,14 +235,14 @@ class AlongAxes:
         out = torch.empty((len(self._place), width), dtype=torch.float32, device=values.device)
         for first in range(0, width, CHANNELS):
             part = values[: len(self._place), first : min(first + CHANNELS, width)].float()
-            out[:, first : first + CHANNELS] = self._filtered(part)
+            out[:, first : first + CHANNELS] = self._filter(part)
         return out
 
     def row_sums(self, values: torch.Tensor) -> torch.Tensor:
         """Return K·values, (N,) float32, for values (N,)."""
         return self.apply(values[:, None], 1)[:, 0]
 
-    def _filtered(self, values: torch.Tensor) -> torch.Tensor:
+    def _filter(self, values: torch.Tensor) -> torch.Tensor:
         box = values.new_zeros((CHANNELS, math.prod(self._shape)))
         box[: values.shape[1], self._place] = values.T
         after = math.prod(self._shape)

@@ -10,14 +10,14 @@ from perturb_mpm.engines.gpu.lattice import curve_codes
 from perturb_mpm.model import BilateralKernel, Grid, Inside, PairwiseTerm, SpatialKernel
 
 
-def places_of(grid: Grid, device: torch.device) -> torch.Tensor:
+def voxel_indices(grid: Grid, device: torch.device) -> torch.Tensor:
     """Return ``grid.index`` on the device, (N,)."""
     if grid.mask is None:
         return torch.arange(grid.voxels, device=device)
     return torch.nonzero(on_device(grid.mask.reshape(-1), device))[:, 0]
 
 
-def coordinates_of(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
+def voxel_coordinates(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
     """Return the coordinates along each axis of voxels with these places in the image, (N,)."""
     rest, along = index, []
     for size in reversed(grid.shape):
@@ -31,7 +31,7 @@ def morton_order(grid: Grid, index: torch.Tensor) -> torch.Tensor:
     return torch.argsort(curve_codes(index, 0, grid.shape, last_is_first=True), stable=True)
 
 
-def images_of(term: PairwiseTerm, device: torch.device) -> torch.Tensor | None:
+def upload_images(term: PairwiseTerm, device: torch.device) -> torch.Tensor | None:
     """Return the images of a bilateral kernel inside the mask, on the device, (C, N)."""
     if not isinstance(term.kernel, BilateralKernel):
         return None
@@ -40,13 +40,13 @@ def images_of(term: PairwiseTerm, device: torch.device) -> torch.Tensor | None:
     return on_device(images.at(term.grid), device)
 
 
-def features_of(
+def kernel_features(
     term: PairwiseTerm, order: torch.Tensor, index: torch.Tensor, images: torch.Tensor | None
 ) -> torch.Tensor:
     """Return a kernel's features in units of sigma, (N, d) float64, in the engine's order.
 
     ``index`` are the voxels' places in the whole image in that order, ``images`` those of
-    ``images_of``.
+    ``upload_images``.
     """
     kernel, grid = term.kernel, term.grid
     if isinstance(kernel, SpatialKernel):
@@ -63,7 +63,7 @@ def each(sigma: object, count: int) -> np.ndarray:
 
 
 def _positions(grid: Grid, index: torch.Tensor, sigma: object) -> torch.Tensor:
-    units = zip(coordinates_of(grid, index), grid.spacing, each(sigma, grid.ndim), strict=True)
+    units = zip(voxel_coordinates(grid, index), grid.spacing, each(sigma, grid.ndim), strict=True)
     return torch.stack([x.double() * spacing / float(one) for x, spacing, one in units], 1)
 
 

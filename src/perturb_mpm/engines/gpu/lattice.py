@@ -16,11 +16,11 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.gpu.device import interpreted, on_device
+from perturb_mpm.engines.gpu.device import is_interpreted, on_device
 from perturb_mpm.engines.lattice import CURVE_BITS, Blur, KeyCode, key_code
 
-ELEMENTS = 2**14 if interpreted() else 2**9
-BLOCK = 2**11 if interpreted() else 2**8
+ELEMENTS = 2**14 if is_interpreted() else 2**9
+BLOCK = 2**11 if is_interpreted() else 2**8
 NO_KEY = 2**63 - 1
 WHOLE = tl.constexpr(2.0**23)  # from here on every float32 is whole
 
@@ -336,7 +336,7 @@ def _connect(
     vertices = touched
     if blur.dilation:
         added = _dilation(touched, tables.neighbours, blur.fewest_neighbours(d))
-        vertices, touched_places = _merged(touched, added)
+        vertices, touched_places = _merge(touched, added)
     place = torch.arange(len(vertices), device=keys.device)  # of each vertex by key
     if code.sizes is not None and along_curve:
         curve = torch.argsort(curve_codes(vertices, code.lowest, code.sizes), stable=True)
@@ -357,7 +357,7 @@ def _connect(
     )
 
 
-def _merged(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _merge(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge sorted keys, none of which is in both; return where those of the first are, too."""
     places = torch.arange(len(one), device=one.device) + torch.searchsorted(other, one)
     rest = torch.arange(len(other), device=one.device) + torch.searchsorted(one, other)

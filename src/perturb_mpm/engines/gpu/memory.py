@@ -1,4 +1,4 @@
-"""One batch of problems in the device's memory: its layout, its room, and how many fit into it."""
+"""One batch of problems in the device's memory: its layout, its buffers, and how many fit."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ NOTHING = Needs(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Room:
-    """Room for B problems; see ``BatchLayout`` for what a row holds."""
+class Buffers:
+    """Buffers for B problems; see ``BatchLayout`` for what a row holds."""
 
     layout: BatchLayout
     energies: torch.Tensor  # (tiles·T, stride): against label 0's
@@ -97,7 +97,7 @@ class Room:
         return values[: self.layout.voxels, first : first + self.layout.n_labels - 1]
 
 
-class Pool:
+class BatchMemory:
     """Memory for up to so many problems, taken once."""
 
     def __init__(
@@ -117,14 +117,14 @@ class Pool:
         self._partials = take(needs.partials, dtype)
         self._exact = take(layout.rows * needs.exact_rows, torch.float32)
 
-    def room(self, layout: BatchLayout) -> Room:
-        """Return room for the problems of a layout, its marginals 0 everywhere."""
+    def buffers(self, layout: BatchLayout) -> Buffers:
+        """Return buffers for the problems of a layout, its marginals 0 everywhere."""
 
         def view(flat: torch.Tensor, rows: int) -> torch.Tensor:
             return flat[: rows * layout.stride].view(rows, layout.stride)
 
         needs = self._needs
-        return Room(
+        return Buffers(
             layout=layout,
             energies=view(self._energies, layout.rows).zero_(),
             marginals=view(self._marginals, layout.rows).zero_(),
@@ -138,7 +138,7 @@ class Pool:
         )
 
 
-class Pools:
+class Memory:
     """Memory for one problem, and for a batch of them once anyone asks for a batch."""
 
     def __init__(
@@ -151,34 +151,34 @@ class Pools:
     ) -> None:
         self._layout, self._needs, self._planned = layout, needs, planned
         self._dtype, self._device = dtype, device
-        self._one: Pool | None = None
-        self._whole: Pool | None = None
+        self._one: BatchMemory | None = None
+        self._whole: BatchMemory | None = None
 
     @property
     def batch(self) -> int:
-        """How many problems there is room for; asking takes the memory."""
+        """How many problems fit; asking takes the memory."""
         self._taken()
         return self._planned
 
-    def _taken(self) -> Pool:
+    def _taken(self) -> BatchMemory:
         if self._whole is None:
             self._one = None
-            self._planned, self._whole = take_pool(
+            self._planned, self._whole = take_memory(
                 self._layout, self._needs, self._planned, self._dtype, self._device
             )
         return self._whole
 
-    def room(self, layout: BatchLayout) -> Room:
-        """Return room for the problems of a layout, at most ``batch``; its marginals are 0."""
+    def buffers(self, layout: BatchLayout) -> Buffers:
+        """Return buffers for the problems of a layout, at most ``batch``; its marginals are 0."""
         if layout.problems == 0:
             empty = replace(layout, voxels=0)
-            return Pool(empty, NOTHING, self._dtype, self._device).room(empty)
+            return BatchMemory(empty, NOTHING, self._dtype, self._device).buffers(empty)
         if layout.problems <= 1 and self._whole is None:
             if self._one is None:
                 one = replace(layout, problems=1)
-                self._one = Pool(one, self._needs, self._dtype, self._device)
-            return self._one.room(layout)
-        return self._taken().room(layout)
+                self._one = BatchMemory(one, self._needs, self._dtype, self._device)
+            return self._one.buffers(layout)
+        return self._taken().buffers(layout)
 
 
 def bytes_for(layout: BatchLayout, needs: Needs, item: int) -> int:
@@ -209,13 +209,13 @@ def choose_batch(
     )
 
 
-def take_pool(
+def take_memory(
     layout: BatchLayout, needs: Needs, batch: int, dtype: torch.dtype, device: torch.device
-) -> tuple[int, Pool]:
+) -> tuple[int, BatchMemory]:
     """Take the memory of a batch, a smaller one where the device has less than it said."""
     while True:
         try:
-            return batch, Pool(replace(layout, problems=batch), needs, dtype, device)
+            return batch, BatchMemory(replace(layout, problems=batch), needs, dtype, device)
         except torch.OutOfMemoryError:
             if batch == 1:
                 raise

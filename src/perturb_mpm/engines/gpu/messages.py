@@ -18,13 +18,13 @@ import torch
 
 from perturb_mpm.engines.gpu.chain import LatticeFilter, factorize, filtered_masses, row_sums
 from perturb_mpm.engines.gpu.combine_kernel import combine
-from perturb_mpm.engines.gpu.device import in_stream_of_caller, on_device
+from perturb_mpm.engines.gpu.device import in_current_stream, on_device
 from perturb_mpm.engines.gpu.exact import AllPairs, AlongAxes, ExactFilter, Gaussian
-from perturb_mpm.engines.gpu.features import each, features_of, images_of
+from perturb_mpm.engines.gpu.features import each, kernel_features, upload_images
 from perturb_mpm.engines.gpu.lattice import Lattice, build
-from perturb_mpm.engines.gpu.memory import BatchLayout, Needs, Room, require_for_build
+from perturb_mpm.engines.gpu.memory import BatchLayout, Buffers, Needs, require_for_build
 from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
-from perturb_mpm.engines.gpu.tiles import Tiles, make_tiles, rows_of
+from perturb_mpm.engines.gpu.tiles import Tiles, count_rows, make_tiles
 from perturb_mpm.engines.gpu.update_kernel import MessageCoupling
 from perturb_mpm.engines.lattice import (
     BLURS,
@@ -110,15 +110,15 @@ def lattice_filters(
     """Build a lattice for every kernel; ``unaries`` (L, rows) are in the engine's order."""
     filters = []
     with ThreadPoolExecutor(1) as beside:  # images travel while kernels without any are built
-        upload_images = in_stream_of_caller(images_of, order.device)
-        uploads = [beside.submit(upload_images, term, order.device) for term in crf.terms]
+        upload = in_current_stream(upload_images, order.device)
+        uploads = [beside.submit(upload, term, order.device) for term in crf.terms]
         part, marginals = slice(0), unaries
         if accuracy != "plain":
             marginals = torch.softmax(-unaries[:, : len(order)], 0).T
             part = calibration_part(1 - marginals[:, 0])
             marginals = marginals[part]
-        for term, upload in zip(crf.terms, uploads, strict=True):
-            features = features_of(term, order, index, upload.result()).float()
+        for term, images in zip(crf.terms, uploads, strict=True):
+            features = kernel_features(term, order, index, images.result()).float()
             require_for_build(crf.grid.voxels, features.shape[1], budget)
             blur = BLURS[accuracy]
             if accuracy != "plain":
@@ -143,13 +143,13 @@ def exact_filters(
         if isinstance(kernel, SpatialKernel):
             gaussian = AlongAxes(crf.grid, each(kernel.sigma, crf.grid.ndim), index)
         else:
-            images = images_of(term, order.device)
-            gaussian = AllPairs(features_of(term, order, index, images), dtype)
+            images = upload_images(term, order.device)
+            gaussian = AllPairs(kernel_features(term, order, index, images), dtype)
         filters.append(ExactFilter(gaussian, crf.grid.voxels, term.normalization))
     return filters
 
 
-def coupling_of(
+def make_coupling(
     groups: Sequence[KernelGroup],
     filters: Sequence[Any],
     layout: BatchLayout,
@@ -206,7 +206,7 @@ class LatticeMessages:
         self._tiles = tiles
         self._totals = totals
         self._chains = [(o, f.passes) for o, f in zip(outer, filters)]
-        sizes = [rows_of(f, o) for f, o in zip(filters, outer)]
+        sizes = [count_rows(f, o) for f, o in zip(filters, outer)]
         # The pieces of a long list lie where the next lattice's rows will be, which are made later.
         ends = [start + size for start, size in zip(self._starts, sizes)]
         self.needs = Needs(max(ends, default=1), max(sizes, default=1), max(1, tiles.entries))
@@ -217,24 +217,24 @@ class LatticeMessages:
         matrices = [matrix for outer, passes in self._chains for matrix in (*outer, *passes)]
         return self._tiles.nbytes + sum(matrix.nbytes for matrix in matrices)
 
-    def refresh(self, room: Room) -> None:
+    def refresh(self, buffers: Buffers) -> None:
         """Make the rows of the present marginals."""
-        width = room.layout.width
-        splat(self._tiles, room.marginals, room.partials, width)
+        width = buffers.layout.width
+        splat(self._tiles, buffers.marginals, buffers.partials, width)
         for (outer, passes), start in zip(self._chains, self._starts):
-            here, there = room.rows[start:], room.spare
+            here, there = buffers.rows[start:], buffers.spare
             if len(passes) % 2:
                 here, there = there, here
-            combine(outer[0], room.partials, here, width)
+            combine(outer[0], buffers.partials, here, width)
             for sums in outer[1:]:
                 combine(sums, here, here, width)
             for taps in passes:
                 combine(taps, here, there, width)
                 here, there = there, here
 
-    def received(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
+    def receive(self, buffers: Buffers, group: int, first: int, width: int) -> torch.Tensor:
         """Return K̂Q of some channels, summed over a group's kernels, (rows, width)."""
-        means = slice_group(self._tiles, room.rows, group, room.layout, first, width)
+        means = slice_group(self._tiles, buffers.rows, group, buffers.layout, first, width)
         return means.mul_(self._totals[group][:, None])
 
 
@@ -253,15 +253,15 @@ class ExactMessages:
         """The memory that all problems share."""
         return sum(f.nbytes for f in self._filters)
 
-    def refresh(self, room: Room) -> None:
+    def refresh(self, buffers: Buffers) -> None:
         """Filter the marginals with every kernel."""
-        layout = room.layout
-        room.exact.zero_()
+        layout = buffers.layout
+        buffers.exact.zero_()
         for g, group in enumerate(self._groups):
             for m, weight in zip(group.members, group.weights, strict=True):
-                filtered = self._filters[m].apply(room.marginals, layout.width)
-                room.exact[g, : layout.voxels, : layout.width].add_(filtered, alpha=weight)
+                filtered = self._filters[m].apply(buffers.marginals, layout.width)
+                buffers.exact[g, : layout.voxels, : layout.width].add_(filtered, alpha=weight)
 
-    def received(self, room: Room, group: int, first: int, width: int) -> torch.Tensor:
+    def receive(self, buffers: Buffers, group: int, first: int, width: int) -> torch.Tensor:
         """Return K̂Q of some channels, summed over a group's kernels, (rows, width)."""
-        return room.exact[group, :, first : first + width].clone()
+        return buffers.exact[group, :, first : first + width].clone()

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.gpu.device import interpreted
+from perturb_mpm.engines.gpu.device import is_interpreted
 from perturb_mpm.engines.gpu.memory import BatchLayout
 from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
@@ -50,8 +50,8 @@ MANTISSA = tl.constexpr(0x7FFFFF)
 LN2 = tl.constexpr(math.log(2))
 FARTHEST_NORMAL = tl.constexpr(FARTHEST)
 UNIT = tl.constexpr(2.0**-24)
-VOXELS = 64 if interpreted() else 32
-ELEMENTS = 2**14 if interpreted() else 2**11
+VOXELS = 64 if is_interpreted() else 32
+ELEMENTS = 2**14 if is_interpreted() else 2**11
 PERTURBED = 16  # problems of a program where a thread has all labels
 MOST_UNROLLED = 16  # labels
 NUMBERS_AT_ONCE = 2**26  # of nodes
@@ -101,7 +101,7 @@ def log_exponential(word):
 
 
 @triton.jit
-def normal_of_bits(word):
+def normal_from_bits(word):
     """Turn 32 random bits into Φ⁻¹(u), as the CPU engine's function of this name does."""
     odd = ((word >> 8) | 1).to(tl.int32).to(tl.float32)
     u = odd * UNIT
@@ -138,6 +138,15 @@ def log_exponential_twin(words: torch.Tensor) -> torch.Tensor:
     """Return log2(−log2 u) of random words in the low halves of int64, in float64."""
     uniform = ((words >> 9).double() + 0.5) * 2.0**-23
     return torch.log2(-torch.log2(uniform))
+
+
+@dataclass(frozen=True)
+class Unaries:
+    """What is perturbed, in the engine's order."""
+
+    energies: torch.Tensor  # (L, rows) float32
+    index: torch.Tensor  # (N,) int64: each voxel's index in the whole image
+    ceiling: float  # the most that an energy lies above the voxel's lowest
 
 
 @dataclass(frozen=True)
@@ -270,7 +279,7 @@ def _perturb(
         words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # (…, BLOCKS, 2, 2), rising
         words = tl.reshape(words, (VOXELS, PROBLEMS, LABELS)) ^ flip[None, :, None]
         if TOGETHER:
-            smooth = tl.fma(normal_of_bits(words), white, smooth)
+            smooth = tl.fma(normal_from_bits(words), white, smooth)
         else:
             energy = tl.fma(log_exponential(words), per_log, energy)
     if TOGETHER:
@@ -420,34 +429,28 @@ def _perturb_white(
 
 
 def perturb(
-    unaries: torch.Tensor,
-    index: torch.Tensor,
+    problem: Unaries,
     noise: Noise,
     smooth: SmoothNoise,
     layout: BatchLayout,
     energies: torch.Tensor,
     start: tuple[torch.Tensor, torch.Tensor] | None,
     *,
-    ceiling: float,
     sharpness: float,
 ) -> None:
-    """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at.
-
-    ``unaries`` (L, rows) and ``index`` (N,), the voxels' places in the whole image, are in the
-    engine's order.
-    """
+    """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at."""
     marginals, labels = (energies, noise.samples) if start is None else start
     if _unrolls(noise, smooth, layout):
         _perturb_white[(layout.rows // VOXELS, triton.cdiv(layout.problems, PERTURBED))](
-            unaries,
-            index,
+            problem.energies,
+            problem.index,
             noise.samples,
             energies,
             marginals,
             labels,
             *noise.key,
             noise.scale * math.log(2),
-            ceiling,
+            problem.ceiling,
             sharpness,
             layout.voxels,
             layout.rows,
@@ -463,17 +466,7 @@ def perturb(
             enable_fp_fusion=False,  # a logit is rounded before the highest is taken off
         )
         return
-    _launch(
-        unaries,
-        index,
-        noise,
-        smooth,
-        layout,
-        (energies, marginals, labels),
-        ceiling=ceiling,
-        sharpness=sharpness,
-        starts=start is not None,
-    )
+    _perturb_by_label(problem, noise, smooth, layout, energies, start, sharpness)
 
 
 def _unrolls(noise: Noise, smooth: SmoothNoise, layout: BatchLayout) -> bool:
@@ -482,24 +475,22 @@ def _unrolls(noise: Noise, smooth: SmoothNoise, layout: BatchLayout) -> bool:
     return few and smooth.white is None and noise.scale > 0
 
 
-def _launch(
-    unaries: torch.Tensor,
-    index: torch.Tensor,
+def _perturb_by_label(
+    problem: Unaries,
     noise: Noise,
     smooth: SmoothNoise,
     layout: BatchLayout,
-    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    *,
-    ceiling: float,
+    energies: torch.Tensor,
+    start: tuple[torch.Tensor, torch.Tensor] | None,
     sharpness: float,
-    starts: bool,
 ) -> None:
-    energies, marginals, labels = out
+    """Do what ``perturb`` does with a thread for each label, for any noise."""
+    marginals, labels = (energies, noise.samples) if start is None else start
     blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
     problems = max(1, ELEMENTS // (VOXELS * 4 * blocks))
     _perturb[(layout.rows // VOXELS, triton.cdiv(layout.problems, problems))](
-        unaries,
-        index,
+        problem.energies,
+        problem.index,
         noise.samples,
         energies,
         marginals,
@@ -513,7 +504,7 @@ def _launch(
         noise.scale * math.log(2),
         noise.scale,
         smooth.white or 0.0,
-        ceiling,
+        problem.ceiling,
         sharpness,
         layout.voxels,
         layout.rows,
@@ -528,7 +519,7 @@ def _launch(
         ANTITHETIC=noise.antithetic,
         NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
         TOGETHER=smooth.white is not None,
-        START=starts,
+        START=start is not None,
         AXES=smooth.axes,
         TAPS=3**smooth.axes,
         VOXELS=VOXELS,
@@ -538,10 +529,9 @@ def _launch(
     )
 
 
-def perturb_twin(
-    unaries: torch.Tensor, index: torch.Tensor, noise: Noise, layout: BatchLayout, ceiling: float
-) -> torch.Tensor:
+def perturb_twin(problem: Unaries, noise: Noise, layout: BatchLayout) -> torch.Tensor:
     """Return energies under white noise, (B, L − 1, N), in plain PyTorch."""
+    index = problem.index
     n, labels = layout.voxels, layout.n_labels
     sample = noise.samples[:, None, None]
     drawn = sample & ~1 if noise.antithetic else sample
@@ -550,8 +540,8 @@ def perturb_twin(
     words = torch.stack(philox_twin(counter, noise.key), 2).reshape(len(sample), -1, n)[:, :labels]
     if noise.antithetic:
         words = torch.where(sample & 1 != 0, words ^ 0xFFFFFFFF, words)
-    energy = unaries[:, :n] + noise.scale * math.log(2) * log_exponential_twin(words)
-    away = (energy - energy.amin(1, keepdim=True)).clamp(max=ceiling)
+    energy = problem.energies[:, :n] + noise.scale * math.log(2) * log_exponential_twin(words)
+    away = (energy - energy.amin(1, keepdim=True)).clamp(max=problem.ceiling)
     return away[:, 1:] - away[:, :1]
 
 
@@ -580,14 +570,14 @@ class SmoothDrawer:
             cells = torch.from_numpy(lattice.cells).to(self._device)
             step = max(1, NUMBERS_AT_ONCE // (cells.numel() * (self._n_labels + 4)))
             for first in range(0, len(samples), step):
-                drawn = self._drawn(lattice, cells, numbers[first : first + step]).flatten(2)
+                drawn = self._draw_nodes(lattice, cells, numbers[first : first + step]).flatten(2)
                 stop = int(start) + drawn.shape[2]
                 nodes[int(start) : stop, first : first + step].copy_(drawn.permute(2, 0, 1))
         tables = (self._firsts, self._weights, self._steps)
         white = white_share(self.perturbation.lengths) if self.perturbation.correlated else None
         return SmoothNoise(nodes.flatten(1), *tables, self._tables.shape, self._axes, white)
 
-    def _drawn(
+    def _draw_nodes(
         self, lattice: NodeLattice, cells: torch.Tensor, samples: torch.Tensor
     ) -> torch.Tensor:
         """Return the smooth noise of every label on the nodes, (b, L, *nodes)."""

@@ -13,16 +13,16 @@ from perturb_mpm.engines.gpu import transfer
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device, on_host
 from perturb_mpm.engines.gpu.exact import ExactFilter
-from perturb_mpm.engines.gpu.features import morton_order, places_of
-from perturb_mpm.engines.gpu.memory import BatchLayout, Pools, choose_batch
+from perturb_mpm.engines.gpu.features import morton_order, voxel_indices
+from perturb_mpm.engines.gpu.memory import BatchLayout, Memory, choose_batch
 from perturb_mpm.engines.gpu.messages import (
     ExactMessages,
     LatticeMessages,
-    coupling_of,
     exact_filters,
     lattice_filters,
+    make_coupling,
 )
-from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, perturb
+from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, Unaries, perturb
 from perturb_mpm.engines.gpu.update_kernel import count_votes
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.lattice import energy_ceiling, groups_of
@@ -63,7 +63,7 @@ class GpuSolver:
         self._crf = crf
         self._device = device
         dtype = torch.float16 if compact else torch.float32
-        index = places_of(crf.grid, device)
+        index = voxel_indices(crf.grid, device)
         self._order = morton_order(crf.grid, index)
         self._index = index[self._order]  # (N,): the voxels' places in the image
         layout = BatchLayout(crf.grid.voxels, crf.n_labels, 0)
@@ -81,7 +81,7 @@ class GpuSolver:
         filters: list[ExactFilter | LatticeFilter] = [*exact, *lattices]
         give_back(budget, device)
         self._diagonals = [f.diagonal for f in filters]
-        self._coupling = coupling_of(groups, filters, layout, device, self_term=crf.self_term)
+        self._coupling = make_coupling(groups, filters, layout, device, self_term=crf.self_term)
         strongest = sum(
             float(np.ptp(term.compatibility)) * float(f.total.max())
             for term, f in zip(crf.terms, filters)
@@ -97,8 +97,8 @@ class GpuSolver:
         needs = self._messages.needs
         shared = self._messages.nbytes + self._unaries.nbytes + 3 * self._index.nbytes
         planned = choose_batch(layout, needs, batch, shared, dtype.itemsize, budget)
-        self._layout, self._pools = layout, Pools(layout, needs, planned, dtype, device)
-        self._room = self._pools.room(layout)
+        self._layout, self._memory = layout, Memory(layout, needs, planned, dtype, device)
+        self._buffers = self._memory.buffers(layout)
         self._votes: torch.Tensor | None = None  # of those that have voted so far, (L, N)
         self._voted = np.empty(0, dtype=np.bool_)
         self._smooth = SmoothDrawer(Perturbation(), crf.grid, crf.n_labels, device)
@@ -116,18 +116,20 @@ class GpuSolver:
     @property
     def batch(self) -> int:
         """The most problems at once; asking takes their memory."""
-        return self._pools.batch
+        return self._memory.batch
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
-        self._make_room(len(energies), "energies")
+        self._take_buffers(len(energies), "energies")
         for b, problem in enumerate(energies):
-            transfer.load_energies(self._room, b, self._taken(problem, "energies"), self._ceiling)
+            transfer.load_energies(
+                self._buffers, b, self._taken(problem, "energies"), self._ceiling
+            )
             if marginals is None:
-                transfer.begin(self._room, b)
+                transfer.begin(self._buffers, b)
         for b, problem in enumerate(() if marginals is None else marginals):
-            transfer.load_marginals(self._room, b, self._taken(problem, "marginals"))
-        self._shift(self._room.energies, self._room.layout)
+            transfer.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
+        self._shift(self._buffers.energies, self._buffers.layout)
 
     def perturb(
         self,
@@ -145,21 +147,21 @@ class GpuSolver:
                 for each in (perturbation, perturbation.without_noise())
             )
         self._samples, self._votes = samples, None
-        self._make_room(len(samples), "samples")
-        room = self._room
-        self._perturbed(
+        self._take_buffers(len(samples), "samples")
+        buffers = self._buffers
+        self._perturb_samples(
             samples,
-            room.layout,
-            room.energies,
+            buffers.layout,
+            buffers.energies,
             self._smooth,
-            (room.marginals, room.labels) if marginals is None else None,
+            (buffers.marginals, buffers.labels) if marginals is None else None,
             sharpness,
         )
         if marginals is not None:
             start = self._taken(marginals, "marginals")
             for b in range(len(samples)):
-                transfer.load_marginals(room, b, start)
-        self._shift(room.energies, room.layout)
+                transfer.load_marginals(buffers, b, start)
+        self._shift(buffers.energies, buffers.layout)
 
     def step(
         self,
@@ -173,9 +175,9 @@ class GpuSolver:
         if update == "convergent" and not self._crf.self_term:
             return self._convergent_step(damping)
         self._refresh()
-        room = self._room
+        buffers = self._buffers
         changes = update_marginals(
-            room,
+            buffers,
             self._messages.tiles,
             self._coupling,
             damping=damping,
@@ -183,7 +185,7 @@ class GpuSolver:
             watched=watched,
         )
         self._fresh = False
-        return transfer.change_of(changes, room.layout.problems, room.layout.voxels)
+        return transfer.read_change(changes, buffers.layout.problems, buffers.layout.voxels)
 
     @property
     def diagonal(self) -> NDArray[np.float32]:
@@ -196,7 +198,7 @@ class GpuSolver:
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
-        layout = self._room.layout
+        layout = self._buffers.layout
         taken = self._chosen(chosen, layout.problems)
         total = torch.zeros(
             (layout.n_labels, layout.voxels), dtype=torch.int64, device=self._device
@@ -205,7 +207,7 @@ class GpuSolver:
             stop = min(first + self._problems_at_once, layout.problems)
             part = replace(layout, problems=stop - first)
             energies = torch.zeros((part.rows, part.stride), device=self._device)
-            self._perturbed(
+            self._perturb_samples(
                 self._samples[first:stop], part, energies, self._without_noise, None, 1.0
             )
             self._shift(energies, part)
@@ -221,8 +223,10 @@ class GpuSolver:
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
-        layout = self._room.layout
-        votes, sizes = count_votes(self._room.labels, layout, self._chosen(chosen, layout.problems))
+        layout = self._buffers.layout
+        votes, sizes = count_votes(
+            self._buffers.labels, layout, self._chosen(chosen, layout.problems)
+        )
         if chosen is not None:  # added up here until all have voted: carrying them takes longest
             self._voted = chosen if self._votes is None else self._voted | chosen
             self._votes = votes.int() if self._votes is None else self._votes + votes
@@ -239,24 +243,24 @@ class GpuSolver:
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
-        layout = self._room.layout
+        layout = self._buffers.layout
         if layout.problems == 1:
-            q = transfer.marginals_of(self._room, 0)
+            q = transfer.read_marginals(self._buffers, 0)
             return on_host(transfer.in_mask_order(q, self._order))[np.newaxis]
         out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
         for b in range(layout.problems):
-            q = transfer.marginals_of(self._room, b)
+            q = transfer.read_marginals(self._buffers, b)
             out[b] = on_host(transfer.in_mask_order(q, self._order))
         return out
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        labels = self._room.labels[: self._room.layout.voxels].T
+        labels = self._buffers.labels[: self._buffers.layout.voxels].T
         return on_host(transfer.in_mask_order(labels, self._order))
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
-        layout = self._room.layout
+        layout = self._buffers.layout
         out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
         for first in range(0, layout.problems, self._problems_at_once):
             stop = min(first + self._problems_at_once, layout.problems)
@@ -266,24 +270,24 @@ class GpuSolver:
 
     @property
     def _problems_at_once(self) -> int:
-        return max(1, CHANNELS_AT_ONCE // self._room.layout.padded)
+        return max(1, CHANNELS_AT_ONCE // self._buffers.layout.padded)
 
     def _pairwise(self, first: int, stop: int) -> torch.Tensor:
         """Return the pairwise energies of some problems in the engine's order, (b, L, N)."""
         self._refresh()
-        room, coupling = self._room, self._coupling
-        layout = room.layout
+        buffers, coupling = self._buffers, self._coupling
+        layout = buffers.layout
         lanes = slice(first * layout.padded, stop * layout.padded)
-        old = room.marginals[:, lanes].float()
+        old = buffers.marginals[:, lanes].float()
         total = torch.zeros((stop - first, layout.n_labels, layout.voxels), device=self._device)
         for g, matrix in enumerate(coupling.compatibilities):
-            message = self._messages.received(room, g, lanes.start, lanes.stop - lanes.start)
+            message = self._messages.receive(buffers, g, lanes.start, lanes.stop - lanes.start)
             message -= old * coupling.diagonals[g][:, None]
             rest = (coupling.totals[g] - coupling.diagonals[g])[: layout.voxels]
-            total += transfer.coupled(message, rest, matrix, layout)
+            total += transfer.couple_labels(message, rest, matrix, layout)
         return total
 
-    def _perturbed(
+    def _perturb_samples(
         self,
         samples: NDArray[np.int64],
         layout: BatchLayout,
@@ -292,17 +296,9 @@ class GpuSolver:
         start: tuple[torch.Tensor, torch.Tensor] | None,
         sharpness: float,
     ) -> None:
-        perturb(
-            self._unaries,
-            self._index,
-            self._noise(samples, drawer.perturbation),
-            drawer.draw(samples),
-            layout,
-            energies,
-            start,
-            ceiling=self._ceiling,
-            sharpness=sharpness,
-        )
+        noise, smooth = self._noise(samples, drawer.perturbation), drawer.draw(samples)
+        problem = Unaries(self._unaries, self._index, self._ceiling)
+        perturb(problem, noise, smooth, layout, energies, start, sharpness=sharpness)
 
     def _noise(self, samples: NDArray[np.int64], perturbation: Perturbation) -> Noise:
         low, high = (int(word) for word in key_words(perturbation.seed))
@@ -315,27 +311,27 @@ class GpuSolver:
             shaped = energies[: layout.voxels, : layout.width].unflatten(1, (-1, layout.padded))
             shaped[:, :, : layout.n_labels - 1] -= self._centre[:, None]
 
-    def _make_room(self, problems: int, name: str) -> None:
-        if problems > 1 and problems > self._pools.batch:
+    def _take_buffers(self, problems: int, name: str) -> None:
+        if problems > 1 and problems > self._memory.batch:
             raise ValueError(
-                f"{name} must hold at most {self._pools.batch} problems, got {problems}"
+                f"{name} must hold at most {self._memory.batch} problems, got {problems}"
             )
-        if problems != self._room.layout.problems:
-            self._room = self._pools.room(replace(self._layout, problems=problems))
+        if problems != self._buffers.layout.problems:
+            self._buffers = self._memory.buffers(replace(self._layout, problems=problems))
         self._fresh, self._votes = False, None
 
     def _refresh(self) -> None:
         """Filter the marginals with every kernel, unless that has been done."""
         if self._fresh:
             return
-        self._messages.refresh(self._room)
+        self._messages.refresh(self._buffers)
         self._fresh = True
 
     def _convergent_step(self, damping: float) -> Change:
         old = self.marginals().astype(np.float64)  # (B, L, N)
         energies = np.zeros_like(old)
         for b, problem in enumerate(energies):
-            stored = self._room.problem(self._room.energies, b).T.double()
+            stored = self._buffers.problem(self._buffers.energies, b).T.double()
             problem[1:] = transfer.in_mask_order(stored, self._order).cpu().numpy()
         diagonals = [
             transfer.in_mask_order(d.double(), self._order).cpu().numpy() for d in self._diagonals
@@ -343,7 +339,7 @@ class GpuSolver:
         new = convergent_marginals(self._crf, -energies - self.pairwise(), old, diagonals)
         new = (1 - damping) * new + damping * old
         for b, problem in enumerate(new):
-            transfer.load_marginals(self._room, b, self._taken(problem, "marginals"))
+            transfer.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
         self._fresh = False
         return change_between(old, new)
 

@@ -18,7 +18,7 @@ WARPS = 4
 
 
 @triton.jit
-def received(
+def slice_tile(
     vertices,
     slices,
     rows,
@@ -137,7 +137,9 @@ def _slice(
     lanes = first_lane + out_lanes
     first = tl.load(starts + tile * groups + group)
     stop = tl.load(starts + tile * groups + group + 1)
-    total = received(vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES)
+    total = slice_tile(
+        vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES
+    )
     voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
     place = voxel[:, None] * out_stride + out_lanes[None, :]
     tl.store(messages + place, total, mask=inside[None, :])

@@ -18,13 +18,13 @@ import triton.language as tl
 
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.combine_kernel import Sparse
-from perturb_mpm.engines.gpu.device import interpreted
+from perturb_mpm.engines.gpu.device import is_interpreted
 
 TILE = 64
 STEP = 32
 # A row's tiles are summed up in lists of this length at most, so that no list keeps others waiting.
 PIECE = 32
-BLOCK = 2**14 if interpreted() else 2**7
+BLOCK = 2**14 if is_interpreted() else 2**7
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Corners:
 
 @dataclass(frozen=True)
 class Entries:
-    """Room for E entries: what ``Tiles`` holds, and what each tile brings to its vertices."""
+    """Memory for E entries: what ``Tiles`` holds, and what each tile brings to its vertices."""
 
     vertices: torch.Tensor  # (E,) int32
     slices: torch.Tensor  # (E, T)
@@ -45,8 +45,8 @@ class Entries:
     mass: torch.Tensor  # (E,) float32
 
     @classmethod
-    def room(cls, count: int, dtype: torch.dtype, device: torch.device) -> Entries:
-        """Return room for so many entries."""
+    def empty(cls, count: int, dtype: torch.dtype, device: torch.device) -> Entries:
+        """Return memory for so many entries."""
         slices, splats = (torch.empty((count, TILE), dtype=dtype, device=device) for _ in range(2))
         vertices = torch.empty(count, dtype=torch.int32, device=device)
         return cls(vertices, slices, splats, torch.empty(count, device=device))
@@ -246,14 +246,16 @@ def cut_lists(
             BLOCK=BLOCK,
             num_warps=4,
         )
-        cut = _of_lists(lists, columns, shares)
+        cut = _sparse_from_lists(lists, columns, shares)
         behind = torch.arange(extra, dtype=torch.int32, device=device) + size
         ones = torch.ones(extra, device=device)
-        matrices.append((cut, _of_lists(long_lists, behind, ones)) if extra else (cut,))
+        matrices.append((cut, _sparse_from_lists(long_lists, behind, ones)) if extra else (cut,))
     return matrices
 
 
-def _of_lists(lists: torch.Tensor, columns: torch.Tensor, coefficients: torch.Tensor) -> Sparse:
+def _sparse_from_lists(
+    lists: torch.Tensor, columns: torch.Tensor, coefficients: torch.Tensor
+) -> Sparse:
     """Return a matrix from targets, starts and stops, (3, R)."""
     targets, starts, stops = lists
     return Sparse(targets, starts, stops, columns, coefficients)
@@ -317,7 +319,7 @@ def make_tiles(
     first = torch.zeros(count * len(groups) + 1, dtype=torch.int64, device=totals.device)
     first[1:] = (-(-sizes // STEP) * STEP).reshape(-1).cumsum(0)
     total = int(first[-1])
-    entries = Entries.room(total, dtype, totals.device)
+    entries = Entries.empty(total, dtype, totals.device)
     for g, members in enumerate(groups):
         begin, stop = (each[g :: len(groups)].contiguous() for each in (first[:-1], first[1:]))
         for m in members:
@@ -341,6 +343,6 @@ def _outer(entries: Entries, filters: Sequence[LatticeFilter]) -> list[tuple[Spa
     return cut_lists(bounds, [f.vertices for f in filters], order.int(), shares)
 
 
-def rows_of(lattice_filter: LatticeFilter, outer: Sequence[Sparse]) -> int:
+def count_rows(lattice_filter: LatticeFilter, outer: Sequence[Sparse]) -> int:
     """Return how many rows a filter takes, the pieces of long lists included."""
     return lattice_filter.vertices + (len(outer[1].columns) if len(outer) > 1 else 0)

@@ -7,46 +7,46 @@ import torch
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.device import on_host, threads
-from perturb_mpm.engines.gpu.memory import BatchLayout, Room
+from perturb_mpm.engines.gpu.memory import BatchLayout, Buffers
 from perturb_mpm.engines.protocol import FRACTION_BITS, Change
 
 
-def load_energies(room: Room, b: int, energies: torch.Tensor, ceiling: float) -> None:
+def load_energies(buffers: Buffers, b: int, energies: torch.Tensor, ceiling: float) -> None:
     """Take one problem's energies (L, N) against label 0's.
 
     An energy more than ``ceiling`` above the voxel's lowest counts as that: a forbidden label must
     not use up the digits that tell the others apart.
     """
     away = (energies - energies.amin(0)).clamp_(max=ceiling)
-    room.problem(room.energies, b).copy_((away[1:] - away[:1]).T)
+    buffers.problem(buffers.energies, b).copy_((away[1:] - away[:1]).T)
 
 
-def begin(room: Room, b: int) -> None:
+def begin(buffers: Buffers, b: int) -> None:
     """Start a problem at softmax(−energies)."""
-    energies = room.problem(room.energies, b).float()
+    energies = buffers.problem(buffers.energies, b).float()
     logits = torch.cat([torch.zeros_like(energies[:, :1]), -energies], 1)
-    load_marginals(room, b, torch.softmax(logits, 1).T)
+    load_marginals(buffers, b, torch.softmax(logits, 1).T)
 
 
-def load_marginals(room: Room, b: int, marginals: torch.Tensor) -> None:
+def load_marginals(buffers: Buffers, b: int, marginals: torch.Tensor) -> None:
     """Take one problem's marginals (L, N)."""
-    room.problem(room.marginals, b).copy_(marginals[1:].T)
+    buffers.problem(buffers.marginals, b).copy_(marginals[1:].T)
     largest = marginals.amax(0)
     label = torch.arange(len(marginals), device=marginals.device)[:, None]
     best = torch.where(marginals == largest, label, len(marginals)).amin(0)
-    room.labels[: room.layout.voxels, b] = best.to(torch.uint8)
+    buffers.labels[: buffers.layout.voxels, b] = best.to(torch.uint8)
 
 
-def marginals_of(room: Room, b: int) -> torch.Tensor:
+def read_marginals(buffers: Buffers, b: int) -> torch.Tensor:
     """Return one problem's marginals, (L, N)."""
-    others = room.problem(room.marginals, b).float().T
+    others = buffers.problem(buffers.marginals, b).float().T
     rest = torch.ones_like(others[0])
     for share in others:
         rest = rest - share
     return torch.cat([rest.clamp_(min=0)[None], others])
 
 
-def coupled(
+def couple_labels(
     message: torch.Tensor, rest: torch.Tensor, compatibility: torch.Tensor, layout: BatchLayout
 ) -> torch.Tensor:
     """Return Σ_l' μ(l, l')·messages, (b, L, N), from those of labels 1 … L − 1, (rows, b·P).
@@ -69,7 +69,7 @@ def fixed_point(marginals: torch.Tensor) -> torch.Tensor:
     return torch.round(marginals.double() * (1 << FRACTION_BITS)).long()
 
 
-def change_of(changes: torch.Tensor | None, problems: int, voxels: int) -> Change:
+def read_change(changes: torch.Tensor | None, problems: int, voxels: int) -> Change:
     """Return what ``update`` saw of (3, B) changes; it sees none where it does not watch."""
     if changes is None:
         nothing = np.zeros(problems)

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.memory import BatchLayout, Room
-from perturb_mpm.engines.gpu.tile_kernels import received, slice_group_twin
+from perturb_mpm.engines.gpu.memory import BatchLayout, Buffers
+from perturb_mpm.engines.gpu.tile_kernels import slice_group_twin, slice_tile
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 
 FORBIDDEN = tl.constexpr(-1e30)
@@ -41,7 +41,7 @@ class MessageCoupling:
 
 
 @triton.jit
-def _mixed(values, matrix, LABELS: tl.constexpr):
+def _mix_labels(values, matrix, LABELS: tl.constexpr):
     """Return Σ_m matrix[l, m]·values[…, m] for values (T, problems, P)."""
     label = tl.arange(0, LABELS)
     total = tl.zeros_like(values)
@@ -101,7 +101,7 @@ def _update(
         else:
             first = tl.load(starts + tile * groups + g)
             stop = tl.load(starts + tile * groups + g + 1)
-            message = received(
+            message = slice_tile(
                 vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES
             )
         own = tl.load(diagonals + g * tiles * TILE + voxel)
@@ -118,7 +118,7 @@ def _update(
             logits += message + every[:, :, None]
         else:
             offset = tl.load(offsets + g * LABELS + label)
-            logits -= _mixed(message, matrices + g * LABELS * LABELS, LABELS)
+            logits -= _mix_labels(message, matrices + g * LABELS * LABELS, LABELS)
             logits -= rest[:, None, None] * offset[None, None, :]
     energy = tl.load(energies + at, mask=inside[None, :], other=0.0)
     logits -= tl.reshape(energy.to(tl.float32), (TILE, PROBLEMS, LABELS))
@@ -164,7 +164,7 @@ def _update(
 
 
 def update(
-    room: Room,
+    buffers: Buffers,
     tiles: Tiles | None,
     coupling: MessageCoupling,
     *,
@@ -177,18 +177,18 @@ def update(
     Without tiles the messages are exact. Where it is watched, labels are updated too, and the
     largest change, that in the foreground and the number of new labels are returned, (3, B).
     """
-    layout = room.layout
+    layout = buffers.layout
     count = layout.tiles
     changes = torch.empty(
         (3, layout.problems, count) if watched else (1,),
         dtype=torch.float32,
-        device=room.energies.device,
+        device=buffers.energies.device,
     )
     _update[(count * layout.blocks,)](
-        room.energies,
-        room.marginals,
-        room.labels,
-        room.exact if tiles is None else room.rows,
+        buffers.energies,
+        buffers.marginals,
+        buffers.labels,
+        buffers.exact if tiles is None else buffers.rows,
         changes,
         *(3 * [coupling.totals] if tiles is None else tiles.slice_parts),
         coupling.matrices,
@@ -223,7 +223,7 @@ def update(
 
 
 def update_twin(
-    room: Room,
+    buffers: Buffers,
     tiles: Tiles | None,
     coupling: MessageCoupling,
     *,
@@ -232,20 +232,22 @@ def update_twin(
     watched: bool,
 ) -> torch.Tensor | None:
     """Do what ``update`` does in plain PyTorch."""
-    layout = room.layout
+    layout = buffers.layout
     n, labels = layout.voxels, layout.n_labels - 1
 
-    def shaped(values: torch.Tensor) -> torch.Tensor:
+    def by_label(values: torch.Tensor) -> torch.Tensor:
         return values[:n, : layout.width].float().unflatten(1, (-1, layout.padded))[:, :, :labels]
 
-    old = shaped(room.marginals)  # (N, B, L − 1)
-    logits = -shaped(room.energies)
+    old = by_label(buffers.marginals)  # (N, B, L − 1)
+    logits = -by_label(buffers.energies)
     for g in range(len(coupling.matrices)):
         whole, own = coupling.totals[g, :n, None, None], coupling.diagonals[g, :n, None, None]
         if tiles is None:
-            message = shaped(room.exact[g])
+            message = by_label(buffers.exact[g])
         else:
-            message = whole * shaped(slice_group_twin(tiles, room.rows, g, layout, 0, layout.width))
+            message = whole * by_label(
+                slice_group_twin(tiles, buffers.rows, g, layout, 0, layout.width)
+            )
         message = message - own * old
         matrix, offset = coupling.matrices[g, :labels, :labels], coupling.offsets[g, :labels]
         logits = logits - message @ matrix.T - offset * (whole - own)
@@ -253,12 +255,12 @@ def update_twin(
     before = torch.cat([1 - old.sum(2, keepdim=True), old], 2)
     new = (damping * before + (1 - damping) * torch.softmax(logits, 2)).clamp(min=0)
     new = new / new.sum(2, keepdim=True)
-    stored = room.marginals[:n, : layout.width].unflatten(1, (-1, layout.padded))
+    stored = buffers.marginals[:n, : layout.width].unflatten(1, (-1, layout.padded))
     stored[:, :, :labels] = new[:, :, 1:].to(stored.dtype)
     if not watched:
         return None
-    best, last = new.argmax(2), room.labels[:n].long()
-    room.labels[:n] = best.to(torch.uint8)
+    best, last = new.argmax(2), buffers.labels[:n].long()
+    buffers.labels[:n] = best.to(torch.uint8)
     moved = (new - before).abs().amax(2)  # (N, B)
     foreground = torch.where(best + last > 0, moved, 0.0)
     return torch.stack([moved.amax(0), foreground.amax(0), (best != last).float().sum(0)])
