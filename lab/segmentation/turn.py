@@ -23,7 +23,6 @@ from perturb_mpm.learning import (
     Learned,
     Problem,
     filter_maker,
-    hard_iou,
     learn_from,
     make_problem,
 )
@@ -42,12 +41,12 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
     """Return everything that is measured on the test patient of a turn, as JSON can hold it."""
     patient, regions = experiment.patients[turn.test], experiment.regions
     problems = _problems(experiment, turn, plan)
-    learned = {tuning.name: _learned(problems, plan, tuning) for tuning in TUNINGS}
+    learned = {tuning.name: _learn(problems, plan, tuning) for tuning in TUNINGS}
     del problems
     default = patient.with_probabilities(turn.probabilities).crf()
-    crfs = {"default": _solved(default, DEFAULT_ITERATIONS, plan.samples)}
+    crfs = {"default": _solve(default, DEFAULT_ITERATIONS, plan.samples)}
     for name, found in learned.items():
-        crfs[name] = _solved(found.apply(default), plan.iterations, plan.samples)
+        crfs[name] = _solve(found.apply(default), plan.iterations, plan.samples)
     maps: dict[str, NDArray[np.floating]] = {
         "forest, raw": turn.raw.T,
         "forest": turn.probabilities.T,
@@ -63,7 +62,7 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
         "volume_ml": {name: _volumes_ml(patient, x, regions) for name, x in labels.items()},
         "dice": {name: _dice(patient, x, regions) for name, x in labels.items()},
         "iou": {
-            name: json_ready(hard_iou([x], [patient.labels], default.n_labels).tolist())
+            name: json_ready(label_iou(x, patient.labels, default.n_labels))
             for name, x in labels.items()
         },
         "reliability": {
@@ -96,7 +95,7 @@ def _problems(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan) ->
     return problems
 
 
-def _learned(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) -> Learned:
+def _learn(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) -> Learned:
     return learn_from(
         problems,
         objective=tuning.objective,
@@ -107,7 +106,7 @@ def _learned(problems: list[Problem], plan: SegmentationPlan, tuning: Tuning) ->
     )
 
 
-def _solved(
+def _solve(
     crf: DenseCRF, iterations: int, samples: int
 ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
     """Return the mean field and the shares of votes inside the mask, both (L, N)."""
@@ -137,6 +136,12 @@ def _dice(patient: Patient, labels: NDArray[np.int64], regions: Regions) -> dict
         value = region_dice(labels, patient.labels, members)
         found[name] = None if math.isnan(value) else value
     return found
+
+
+def label_iou(labels: NDArray[np.int64], truth: NDArray[np.int64], n_labels: int) -> list[float]:
+    """Return the intersection over union of each label, (L,); NaN for one the truth lacks."""
+    pairs = ((labels == label, truth == label) for label in range(n_labels))
+    return [float((a & b).sum() / (a | b).sum()) if b.any() else np.nan for a, b in pairs]
 
 
 def _bins(curve: Reliability) -> dict[str, list[float | None]]:

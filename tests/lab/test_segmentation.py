@@ -22,6 +22,7 @@ from lab.segmentation.patients import LeaveOneOut, LeftOut
 from lab.segmentation.run import reproduce_segmentation
 from lab.segmentation.segmentation_page import overlap_findings, patients_csv
 from lab.segmentation.summary import calibration_rows, mean_dice, overlap_rows
+from lab.segmentation.turn import label_iou
 from lab.store import OtherSettingsError, PartStore
 from perturb_mpm.files import save_nifti
 from perturb_mpm.segmenter.calibration import Calibration
@@ -229,3 +230,9 @@ def test_bad_options_are_refused(
 ) -> None:
     assert call(*arguments) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_iou_of_labels_is_that_of_masks() -> None:
+    truth, labels = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
+    wanted = [1 / 3, 1 / 3, 1 / 3, np.nan]
+    np.testing.assert_allclose(label_iou(labels, truth, 4), wanted)

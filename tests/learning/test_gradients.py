@@ -12,11 +12,10 @@ import perturb_mpm as pm
 from helpers.problems import NORMALIZATIONS, random_problem
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import morton_order
-from perturb_mpm.learning import reverse
+from perturb_mpm.learning import unrolled
 from perturb_mpm.learning.kernel_filters import FilterMaker
 from perturb_mpm.learning.objectives import OBJECTIVES, Objective
-from perturb_mpm.learning.problem import Problem, make_problem
-from perturb_mpm.learning.reverse import backwards, forwards
+from perturb_mpm.learning.unrolled import Problem, make_problem, run_backwards, run_forwards
 
 EXACT = FilterMaker(None, None)
 ITERATIONS = 5
@@ -42,13 +41,13 @@ def value_and_gradient(
     layout = problem.layout
 
     def value(at: NDArray[np.float64]) -> float:
-        q = forwards(problem, layout.unpack(at), ITERATIONS).marginals[-1]
+        q = run_forwards(problem, layout.unpack(at), ITERATIONS).marginals[-1]
         return objective.value(objective.sums(q, problem.truth))
 
-    course = forwards(problem, layout.unpack(theta), ITERATIONS)
+    course = run_forwards(problem, layout.unpack(theta), ITERATIONS)
     q = course.marginals[-1]
     slope = objective.gradient(q, problem.truth, objective.sums(q, problem.truth))
-    return value, layout.pack(backwards(problem, course, slope))
+    return value, layout.pack(run_backwards(problem, course, slope))
 
 
 def central_difference(
@@ -89,7 +88,7 @@ def test_a_gradient_without_the_normalisers_term_would_be_found_out(
     problem = tiny("symmetric")
     theta = np.zeros(problem.layout.size)
     _, right = value_and_gradient(problem, OBJECTIVES["iou"], theta)
-    monkeypatch.setattr(reverse, "NORMALIZER_SHARES", {"symmetric": (0.0, 0.0)})
+    monkeypatch.setattr(unrolled, "NORMALIZER_SHARES", {"symmetric": (0.0, 0.0)})
     _, wrong = value_and_gradient(problem, OBJECTIVES["iou"], theta)
     width = problem.layout.kinds.index("bandwidth")
     assert abs(wrong[width] - right[width]) > 0.05 * abs(right[width])
@@ -122,7 +121,7 @@ def test_the_lattices_transpose_is_its_transpose(normalization: str) -> None:
     features = rng.normal(size=(500, 3)) * 3
     kernel = FilterMaker("calibrated", Threads(1)).make(features, normalization, 1.0)  # type: ignore[arg-type]
     a, b = rng.normal(size=(2, 500, 2))
-    left, right = np.sum(a * kernel.apply(b)), np.sum(kernel.transposed(a) * b)
+    left, right = np.sum(a * kernel.apply(b)), np.sum(kernel.apply_transpose(a) * b)
     assert left == pytest.approx(right, rel=1e-4)
     ones = np.ones((500, 1))
     row_sums = kernel.apply(ones / kernel.before[:, np.newaxis])[:, 0] / kernel.after
@@ -141,7 +140,7 @@ def test_the_marginals_are_those_of_mean_field(centring: float) -> None:
     )
     problem = make_problem(crf, truth, FilterMaker("calibrated", Threads(2)), None)
     parameters = problem.layout.unpack(np.zeros(problem.layout.size))
-    ours = forwards(problem, parameters, 4).marginals[-1]  # (N, L)
+    ours = run_forwards(problem, parameters, 4).marginals[-1]  # (N, L)
     theirs = pm.mean_field(crf, 4, threads=2).marginals
     wanted = crf.grid.gather(theirs).T[morton_order(crf.grid)]
     np.testing.assert_allclose(ours, wanted, atol=2e-5)

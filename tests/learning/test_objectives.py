@@ -13,8 +13,7 @@ from perturb_mpm.learning.objectives import (
     IntersectionOverUnion,
     LogLikelihood,
     MeanIntersectionOverUnion,
-    hard_iou,
-    objective_of,
+    find_objective,
 )
 
 Q = np.array([[0.7, 0.2, 0.1], [0.4, 0.5, 0.1], [0.1, 0.8, 0.1], [0.6, 0.1, 0.3]])  # (N, L)
@@ -76,11 +75,6 @@ def test_a_marginal_of_zero_has_a_finite_likelihood() -> None:
     assert likelihood.value(sums) == pytest.approx(math.log(1e-12))
 
 
-def test_hard_iou_is_that_of_masks() -> None:
-    predicted, truth = np.array([0, 1, 1, 2, 0]), np.array([0, 1, 2, 2, 1])
-    np.testing.assert_allclose(hard_iou([predicted], [truth], 4), [1 / 2, 1 / 3, 1 / 2, math.nan])
-
-
 def test_an_unknown_objective_is_refused() -> None:
     with pytest.raises(ValueError, match="objective must be one of iou, mean_iou, log_lik"):
-        objective_of("dice")
+        find_objective("dice")

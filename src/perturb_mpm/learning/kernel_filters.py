@@ -41,12 +41,12 @@ class KernelFilter(Protocol):
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K̂·values, (N, C)."""
 
-    def transposed(self, values: NDArray[Any]) -> NDArray[Any]:
+    def apply_transpose(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K̂ᵀ·values, (N, C)."""
 
 
 class DenseFilter:
-    """All pairs in float64."""
+    """All pairs in float64, one (N, N) matrix."""
 
     def __init__(self, features: NDArray[np.float64], normalization: Normalization) -> None:
         squares = np.zeros((len(features), len(features)))
@@ -63,7 +63,7 @@ class DenseFilter:
         product: NDArray[np.float64] = self._matrix @ values
         return product
 
-    def transposed(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def apply_transpose(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return K̂ᵀ·values, (N, C)."""
         product: NDArray[np.float64] = self._matrix.T @ values
         return product
@@ -92,13 +92,13 @@ class TwoWayLattice:
         chain = factorize(lattice, normalization, gain, threads)
         self.diagonal = chain.diagonal
         self._forwards = _stages(chain)
-        self._backwards = _transposed_stages(self._forwards, len(features))
+        self._backwards = _transpose_stages(self._forwards, len(features))
 
     def apply(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return K̂·values, (N, C)."""
         return self._run(self._forwards, values)
 
-    def transposed(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def apply_transpose(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return K̂ᵀ·values, (N, C)."""
         return self._run(self._backwards, values)
 
@@ -132,7 +132,7 @@ class FilterMaker:
     def scale(self, features: NDArray[np.float64], marginals: NDArray[Any]) -> float:
         """Return the calibration of a kernel for (N, L) marginals; 1 where there is none.
 
-        It is chosen once and then held: chosen again at every bandwidth it would make the
+        It is chosen once and then fixed: chosen again at every bandwidth it would make the
         objective jump.
         """
         if self.accuracy is None or self.accuracy == "plain" or self.threads is None:
@@ -159,7 +159,7 @@ def bandwidth_form(
     """Return Σ_d Σ_ij left_i K̂_ij (f_i − f_j)_d² right_j, summed over columns.
 
     It is the derivative of Σ leftᵀ K̂ right by the logarithm of the features' common sigma, with
-    the normalisers held: ``left`` and ``right`` are (N, C), ``features`` (N, d) in units of sigma.
+    fixed normalisers: ``left`` and ``right`` are (N, C), ``features`` (N, d) in units of sigma.
     """
     # Around their mean squares are smallest, and float32 loses least in their differences.
     features = features - features.mean(axis=0)
@@ -190,18 +190,17 @@ def _stages(chain: Filter) -> list[Taps]:
     return [*chain.stages, slices]
 
 
-def _transposed_stages(stages: list[Taps], columns: int) -> list[Taps]:
+def _transpose_stages(stages: list[Taps], columns: int) -> list[Taps]:
     """Return the transposes in the opposite order; the first stage has so many columns."""
     from scipy.sparse import csr_matrix
 
     from perturb_mpm.engines.cpu import Taps
 
-    transposed = []
+    backwards = []
     for stage in stages:
         parts = (stage.coefficients, stage.columns, stage.pointers)
-        turned = csr_matrix(parts, shape=(stage.rows, columns)).T.tocsr()
-        transposed.append(
-            Taps(turned.indptr.astype(np.int64), turned.indices.astype(np.int32), turned.data)
-        )
+        transpose = csr_matrix(parts, shape=(stage.rows, columns)).T.tocsr()
+        rows, entries = transpose.indptr.astype(np.int64), transpose.indices.astype(np.int32)
+        backwards.append(Taps(rows, entries, transpose.data))
         columns = stage.rows
-    return transposed[::-1]
+    return backwards[::-1]

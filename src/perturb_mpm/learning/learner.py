@@ -13,10 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import Accuracy, Engine
 from perturb_mpm.learning.kernel_filters import FilterMaker
-from perturb_mpm.learning.objectives import Objective, ObjectiveName, objective_of
-from perturb_mpm.learning.parameters import KernelChange, ParameterLayout, Parameters, Phase
-from perturb_mpm.learning.problem import Problem, make_problem, same_layout, true_labels
-from perturb_mpm.learning.reverse import backwards, forwards
+from perturb_mpm.learning.objectives import Objective, ObjectiveName, find_objective
+from perturb_mpm.learning.unrolled import (
+    KernelChange,
+    ParameterLayout,
+    Parameters,
+    Phase,
+    Problem,
+    check_truth,
+    make_problem,
+    run_backwards,
+    run_forwards,
+    shared_layout,
+)
 from perturb_mpm.model import EXACT_VOXELS, BilateralKernel, DenseCRF, Kernel, Sigma
 
 ALL_PHASES: tuple[Phase, ...] = ("unary", "weights", "compatibility", "bandwidths")
@@ -27,7 +36,7 @@ Trace = Callable[[str, int, float], object]
 
 @dataclass(frozen=True)
 class Step:
-    """One evaluation during the search: its phase, the objective and what the pull takes off."""
+    """One evaluation during the search: its phase, the objective and what the penalty takes off."""
 
     phase: str
     objective: float
@@ -48,13 +57,13 @@ class Search:
     @property
     def layout(self) -> ParameterLayout:
         """Where each parameter stands in θ."""
-        return same_layout(self.problems)
+        return shared_layout(self.problems)
 
     def value(self, parameters: Parameters) -> float:
         """Return the objective of all volumes."""
         sums = [
             self.objective.sums(
-                forwards(problem, parameters, self.iterations).marginals[-1], problem.truth
+                run_forwards(problem, parameters, self.iterations).marginals[-1], problem.truth
             )
             for problem in self.problems
         ]
@@ -68,7 +77,7 @@ class Search:
         from scipy.optimize import minimize
 
         layout = self.layout
-        moved = layout.moved_in(phase)
+        moved = layout.free_entries(phase)
         best = (np.inf, theta)
 
         def loss(free: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -94,12 +103,12 @@ class Search:
     def _loss(self, theta: NDArray[np.float64], phase: Phase) -> tuple[float, NDArray[np.float64]]:
         """Return the loss and its gradient.
 
-        The objective pools the volumes: its gradient in one needs the sums of all, so that every
-        volume's iterations are kept until they are known.
+        The objective adds up over volumes: its gradient in one needs the sums of all, so every
+        volume's iterations stay in memory until these are known.
         """
         layout = self.layout
         parameters = layout.unpack(theta)
-        unrolled = [forwards(problem, parameters, self.iterations) for problem in self.problems]
+        unrolled = [run_forwards(problem, parameters, self.iterations) for problem in self.problems]
         pairs = list(zip(self.problems, unrolled, strict=True))
         last = [(problem, run.marginals[-1]) for problem, run in pairs]
         sums: NDArray[np.float64] = np.sum(
@@ -109,7 +118,7 @@ class Search:
         gradient = np.zeros(layout.size)
         for problem, run in pairs:
             slope = self.objective.gradient(run.marginals[-1], problem.truth, sums)
-            found = backwards(problem, run, slope, bandwidths=phase == "bandwidths")
+            found = run_backwards(problem, run, slope, bandwidths=phase == "bandwidths")
             gradient += layout.pack(found)
         penalty = 0.5 * self.strength * float(theta @ theta)
         self.evaluations.append(Step(phase, value, penalty))
@@ -159,7 +168,7 @@ class Learned:
         bias = self.parameters.bias[:, np.newaxis]
         energies = crf.energies / self.parameters.temperature - bias  # (L, N)
         kernels = [
-            changed_kernel(term.kernel, change, term.compatibility)
+            change_kernel(term.kernel, change, term.compatibility)
             for term, change in zip(crf.terms, self.parameters.kernels, strict=True)
         ]
         return DenseCRF(
@@ -204,7 +213,7 @@ def learn(
         gives calibrated marginals; "both", the sum of these two; or "hamming", the expected
         accuracy.
     iterations
-        Mean-field updates. What is learned holds for this many.
+        Mean-field updates. What is learned is valid for this many.
     phases
         What is learned, in this order: "unary" (a temperature and a bias for each label),
         "weights" (also one weight a kernel), "compatibility" (also a full symmetric matrix for
@@ -212,12 +221,12 @@ def learn(
     steps
         The most steps of the optimiser in each phase.
     strength
-        λ of the pull λ/2·|θ|² towards the start.
+        λ of the penalty λ/2·|θ|², which keeps θ near the start.
     crop_mm
         Learn on the voxels within so many mm of foreground, be it true or the most probable by
         the unaries, instead of on whole volumes.
     engine, accuracy, threads
-        "reference" keeps all pairs in float64; "cpu" filters by a lattice, see
+        "reference" computes all pairs in float64; "cpu" filters by a lattice, see
         ``perturb_mpm.engines.prepare``; "auto" takes the first up to 4096 voxels.
     trace
         Called with (phase, evaluations so far, objective) after each evaluation.
@@ -238,7 +247,7 @@ def learn(
         raise ValueError(
             f"truths must be one for each of the {len(volumes)} crfs, got {len(labels)}"
         )
-    goal = objective_of(objective)
+    goal = find_objective(objective)
     iterations = checks.integer(iterations, "iterations", minimum=0)
     steps = checks.integer(steps, "steps", minimum=1)
     strength = checks.number(strength, "strength", minimum=0)
@@ -247,7 +256,7 @@ def learn(
     for phase in phases:
         checks.choice(phase, "phases", get_args(Phase))
     for crf, truth in zip(volumes, labels, strict=True):
-        true_labels(crf, truth)
+        check_truth(crf, truth)
     maker = filter_maker(volumes, engine, accuracy, threads)
 
     problems = [
@@ -275,9 +284,9 @@ def learn_from(
     trace: Trace | None = None,
 ) -> Learned:
     """Learn from volumes that are ready, as ``learn`` does: for several objectives on the same."""
-    goal = objective_of(objective)
+    goal = find_objective(objective)
     search = Search(problems, goal, iterations, strength, trace)
-    layout = same_layout(problems)
+    layout = shared_layout(problems)
     theta = np.zeros(layout.size)
     before = search.value(layout.unpack(theta))
     for phase in phases:
@@ -293,7 +302,7 @@ def learn_from(
     )
 
 
-def changed_kernel(
+def change_kernel(
     kernel: Kernel, change: KernelChange, compatibility: NDArray[np.float64]
 ) -> Kernel:
     """Return a kernel as it was learned; ``compatibility`` (L, L) is its own, times its weight."""
@@ -304,16 +313,16 @@ def changed_kernel(
     }
     factors = change.bandwidth_factors
     if isinstance(kernel, BilateralKernel):
-        changes["sigma_space"] = _times(kernel.sigma_space, factors["space"])
-        changes["sigma_intensity"] = _times(kernel.sigma_intensity, factors["intensity"])
+        changes["sigma_space"] = _scale(kernel.sigma_space, factors["space"])
+        changes["sigma_intensity"] = _scale(kernel.sigma_intensity, factors["intensity"])
     else:
         factor = next(iter(factors.values()))
-        changes["sigma"] = _times(kernel.sigma, factor)  # type: ignore[attr-defined]
+        changes["sigma"] = _scale(kernel.sigma, factor)  # type: ignore[attr-defined]
     changed: Kernel = replace(copy.copy(kernel), **changes)  # type: ignore[type-var]
     return changed
 
 
-def _times(sigma: Sigma, factor: float) -> Sigma:
+def _scale(sigma: Sigma, factor: float) -> Sigma:
     if isinstance(sigma, Sequence):
         return tuple(each * factor for each in sigma)
     return sigma * factor

@@ -91,30 +91,34 @@ class IntersectionOverUnion(Objective):
         return gradient
 
 
-class MeanIntersectionOverUnion(Objective):
+class MeanObjective(Objective):
+    """A mean: the sums are (2,), how many there are and their sum."""
+
+    def value(self, sums: NDArray[np.float64]) -> float:
+        """Return the mean."""
+        return float(sums[1] / sums[0])
+
+
+class MeanIntersectionOverUnion(MeanObjective):
     """The mean over volumes of the overlap of each: a small tumour counts like a large one."""
 
     name: ObjectiveName = "mean_iou"
-    _of_one = IntersectionOverUnion()
+    _single = IntersectionOverUnion()
 
     def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return (2,): volumes, Σ overlap."""
-        return np.array([1.0, self._of_one.value(self._of_one.sums(q, truth))])
-
-    def value(self, sums: NDArray[np.float64]) -> float:
-        """Return the mean over volumes."""
-        return float(sums[1] / sums[0])
+        return np.array([1.0, self._single.value(self._single.sums(q, truth))])
 
     def gradient(
         self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> NDArray[Any]:
         """Return the gradient of the volume's own overlap, over the volumes' count."""
-        own: NDArray[Any] = self._of_one.gradient(q, truth, self._of_one.sums(q, truth))
+        own: NDArray[Any] = self._single.gradient(q, truth, self._single.sums(q, truth))
         own /= sums[0]
         return own
 
 
-class LogLikelihood(Objective):
+class LogLikelihood(MeanObjective):
     """The mean of log Q_i(g_i) over voxels, in nats."""
 
     name: ObjectiveName = "log_likelihood"
@@ -125,17 +129,13 @@ class LogLikelihood(Objective):
         logs = np.log(np.maximum(own, SMALLEST_MARGINAL), dtype=np.float64)
         return np.array([float(len(truth)), logs.sum()])
 
-    def value(self, sums: NDArray[np.float64]) -> float:
-        """Return the mean over voxels."""
-        return float(sums[1] / sums[0])
-
     def gradient(
         self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> NDArray[Any]:
         """Return 1 / (N Q_i(g_i)) at the true label, 0 elsewhere."""
         gradient = np.zeros_like(q)
-        place = np.arange(len(q)), truth
-        gradient[place] = 1.0 / (sums[0] * np.maximum(q[place], SMALLEST_MARGINAL))
+        own = np.arange(len(q)), truth
+        gradient[own] = 1.0 / (sums[0] * np.maximum(q[own], SMALLEST_MARGINAL))
         return gradient
 
 
@@ -163,7 +163,7 @@ class Both(Objective):
         return gradient
 
 
-class Hamming(Objective):
+class Hamming(MeanObjective):
     """The mean of Q_i(g_i) over voxels: the expected share of voxels that are right."""
 
     name: ObjectiveName = "hamming"
@@ -172,10 +172,6 @@ class Hamming(Objective):
         """Return (2,): voxels, Σ Q."""
         own = np.take_along_axis(q, truth[:, np.newaxis], axis=1)
         return np.array([float(len(truth)), own.sum(dtype=np.float64)])
-
-    def value(self, sums: NDArray[np.float64]) -> float:
-        """Return the mean over voxels."""
-        return float(sums[1] / sums[0])
 
     def gradient(
         self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
@@ -198,18 +194,7 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def objective_of(name: object) -> Objective:
+def find_objective(name: object) -> Objective:
     """Return the objective of a name."""
     checks.choice(name, "objective", list(OBJECTIVES))
     return OBJECTIVES[str(name)]
-
-
-def hard_iou(
-    predicted: list[NDArray[np.int64]], truths: list[NDArray[np.int64]], n_labels: int
-) -> NDArray[np.float64]:
-    """Return the IoU of each label, (L,), pooled over volumes; NaN for a label no truth has."""
-    iou = IntersectionOverUnion()
-    sums = np.zeros((3, n_labels))
-    for labels, truth in zip(predicted, truths, strict=True):
-        sums += iou.sums(np.eye(n_labels)[labels], truth)
-    return iou.by_label(sums)
