@@ -94,20 +94,20 @@ class PartStore:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise self._refused(f"{settings} cannot be read as the settings of a run")
+            raise self._refusal(f"{settings} cannot be read as the settings of a run")
         for key in {**self._identity, **found}:
             there, here = found.get(key), self._identity.get(key)
             if there != here:
-                raise self._refused(
+                raise self._refusal(
                     f"{self.folder} holds a run with other settings: {key} is {_short(there)} "
                     f"there and {_short(here)} now"
                 )
 
     def _check(self, key: str, digest: object) -> None:
         if digest != self._digest:
-            raise self._refused(f"{self.folder} holds a part of a run with other settings, {key}")
+            raise self._refusal(f"{self.folder} holds a part of a run with other settings, {key}")
 
-    def _refused(self, reason: str) -> OtherSettingsError:
+    def _refusal(self, reason: str) -> OtherSettingsError:
         return OtherSettingsError(
             f"`{self._argument}` must be a folder for this run: {reason}; name another"
         )

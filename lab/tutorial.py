@@ -34,22 +34,22 @@ class Block:
     text: str
 
 
-def blocks_of(page: str) -> Iterator[Block]:
+def read_blocks(page: str) -> Iterator[Block]:
     """Yield the pieces of a page in order."""
-    place = 0
+    start = 0
     for fence in _FENCE.finditer(page):
-        if prose := page[place : fence.start()].strip():
+        if prose := page[start : fence.start()].strip():
             yield Block("", prose)
         yield Block(fence.group(1), fence.group(2))
-        place = fence.end()
-    if prose := page[place:].strip():
+        start = fence.end()
+    if prose := page[start:].strip():
         yield Block("", prose)
 
 
-def notebook_of(page: str) -> dict[str, Any]:
+def make_notebook(page: str) -> dict[str, Any]:
     """Return the page as a notebook without outputs, in version 4.5 of the format."""
     cells = []
-    for number, block in enumerate(blocks_of(page)):
+    for number, block in enumerate(read_blocks(page)):
         if block.language == "text":
             continue
         code = block.language in {"python", "bash"}
@@ -88,10 +88,10 @@ def run_notebook(notebook: dict[str, Any], folder: Path) -> list[str]:
         for cell in notebook["cells"]
         if cell["cell_type"] == "code"
     )
-    place = folder / "cells.py"
-    place.write_text(script, encoding="utf-8")
+    cells = folder / "cells.py"
+    cells.write_text(script, encoding="utf-8")
     done = subprocess.run(  # noqa: S603 - the page's own code
-        [sys.executable, "-W", "error", place.name],
+        [sys.executable, "-W", "error", cells.name],
         check=True,
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -105,13 +105,13 @@ def with_outputs(page: str, outputs: list[str]) -> str:
     left = iter(outputs)
     printed = ""
 
-    def replaced(fence: re.Match[str]) -> str:
+    def replace_outputs(fence: re.Match[str]) -> str:
         nonlocal printed
         if fence.group(1) in {"python", "bash"}:
             printed = next(left)
         return f"```text\n{printed}```" if fence.group(1) == "text" else fence.group()
 
-    return _FENCE.sub(replaced, page)
+    return _FENCE.sub(replace_outputs, page)
 
 
 def _as_python(cell: str) -> str:
@@ -140,10 +140,10 @@ def _without_site(text: str) -> str:
 def main() -> None:
     """Write the page, its pictures and its notebook."""
     page = PAGE.read_text(encoding="utf-8")
-    notebook = notebook_of(page)
-    with TemporaryDirectory() as place:
-        outputs = run_notebook(notebook, Path(place))
-        for picture in Path(place).glob("*.png"):
+    notebook = make_notebook(page)
+    with TemporaryDirectory() as folder:
+        outputs = run_notebook(notebook, Path(folder))
+        for picture in Path(folder).glob("*.png"):
             shutil.copy(picture, PAGE.parent / picture.name)
     PAGE.write_text(with_outputs(page, outputs), encoding="utf-8")
     NOTEBOOK.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

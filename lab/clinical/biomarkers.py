@@ -2,7 +2,7 @@
 
 Meier et al. 2017 compared automatic EOR and RTV of 19 patients with four raters, before and after
 uncertain voxels were dropped. Here the sample median and intervals stand beside these, with the
-paper's noise and with noise that goes together, as ``tune`` learns it.
+paper's noise and with correlated noise, as ``tune`` learns it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.clinical.patients import sampled
+from lab.clinical.patients import sample_patient
 from lab.patients import Patient
 from perturb_mpm.assess import (
     Biomarkers,
@@ -137,7 +137,7 @@ def measure_biomarkers(
 
 def _scan(patient: Patient, settings: RunSettings, region: Sequence[int], words: str) -> Scan:
     """Return what one scan says of the region; its label map is the one that ``run`` shows."""
-    posterior = sampled(patient, settings)
+    posterior = sample_patient(patient, settings)
     regions = region_members(settings.regions, patient.case.labels)
     labels = patient.grid.gather(posterior.estimate_labels(settings.maps.marginals, regions))
     return scan_of(posterior, region, words, labels)
@@ -199,7 +199,7 @@ def interval_coverage(results: BiomarkerResults) -> list[Coverage]:
     return rows
 
 
-def errors_of(
+def volume_errors(
     results: BiomarkerResults, perturbation: str, quantity: str, method: str, reference: str
 ) -> NDArray[np.float64]:
     """Return the signed errors of all patients, in their order."""
@@ -228,8 +228,8 @@ def mean(values: NDArray[np.float64]) -> float:
 def _test(
     results: BiomarkerResults, perturbation: str, quantity: str, method: str, rater: str
 ) -> ErrorTest:
-    before = errors_of(results, perturbation, quantity, "original", rater)
-    after = errors_of(results, perturbation, quantity, method, rater)
+    before = volume_errors(results, perturbation, quantity, "original", rater)
+    after = volume_errors(results, perturbation, quantity, method, rater)
     result = wilcoxon_exact(np.abs(before), np.abs(after))
     return ErrorTest(
         perturbation,

@@ -15,9 +15,9 @@ from lab.clinical.biomarkers import (
     BiomarkerResults,
     Coverage,
     ErrorTest,
-    errors_of,
     mean,
     typical,
+    volume_errors,
 )
 from lab.figures import new_figure
 
@@ -72,7 +72,8 @@ def boxplots(results: BiomarkerResults, perturbation: str, quantity: str) -> Fig
     random = np.random.default_rng(0)
     for place, rater in enumerate(raters):
         errors = [
-            np.abs(errors_of(results, perturbation, quantity, method, rater)) for method in METHODS
+            np.abs(volume_errors(results, perturbation, quantity, method, rater))
+            for method in METHODS
         ]
         spots = [place + shift for shift in (-0.27, 0.0, 0.27)]
         defined = ~np.isnan(errors).any(axis=0)
@@ -157,7 +158,7 @@ def _closer(results: BiomarkerResults) -> list[str]:
             for method in METHODS:
                 errors = np.concatenate(
                     [
-                        np.abs(errors_of(results, perturbation, quantity, method, rater))
+                        np.abs(volume_errors(results, perturbation, quantity, method, rater))
                         for rater in raters
                     ]
                 )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.clinical.biomarkers import OperatedPatient
-from lab.clinical.patients import QUICK_PATIENTS, left_out, phantom_scene, train_on
+from lab.clinical.patients import QUICK_PATIENTS, left_out_patients, phantom_scene, train_on
 from lab.patients import Patient, phantom_patient
 from lab.phantoms import cohort, draw_rater_maps, preoperative_cohort, resection_cohort
 from perturb_mpm.phantom import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES, Phantom, resect
@@ -25,7 +25,7 @@ QUICK_SPACING_MM = 5.0
 TRAINING_SEED = 10_000
 """What is added to the seed for patients to train on: no test patient is among them."""
 RESIDUALS_ML = (0.0, 0.5, 2.0, 5.0)
-PAPER, TOGETHER = "independent noise (the paper)", "noise that goes together, learned"
+PAPER, CORRELATED = "independent noise (the paper)", "correlated noise, learned"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class OperatedCohort:
     training: Sequence[Patient]
 
 
-def held_out(
+def real_cohort(
     data: Path,
     folder: Path,
     seed: int,
@@ -58,7 +58,7 @@ def held_out(
 ) -> Cohort:
     """Return real patients, each segmented by a forest that was trained on all others."""
     return Cohort(
-        left_out(data, folder, seed, quick=quick, progress=progress, argument=argument),
+        left_out_patients(data, folder, seed, quick=quick, progress=progress, argument=argument),
         {"tumour core": (1, 3), "enhancing tumour": (3,)},
         (
             "Real patients with a glioma before surgery (BraTS 2021), each segmented by a decision "
@@ -67,7 +67,9 @@ def held_out(
     )
 
 
-def preoperative(seed: int, spacing_mm: float, *, quick: bool, progress: StagedProgress) -> Cohort:
+def preoperative_patients(
+    seed: int, spacing_mm: float, *, quick: bool, progress: StagedProgress
+) -> Cohort:
     """Return 14 made-up patients, segmented by a forest trained on others."""
     spacing = QUICK_SPACING_MM if quick else spacing_mm
     number = QUICK_PATIENTS if quick else TRAINING_PATIENTS
@@ -90,7 +92,7 @@ def preoperative(seed: int, spacing_mm: float, *, quick: bool, progress: StagedP
     )
 
 
-def operated(
+def operated_cohort(
     seed: int, spacing_mm: float, *, quick: bool, progress: StagedProgress
 ) -> OperatedCohort:
     """Return 19 made-up patients before and after surgery, nine with residual tumour."""
@@ -151,7 +153,7 @@ def perturbations(
         TuningOptions(folds=len(cohort.training), samples=8 if quick else 128),
         progress,
     )
-    return {PAPER: settings.changed(noise_length=0.0), TOGETHER: tuned.settings}
+    return {PAPER: settings.changed(noise_length=0.0), CORRELATED: tuned.settings}
 
 
 def _segment(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:

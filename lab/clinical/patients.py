@@ -37,7 +37,9 @@ QUICK = EnsembleSettings(folds=3, background_voxels=2100, trees=RandomForest(6, 
 FULL = EnsembleSettings(background_voxels=2100, trees=RandomForest(12, 10))
 
 
-def sampled(patient: Patient, settings: RunSettings, estimator: Estimator = "votes") -> Posterior:
+def sample_patient(
+    patient: Patient, settings: RunSettings, estimator: Estimator = "votes"
+) -> Posterior:
     """Sample a patient's segmentations; the mean field comes along."""
     settings = settings.changed(estimator=estimator, noise_scale=None, until=None)
     sampler = build_sampler(build_crf(patient.case, settings), settings)
@@ -76,7 +78,7 @@ def train_on(
     ]
 
 
-def left_out(
+def left_out_patients(
     data: Path,
     folder: Path,
     seed: int,
@@ -93,5 +95,5 @@ def left_out(
     experiment = glioma_patients(data, folder, seed, progress)
     store = PartStore(folder / PROBABILITIES, experiment.identity, argument)
     names = list(islice(experiment.patients, QUICK_PATIENTS if quick else None))
-    for turn in experiment.kept_turns(names, store):
+    for turn in experiment.stored_turns(names, store):
         yield experiment.patients[turn.test].with_probabilities(turn.probabilities)

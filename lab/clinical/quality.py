@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.clinical.patients import sampled
+from lab.clinical.patients import sample_patient
 from lab.patients import Patient
 from perturb_mpm.biomarkers import hodges_lehmann, holm, wilcoxon_exact
 from perturb_mpm.evaluation import (
@@ -108,7 +108,7 @@ def compare_estimators(quality: Quality, regions: Iterable[str]) -> list[Compari
     """Test each pair of estimators on each measure, paired by patient, around the tumour."""
     pairs = [("votes", "mean_field"), ("conditional", "votes"), ("conditional", "mean_field")]
     found: list[tuple[str, str, str, str, NDArray[np.float64], NDArray[np.float64]]] = [
-        (region, metric, first, second, *_paired(quality, region, metric, first, second))
+        (region, metric, first, second, *_pair_values(quality, region, metric, first, second))
         for region in regions
         for metric in ("auroc", "auprc", "ece_region")
         for first, second in pairs
@@ -130,7 +130,7 @@ def compare_estimators(quality: Quality, regions: Iterable[str]) -> list[Compari
     ]
 
 
-def _paired(
+def _pair_values(
     quality: Quality, region: str, metric: str, first: str, second: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     by_case: dict[str, dict[str, float]] = {}
@@ -145,8 +145,8 @@ def _paired(
 
 
 def _predictions(patient: Patient, settings: RunSettings) -> list[Prediction]:
-    by_votes = sampled(patient, settings, "votes")
-    conditional = sampled(patient, settings, "conditional")
+    by_votes = sample_patient(patient, settings, "votes")
+    conditional = sample_patient(patient, settings, "conditional")
     return [
         from_posterior(by_votes, "votes", labels_from="mean_field"),
         from_posterior(conditional, "conditional", labels_from="mean_field"),

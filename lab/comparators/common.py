@@ -31,7 +31,7 @@ _NOISE_AT_ONCE = 2**22
 
 
 class Edges(NamedTuple):
-    """Pairs of neighbours, each once, by their place among the N voxels of the mask."""
+    """Pairs of neighbours, each once, by their index among the N voxels of the mask."""
 
     first: NDArray[np.int64]  # (E,)
     second: NDArray[np.int64]  # (E,)
@@ -130,15 +130,15 @@ class GridCRF:
 def _pairs(
     grid: Grid, neighbours: Neighbours
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the places of both voxels of every pair of neighbours, and their distance in mm."""
-    place = grid.scatter(np.arange(grid.voxels), -1)  # (*shape)
+    """Return the indices of both voxels of every pair of neighbours, and their distance in mm."""
+    index = grid.scatter(np.arange(grid.voxels), -1)  # (*shape)
     first, second, distance = [], [], []
     for offset in itertools.product((-1, 0, 1), repeat=grid.ndim):
         forward = offset > (0,) * grid.ndim  # one of each pair of opposite directions
         if not forward or (neighbours == "faces" and np.abs(offset).sum() > 1):
             continue
-        here = place[tuple(slice(max(0, -o), min(n, n - o)) for o, n in zip(offset, grid.shape))]
-        there = place[tuple(slice(max(0, o), min(n, n + o)) for o, n in zip(offset, grid.shape))]
+        here = index[tuple(slice(max(0, -o), min(n, n - o)) for o, n in zip(offset, grid.shape))]
+        there = index[tuple(slice(max(0, o), min(n, n + o)) for o, n in zip(offset, grid.shape))]
         inside = (here >= 0) & (there >= 0)
         first.append(here[inside])
         second.append(there[inside])
@@ -164,7 +164,7 @@ def check_model(crf: object) -> None:
 
 
 def problem(crf: Model) -> str:
-    """Return a name for all that makes the energy, for posteriors to be told apart by."""
+    """Return a name for all that makes the energy, to tell posteriors apart."""
     if isinstance(crf, GridCRF):
         return digest(crf.energies, crf.grid.spacing, crf.grid.index, *crf.edges)
     return fingerprint(crf)

@@ -15,7 +15,7 @@ from perturb_mpm.model import Grid, digest
 from perturb_mpm.posterior import Posterior
 
 _PADDING = 3.0  # lengths √2·ℓ: fields wrap around with a correlation of e⁻⁹
-_WORKING_COPIES = 5  # padded arrays of 8 bytes a voxel, held at once
+_WORKING_COPIES = 5  # padded arrays of 8 bytes a voxel, in memory at once
 
 
 def euclidean(region: NDArray[np.bool_], grid: Grid) -> NDArray[np.float64]:
@@ -122,7 +122,7 @@ def contours(
             "region must have voxels both inside and outside, or there is no contour; got "
             f"{int(inside.sum())} of {inside.size} voxels inside"
         )
-    intensities = None if image is None else _checked_image(image, grid)
+    intensities = None if image is None else _check_image(image, grid)
     field = GaussianField(grid, length)
     if intensities is None:
         distance = euclidean(inside, grid)
@@ -187,7 +187,7 @@ def _draw(
         yield (phi >= 0).astype(np.uint8).reshape(1, -1)
 
 
-def _checked_image(image: ArrayLike, grid: Grid) -> NDArray[np.float64]:
+def _check_image(image: ArrayLike, grid: Grid) -> NDArray[np.float64]:
     array = checks.floats(image, "image").astype(np.float64)
     if array.shape != grid.shape:
         raise ValueError(f"image must have the region's shape {grid.shape}, got {array.shape}")

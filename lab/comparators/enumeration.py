@@ -77,7 +77,7 @@ class StateTable:
         The sum of one of each is that of a whole labelling.
         """
         split = self.head.shape[1]
-        return _gathered(values[..., :split], self.head), _gathered(values[..., split:], self.tail)
+        return _gather(values[..., :split], self.head), _gather(values[..., split:], self.tail)
 
     def rows(self) -> list[slice]:
         """Return slices of the rows of the table, about a million energies each."""
@@ -124,14 +124,14 @@ def _inner(
     states: NDArray[np.uint8], unary: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return E of the labellings (M, n) of n voxels among themselves, (M,)."""
-    total: NDArray[np.float64] = _gathered(unary[np.newaxis], states)[0]
+    total: NDArray[np.float64] = _gather(unary[np.newaxis], states)[0]
     for i in range(states.shape[1]):
         for j in range(i):
             total += pairs[i, states[:, i], j, states[:, j]]
     return total
 
 
-def _gathered(values: NDArray[np.floating], states: NDArray[np.uint8]) -> NDArray[np.float64]:
+def _gather(values: NDArray[np.floating], states: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return Σ_i values_i(x_i) of (B, L, n) values for every labelling (M, n): (B, M)."""
     total = np.zeros((len(values), len(states)))
     for i, labels in enumerate(states.T):  # (M,)

@@ -36,9 +36,9 @@ def march(
         done[v] = True
         for k in range(ndim):
             for step in (-1, 1):
-                place = v // strides[k] % shape[k] + step
+                coordinate = v // strides[k] % shape[k] + step
                 w = v + step * strides[k]
-                if 0 <= place < shape[k] and not done[w]:
+                if 0 <= coordinate < shape[k] and not done[w]:
                     time = _arrival(w, times, done, slowness[w], shape, strides, spacing)
                     if time < times[w]:
                         times[w] = time
@@ -61,10 +61,10 @@ def _arrival(
     """
     earliest = np.full(len(shape), np.inf)
     for k in range(len(shape)):
-        place = w // strides[k] % shape[k]
-        if place > 0 and done[w - strides[k]]:
+        coordinate = w // strides[k] % shape[k]
+        if coordinate > 0 and done[w - strides[k]]:
             earliest[k] = times[w - strides[k]]
-        if place < shape[k] - 1 and done[w + strides[k]]:
+        if coordinate < shape[k] - 1 and done[w + strides[k]]:
             earliest[k] = min(earliest[k], times[w + strides[k]])
     a, b, c = 0.0, 0.0, -(slowness**2)
     time = np.inf

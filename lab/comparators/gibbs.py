@@ -163,7 +163,7 @@ def run_chains(
     P does, as R-hat asks for. The first ``burn_in`` sweeps are dropped, then every ``thin``-th is
     kept, ``sweeps`` in all. Every chain has its own stream of random numbers.
 
-    All kernels are held exactly, so at most 5000 voxels (0.2 GB a kernel).
+    All kernels are exact, so at most 5000 voxels (0.2 GB a kernel).
     """
     sweeps = checks.integer(sweeps, "sweeps", minimum=1)
     seed = checked_seed(seed)

@@ -96,18 +96,18 @@ def perturb_and_map_grid(crf: GridCRF, samples: Samples, seed: int) -> Posterior
     """
     run = Collector("perturb_and_map_grid", samples, seed)
     _check(crf)
-    draws = _perturbed(crf, run.samples, run.seed)
+    draws = _perturb(crf, run.samples, run.seed)
     return run.collect(crf.grid, crf.n_labels, draws, problem(crf))
 
 
-def _perturbed(crf: GridCRF, samples: range, seed: int) -> Iterator[NDArray[np.uint8]]:
+def _perturb(crf: GridCRF, samples: range, seed: int) -> Iterator[NDArray[np.uint8]]:
     for index in samples:
         noise = gumbel(seed, range(index, index + 1), crf.grid.index, crf.n_labels)[0]  # (L, N)
         yield minimize(crf, crf.energies - noise)[np.newaxis]
 
 
 def minimize(crf: GridCRF, energies: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return labels (N,) of least energy with other unary energies (L, N) in place of the CRF's."""
+    """Return labels (N,) of least energy with other unary energies (L, N) instead of the CRF's."""
     energies = energies.astype(np.float64)
     if crf.n_labels == 2:
         return expand(crf, energies, np.zeros(crf.grid.voxels, dtype=np.uint8), 1)

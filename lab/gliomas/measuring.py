@@ -39,12 +39,12 @@ def measure_gliomas(
             drawn = settings.changed(samples=samples, seed=seed)
             if drawn.sampling.noise_length is None:
                 drawn = drawn.changed(noise_length=problem.length_mm)
-            others.append(_scored(problem, name, drawn, regions))
+            others.append(_score_case(problem, name, drawn, regions))
             progress(seed + 1, len(cases))
     return tuned, [*tuned.scores, *others]
 
 
-def _scored(
+def _score_case(
     problem: LabelledProblem, name: str, settings: RunSettings, regions: Regions
 ) -> CaseScores:
     """Sample a patient as ``run`` does; the paper's maps are votes, and its labels their modes."""

@@ -6,7 +6,7 @@ from lab.network.measuring import (
     case_names,
     measure_network,
     read_network_case,
-    summarised,
+    summarise,
 )
 
 __all__ = [
@@ -15,5 +15,5 @@ __all__ = [
     "FOLDS",
     "measure_network",
     "read_network_case",
-    "summarised",
+    "summarise",
 ]

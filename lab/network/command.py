@@ -39,7 +39,7 @@ def network(
     json
         Print the means of every method as JSON instead of the findings.
     """
-    from lab.network.measuring import measure_few, measure_network, summarised
+    from lab.network.measuring import measure_few, measure_network, summarise
     from lab.network.network_page import PAGE_NAME, findings, page
 
     folder = prepare_folder(output)
@@ -48,7 +48,7 @@ def network(
         scores = measure_network(data, folder, samples=drawn, most_cases=most, progress=progress)
         progress.stage("learning from five cases")
         fives = measure_few(data, folder, samples=drawn, progress=progress) if few else []
-    means = summarised(scores)
+    means = summarise(scores)
     cases = len({each.case for each in scores})
     write_text(folder / PAGE_NAME, page(means, cases, drawn, scores, fives))
     files = [folder / PAGE_NAME]

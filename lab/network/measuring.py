@@ -131,7 +131,9 @@ def case_names(data: Path) -> list[str]:
     return names
 
 
-def tempered(probabilities: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
+def scale_temperature(
+    probabilities: NDArray[np.floating], temperature: float
+) -> NDArray[np.float64]:
     """Return softmax(log p / T), (L, …)."""
     powers = np.maximum(probabilities.astype(np.float64), LEAST) ** (1 / temperature)
     softened: NDArray[np.float64] = powers / powers.sum(axis=0)
@@ -144,7 +146,7 @@ def log_loss(marginals: NDArray[np.floating], truth: NDArray[np.int64]) -> float
     return float(-np.log(np.maximum(true, LEAST)).mean())
 
 
-def sampled(case: NetworkCase, settings: RunSettings, kind: str) -> Answer:
+def sample_case(case: NetworkCase, settings: RunSettings, kind: str) -> Answer:
     """Sample a case; ``kind`` says which marginals make its labels and maps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -152,7 +154,7 @@ def sampled(case: NetworkCase, settings: RunSettings, kind: str) -> Answer:
     return Answer(posterior.estimate_marginals(kind), posterior.volumes / 1000)  # type: ignore[arg-type]
 
 
-def voted(case: NetworkCase, key: str) -> Answer:
+def vote_shares(case: NetworkCase, key: str) -> Answer:
     """Return the share of label maps (S, X, Y, Z) and the volumes of each."""
     maps = case.others[key]
     grid = Grid(case.case.geometry.shape, case.case.geometry.spacing)
@@ -170,17 +172,17 @@ def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float],
     def ours(case: NetworkCase, temperature: float, centring: float = 0.5) -> Answer:
         length = assumed_length_mm(case.case)
         chosen = centred.changed(noise_length=length, temperature=temperature, centring=centring)
-        return sampled(case, chosen, "mean_field")
+        return sample_case(case, chosen, "mean_field")
 
     return {
         NETWORK: lambda case, _: Answer(case.case.probabilities),
-        "with temperature": lambda case, t: Answer(tempered(case.case.probabilities, t)),
+        "with temperature": lambda case, t: Answer(scale_temperature(case.case.probabilities, t)),
         "ensemble of 5": lambda case, _: Answer(
-            case.others["mean_ensemble"], voted(case, "labels_ensemble").volumes_ml
+            case.others["mean_ensemble"], vote_shares(case, "labels_ensemble").volumes_ml
         ),
-        "20 dropout samples": lambda case, _: voted(case, "labels_mc"),
-        "8 flips": lambda case, _: voted(case, "labels_tta"),
-        "CRF and noise of the paper": lambda case, _: sampled(case, paper, "votes"),
+        "20 dropout samples": lambda case, _: vote_shares(case, "labels_mc"),
+        "8 flips": lambda case, _: vote_shares(case, "labels_tta"),
+        "CRF and noise of the paper": lambda case, _: sample_case(case, paper, "votes"),
         "half centred CRF, correlated noise": lambda case, _: ours(case, 1.0),
         "fully centred CRF, correlated noise": lambda case, _: ours(case, 1.0, 1.0),
     }
@@ -190,9 +192,9 @@ LEARNED = "learned by tune, 5 folds"
 RESIDUAL = "errors of other cases, 5 folds"
 
 
-def learned(case: NetworkCase, settings: RunSettings, samples: int, seed: int) -> Answer:
+def learn_settings(case: NetworkCase, settings: RunSettings, samples: int, seed: int) -> Answer:
     """Sample a case with settings that were learned without it."""
-    found = sampled(case, settings.changed(samples=samples, seed=seed), "mean_field")
+    found = sample_case(case, settings.changed(samples=samples, seed=seed), "mean_field")
     # The regions of this page are the labels, and all of them together under another name.
     widening = dict(zip(REGIONS, settings.widening.values(), strict=False))
     return replace(found, widening=widening)
@@ -211,21 +213,21 @@ def measure_network(
     progress = progress or Silent()
     names = case_names(data)[:most_cases]
     store = PartStore(folder / "parts", {"samples": samples, "seed": seed, "cases": names})
-    losses = [_kept(store, f"losses-{name}", partial(_losses, data, name)) for name in names]
-    texts = _kept(store, "tuned", partial(_tuned, data, names, progress))
+    losses = [_choose(store, f"losses-{name}", partial(_losses, data, name)) for name in names]
+    texts = _choose(store, "tuned", partial(_tune, data, names, progress))
     progress.stage("scoring")
     scores = []
     for place, name in enumerate(names):
-        temperature = _learned_temperature(losses, place)
+        temperature = _learn_temperature(losses, place)
         own = settings_from_text(texts[name])
-        measure = partial(_scored, data, name, temperature, own, samples, seed)
-        found = _kept(store, name, measure)
+        measure = partial(_score, data, name, temperature, own, samples, seed)
+        found = _choose(store, name, measure)
         scores += [CaseScore(**each) for each in found["scores"]]
         progress(place + 1, len(names))
     return scores + residual_scores(scores, names)
 
 
-def _tuned(data: Path, names: Sequence[str], progress: StagedProgress) -> dict[str, str]:
+def _tune(data: Path, names: Sequence[str], progress: StagedProgress) -> dict[str, str]:
     """Return the settings learned without each case, as the text of a settings file."""
     cases = {name: read_network_case(data, name).case for name in names}
     found = tune(cases, RunSettings(), TuningOptions(folds=min(FOLDS, len(names))), progress)
@@ -305,7 +307,7 @@ def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -
     for place, (name, case) in enumerate(cases.items()):
         if name in chosen:
             continue
-        answer = learned(case, settings, samples, seed + place)
+        answer = learn_settings(case, settings, samples, seed + place)
         row = score(case, LEARNED, answer)
         for region in REGIONS:
             inside[region].append(float((row.inside or {})[region]))
@@ -320,7 +322,7 @@ def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -
     )
 
 
-def _kept(store: PartStore, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _choose(store: PartStore, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     found = store.load(key)
     if found is None:
         found = measure()
@@ -334,20 +336,20 @@ def _losses(data: Path, name: str) -> dict[str, Any]:
     near = case.near
     truth = case.truth[near].astype(np.int64)
     losses = [
-        log_loss(tempered(case.case.probabilities[:, near], t), truth) * truth.size
+        log_loss(scale_temperature(case.case.probabilities[:, near], t), truth) * truth.size
         for t in TEMPERATURES
     ]
     return {"losses": losses, "voxels": int(truth.size)}
 
 
-def _learned_temperature(losses: Sequence[Mapping[str, Any]], place: int) -> float:
+def _learn_temperature(losses: Sequence[Mapping[str, Any]], place: int) -> float:
     """Return the temperature of the least loss on the cases of the other folds."""
     others = [each["losses"] for i, each in enumerate(losses) if i % FOLDS != place % FOLDS]
     best = int(np.sum(others or [each["losses"] for each in losses], axis=0).argmin())
     return TEMPERATURES[best]
 
 
-def _scored(
+def _score(
     data: Path, name: str, temperature: float, own: RunSettings, samples: int, seed: int
 ) -> dict[str, Any]:
     case = read_network_case(data, name)
@@ -355,7 +357,7 @@ def _scored(
         score(case, method, answer(case, temperature))
         for method, answer in methods(samples, seed).items()
     ]
-    found.append(score(case, LEARNED, learned(case, own, samples, seed)))
+    found.append(score(case, LEARNED, learn_settings(case, own, samples, seed)))
     return {"temperature": temperature, "scores": [asdict(each) for each in found]}
 
 
@@ -404,7 +406,7 @@ def _volume_scores(
     return {"inside": inside, "crps_log": scores, "own_volume_inside": own}
 
 
-def summarised(scores: Iterable[CaseScore]) -> dict[str, dict[str, float]]:
+def summarise(scores: Iterable[CaseScore]) -> dict[str, dict[str, float]]:
     """Return the means over cases of each method, in the order of the methods."""
     by_method: dict[str, list[CaseScore]] = {}
     for each in scores:

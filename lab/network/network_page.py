@@ -37,7 +37,7 @@ voxels within {margin:g} mm of the network's or the true foreground. The row wit
 temperature is learned by likelihood on the other four fifths of the cases; so is the row learned by
 `perturb-mpm tune`, all of it. The last row moves the network's own volume by what it missed in the
 cases of the other folds. Kernels are those of
-`run` at 0.35 of their weight, 1 for the paper's; noise goes together over the radius of a ball of
+`run` at 0.35 of their weight, 1 for the paper's; noise is correlated over the radius of a ball of
 the volume that the probabilities expect."""
 LABELS = """Dice of the anterior and posterior part; the bias of the volume of both; the calibration
 error of the most probable label; the log score (nats, lower is better); the area under the ROC
@@ -91,7 +91,7 @@ def findings(means: Mapping[str, Mapping[str, float]]) -> str:
         f"{change:+.4f}, the area under the ROC curve by {ours['auroc'] - alone['auroc']:+.4f} and "
         f"the calibration error by {ours['calibration_error'] - alone['calibration_error']:+.4f}; "
         f"volumes are off by {100 * (math.exp(ours['volume_error_log both']) - 1):+.1f} % on the "
-        "mean. Noise that goes together over the radius of the structure holds "
+        "mean. Noise that is correlated over the radius of the structure holds "
         f"{100 * ours['inside both']:.0f} % of the true volumes; the paper's noise holds "
         f"{100 * paper['inside both']:.0f} %. This row is the default of `run`. Its strength, its "
         "centring and the rule of the radius were settled with these cases and gliomas in view, "
@@ -110,7 +110,7 @@ def comparison(scores: Sequence[CaseScore], draws: int = 10_000) -> str:
     for rival in (*RIVALS, RESIDUAL):
         shares = []
         for region in REGIONS:
-            ours, theirs = (_crps_of(by_method[m], cases, region) for m in (LEARNED, rival))
+            ours, theirs = (_crps(by_method[m], cases, region) for m in (LEARNED, rival))
             shares.append(f"{100 * float(((ours - theirs)[picks].mean(axis=1) < 0).mean()):.1f}")
         parts.append(f"{rival} {' / '.join(shares)} %")
     return (
@@ -121,7 +121,7 @@ def comparison(scores: Sequence[CaseScore], draws: int = 10_000) -> str:
     )
 
 
-def _crps_of(scores: Mapping[str, CaseScore], cases: Sequence[str], region: str) -> Numbers:
+def _crps(scores: Mapping[str, CaseScore], cases: Sequence[str], region: str) -> Numbers:
     return np.array([(scores[case].crps_log or {})[region] for case in cases])
 
 

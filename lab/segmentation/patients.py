@@ -60,7 +60,7 @@ class LeaveOneOut:
     identity: dict[str, object]  # all that the probabilities depend on
     turns: Callable[[Sequence[str]], Iterator[LeftOut]]
 
-    def kept_turns(self, names: Sequence[str], store: PartStore) -> Iterator[LeftOut]:
+    def stored_turns(self, names: Sequence[str], store: PartStore) -> Iterator[LeftOut]:
         """Yield the turns of these patients in their order, from the store where they are there.
 
         New ones go through the store too, so that a first run sees what a resumed one sees.

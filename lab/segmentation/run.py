@@ -71,7 +71,7 @@ def reproduce_segmentation(
         experiment = made_up_patients(plan.phantoms, plan.phantom_mm, seed)
     else:
         experiment = glioma_patients(data, output, seed, progress)
-    turns = _measured(experiment, plan, output, progress)
+    turns = _measure(experiment, plan, output, progress)
     options = f"{'' if data is None else f' --data {data.name}'}{' --quick' if quick else ''}"
     text = page(turns, plan, experiment.origin, experiment.unaries, options)
     write_text(output / CSV_NAME, patients_csv(turns))
@@ -81,7 +81,7 @@ def reproduce_segmentation(
     return SegmentationOutcome(turns, text, files)
 
 
-def _measured(
+def _measure(
     experiment: LeaveOneOut, plan: SegmentationPlan, output: Path, progress: StagedProgress
 ) -> list[dict[str, Any]]:
     """Return the measurements of all turns, those on disk read from there."""
@@ -92,7 +92,7 @@ def _measured(
     names = list(experiment.patients)
     found = {name: store.load(name) for name in names}
     missing = [name for name, measured in found.items() if measured is None]
-    for turn in experiment.kept_turns(missing, probabilities):
+    for turn in experiment.stored_turns(missing, probabilities):
         progress.stage(f"tuning without {turn.test}, and measuring it")
         store.save(turn.test, measure_turn(experiment, turn, plan))
         found[turn.test] = store.load(turn.test)

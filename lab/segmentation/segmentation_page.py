@@ -177,12 +177,12 @@ def calibration_findings(turns: Sequence[TurnResult]) -> str:
         f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour.\n"
         f"That of votes around the tumour is {error['votes, default']:.3f} by the default CRF, "
         f"{error[OVERLAP_VOTES]:.3f} tuned for overlap,\n"
-        f"{_compared(error[VOTES], raw)} tuned for both,\n"
-        f"and {_compared(error[LIKELY_VOTES], raw)} tuned for likelihood."
+        f"{_comparison(error[VOTES], raw)} tuned for both,\n"
+        f"and {_comparison(error[LIKELY_VOTES], raw)} tuned for likelihood."
     )
 
 
-def _compared(error: float, raw: float) -> str:
+def _comparison(error: float, raw: float) -> str:
     return (
         f"{error:.3f} ({'no worse' if error <= raw else 'worse'} than the raw forest's {raw:.3f})"
     )

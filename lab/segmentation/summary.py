@@ -64,11 +64,11 @@ def calibration_rows(turns: Sequence[TurnResult]) -> list[CalibrationRow]:
     """Return the calibration error and log score of every map."""
     rows = []
     for name in turns[0]["reliability"]:
-        curves = [curve_of(turn["reliability"][name]) for turn in turns]
+        curves = [read_curve(turn["reliability"][name]) for turn in turns]
         rows.append(
             CalibrationRow(
                 name,
-                pooled(curves).expected_error,
+                pool_bins(curves).expected_error,
                 _mean([curve.expected_error for curve in curves]),
                 _mean([turn["log_score_nats"][name] for turn in turns]),
             )
@@ -80,10 +80,10 @@ def pooled_curve(
     turns: Sequence[TurnResult], name: str, domain: str = "reliability"
 ) -> Reliability:
     """Return the reliability curve of a map over the voxels of all patients."""
-    return pooled([curve_of(turn[domain][name]) for turn in turns])
+    return pool_bins([read_curve(turn[domain][name]) for turn in turns])
 
 
-def pooled(curves: Sequence[Reliability]) -> Reliability:
+def pool_bins(curves: Sequence[Reliability]) -> Reliability:
     """Return the curve of the voxels of all."""
     total = curves[0]
     for curve in curves[1:]:
@@ -91,7 +91,7 @@ def pooled(curves: Sequence[Reliability]) -> Reliability:
     return total
 
 
-def curve_of(bins: Mapping[str, Any]) -> Reliability:
+def read_curve(bins: Mapping[str, Any]) -> Reliability:
     """Return a curve as it was kept."""
     numbers = [
         np.array([math.nan if value is None else value for value in bins[key]])

@@ -18,7 +18,7 @@ from lab.synthetic.summary import (
     Size,
     compared_in_map,
 )
-from lab.words import count, listed, power
+from lab.words import count, join_words, power
 
 _STARTS = {
     False: "Without self term, as in the paper's equations,",
@@ -51,10 +51,10 @@ def self_term_and_metric(found: Sequence[Reading]) -> list[str]:
                 f"is {min(factors):.2f} to {max(factors):.2f} times theirs)"
             )
         sentences.append(f"{_STARTS[self_term]} votes end below mean field {' and '.join(lines)}.")
-    return [" ".join(sentences), _effect_of_the_self_term(found)]
+    return [" ".join(sentences), _self_term_effect(found)]
 
 
-def _effect_of_the_self_term(found: Sequence[Reading]) -> str:
+def _self_term_effect(found: Sequence[Reading]) -> str:
     """Say what the self term does to mean field and to votes."""
     pairs = list(zip(_sizes(found, self_term=True), _sizes(found, self_term=False)))
     grows = [kept.mean_field / without.mean_field for kept, without in pairs]
@@ -99,7 +99,7 @@ def conditional_or_votes(found: Sequence[Reading], *, self_term: bool) -> str:
         f"{min(of_sigma):.2f} to {max(of_sigma):.2f} times that of votes at σ = {sigma:g}"
         for sigma, of_sigma in ratios.items()
     ]
-    text += f" Its error is {listed(ranges)}."
+    text += f" Its error is {join_words(ranges)}."
     if self_term and max(max(of_sigma) for of_sigma in ratios.values()) > _FAR_WORSE:
         text += (
             " So it can be far worse than votes: it averages probabilities, which the self term "
@@ -235,7 +235,7 @@ def _sign(summary: ErrorSummary, plan: SyntheticPlan) -> Claim:
     )
     verdict = _verdict(len(fine), len(right))
     if verdict == "holds in part":
-        verdict = f"holds for L = {listed([str(l) for l in fine])} only"
+        verdict = f"holds for L = {join_words([str(l) for l in fine])} only"
     return Claim(
         "Gumbel noise −log(−log u) is added to the energies, which are then minimised.",
         verdict,

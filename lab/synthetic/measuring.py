@@ -118,7 +118,7 @@ class Measure:
         """
         for votes, samples in zip(counts.astype(np.int64), sizes):
             variation, _ = errors(votes / samples, self.truth)
-            _, logarithmic = errors(smoothed(votes, samples), self.truth)
+            _, logarithmic = errors(smooth(votes, samples), self.truth)
             yield self._row(name, samples, variation, logarithmic)
 
     def _row(
@@ -198,7 +198,7 @@ def conditional_marginals(crf: DenseCRF, sizes: Sequence[int], seed: int) -> NDA
     return np.stack(estimates)
 
 
-def smoothed(counts: NDArray[np.int64], samples: int) -> NDArray[np.float64]:
+def smooth(counts: NDArray[np.int64], samples: int) -> NDArray[np.float64]:
     """Return (k + ½) / (S + 1), which has a logarithm."""
     return (counts + 0.5) / (samples + 1)
 
@@ -236,11 +236,11 @@ def _last_update(
 
 def _noise(crf: DenseCRF, samples: range, seed: int) -> NDArray[np.float64]:
     """Return γ(1) − γ(0), (B, N)."""
-    return _kept_noise(seed, samples, tuple(crf.grid.index.tolist()))
+    return _cached_noise(seed, samples, tuple(crf.grid.index.tolist()))
 
 
 @lru_cache(maxsize=_KEPT)
-def _kept_noise(seed: int, samples: range, voxels: tuple[int, ...]) -> NDArray[np.float64]:
+def _cached_noise(seed: int, samples: range, voxels: tuple[int, ...]) -> NDArray[np.float64]:
     noise = gumbel(seed, samples, voxels, 2).astype(np.float64)  # (B, 2, N)
     difference: NDArray[np.float64] = noise[:, 1] - noise[:, 0]
     difference.flags.writeable = False
@@ -298,7 +298,7 @@ def noise_seed(seed: int, draw: int) -> int:
     return seed << 32 | draw
 
 
-def posed(
+def pose_problem(
     experiment: str, voxels: int, draw: int, setting: KernelSetting
 ) -> tuple[DenseCRF, Enumeration, Measure]:
     """Return a problem, all its labellings, and what measures errors against them."""
@@ -311,7 +311,7 @@ def curve(
     voxels: int, draw: int, setting: KernelSetting, sizes: Sequence[int], seed: int
 ) -> list[ErrorRow]:
     """Measure mean field, votes and the conditional estimator along the number of samples."""
-    crf, _, measure = posed("curves", voxels, draw, setting)
+    crf, _, measure = pose_problem("curves", voxels, draw, setting)
     noise = noise_seed(seed, draw)
     return [
         measure.estimate("mean field", mean_field_marginals(crf), None),
@@ -328,7 +328,7 @@ def map_point(
     rows = []
     for size in voxels:
         for draw in range(draws):
-            crf, every, measure = posed("map", size, draw, setting)
+            crf, every, measure = pose_problem("map", size, draw, setting)
             noise = noise_seed(seed, draw)
             perfect = every.draw(range(samples), noise).sum(axis=0, keepdims=True)  # (1, N)
             conditional = conditional_marginals(crf, sizes, noise)
@@ -341,21 +341,21 @@ def map_point(
     return rows
 
 
-def _samples_of_q(crf: DenseCRF, samples: range, seed: int) -> Posterior:
+def _sample_marginals(crf: DenseCRF, samples: range, seed: int) -> Posterior:
     with warnings.catch_warnings():
         # Ten updates of mean field are what is measured, converged or not.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return independent(crf, samples, seed, iterations=ITERATIONS, engine="reference")
 
 
-FROM_Q: dict[str, Comparator] = {"samples of Q": _samples_of_q}
+FROM_Q: dict[str, Comparator] = {"samples of Q": _sample_marginals}
 
 
 def compared(
     voxels: int, draw: int, setting: KernelSetting, sizes: Sequence[int], seed: int
 ) -> list[ErrorRow]:
     """Measure every method; those that know no self term only where none is kept."""
-    crf, _, measure = posed("comparators", voxels, draw, setting)
+    crf, _, measure = pose_problem("comparators", voxels, draw, setting)
     noise = noise_seed(seed, draw)
     conditional = conditional_marginals(crf, sizes, noise)
     printed = votes(crf, sizes, noise, printed_sign=True)

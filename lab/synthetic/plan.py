@@ -91,9 +91,14 @@ class Part:
     measure: Callable[[], list[ErrorRow]]
 
 
-def parts_of(plan: SyntheticPlan, seed: int) -> list[Part]:
+def plan_parts(plan: SyntheticPlan, seed: int) -> list[Part]:
     """Return all parts of a run, in their order."""
-    return [*_single(plan, seed), *_map(plan, seed), *_compared(plan, seed), *_curves(plan, seed)]
+    return [
+        *_single(plan, seed),
+        *_map(plan, seed),
+        *_comparison_parts(plan, seed),
+        *_curves(plan, seed),
+    ]
 
 
 def _single(plan: SyntheticPlan, seed: int) -> list[Part]:
@@ -123,7 +128,7 @@ def _map(plan: SyntheticPlan, seed: int) -> list[Part]:
     return parts
 
 
-def _compared(plan: SyntheticPlan, seed: int) -> list[Part]:
+def _comparison_parts(plan: SyntheticPlan, seed: int) -> list[Part]:
     weight, sigma = plan.curve_settings[0]
     sizes = plan.comparator_samples
     parts = []

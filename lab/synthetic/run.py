@@ -46,7 +46,7 @@ def reproduce_synthetic(
     OtherSettingsError
         Where the folder holds a run with another plan or seed.
     """
-    summary = summarise(measured(folder, plan, seed, progress))
+    summary = summarise(measure_parts(folder, plan, seed, progress))
     found = readings(summary, plan)
     verdicts = claims(summary, plan, found)
     return SyntheticOutcome(
@@ -54,14 +54,14 @@ def reproduce_synthetic(
     )
 
 
-def measured(
+def measure_parts(
     folder: Path, plan: SyntheticPlan, seed: int = 0, progress: Progress | None = None
 ) -> list[ErrorRow]:
     """Return all rows of a run, measuring those that the folder does not hold."""
-    from lab.synthetic.plan import parts_of
+    from lab.synthetic.plan import plan_parts
 
     store = PartStore(folder / PARTS, plan.describe(seed))
-    parts = parts_of(plan, seed)
+    parts = plan_parts(plan, seed)
     found = {part.key: _rows(store.load(part.key)) for part in parts}
     missing = [part for part in parts if found[part.key] is None]
     total = sum(part.cost for part in missing)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lab.synthetic.measuring import ErrorRow
 from lab.synthetic.plan import SyntheticPlan
-from lab.words import listed
+from lab.words import join_words
 
 Metric = Literal["total_variation", "log_probability_error_nats"]
 METRICS: tuple[Metric, Metric] = ("total_variation", "log_probability_error_nats")
@@ -282,7 +282,7 @@ class Reading:
             return "holds"
         if not self.holds_for:
             return "fails"
-        return f"holds for N = {listed([str(n) for n in self.holds_for])}"
+        return f"holds for N = {join_words([str(n) for n in self.holds_for])}"
 
 
 def readings(summary: ErrorSummary, plan: SyntheticPlan) -> list[Reading]:

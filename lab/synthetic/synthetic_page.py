@@ -16,7 +16,7 @@ from lab.synthetic.summary import (
     Size,
     compared_in_map,
 )
-from lab.words import count, listed, markdown_table, paragraph, power
+from lab.words import count, join_words, markdown_table, paragraph, power
 
 _METHODS = (
     "unary only",
@@ -65,9 +65,10 @@ def _opening(summary: ErrorSummary, plan: SyntheticPlan) -> list[str]:
             "from that run."
         ),
         paragraph(
-            f"Binary grids of N = {listed([str(n) for n in plan.voxels])} voxels; unaries −log p "
-            f"with p(x = 0) uniform on [0, 1), {count(summary.draws, 'draw')}; a Potts prior with "
-            "the kernel w·exp(−d² / 2σ²) of the distance d in voxels; "
+            f"Binary grids of N = {join_words([str(n) for n in plan.voxels])} voxels; "
+            "unaries −log p with p(x = 0) uniform on [0, 1), "
+            f"{count(summary.draws, 'draw')}; a Potts prior with the kernel "
+            "w·exp(−d² / 2σ²) of the distance d in voxels; "
             f"{ITERATIONS} parallel updates of mean field; exact marginals by enumeration. The "
             "paper does not say w, σ, the number of updates, or whether the sum over j keeps the "
             "voxel itself (j = i), as public libraries do; its text measures the l1 norm of the "

@@ -85,7 +85,7 @@ class Outcome:
         setattr(self, name, getattr(self, name) + 1)
 
 
-def judged(call: Callable[[], object], allowed: tuple[type[Exception], ...] = ()) -> Finding:
+def judge(call: Callable[[], object], allowed: tuple[type[Exception], ...] = ()) -> Finding:
     """Call what must either work or raise an expected error in one short line."""
     try:
         call()
@@ -108,7 +108,7 @@ def _short(message: str) -> Finding:
     return Finding(refused=True)
 
 
-def attacked(
+def run_attack(
     attack: Attack, seconds: float, seed: int, kept: Path, trials: float = math.inf
 ) -> Outcome:
     """Run an attack for so many seconds or trials; one that crashes or hangs is begun anew."""
@@ -135,19 +135,19 @@ def attacked(
                 kind = "crash"
             if kind:
                 number = int(shared[_NUMBER])
-                place = kept / attack.name / f"{number}-{kind}"
-                shutil.copytree(Path(folder) / "trial", place, dirs_exist_ok=True)
+                target_folder = kept / attack.name / f"{number}-{kind}"
+                shutil.copytree(Path(folder) / "trial", target_folder, dirs_exist_ok=True)
                 words = f"seed {seed}, trial {number}, exit code {process.exitcode}\n"
-                (place / "what.txt").write_text(words, encoding="utf-8")
+                (target_folder / "what.txt").write_text(words, encoding="utf-8")
                 shared[_NUMBER] = number + 1
             process.close()
             if (Path(folder) / NOTE).exists():
                 outcome.note = (Path(folder) / NOTE).read_text(encoding="utf-8")
     outcome.trials, outcome.refused = int(shared[_DONE]), int(shared[_REFUSED])
     outcome.seconds = time.monotonic() - began
-    for place in sorted((kept / attack.name).glob("*-*")):
-        outcome.count(place.name.split("-")[1])
-        outcome.kept.append(str(place))
+    for target_folder in sorted((kept / attack.name).glob("*-*")):
+        outcome.count(target_folder.name.split("-")[1])
+        outcome.kept.append(str(target_folder))
     return outcome
 
 
@@ -157,11 +157,11 @@ def _hangs(pid: int | None, shared: SynchronizedArray[float], longest: float) ->
     Where others use the machine too, a trial takes longer by the clock than it computes.
     """
     waited = time.monotonic() - shared[_BEGAN]
-    computed = _computed(pid) - shared[_COMPUTED]
+    computed = _compute(pid) - shared[_COMPUTED]
     return waited > longest and (computed > longest or waited > _PATIENCE * longest)
 
 
-def _computed(pid: int | None) -> float:
+def _compute(pid: int | None) -> float:
     """Return the seconds that a process has computed, infinity where the system does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -187,37 +187,37 @@ def _work(
     end = time.monotonic() + seconds
     (folder / "trial").mkdir()
     trial = attack.prepare(folder)
-    held = _held()
+    held = _peak_bytes()
     while time.monotonic() < end and (number := int(shared[_NUMBER])) < trials:
         shared[_COMPUTED] = time.process_time()
         shared[_BEGAN] = time.monotonic()
-        place = folder / "trial"
-        finding = attempt(trial, attack.name, seed, number, place)
-        if attack.grows and not finding.kind and _held() - held > GROWTH_LIMIT:
-            finding = Finding(finding.refused, "growth", f"{(_held() - held) >> 20} MiB more")
-        held = max(held, _held())
+        target_folder = folder / "trial"
+        finding = attempt(trial, attack.name, seed, number, target_folder)
+        if attack.grows and not finding.kind and _peak_bytes() - held > GROWTH_LIMIT:
+            finding = Finding(finding.refused, "growth", f"{(_peak_bytes() - held) >> 20} MiB more")
+        held = max(held, _peak_bytes())
         if finding.kind:
-            keep(finding, kept / attack.name / f"{number}-{finding.kind}", place, seed)
+            keep(finding, kept / attack.name / f"{number}-{finding.kind}", target_folder, seed)
         shared[_REFUSED] += finding.refused
         shared[_DONE] += 1
         shared[_NUMBER] = number + 1
-        shutil.rmtree(place)
-        place.mkdir()
+        shutil.rmtree(target_folder)
+        target_folder.mkdir()
     shared[_BEGAN] = time.monotonic() + 60  # to end
 
 
-def attempt(trial: Trial, name: str, seed: int, number: int, place: Path) -> Finding:
+def attempt(trial: Trial, name: str, seed: int, number: int, target_folder: Path) -> Finding:
     """Make one trial, the same one for the same seed, name and number."""
-    return trial(random.Random(f"{seed} {name} {number}"), place)  # noqa: S311 - no secret
+    return trial(random.Random(f"{seed} {name} {number}"), target_folder)  # noqa: S311 - no secret
 
 
-def keep(finding: Finding, place: Path, folder: Path, seed: int) -> None:
+def keep(finding: Finding, target_folder: Path, folder: Path, seed: int) -> None:
     """Keep what a trial was given, and what went wrong."""
-    shutil.copytree(folder, place, dirs_exist_ok=True)
-    (place / "what.txt").write_text(f"seed {seed}\n{finding.words}\n", encoding="utf-8")
+    shutil.copytree(folder, target_folder, dirs_exist_ok=True)
+    (target_folder / "what.txt").write_text(f"seed {seed}\n{finding.words}\n", encoding="utf-8")
 
 
-def _held() -> int:
+def _peak_bytes() -> int:
     """Return the most memory that this process has ever held, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

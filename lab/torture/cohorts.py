@@ -69,18 +69,18 @@ def write_cohort(root: Path) -> None:
     np.savez(maps / "X5.npz", other=np.ones(3))
 
 
-def command(root: Path, output: Path, *place: str) -> list[str]:
+def command(root: Path, output: Path, *engine: str) -> list[str]:
     """Return the command line of a cohort."""
     files = ["--images", str(root / "imagesTs"), "--probabilities", str(root / "predicted")]
     numbers = ["--samples", str(SAMPLES), "--iterations", "3", "--seed", "5", "--threads", "1"]
-    where = ["--engine", "reference", "--output", str(output), "--quiet", *place]
+    where = ["--engine", "reference", "--output", str(output), "--quiet", *engine]
     return [sys.executable, "-c", _COMMAND, "cohort", *files, *numbers, *where]
 
 
-def said_of(output: Path, expected: dict[str, bytes]) -> str:
+def read_output(output: Path, expected: dict[str, bytes]) -> str:
     """Say what is wrong in a cohort's folder, nothing where all is right."""
-    changed = [name for name, content in content_of(output).items() if content != expected[name]]
-    if changed or len(content_of(output)) < len(expected):
+    changed = [name for name, content in read_results(output).items() if content != expected[name]]
+    if changed or len(read_results(output)) < len(expected):
         return f"other bytes, or none, in {changed or 'some cases'}"
     with (output / "cohort.csv").open(encoding="utf-8") as file:
         failed = {row["case"]: row["error"] for row in csv.DictReader(file) if row["error"]}
@@ -91,7 +91,7 @@ def said_of(output: Path, expected: dict[str, bytes]) -> str:
     return f"left behind: {left}" if left else ""
 
 
-def content_of(output: Path) -> dict[str, bytes]:
+def read_results(output: Path) -> dict[str, bytes]:
     """Return the bytes of every map and table."""
     files = (f"{case}/{name}" for case in CASES for name in SAME_BYTES)
     return {file: (output / file).read_bytes() for file in files if (output / file).exists()}
@@ -120,9 +120,9 @@ class Processes:
         self.running["worker"].append(self._dask("worker", self.address, *options))
 
     def kill(self, kind: str, rng: random.Random) -> None:
-        """Kill one of a kind with -9, and start what takes its place."""
-        place = rng.randrange(len(self.running[kind]))
-        _end(self.running[kind].pop(place))
+        """Kill one of a kind with -9, and start a new one."""
+        index = rng.randrange(len(self.running[kind]))
+        _end(self.running[kind].pop(index))
         if kind == "worker":
             self.start_worker()
         else:
@@ -157,29 +157,29 @@ def hand_started(folder: Path) -> Iterator[Processes]:
         found.stop()
 
 
-def disturbed(
-    root: Path, place: Path, rng: random.Random, expected: dict[str, bytes]
+def disturb(
+    root: Path, trial_folder: Path, rng: random.Random, expected: dict[str, bytes]
 ) -> tuple[str, dict[str, int]]:
     """Run the cohort until everything was killed that must be; say what is wrong, and the kills."""
     middle = ["worker"] * (KILLED_WORKERS - 2) + ["scheduler", "client"]
     rng.shuffle(middle)
     kills = ["worker", *middle, "worker"]
     done = dict.fromkeys(("worker", "scheduler", "client", "cohorts"), 0)
-    with hand_started(place) as processes, (place / "said.txt").open("wb") as said:
+    with hand_started(trial_folder) as processes, (trial_folder / "said.txt").open("wb") as said:
         while kills:
-            output = place / f"out{done['cohorts']}"
+            output = trial_folder / f"out{done['cohorts']}"
             code: int | None = None
             began = time.monotonic()
-            while code != _SOME_FAILED or said_of(output, expected):
+            while code != _SOME_FAILED or read_output(output, expected):
                 if time.monotonic() - began > _LONGEST:
-                    return f"no end, code {code}: {said_of(output, expected)}", done
+                    return f"no end, code {code}: {read_output(output, expected)}", done
                 line = command(root, output, "--scheduler", processes.address)
                 client = subprocess.Popen(line, stderr=said)  # noqa: S603 - this very Python
                 code = _with_kills(client, processes, kills, rng, done)
-                if code == _SOME_FAILED and (words := said_of(output, expected)):
+                if code == _SOME_FAILED and (words := read_output(output, expected)):
                     return words, done
             done["cohorts"] += 1
-    text = (place / "said.txt").read_text(encoding="utf-8")
+    text = (trial_folder / "said.txt").read_text(encoding="utf-8")
     return (text if "Traceback" in text else ""), done
 
 
@@ -212,13 +212,13 @@ def prepare_cohorts(folder: Path) -> Trial:
     write_cohort(folder)
     serial = folder / "serial"
     first = subprocess.run(command(folder, serial), check=False, capture_output=True)  # noqa: S603
-    expected = content_of(serial)
+    expected = read_results(serial)
     if first.returncode != _SOME_FAILED or len(expected) != len(CASES) * len(SAME_BYTES):
         raise RuntimeError(first.stderr.decode())
     total: dict[str, int] = {}
 
-    def trial(rng: random.Random, place: Path) -> Finding:
-        words, done = disturbed(folder, place, rng, expected)
+    def trial(rng: random.Random, trial_folder: Path) -> Finding:
+        words, done = disturb(folder, trial_folder, rng, expected)
         for kind, count in done.items():
             total[kind] = total.get(kind, 0) + count
         killed = ", ".join(f"{total[kind]} {kind}s" for kind in ("worker", "scheduler", "client"))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from lab.torture.attack import Attack, Outcome, attacked
+from lab.torture.attack import Attack, Outcome, run_attack
 from lab.torture.cohorts import COHORTS
 from lab.torture.interface import EXAMPLES, ODD
 from lab.torture.interruptions import DISKS, FOLDERS, KILLS
@@ -65,19 +65,19 @@ def torture(
             sys.stdout.write(f"{attack.name}: left out, it takes {attack.least:.0f} s or more\n")
             continue
         most = math.inf if trials is None else trials
-        outcome = attacked(attack, seconds * attack.share / whole, seed, kept, most)
+        outcome = run_attack(attack, seconds * attack.share / whole, seed, kept, most)
         outcomes.append(outcome)
-        sys.stdout.write(line_of(attack, outcome) + "\n")
+        sys.stdout.write(table_line(attack, outcome) + "\n")
         sys.stdout.flush()
         write_json(kept / "outcome.json", {"seed": seed, "attacks": list(map(asdict, outcomes))})
-    (kept / "table.md").write_text(table_of(outcomes), encoding="utf-8")
-    sys.stdout.write("\n" + table_of(outcomes))
+    (kept / "table.md").write_text(findings_table(outcomes), encoding="utf-8")
+    sys.stdout.write("\n" + findings_table(outcomes))
     if any(outcome.faults for outcome in outcomes):
         sys.stdout.write(f"what went wrong is kept in {kept}\n")
         raise SystemExit(1)
 
 
-def line_of(attack: Attack, outcome: Outcome) -> str:
+def table_line(attack: Attack, outcome: Outcome) -> str:
     """Return an outcome in one line."""
     return (
         f"{attack.name}: {outcome.trials} {attack.trials} in {outcome.seconds:.0f} s, "
@@ -85,7 +85,7 @@ def line_of(attack: Attack, outcome: Outcome) -> str:
     )
 
 
-def table_of(outcomes: list[Outcome]) -> str:
+def findings_table(outcomes: list[Outcome]) -> str:
     """Return the outcomes as a Markdown table."""
     rows = [["attack", *_COLUMNS, "seconds"], ["---"] * (len(_COLUMNS) + 2)]
     for outcome in outcomes:

@@ -24,7 +24,7 @@ _WORDS = (
 )
 
 
-def damaged(content: bytes, rng: random.Random, others: list[bytes]) -> bytes:
+def damage_bytes(content: bytes, rng: random.Random, others: list[bytes]) -> bytes:
     """Return bytes that differ from ``content`` in one of many ways."""
     ways = [_blindly, _blindly, _cut]
     if content[:2] == b"PK":

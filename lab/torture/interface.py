@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import perturb_mpm as pm
-from lab.torture.attack import Attack, Finding, Trial, judged
+from lab.torture.attack import Attack, Finding, Trial, judge
 from perturb_mpm.biomarkers import wilcoxon_exact
 
 EXAMPLES = 50  # of one trial
@@ -100,16 +100,16 @@ def calls(draw: st.DrawFn) -> Callable[[], object]:
         chosen: dict[str, Any] = {"unary": unary, "kernels": [pm.SpatialKernel(2.0)], **changed}
         return pm.DenseCRF(**chosen)
 
-    def solved(**changed: object) -> None:
+    def solve_crf(**changed: object) -> None:
         check_mean_field(
             pm.mean_field(model(**changed), 3, update=update, engine=engine)  # type: ignore[arg-type]
         )
 
-    def sampled(crf: pm.DenseCRF, **options: object) -> None:
+    def sample_crf(crf: pm.DenseCRF, **options: object) -> None:
         chosen: dict[str, Any] = {"samples": 3, "iterations": 2, "engine": engine, **options}
         check_posterior(pm.sample(crf, **chosen))
 
-    def counted() -> None:
+    def count_votes() -> None:
         grid = pm.Grid(shape)
         check_posterior(
             pm.Posterior(
@@ -134,27 +134,27 @@ def calls(draw: st.DrawFn) -> Callable[[], object]:
                 lambda: pm.Grid(shape, array, other),
                 lambda: pm.Grid(shape, x),
                 lambda: pm.SpatialKernel(array, weight=y),
-                lambda: solved(unary=array),
-                lambda: solved(unary=array, mask=other),
-                lambda: solved(mask=array),
-                lambda: solved(spacing=array),
-                lambda: solved(spacing=x),
-                lambda: solved(compatibility=array),
-                lambda: solved(kernels=[pm.SpatialKernel(x, weight=y)]),
-                lambda: solved(kernels=[pm.SpatialKernel(2.0, weight=y, compatibility=array)]),
-                lambda: solved(kernels=[pm.BilateralKernel(array, x, y)]),
-                lambda: solved(kernels=[pm.BilateralKernel(array, 2.0, 0.5)], unary=other),
-                lambda: solved(kernels=[pm.FeatureKernel(array, x)]),
-                lambda: solved(kernels=array),
-                lambda: solved(self_term=x, centring=y),
+                lambda: solve_crf(unary=array),
+                lambda: solve_crf(unary=array, mask=other),
+                lambda: solve_crf(mask=array),
+                lambda: solve_crf(spacing=array),
+                lambda: solve_crf(spacing=x),
+                lambda: solve_crf(compatibility=array),
+                lambda: solve_crf(kernels=[pm.SpatialKernel(x, weight=y)]),
+                lambda: solve_crf(kernels=[pm.SpatialKernel(2.0, weight=y, compatibility=array)]),
+                lambda: solve_crf(kernels=[pm.BilateralKernel(array, x, y)]),
+                lambda: solve_crf(kernels=[pm.BilateralKernel(array, 2.0, 0.5)], unary=other),
+                lambda: solve_crf(kernels=[pm.FeatureKernel(array, x)]),
+                lambda: solve_crf(kernels=array),
+                lambda: solve_crf(self_term=x, centring=y),
                 lambda: pm.mean_field(model(), x, tolerance=y, damping=z),
                 lambda: model().energy(array),
-                lambda: sampled(model(), samples=x if _few(x) else 2, seed=y),
-                lambda: sampled(model(), noise_scale=x),
-                lambda: sampled(model(), noise_length=x),
-                lambda: sampled(model(unary=array), until=y if _few(y) else None),
-                lambda: sampled(model(), noise_length=[(x, y), (z, x)]),
-                counted,
+                lambda: sample_crf(model(), samples=x if _few(x) else 2, seed=y),
+                lambda: sample_crf(model(), noise_scale=x),
+                lambda: sample_crf(model(), noise_length=x),
+                lambda: sample_crf(model(unary=array), until=y if _few(y) else None),
+                lambda: sample_crf(model(), noise_length=[(x, y), (z, x)]),
+                count_votes,
                 lambda: pm.samples_needed(x, y, z),
                 lambda: pm.Precision(x, y, z),
                 lambda: pm.Sampling(x, y),
@@ -206,7 +206,7 @@ def prepare_interface(_: Path) -> Trial:
         @given(calls())
         def check(call: Callable[[], object]) -> None:
             nonlocal refused
-            finding = judged(call, _ERRORS)
+            finding = judge(call, _ERRORS)
             refused += finding.refused
             if finding.kind:
                 raise AssertionError(finding.words)

@@ -1,4 +1,4 @@
-"""Runs that are killed, find no room or no permission, or meet another run in their folder.
+"""Runs that are killed, find no disk space or no permission, or meet another run in their folder.
 
 After each, every output is whole or absent, and ``--resume`` ends with the same bytes.
 """
@@ -97,7 +97,7 @@ def _become_nobody() -> None:
 
 
 class Runs:
-    """Starts runs of one patient, and holds what they leave against an undisturbed one."""
+    """Starts runs of one patient, and compares what they leave with an undisturbed one."""
 
     def __init__(self, folder: Path) -> None:
         self.patient = folder / "patient"
@@ -159,8 +159,8 @@ def prepare_kills(folder: Path) -> Trial:
     """Return a trial that kills a run at one of its writes, or at a random moment."""
     runs = Runs(folder)
 
-    def trial(rng: random.Random, place: Path) -> Finding:
-        output, said = place / "out", place / "said.txt"
+    def trial(rng: random.Random, trial_folder: Path) -> Finding:
+        output, said = trial_folder / "out", trial_folder / "said.txt"
         at_write = rng.random() < 0.5
         disturb = _AtEvent(output, rng.randrange(1, 45), _kill_self) if at_write else None
         process = runs.start(output, said, disturb)
@@ -173,15 +173,17 @@ def prepare_kills(folder: Path) -> Trial:
 
 
 def prepare_full_disks(folder: Path) -> Trial:
-    """Return a trial in which a disk is full: a small one where it can be mounted, else told so."""
+    """Return a trial in which a disk is full: a small mounted one, else one that says so."""
     runs = Runs(folder)
     mounts = _can_mount(folder / "mount")
 
-    def trial(rng: random.Random, place: Path) -> Finding:
-        output, said = place / "out", place / "said.txt"
+    def trial(rng: random.Random, trial_folder: Path) -> Finding:
+        output, said = trial_folder / "out", trial_folder / "said.txt"
         kind = rng.choice(("event", "size", "mount" if mounts else "size"))
         if kind == "mount":
-            return _on_small_disk(runs, place, rng.randrange(1, 45), rng.randrange(0, 300_000))
+            return _on_small_disk(
+                runs, trial_folder, rng.randrange(1, 45), rng.randrange(0, 300_000)
+            )
         disturb: Disturb = _SmallFiles(rng.randrange(0, 60_000))
         if kind == "event":
             disturb = _AtEvent(output, rng.randrange(1, 45), _no_room)
@@ -204,9 +206,9 @@ class _Fill:
         os.close(descriptor)
 
 
-def _on_small_disk(runs: Runs, place: Path, number: int, left: int) -> Finding:
-    """Run on a disk that fills up meanwhile, then make room and go on."""
-    disk, said = place / "disk", place / "said.txt"
+def _on_small_disk(runs: Runs, trial_folder: Path, number: int, left: int) -> Finding:
+    """Run on a disk that fills up meanwhile, then free some space and go on."""
+    disk, said = trial_folder / "disk", trial_folder / "said.txt"
     disk.mkdir()
     _mount("-t", "tmpfs", "-o", "size=160m", "torture", str(disk))
     try:
@@ -222,13 +224,13 @@ def _mount(*options: str) -> None:
     subprocess.run(["mount", *options], check=True, capture_output=True)  # noqa: S603, S607
 
 
-def _can_mount(place: Path) -> bool:
-    place.mkdir()
+def _can_mount(trial_folder: Path) -> bool:
+    trial_folder.mkdir()
     try:
-        _mount("-t", "tmpfs", "-o", "size=64k", "torture", str(place))
+        _mount("-t", "tmpfs", "-o", "size=64k", "torture", str(trial_folder))
     except (OSError, subprocess.CalledProcessError):
         return False
-    subprocess.run(["umount", "--lazy", str(place)], check=False)  # noqa: S603, S607
+    subprocess.run(["umount", "--lazy", str(trial_folder)], check=False)  # noqa: S603, S607
     return True
 
 
@@ -236,11 +238,11 @@ def prepare_folders(folder: Path) -> Trial:
     """Return a trial of two runs in one folder, or of a folder that may not be written to."""
     runs = Runs(folder)
 
-    def trial(rng: random.Random, place: Path) -> Finding:
-        output = place / "out"
+    def trial(rng: random.Random, trial_folder: Path) -> Finding:
+        output = trial_folder / "out"
         if rng.random() < 0.3:
-            return _read_only(runs, place)
-        said = [place / "first.txt", place / "second.txt"]
+            return _read_only(runs, trial_folder)
+        said = [trial_folder / "first.txt", trial_folder / "second.txt"]
         first = runs.start(output, said[0])
         time.sleep(rng.uniform(0, runs.seconds))
         second = runs.start(output, said[1])
@@ -252,9 +254,9 @@ def prepare_folders(folder: Path) -> Trial:
     return trial
 
 
-def _read_only(runs: Runs, place: Path) -> Finding:
-    place.parent.chmod(0o755)
-    output, said = place / "out", place / "said.txt"
+def _read_only(runs: Runs, trial_folder: Path) -> Finding:
+    trial_folder.parent.chmod(0o755)
+    output, said = trial_folder / "out", trial_folder / "said.txt"
     output.mkdir(mode=0o555)
     code = runs.finish(runs.start(output, said, _become_nobody))
     text = said.read_text()

@@ -24,60 +24,60 @@ _LEAST = 1000  # cases before a slope is judged
 
 
 def prepare_memory(folder: Path) -> Trial:
-    """Return a trial that makes, runs and loads one case and looks at the memory held."""
+    """Return a trial that makes, runs and loads one case and looks at the memory used."""
     write_patient(folder)
-    held: list[int] = []
+    used: list[int] = []
 
-    def trial(_: random.Random, place: Path) -> Finding:
-        write_run(folder, place / "run")
-        load_run(place / "run")
+    def trial(_: random.Random, trial_folder: Path) -> Finding:
+        write_run(folder, trial_folder / "run")
+        load_run(trial_folder / "run")
         patient_case(folder)
-        shutil.rmtree(place / "run")
-        held.append(memory_held())
-        if len(held) == _FIRST // 2:
-            fill_table_of_names(place)
+        shutil.rmtree(trial_folder / "run")
+        used.append(memory_used())
+        if len(used) == _FIRST // 2:
+            fill_name_table(trial_folder)
         words = (
-            f"{slope_of(held):.0f} bytes a case over {len(held)} cases "
-            f"({straight_slope_of(held):.0f} by a straight line)"
+            f"{block_slope(used):.0f} bytes a case over {len(used)} cases "
+            f"({straight_slope(used):.0f} by a straight line)"
         )
-        if len(held) % 50 == 0:
-            words += f"; every 100th held {[n >> 10 for n in held[::100]]} KiB"
+        if len(used) % 50 == 0:
+            words += f"; every 100th held {[n >> 10 for n in used[::100]]} KiB"
             (folder / NOTE).write_text(words, encoding="utf-8")
-        if len(held) >= _LEAST and len(held) % 100 == 0 and slope_of(held) > MOST_BYTES_A_CASE:
-            return Finding(kind="growth", words=f"{slope_of(held):.0f} bytes a case")
+        if len(used) >= _LEAST and len(used) % 100 == 0 and block_slope(used) > MOST_BYTES_A_CASE:
+            return Finding(kind="growth", words=f"{block_slope(used):.0f} bytes a case")
         return Finding()
 
     return trial
 
 
-def fill_table_of_names(folder: Path) -> None:
+def fill_name_table(folder: Path) -> None:
     """Let Python's table of names, which paths enter, grow now: it does so once, by 1.9 MB."""
     for number in range(_NAMES):
         _ = (folder / f"{number}.part").name
 
 
-def slope_of(held: list[int]) -> float:
+def block_slope(used: list[int]) -> float:
     """Return the bytes that a case adds: the median of what blocks of cases add.
 
     A single step is no slope.
     """
-    blocks = (len(held) - _FIRST) // _BLOCK
+    blocks = (len(used) - _FIRST) // _BLOCK
     if blocks < 2:
         return 0.0
-    rest = np.array(held[_FIRST : _FIRST + blocks * _BLOCK], dtype=np.float64)
+    rest = np.array(used[_FIRST : _FIRST + blocks * _BLOCK], dtype=np.float64)
     levels = np.median(rest.reshape(blocks, _BLOCK), axis=1)
     return float(np.median(np.diff(levels)) / _BLOCK)
 
 
-def straight_slope_of(held: list[int]) -> float:
+def straight_slope(used: list[int]) -> float:
     """Return the bytes that a case adds, by a straight line through all cases after the first."""
-    rest = np.array(held[_FIRST:], dtype=np.float64)
+    rest = np.array(used[_FIRST:], dtype=np.float64)
     if len(rest) < 2:
         return 0.0
     return float(np.polyfit(np.arange(len(rest)), rest, 1)[0])
 
 
-def memory_held() -> int:
+def memory_used() -> int:
     """Return what this process holds now, in bytes, after giving back what it can."""
     gc.collect()
     give_back()

@@ -107,8 +107,8 @@ def write_series(folder: Path) -> None:
 
 def probabilities() -> NDArray[np.float32]:
     """Return (L, X, Y, Z) of a ball in a ball."""
-    places = np.indices(SHAPE) - (np.array(SHAPE).reshape(3, 1, 1, 1) - 1) / 2
-    distance = np.sqrt((places**2).sum(axis=0))
+    offsets = np.indices(SHAPE) - (np.array(SHAPE).reshape(3, 1, 1, 1) - 1) / 2
+    distance = np.sqrt((offsets**2).sum(axis=0))
     truth = np.where(distance < 1.5, 2, np.where(distance < 3, 1, 0))
     noise = np.random.default_rng(2).normal(size=(3, *SHAPE))
     p = np.exp(2.0 * (truth == np.arange(3).reshape(-1, 1, 1, 1)) + noise)
@@ -127,7 +127,7 @@ def write_run(folder: Path, output: Path) -> None:
 
 def write_model(folder: Path, path: Path) -> None:
     """Write a segmenter of a few small trees that were shown noise."""
-    found = read_images_of(folder)
+    found = read_patient_images(folder)
     features = feature_table(prepare_images(found).scene).shape[1]
     rng = np.random.default_rng(3)
     shown = rng.normal(size=(200, features)).astype(np.float32)
@@ -138,7 +138,7 @@ def write_model(folder: Path, path: Path) -> None:
     SegmenterModel(("t1",), scheme, ensemble, Calibration((1.0, 1.0))).save(path)
 
 
-def read_images_of(folder: Path) -> ImageSet:
+def read_patient_images(folder: Path) -> ImageSet:
     """Return the first image alone, as the model wants it."""
     return read_images([folder / "t1.nii.gz"])
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 import perturb_mpm as pm
-from lab.torture.attack import Attack, Finding, Trial, judged
-from lab.torture.damage import damaged
+from lab.torture.attack import Attack, Finding, Trial, judge
+from lab.torture.damage import damage_bytes
 from lab.torture.patient import (
     AFFINE,
     IMAGES,
     SERIES_SHAPE,
     patient_case,
-    read_images_of,
+    read_patient_images,
     write_model,
     write_patient,
     write_run,
@@ -72,7 +72,7 @@ def _looked_at(folder: Path) -> object:
 
 
 def _model(folder: Path) -> object:
-    return case_from_model(folder / "model.npz", read_images_of(folder))
+    return case_from_model(folder / "model.npz", read_patient_images(folder))
 
 
 def _posterior(folder: Path) -> object:
@@ -139,14 +139,14 @@ def prepare_readers(folder: Path) -> Trial:
     _correct(whole / "run")
     contents = {reader.file: (whole / reader.file).read_bytes() for reader in READERS}
 
-    def trial(rng: random.Random, place: Path) -> Finding:
+    def trial(rng: random.Random, trial_folder: Path) -> Finding:
         reader = rng.choice(READERS)
         for name in reader.around:
-            _put(whole / name, place / name)
-        path = place / reader.file
+            _put(whole / name, trial_folder / name)
+        path = trial_folder / reader.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(damaged(contents[reader.file], rng, list(contents.values())))
-        return judged(lambda: reader.read(place), reader.allowed)
+        path.write_bytes(damage_bytes(contents[reader.file], rng, list(contents.values())))
+        return judge(lambda: reader.read(trial_folder), reader.allowed)
 
     return trial
 

@@ -69,7 +69,7 @@ def prepare_requests(folder: Path) -> Trial:
         authorised = rng.random() < 0.5
         request = _request(rng, server, authorised=authorised)
         hangs_up = rng.random() < 0.2
-        answer = _asked(server.gate.port, request, rng, hangs_up=hangs_up)
+        answer = _ask(server.gate.port, request, rng, hangs_up=hangs_up)
         if said.getvalue():
             words = said.getvalue()
             said.truncate(0)
@@ -110,12 +110,12 @@ def _request(rng: random.Random, server: ViewServer, *, authorised: bool) -> byt
     ending = rng.choice(("\r\n", "\r\n", "\r\n", "\n"))
     request = (ending.join(lines) + ending * 2).encode("latin-1", "replace") + body
     if rng.random() < 0.2:
-        place = rng.randrange(len(request))
-        request = request[:place] + rng.randbytes(rng.choice((1, 4))) + request[place + 1 :]
+        index = rng.randrange(len(request))
+        request = request[:index] + rng.randbytes(rng.choice((1, 4))) + request[index + 1 :]
     return request
 
 
-def _asked(port: int, request: bytes, rng: random.Random, *, hangs_up: bool) -> bytes:
+def _ask(port: int, request: bytes, rng: random.Random, *, hangs_up: bool) -> bytes:
     """Send a request and return the answer, empty where the server hung up."""
     answer = b""
     try:

@@ -20,7 +20,7 @@ from lab.volumes.patients import (
     patient_folders,
     read_patient,
     region_ml,
-    worsened,
+    worsen,
 )
 from perturb_mpm.biomarkers import OFFSET_ML, crps
 from perturb_mpm.engines import Solver
@@ -128,7 +128,7 @@ def reproduce_volumes(
     rows: list[MeasuredVolume] = []
     done = 0
     for folder in folders:
-        for found in _of_one_patient(read_patient(folder), samples):
+        for found in _measure_patient(read_patient(folder), samples):
             rows.extend(found)
             done += 1
             if progress is not None:
@@ -149,12 +149,12 @@ def volumes_csv(rows: list[MeasuredVolume]) -> str:
     return text.getvalue()
 
 
-def _of_one_patient(patient: Patient, samples: int) -> Iterator[list[MeasuredVolume]]:
+def _measure_patient(patient: Patient, samples: int) -> Iterator[list[MeasuredVolume]]:
     """Yield the rows of each kind of unaries and each length of the noise."""
     from perturb_mpm.engines import prepare
 
     for kind in KINDS:
-        case = worsened(patient, kind).case
+        case = worsen(patient, kind).case
         crf = build_crf(case, RunSettings())
         solver = prepare(crf, compact=True)
         for name, length in LENGTHS.items():

@@ -58,17 +58,17 @@ def region_ml(patient: Patient, region: str) -> float:
     return patient.volume_ml(patient.labels, REGIONS[region])
 
 
-def worsened(patient: Patient, kind: str) -> Patient:
+def worsen(patient: Patient, kind: str) -> Patient:
     """Return the patient with one kind of wrong probabilities."""
     labels, spacing = patient.truth, patient.grid.spacing
     if kind == "shifted":
-        labels = shifted(labels, spacing, SHIFT_MM)
+        labels = shift(labels, spacing, SHIFT_MM)
     elif kind == "eroded":
-        labels = eroded(labels, spacing, EROSION_MM)
-    return patient.with_probabilities(patient.grid.gather(blurred(labels, spacing)).T)
+        labels = erode(labels, spacing, EROSION_MM)
+    return patient.with_probabilities(patient.grid.gather(blur(labels, spacing)).T)
 
 
-def blurred(labels: NDArray[np.uint8], spacing: Sequence[float]) -> NDArray[np.float32]:
+def blur(labels: NDArray[np.uint8], spacing: Sequence[float]) -> NDArray[np.float32]:
     """Return the probabilities (L, *spatial) of a label map, blurred and mixed."""
     from scipy.ndimage import gaussian_filter
 
@@ -81,7 +81,7 @@ def blurred(labels: NDArray[np.uint8], spacing: Sequence[float]) -> NDArray[np.f
     return soft
 
 
-def shifted(
+def shift(
     labels: NDArray[np.uint8], spacing: Sequence[float], shift_mm: float
 ) -> NDArray[np.uint8]:
     """Return a label map moved along the first axis by the nearest number of voxels."""
@@ -91,7 +91,7 @@ def shifted(
     return moved
 
 
-def eroded(
+def erode(
     labels: NDArray[np.uint8], spacing: Sequence[float], erosion_mm: float
 ) -> NDArray[np.uint8]:
     """Return a label map whose three nested regions have lost their outermost millimetres."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.volumes.measuring import ASSUMED, LENGTHS
 from lab.volumes.patients import INDIFFERENCE, KINDS, REGIONS
-from lab.words import listed, markdown_table
+from lab.words import join_words, markdown_table
 from perturb_mpm.run import RunSettings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ beside it.
 
 The length of the noise decides how far sampled volumes spread. White noise, the paper's, has
 length 0: every voxel errs by itself, errors cancel, and all samples have nearly the same volume.
-Noise that goes together over millimetres lets whole parts of a border err together. This page
+Noise that is correlated over millimetres lets whole parts of a border err together. This page
 shows what each length does where the probabilities are wrong in a known way.
 
 {patients} glioma patients of BraTS 2021 at 2 mm (T1, T1ce, T2, FLAIR; the brain is where any of
@@ -73,7 +73,7 @@ them by `perturb-mpm tune`.
 
 The first edition spread volumes otherwise: it added smooth random fields to white noise, with a
 length, an amplitude shared by the foreground and one for each label. Fields need more parameters
-and change the probability of every voxel. They were measured beside noise that goes together before
+and change the probability of every voxel. They were measured beside correlated noise before
 they were removed, without kernels and at temperature 1, by the CRPS of volumes. On 20 hippocampi
 (anterior, posterior, both) the noise scored 0.080, 0.060 and 0.042, the best fields 0.079, 0.060
 and 0.041. On 11 gliomas (whole tumour, core, enhancing) the noise scored 0.185, 0.506 and 0.271,
@@ -124,8 +124,8 @@ def findings(rows: Rows) -> str:
         [
             *lines,
             "",
-            f"The CRPS is lowest with a length of {listed(best)};",
-            f"of the whole tumour alone, with {listed(kinds)}.",
+            f"The CRPS is lowest with a length of {join_words(best)};",
+            f"of the whole tumour alone, with {join_words(kinds)}.",
         ]
     )
 
@@ -133,11 +133,11 @@ def findings(rows: Rows) -> str:
 def interval_coverage(samples: int, level: float = 0.95) -> float:
     """Return how often the interval of S samples holds one more draw of the same law.
 
-    The ends are NumPy's quantiles, at place q (S − 1) of the sorted samples counted from 0; the
+    The ends are NumPy's quantiles, at index q (S − 1) of the sorted samples counted from 0; the
     share below the k-th smallest of S is k / (S + 1) on average.
     """
-    place = (1.0 - level) / 2.0 * (samples - 1) + 1.0
-    return 1.0 - 2.0 * place / (samples + 1)
+    index = (1.0 - level) / 2.0 * (samples - 1) + 1.0
+    return 1.0 - 2.0 * index / (samples + 1)
 
 
 def _best(rows: Rows) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import perturb_mpm as pm
 from lab.patients import Patient, labelled_case
-from lab.volumes.patients import DATASET, SCHEME, read_patient, worsened
+from lab.volumes.patients import DATASET, SCHEME, read_patient, worsen
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = "BraTS2021_01658"
@@ -35,7 +35,7 @@ def tumour_crop(patient: Patient, shape: tuple[int, int, int]) -> pm.DenseCRF:
     images = {name: image[box] for name, image in whole.images.items()}
     affine = whole.geometry.affine
     crop = labelled_case(images, whole.mask[box], patient.truth[box], SCHEME, affine)
-    return worsened(Patient(patient.name, crop), "shifted").crf()
+    return worsen(Patient(patient.name, crop), "shifted").crf()
 
 
 def modal_difference(a: pm.Posterior, b: pm.Posterior) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lab.__main__ import main
-from lab.network import measure_network, measuring, summarised
+from lab.network import measure_network, measuring, summarise
 from lab.network.measuring import (
     LEARNED,
     RESIDUAL,
@@ -21,8 +21,8 @@ from lab.network.measuring import (
     methods,
     read_network_case,
     residual_scores,
+    scale_temperature,
     score,
-    tempered,
 )
 from lab.network.network_page import PAGE_NAME, findings, page
 from lab.store import OtherSettingsError
@@ -85,7 +85,7 @@ def test_the_length_is_the_radius_of_a_ball_of_the_expected_volume(data: Path) -
 
 def test_temperature_and_loss_by_hand() -> None:
     p = np.array([[0.8], [0.2]])
-    np.testing.assert_allclose(tempered(p, 2.0)[:, 0], [2 / 3, 1 / 3], rtol=1e-6)
+    np.testing.assert_allclose(scale_temperature(p, 2.0)[:, 0], [2 / 3, 1 / 3], rtol=1e-6)
     assert log_loss(p, np.array([1])) == pytest.approx(-math.log(0.2))
 
 
@@ -113,7 +113,7 @@ def test_every_method_is_measured_once_and_kept(data: Path, tmp_path: Path) -> N
     assert told.stages == ["scoring"]  # all was kept
     with pytest.raises(OtherSettingsError, match="samples is 6 there and 7 now"):
         measure_network(data, tmp_path, samples=7)
-    means = summarised(first)
+    means = summarise(first)
     assert all(0 <= m["dice both"] <= 1 for m in means.values())
     assert math.isnan(means["network alone"]["inside both"])
     text = page(means, 3, 6)

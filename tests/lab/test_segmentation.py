@@ -104,8 +104,8 @@ def left_out(said: NDArray[np.float32]) -> LeaveOneOut:
 def test_a_first_run_and_a_resumed_one_see_the_same_bits(tmp_path: Path) -> None:
     said = np.random.default_rng(0).dirichlet(np.ones(3), size=50).astype(np.float32)
     store = PartStore(tmp_path, {"seed": 0})
-    first = list(left_out(said).kept_turns(["b", "c"], store))
-    resumed = list(left_out(said / 2).kept_turns(["a", "b", "c"], store))
+    first = list(left_out(said).stored_turns(["b", "c"], store))
+    resumed = list(left_out(said / 2).stored_turns(["a", "b", "c"], store))
     assert [turn.test for turn in resumed] == ["a", "b", "c"]
     np.testing.assert_array_equal(resumed[0].raw, said / 2)  # grown in the second run
     for turn in (*first, *resumed[1:]):
@@ -116,11 +116,11 @@ def test_a_first_run_and_a_resumed_one_see_the_same_bits(tmp_path: Path) -> None
 
 def test_a_turn_of_another_forest_is_refused(tmp_path: Path) -> None:
     said = np.full((4, 2), 0.5, dtype=np.float32)
-    list(left_out(said).kept_turns(["a"], PartStore(tmp_path / "one", {"seed": 0})))
+    list(left_out(said).stored_turns(["a"], PartStore(tmp_path / "one", {"seed": 0})))
     other = PartStore(tmp_path / "other", {"seed": 1})
     (tmp_path / "other" / "a.npz").write_bytes((tmp_path / "one" / "a.npz").read_bytes())
     with pytest.raises(OtherSettingsError, match="a part of a run with other settings, a; name"):
-        list(left_out(said).kept_turns(["a"], other))
+        list(left_out(said).stored_turns(["a"], other))
     with pytest.raises(OtherSettingsError, match=r"`forests` must .* seed is 1 there and 2 now"):
         PartStore(tmp_path / "other", {"seed": 2}, "forests")
 

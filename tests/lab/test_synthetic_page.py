@@ -7,15 +7,15 @@ from helpers.reproduction import TINY
 from lab.synthetic import measuring as synthetic
 from lab.synthetic.claims import claims
 from lab.synthetic.measuring import ErrorRow, KernelSetting, errors, problem, single_voxel
-from lab.synthetic.run import measured
+from lab.synthetic.run import measure_parts
 from lab.synthetic.summary import ErrorSummary, compared_in_map, readings, summarise
 from lab.synthetic.synthetic_page import page
-from lab.words import count, listed, markdown_table, paragraph, power
+from lab.words import count, join_words, markdown_table, paragraph, power
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[ErrorRow]:
-    return measured(tmp_path_factory.mktemp("run"), TINY)
+    return measure_parts(tmp_path_factory.mktemp("run"), TINY)
 
 
 def with_votes(rows: list[ErrorRow], factor: float) -> ErrorSummary:
@@ -112,7 +112,7 @@ def test_errors_of_certain_marginals_are_finite() -> None:
 
 def test_words() -> None:
     assert [power(n) for n in (1, 10, 50, 100, 10**6)] == ["1", "10", "50", "10²", "10⁶"]
-    assert [listed(items) for items in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+    assert [join_words(items) for items in (["a"], ["a", "b"], ["a", "b", "c"])] == [
         "a",
         "a and b",
         "a, b and c",

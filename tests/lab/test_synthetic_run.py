@@ -8,13 +8,13 @@ import pytest
 
 from helpers.reproduction import RESULTS, TINY
 from lab.store import OtherSettingsError, PartStore
-from lab.synthetic.plan import FULL, QUICK, SyntheticPlan, parts_of
-from lab.synthetic.run import measured, reproduce_synthetic
+from lab.synthetic.plan import FULL, QUICK, SyntheticPlan, plan_parts
+from lab.synthetic.run import measure_parts, reproduce_synthetic
 from lab.synthetic.summary import COLUMNS, csv_bytes, summarise
 
 
 def table(folder: Path, plan: SyntheticPlan = TINY, seed: int = 0) -> bytes:
-    return csv_bytes(summarise(measured(folder, plan, seed)))
+    return csv_bytes(summarise(measure_parts(folder, plan, seed)))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def copied_parts(source: Path, target: Path, first: int) -> None:
     (target / "parts").mkdir(parents=True)
     names = [
         "parts/settings.json",
-        *(f"parts/{part.key}.json" for part in parts_of(TINY, 0)[:first]),
+        *(f"parts/{part.key}.json" for part in plan_parts(TINY, 0)[:first]),
     ]
     for name in names:
         (target / name).write_bytes((source / name).read_bytes())
@@ -37,13 +37,13 @@ def copied_parts(source: Path, target: Path, first: int) -> None:
 
 def test_a_run_leaves_its_results_and_its_parts(finished: Path) -> None:
     assert set(os.listdir(finished)) == {*RESULTS, "parts"}
-    names = {f"{part.key}.json" for part in parts_of(TINY, 0)}
+    names = {f"{part.key}.json" for part in plan_parts(TINY, 0)}
     assert set(os.listdir(finished / "parts")) == {*names, "settings.json"}
 
 
 @pytest.mark.parametrize("plan", [TINY, QUICK, FULL])
 def test_every_part_has_a_name_of_its_own(plan: SyntheticPlan) -> None:
-    parts = parts_of(plan, 0)
+    parts = plan_parts(plan, 0)
     assert len({part.key for part in parts}) == len(parts)
     assert all(part.cost > 0 for part in parts)
 
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(
     assert table(other, seed=1) != (finished / "reproduce-synthetic.csv").read_bytes()
 
 
-@pytest.mark.parametrize("done", range(1, len(parts_of(TINY, 0))))
+@pytest.mark.parametrize("done", range(1, len(plan_parts(TINY, 0))))
 def test_a_run_stopped_after_any_part_goes_on_to_the_same_table(
     done: int, finished: Path, tmp_path: Path
 ) -> None:
@@ -83,9 +83,9 @@ def test_a_run_stopped_after_any_part_goes_on_to_the_same_table(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measured(folder, TINY, 0, stop)
+        measure_parts(folder, TINY, 0, stop)
     assert len(os.listdir(folder / "parts")) == done + 1  # and the settings
-    for part in parts_of(TINY, 0)[done + 1 :]:
+    for part in plan_parts(TINY, 0)[done + 1 :]:
         name = f"parts/{part.key}.json"
         (folder / name).write_bytes((finished / name).read_bytes())
     assert table(folder) == (finished / "reproduce-synthetic.csv").read_bytes()
@@ -105,12 +105,12 @@ def test_an_interrupted_run_does_only_what_is_missing(
 
     monkeypatch.setattr(PartStore, "save", counted)
     with pytest.raises(KeyboardInterrupt):
-        measured(tmp_path, TINY)
+        measure_parts(tmp_path, TINY)
     first, saved[:] = list(saved), []
     monkeypatch.setattr(PartStore, "save", lambda _self, key, _content: saved.append(key))
     shares: list[float] = []
-    rows = measured(tmp_path, TINY, 0, lambda done, total: shares.append(done / total))
-    assert first + saved == [part.key for part in parts_of(TINY, 0)]
+    rows = measure_parts(tmp_path, TINY, 0, lambda done, total: shares.append(done / total))
+    assert first + saved == [part.key for part in plan_parts(TINY, 0)]
     assert csv_bytes(summarise(rows)) == (finished / "reproduce-synthetic.csv").read_bytes()
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
@@ -118,7 +118,7 @@ def test_an_interrupted_run_does_only_what_is_missing(
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"part": "other", "rows": []}'])
 def test_a_damaged_part_is_measured_again(damage: bytes, finished: Path, tmp_path: Path) -> None:
-    parts = parts_of(TINY, 0)
+    parts = plan_parts(TINY, 0)
     copied_parts(finished, tmp_path / "run", len(parts))
     broken = tmp_path / "run" / "parts" / f"{parts[0].key}.json"
     whole = broken.read_bytes()
@@ -149,4 +149,4 @@ def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "settings.json").write_bytes(b"{")
     with pytest.raises(OtherSettingsError, match="cannot be read as the settings of a run"):
-        measured(tmp_path, TINY)
+        measure_parts(tmp_path, TINY)

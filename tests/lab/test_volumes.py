@@ -106,7 +106,7 @@ def test_longer_noise_spreads_the_volumes_of_the_table(output: Path) -> None:
 def test_the_volumes_are_those_of_the_sampler(data: Path) -> None:
     patient = patients.read_patient(data / patients.DATASET / "P0")
     assert patient.case.geometry.spacing == SPACING
-    crf = patients.worsened(patient, "blurred").crf()
+    crf = patients.worsen(patient, "blurred").crf()
     solver = prepare(crf, compact=True, batch=2)
     for length in (0.0, 20.0, math.inf):
         law = Sampling(samples=5, iterations=3, seed=4, noise_length=length)
@@ -119,27 +119,27 @@ def test_erosion_takes_a_voxel_off_each_of_the_nested_regions() -> None:
     labels = np.zeros((13, 13, 13), dtype=np.uint8)
     for edge, label in ((1, 2), (3, 1), (5, 3)):
         labels[edge:-edge, edge:-edge, edge:-edge] = label
-    left = patients.eroded(labels, (2.0, 2.0, 2.0), 2.0)
+    left = patients.erode(labels, (2.0, 2.0, 2.0), 2.0)
     for edge, region in ((1, "whole tumour"), (3, "core"), (5, "enhancing")):
         expected = np.zeros(labels.shape, dtype=bool)
         expected[edge + 1 : -edge - 1, edge + 1 : -edge - 1, edge + 1 : -edge - 1] = True
         np.testing.assert_array_equal(np.isin(left, patients.REGIONS[region]), expected)
     # At 1 mm two voxels are lost, at 4 mm none.
-    assert (patients.eroded(labels, (1.0, 1.0, 1.0), 2.0) > 0).sum() == 7**3
-    np.testing.assert_array_equal(patients.eroded(labels, (4.0, 4.0, 4.0), 2.0), labels)
+    assert (patients.erode(labels, (1.0, 1.0, 1.0), 2.0) > 0).sum() == 7**3
+    np.testing.assert_array_equal(patients.erode(labels, (4.0, 4.0, 4.0), 2.0), labels)
 
 
 def test_a_shift_is_in_millimetres() -> None:
     labels = np.zeros((9, 2, 2), dtype=np.uint8)
     labels[3] = 2
-    assert patients.shifted(labels, (2.0, 1.0, 1.0), 4.0)[5].min() == 2
-    assert patients.shifted(labels, (1.0, 1.0, 1.0), 4.0)[7].min() == 2
+    assert patients.shift(labels, (2.0, 1.0, 1.0), 4.0)[5].min() == 2
+    assert patients.shift(labels, (1.0, 1.0, 1.0), 4.0)[7].min() == 2
 
 
 def test_blurred_probabilities_sum_to_one_and_keep_their_floor() -> None:
     labels = np.zeros((9, 9, 9), dtype=np.uint8)
     labels[4:, 4:, 4:] = 3
-    p = patients.blurred(labels, (2.0, 2.0, 2.0))
+    p = patients.blur(labels, (2.0, 2.0, 2.0))
     np.testing.assert_allclose(p.sum(axis=0), 1, atol=1e-6)
     assert p.min() == pytest.approx(patients.INDIFFERENCE / 4, abs=1e-6)
     assert p[3, 8, 8, 8] > 0.95

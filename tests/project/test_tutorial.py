@@ -14,8 +14,8 @@ NOTEBOOK = json.loads(tutorial.NOTEBOOK.read_text(encoding="utf-8"))
 
 
 def test_the_notebook_is_made_from_the_page() -> None:
-    assert tutorial.notebook_of(PAGE) == NOTEBOOK
-    assert tutorial.notebook_of(PAGE.replace("seed=7", "seed=8")) != NOTEBOOK
+    assert tutorial.make_notebook(PAGE) == NOTEBOOK
+    assert tutorial.make_notebook(PAGE.replace("seed=7", "seed=8")) != NOTEBOOK
 
 
 def test_the_notebook_has_what_its_format_asks_for() -> None:

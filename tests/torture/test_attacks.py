@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.torture.attack import Attack, Finding, Trial, attacked, attempt, judged
-from lab.torture.damage import damaged
+from lab.torture.attack import Attack, Finding, Trial, attempt, judge, run_attack
+from lab.torture.damage import damage_bytes
 from lab.torture.interface import prepare_interface
-from lab.torture.memory import slope_of, straight_slope_of
+from lab.torture.memory import block_slope, straight_slope
 from lab.torture.readers import READERS, prepare_readers
 from lab.torture.requests import prepare_requests
 from perturb_mpm.checks import ExpectedError
@@ -49,15 +49,15 @@ def test_odd_arrays_are_computed_or_refused_in_one_line(tmp_path: Path) -> None:
 def test_hostile_requests_are_answered(tmp_path: Path) -> None:
     """In a process of its own: what the server prints is looked at."""
     attack = Attack("requests", "requests", prepare_requests, longest=15)
-    outcome = attacked(attack, 300, SEED, tmp_path / "kept", trials=200)
+    outcome = run_attack(attack, 300, SEED, tmp_path / "kept", trials=200)
     assert outcome.trials == 200
     assert outcome.faults == 0, [Path(place, "what.txt").read_text() for place in outcome.kept]
 
 
 def test_damage_is_the_same_for_the_same_seed() -> None:
     content = bytes(range(256)) * 4
-    ways = {damaged(content, random.Random(number), []) for number in range(200)}  # noqa: S311
-    again = {damaged(content, random.Random(number), []) for number in range(200)}  # noqa: S311
+    ways = {damage_bytes(content, random.Random(number), []) for number in range(200)}  # noqa: S311
+    again = {damage_bytes(content, random.Random(number), []) for number in range(200)}  # noqa: S311
     assert ways == again
     assert len(ways) > 150
 
@@ -67,14 +67,14 @@ def test_what_is_judged_a_fault() -> None:
         def call() -> None:
             raise error
 
-        return judged(call, (ValueError,))
+        return judge(call, (ValueError,))
 
     assert fails(ExpectedError("`mask` must be there")) == Finding(refused=True)
     assert fails(KeyError("mask")).kind == "traceback"
     assert fails(ValueError("not one of ours")).kind == "traceback"
     assert fails(ExpectedError("two\nlines")).kind == "traceback"
     assert fails(ExpectedError("")).kind == "traceback"
-    assert judged(lambda: 3) == Finding()
+    assert judge(lambda: 3) == Finding()
 
 
 def _crashing(_: Path) -> Trial:
@@ -97,7 +97,7 @@ def _crashing(_: Path) -> Trial:
 def test_crashes_and_hangs_are_counted_and_their_inputs_kept(tmp_path: Path) -> None:
     attack = Attack("control", "trials", _crashing, longest=0.5)
     kinds = [random.Random(f"{SEED} control {n}").randrange(5) for n in range(8)]  # noqa: S311
-    outcome = attacked(attack, 300, SEED, tmp_path, trials=8)
+    outcome = run_attack(attack, 300, SEED, tmp_path, trials=8)
     assert outcome.crashes == kinds.count(0) > 0
     assert outcome.hangs == kinds.count(1) + kinds.count(3)
     assert kinds.count(1) > 0
@@ -111,9 +111,9 @@ def test_a_slope_of_memory_is_seen() -> None:
     generator = random.Random(1)  # noqa: S311
     noise = [generator.randrange(200_000) for _ in range(1000)]
     flat = [10**8 + each for each in noise]
-    assert abs(slope_of(flat)) < 200
-    assert abs(slope_of([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
-    assert abs(slope_of([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)])) < 200
-    assert slope_of(flat[:50]) == 0
-    assert abs(straight_slope_of([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
-    assert straight_slope_of([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)]) > 1000
+    assert abs(block_slope(flat)) < 200
+    assert abs(block_slope([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
+    assert abs(block_slope([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)])) < 200
+    assert block_slope(flat[:50]) == 0
+    assert abs(straight_slope([n * 2000 + each for n, each in enumerate(flat)]) - 2000) < 200
+    assert straight_slope([each + 2_000_000 * (n > 500) for n, each in enumerate(flat)]) > 1000
