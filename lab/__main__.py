@@ -67,7 +67,7 @@ app.command(
 app.command(
     "lab.clinical.command:raters",
     name="raters",
-    help="Hold drawings of real raters and algorithms against each other.",
+    help="Compare drawings of real raters and algorithms with each other.",
     help_epilogue="Example:  python -m lab raters --data data --output raters",
 )
 app.command(

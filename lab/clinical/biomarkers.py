@@ -199,7 +199,7 @@ def interval_coverage(results: BiomarkerResults) -> list[Coverage]:
     return rows
 
 
-def volume_errors(
+def signed_errors(
     results: BiomarkerResults, perturbation: str, quantity: str, method: str, reference: str
 ) -> NDArray[np.float64]:
     """Return the signed errors of all patients, in their order."""
@@ -228,8 +228,8 @@ def mean(values: NDArray[np.float64]) -> float:
 def _test(
     results: BiomarkerResults, perturbation: str, quantity: str, method: str, rater: str
 ) -> ErrorTest:
-    before = volume_errors(results, perturbation, quantity, "original", rater)
-    after = volume_errors(results, perturbation, quantity, method, rater)
+    before = signed_errors(results, perturbation, quantity, "original", rater)
+    after = signed_errors(results, perturbation, quantity, method, rater)
     result = wilcoxon_exact(np.abs(before), np.abs(after))
     return ErrorTest(
         perturbation,

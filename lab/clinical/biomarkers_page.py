@@ -16,8 +16,8 @@ from lab.clinical.biomarkers import (
     Coverage,
     ErrorTest,
     mean,
+    signed_errors,
     typical,
-    volume_errors,
 )
 from lab.figures import new_figure
 
@@ -72,7 +72,7 @@ def boxplots(results: BiomarkerResults, perturbation: str, quantity: str) -> Fig
     random = np.random.default_rng(0)
     for place, rater in enumerate(raters):
         errors = [
-            np.abs(volume_errors(results, perturbation, quantity, method, rater))
+            np.abs(signed_errors(results, perturbation, quantity, method, rater))
             for method in METHODS
         ]
         spots = [place + shift for shift in (-0.27, 0.0, 0.27)]
@@ -158,7 +158,7 @@ def _closer(results: BiomarkerResults) -> list[str]:
             for method in METHODS:
                 errors = np.concatenate(
                     [
-                        np.abs(volume_errors(results, perturbation, quantity, method, rater))
+                        np.abs(signed_errors(results, perturbation, quantity, method, rater))
                         for rater in raters
                     ]
                 )

@@ -68,9 +68,9 @@ def quality(
 
     with shown_progress(quiet=quiet) as progress:
         if data is None:
-            cohort = sources.preoperative(seed, spacing, quick=quick, progress=progress)
+            cohort = sources.preoperative_patients(seed, spacing, quick=quick, progress=progress)
         else:
-            cohort = sources.held_out(
+            cohort = sources.real_cohort(
                 data,
                 forests or folder,
                 seed,
@@ -135,7 +135,7 @@ def biomarkers(
     from perturb_mpm.files import write_table
 
     with shown_progress(quiet=quiet) as progress:
-        cohort = sources.operated(seed, spacing, quick=quick, progress=progress)
+        cohort = sources.operated_cohort(seed, spacing, quick=quick, progress=progress)
         perturbations = sources.perturbations(cohort, chosen, quick=quick, progress=progress)
         found = experiment.measure_biomarkers(
             cohort.patients, cohort.region, perturbations, progress

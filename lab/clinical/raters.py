@@ -52,7 +52,7 @@ def compare_raters(data: Path) -> list[RaterRow]:
 
 
 def rater_row(case: str, structure: str, drawings: NDArray[np.bool_], held_out: int) -> RaterRow:
-    """Hold every choice of ``held_out`` drawings (D, X, Y, Z) against the others."""
+    """Compare every choice of ``held_out`` drawings (D, X, Y, Z) with the others."""
     count = len(drawings)
     overlap = pairwise_overlap(drawings, drawings, "dice")
     splits = []

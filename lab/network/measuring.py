@@ -192,7 +192,7 @@ LEARNED = "learned by tune, 5 folds"
 RESIDUAL = "errors of other cases, 5 folds"
 
 
-def learn_settings(case: NetworkCase, settings: RunSettings, samples: int, seed: int) -> Answer:
+def sample_learned(case: NetworkCase, settings: RunSettings, samples: int, seed: int) -> Answer:
     """Sample a case with settings that were learned without it."""
     found = sample_case(case, settings.changed(samples=samples, seed=seed), "mean_field")
     # The regions of this page are the labels, and all of them together under another name.
@@ -213,15 +213,17 @@ def measure_network(
     progress = progress or Silent()
     names = case_names(data)[:most_cases]
     store = PartStore(folder / "parts", {"samples": samples, "seed": seed, "cases": names})
-    losses = [_choose(store, f"losses-{name}", partial(_losses, data, name)) for name in names]
-    texts = _choose(store, "tuned", partial(_tune, data, names, progress))
+    losses = [
+        _load_or_measure(store, f"losses-{name}", partial(_losses, data, name)) for name in names
+    ]
+    texts = _load_or_measure(store, "tuned", partial(_tune, data, names, progress))
     progress.stage("scoring")
     scores = []
     for place, name in enumerate(names):
         temperature = _learn_temperature(losses, place)
         own = settings_from_text(texts[name])
         measure = partial(_score, data, name, temperature, own, samples, seed)
-        found = _choose(store, name, measure)
+        found = _load_or_measure(store, name, measure)
         scores += [CaseScore(**each) for each in found["scores"]]
         progress(place + 1, len(names))
     return scores + residual_scores(scores, names)
@@ -307,7 +309,7 @@ def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -
     for place, (name, case) in enumerate(cases.items()):
         if name in chosen:
             continue
-        answer = learn_settings(case, settings, samples, seed + place)
+        answer = sample_learned(case, settings, samples, seed + place)
         row = score(case, LEARNED, answer)
         for region in REGIONS:
             inside[region].append(float((row.inside or {})[region]))
@@ -322,7 +324,9 @@ def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -
     )
 
 
-def _choose(store: PartStore, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _load_or_measure(
+    store: PartStore, key: str, measure: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     found = store.load(key)
     if found is None:
         found = measure()
@@ -357,7 +361,7 @@ def _score(
         score(case, method, answer(case, temperature))
         for method, answer in methods(samples, seed).items()
     ]
-    found.append(score(case, LEARNED, learn_settings(case, own, samples, seed)))
+    found.append(score(case, LEARNED, sample_learned(case, own, samples, seed)))
     return {"temperature": temperature, "scores": [asdict(each) for each in found]}
 
 

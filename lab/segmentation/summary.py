@@ -92,7 +92,7 @@ def pool_bins(curves: Sequence[Reliability]) -> Reliability:
 
 
 def read_curve(bins: Mapping[str, Any]) -> Reliability:
-    """Return a curve as it was kept."""
+    """Return a curve as it was stored."""
     numbers = [
         np.array([math.nan if value is None else value for value in bins[key]])
         for key in ("confidence", "accuracy")

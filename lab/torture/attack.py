@@ -218,6 +218,6 @@ def keep(finding: Finding, target_folder: Path, folder: Path, seed: int) -> None
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process has ever held, in bytes."""
+    """Return the most memory that this process has ever used, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

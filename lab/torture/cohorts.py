@@ -77,7 +77,7 @@ def command(root: Path, output: Path, *engine: str) -> list[str]:
     return [sys.executable, "-c", _COMMAND, "cohort", *files, *numbers, *where]
 
 
-def read_output(output: Path, expected: dict[str, bytes]) -> str:
+def find_faults(output: Path, expected: dict[str, bytes]) -> str:
     """Say what is wrong in a cohort's folder, nothing where all is right."""
     changed = [name for name, content in read_results(output).items() if content != expected[name]]
     if changed or len(read_results(output)) < len(expected):
@@ -170,13 +170,13 @@ def disturb(
             output = trial_folder / f"out{done['cohorts']}"
             code: int | None = None
             began = time.monotonic()
-            while code != _SOME_FAILED or read_output(output, expected):
+            while code != _SOME_FAILED or find_faults(output, expected):
                 if time.monotonic() - began > _LONGEST:
-                    return f"no end, code {code}: {read_output(output, expected)}", done
+                    return f"no end, code {code}: {find_faults(output, expected)}", done
                 line = command(root, output, "--scheduler", processes.address)
                 client = subprocess.Popen(line, stderr=said)  # noqa: S603 - this very Python
                 code = _with_kills(client, processes, kills, rng, done)
-                if code == _SOME_FAILED and (words := read_output(output, expected)):
+                if code == _SOME_FAILED and (words := find_faults(output, expected)):
                     return words, done
             done["cohorts"] += 1
     text = (trial_folder / "said.txt").read_text(encoding="utf-8")

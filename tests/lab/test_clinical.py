@@ -42,9 +42,9 @@ def results() -> biomarkers.BiomarkerResults:
 
 
 def test_errors_keep_their_sign(results: biomarkers.BiomarkerResults) -> None:
-    errors = biomarkers.volume_errors(results, "noise", "rtv_ml", "original", "rater 1")
+    errors = biomarkers.signed_errors(results, "noise", "rtv_ml", "original", "rater 1")
     assert errors == pytest.approx(np.ones(12))
-    errors = biomarkers.volume_errors(results, "noise", "rtv_ml", "corrected", "rater 2")
+    errors = biomarkers.signed_errors(results, "noise", "rtv_ml", "corrected", "rater 2")
     assert errors == pytest.approx(np.full(12, -1.0))
 
 
