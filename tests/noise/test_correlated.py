@@ -1,4 +1,4 @@
-"""Correlated Gumbel noise: its law at every voxel, what goes together, and what it depends on."""
+"""Correlated Gumbel noise: its law at every voxel, its correlations, and what it depends on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perturb_mpm.noise.correlated import (
     WHITE,
     checked_lengths,
     correlated_gumbel,
-    gumbel_of_normal,
+    gumbel_from_normal,
 )
 from perturb_mpm.noise.gumbel import gumbel
 
@@ -55,7 +55,7 @@ def test_every_voxel_keeps_gumbels_law(noise: NDArray[np.float64]) -> None:
 
 def test_a_variance_five_percent_off_fails_the_same_test() -> None:
     normals = np.random.default_rng(0).normal(0, math.sqrt(1.05), size=(20 * SAMPLES, 1, 12))
-    assert worst_pvalue(gumbel_of_normal(normals)) < 0.01
+    assert worst_pvalue(gumbel_from_normal(normals)) < 0.01
 
 
 def test_labels_are_independent_at_a_voxel(noise: NDArray[np.float64]) -> None:

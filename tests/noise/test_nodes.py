@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.nodes import NodeLattice, axis_of
+from perturb_mpm.noise.nodes import NodeLattice, make_axis
 
 SEED = 11
 
@@ -45,7 +45,7 @@ def many(length_mm: float, grid: Grid, samples: int = 12, n_labels: int = 250) -
 
 def weights(length: float, voxels: int) -> np.ndarray:
     """Return each voxel's weights of the cells along an axis, (n, cells), length in voxels."""
-    axis = axis_of(length, 1.0, 0, voxels - 1)
+    axis = make_axis(length, 1.0, 0, voxels - 1)
     dense = np.zeros((voxels, axis.nodes + axis.taps.size - 1))
     for i in range(voxels):
         seen = np.convolve(axis.weights[i], axis.taps)
@@ -72,7 +72,7 @@ def test_variance_is_one_and_the_correlation_is_the_stated_one(length: float) ->
 def test_any_length_gives_unit_variance_and_no_more_cells_than_voxels(
     length: float, spacing: float
 ) -> None:
-    axis = axis_of(length, spacing, 3, 12)
+    axis = make_axis(length, spacing, 3, 12)
     assert axis.nodes <= 12
     assert axis.first.min() == 0
     assert axis.first.max() + 3 == axis.nodes

@@ -1,11 +1,11 @@
-"""Gumbel noise that goes together between voxels and keeps its law at each of them.
+"""Gumbel noise that is correlated between voxels and keeps its law at each of them.
 
     γ_l(x) = −log(−log Φ(g_l(x))),   g_l = Σ_k √w_k · smooth(ℓ_k),   Σ_k w_k = 1
 
 Each part is Gaussian with variance 1 at every voxel and correlation exp(−r² / 2ℓ²) between voxels
 at a distance of r mm, so Φ(g) is uniform and γ is Gumbel at every voxel, whatever the lengths are.
 The labels are independent of each other: without coupling the votes of every voxel follow
-softmax(−U) for every ℓ, and only what goes together changes. ℓ = 0 is white noise, the paper's;
+softmax(−U) for every ℓ, and only the correlations change. ℓ = 0 is white noise, the paper's;
 ℓ = ∞ is one draw for the whole image.
 """
 
@@ -72,7 +72,7 @@ def _from_text(text: str, name: str) -> list[tuple[float, float]]:
         ) from None
 
 
-def described(lengths: Lengths) -> list[list[object]]:
+def describe_lengths(lengths: Lengths) -> list[list[object]]:
     """Return the parts as values that JSON can hold; infinity is "inf"."""
     return [["inf" if math.isinf(length) else length, weight] for length, weight in lengths]
 
@@ -107,7 +107,7 @@ def white_share(lengths: Lengths) -> float:
     return math.sqrt(dict(lengths).get(0.0, 0.0))
 
 
-def gumbel_of_normal(g: NDArray[np.floating]) -> NDArray[np.float64]:
+def gumbel_from_normal(g: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return −log(−log Φ(g)): Gumbel where g is standard normal."""
     from scipy.special import log_ndtr
 
@@ -140,4 +140,4 @@ def correlated_gumbel(
             words = bits(seed, np.array([drawn]), grid.index, n_labels)[0]  # (L, N)
             flipped = ~words if antithetic and sample & 1 else words
             g += white * ndtri(uniform(flipped))
-        yield gumbel_of_normal(g)
+        yield gumbel_from_normal(g)

@@ -51,7 +51,7 @@ class NodeLattice:
         self.scale = scale
         self.stream = stream
         self.axes = [
-            axis_of(length_mm, spacing, int(along.min()), int(along.max()))
+            make_axis(length_mm, spacing, int(along.min()), int(along.max()))
             for spacing, along in zip(grid.spacing, np.unravel_index(grid.index, grid.shape))
         ]
         self.shape = tuple(axis.nodes for axis in self.axes)
@@ -70,7 +70,7 @@ class NodeLattice:
         white = sign * self.scale * normal(words[0], count)
         nodes = white.reshape(count, *self.cells.shape)
         for k, axis in enumerate(self.axes):
-            nodes = _smoothed(nodes, 1 + k, axis)
+            nodes = _smooth_axis(nodes, 1 + k, axis)
         return nodes
 
     def at_voxels(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -94,7 +94,7 @@ def longest_axis(ndim: int) -> int:
     return (1 << (INDEX_BITS // ndim)) - 4 * _REACH
 
 
-def axis_of(length_mm: float, spacing: float, low: int, high: int) -> Axis:
+def make_axis(length_mm: float, spacing: float, low: int, high: int) -> Axis:
     """Lay nodes along the voxels low … high of one axis."""
     voxels = np.arange(low, high + 1)
     reach = np.arange(-_REACH, _REACH + 1)
@@ -143,7 +143,7 @@ def _square_root(length: float) -> NDArray[np.float64]:
     return np.fft.ifft(np.sqrt(np.maximum(power, 0))).real
 
 
-def _smoothed(cells: NDArray[np.float64], k: int, axis: Axis) -> NDArray[np.float64]:
+def _smooth_axis(cells: NDArray[np.float64], k: int, axis: Axis) -> NDArray[np.float64]:
     """Weigh the cells along array axis k by the taps, wherever each tap has a cell."""
     total = np.zeros(())
     for j, tap in enumerate(axis.taps):

@@ -15,7 +15,7 @@ from perturb_mpm.noise.correlated import (
     check_fits,
     checked_lengths,
     correlated_gumbel,
-    described,
+    describe_lengths,
 )
 from perturb_mpm.noise.gumbel import checked_seed, gumbel
 
@@ -42,7 +42,7 @@ class Perturbation:
 
     @property
     def correlated(self) -> bool:
-        """Whether the noise of neighbouring voxels goes together."""
+        """Whether the noise of neighbouring voxels is correlated."""
         return self.lengths != WHITE
 
     def without_noise(self) -> Perturbation:
@@ -59,7 +59,7 @@ class Perturbation:
             "seed": self.seed,
             "scale": self.scale,
             "antithetic": self.antithetic,
-            **({"lengths_mm": described(self.lengths)} if self.correlated else {}),
+            **({"lengths_mm": describe_lengths(self.lengths)} if self.correlated else {}),
         }
 
     def energies(
