@@ -21,8 +21,8 @@ from perturb_mpm.assess import (
     ResectionCalibration,
     Scan,
     calibrate,
+    measure_scan,
     resection,
-    scan_of,
 )
 from perturb_mpm.biomarkers import bonferroni, coverage, extent_of_resection, holm, wilcoxon_exact
 from perturb_mpm.files import region_members
@@ -140,7 +140,7 @@ def _scan(patient: Patient, settings: RunSettings, region: Sequence[int], words:
     posterior = sample_patient(patient, settings)
     regions = region_members(settings.regions, patient.case.labels)
     labels = patient.grid.gather(posterior.estimate_labels(settings.maps.marginals, regions))
-    return scan_of(posterior, region, words, labels)
+    return measure_scan(posterior, region, words, labels)
 
 
 def error_tests(results: BiomarkerResults) -> list[ErrorTest]:

@@ -87,7 +87,7 @@ def pool_bins(curves: Sequence[Reliability]) -> Reliability:
     """Return the curve of the voxels of all."""
     total = curves[0]
     for curve in curves[1:]:
-        total = total.pooled(curve)
+        total = total.merge(curve)
     return total
 
 

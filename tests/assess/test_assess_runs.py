@@ -138,7 +138,7 @@ def test_probabilities_of_classes_come_with_a_calibration(
     assert call("biomarkers", *scans, "--output", str(tmp_path / "one")) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "Probabilities of classes are withheld" in words
-    assert "Gumbel noise that goes together over" in words
+    assert "Gumbel noise correlated over" in words
     alone = json.loads((tmp_path / "one" / "biomarkers.json").read_text())
     assert "class_probabilities" not in alone["after"]
 

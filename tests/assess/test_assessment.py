@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from perturb_mpm.assess.evaluation_page import answer_in_words
-from perturb_mpm.assess.scan_pairs import calibrate, lines_of, read_calibration
-from perturb_mpm.assess.scans import Biomarkers, Scan, resection, scan_of
+from perturb_mpm.assess.scan_pairs import biomarker_rows, calibrate, read_calibration
+from perturb_mpm.assess.scans import Biomarkers, Scan, measure_scan, resection
 from perturb_mpm.cli import main
 from perturb_mpm.evaluation import Measurement, summarise
 from perturb_mpm.files import save_nifti
@@ -190,7 +190,8 @@ def posterior(sizes: list[int], voxels: int = 100) -> Posterior:
 
 def biomarkers_of(before: list[int], after: list[int]) -> Biomarkers:
     return resection(
-        scan_of(posterior(before), (1,), "noise"), scan_of(posterior(after), (1,), "noise")
+        measure_scan(posterior(before), (1,), "noise"),
+        measure_scan(posterior(after), (1,), "noise"),
     )
 
 
@@ -220,7 +221,7 @@ def test_growth_and_nothing_before() -> None:
     assert nothing.sampled is not None
     assert nothing.sampled.extent.undefined == 4
     assert math.isnan(nothing.sampled.extent.median)
-    assert lines_of("x", nothing)[0][6] is None
+    assert biomarker_rows("x", nothing)[0][6] is None
 
 
 def test_calibration_by_hand() -> None:

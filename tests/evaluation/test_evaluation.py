@@ -223,7 +223,7 @@ def test_pooled_curves_are_those_of_all_voxels() -> None:
     event = generator.random(300) < p
     first = calibration.reliability(p[:100], event[:100], 10)
     whole = calibration.reliability(p, event, 10)
-    pooled = first.pooled(calibration.reliability(p[100:], event[100:], 10))
+    pooled = first.merge(calibration.reliability(p[100:], event[100:], 10))
     assert pooled.expected_error == pytest.approx(whole.expected_error)
 
 

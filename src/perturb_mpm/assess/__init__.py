@@ -20,10 +20,10 @@ from perturb_mpm.assess.scan_pairs import (
 from perturb_mpm.assess.scans import (
     Biomarkers,
     Scan,
-    checked_spacing,
+    check_spacing,
+    measure_scan,
     read_scan,
     resection,
-    scan_of,
 )
 from perturb_mpm.assess.sources import (
     cases_done,
@@ -40,7 +40,7 @@ __all__ = [
     "cases_done",
     "check_biomarkers_folder",
     "check_evaluation_folder",
-    "checked_spacing",
+    "check_spacing",
     "Line",
     "read_calibration",
     "read_cohort",
@@ -49,7 +49,7 @@ __all__ = [
     "resection",
     "ResectionCalibration",
     "Scan",
-    "scan_of",
+    "measure_scan",
     "ScanPair",
     "write_biomarkers",
     "write_evaluation",

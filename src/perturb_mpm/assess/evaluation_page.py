@@ -79,7 +79,7 @@ class ErrorSlice:
 def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
     """Return the page of one case or a cohort as HTML; the same measures give the same text."""
     summaries = summarise(row for each in assessments for row in each.rows)
-    reliability = _pooled(assessments)
+    reliability = _merge_reliability(assessments)
     return (
         page_environment("perturb_mpm.assess")
         .get_template("evaluation.html")
@@ -137,7 +137,7 @@ def reliability_chart(
     lines = [
         ChartLine([(0.0, 0.0), (100.0, 100.0)], faint=True),
         *(ChartLine(_reliability_points(each), faint=True) for each in single),
-        ChartLine(_reliability_points(pooled or _pooled(assessments)), dots=True),
+        ChartLine(_reliability_points(pooled or _merge_reliability(assessments)), dots=True),
     ]
     return unit_chart(lines, "probability of the most probable label", "how often it is right")
 
@@ -191,10 +191,10 @@ def error_slice(assessment: CaseAssessment) -> ErrorSlice:
     )
 
 
-def _pooled(assessments: Sequence[CaseAssessment]) -> Reliability:
+def _merge_reliability(assessments: Sequence[CaseAssessment]) -> Reliability:
     pooled = assessments[0].reliability
     for each in assessments[1:]:
-        pooled = pooled.pooled(each.reliability)
+        pooled = pooled.merge(each.reliability)
     return pooled
 
 

@@ -17,7 +17,7 @@ from perturb_mpm.assess.sources import (
 from perturb_mpm.evaluation import (
     ALL,
     DOMAINS,
-    SPECIFICITIES_TOLD,
+    REPORTED_SPECIFICITIES,
     Domain,
     Measurement,
     Prediction,
@@ -83,7 +83,7 @@ def assess_case(
     *,
     estimator: MarginalKind | None = None,
     mapped: Mapping[int, int] | None = None,
-    specificities: Sequence[float] = SPECIFICITIES_TOLD,
+    specificities: Sequence[float] = REPORTED_SPECIFICITIES,
 ) -> list[CaseAssessment]:
     """Measure one case against its truth, and against each rater.
 
@@ -98,7 +98,9 @@ def assess_case(
     segmentation = read_segmentation(source, scheme, files.mask, estimator)
     asked = regions_from_text(region_words, segmentation.scheme)
     if asked and segmentation.posterior is None:
-        segmentation = replace(segmentation, prediction=_decided(segmentation.prediction, asked))
+        segmentation = replace(
+            segmentation, prediction=_decide_regions(segmentation.prediction, asked)
+        )
     of_labels = default_regions(segmentation.scheme.names)
     regions: Regions = asked or {**segmentation.regions, **of_labels}
     truths: dict[str, NDArray[np.uint8]] = {}
@@ -116,7 +118,7 @@ def assess_case(
     return assessments
 
 
-def _decided(prediction: Prediction, regions: Regions) -> Prediction:
+def _decide_regions(prediction: Prediction, regions: Regions) -> Prediction:
     """Return a prediction from elsewhere with labels decided as ``run`` decides them.
 
     Regions that overlap decide nothing: then labels stay the most probable ones.
@@ -138,7 +140,7 @@ def assess(
     regions: Regions,
     against: str = "truth",
     domains: Sequence[Domain] = DOMAINS,
-    specificities: Sequence[float] = SPECIFICITIES_TOLD,
+    specificities: Sequence[float] = REPORTED_SPECIFICITIES,
 ) -> CaseAssessment:
     """Measure one segmentation against one label map (X, Y, Z) of label indices."""
     prediction = segmentation.prediction

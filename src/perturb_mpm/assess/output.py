@@ -13,7 +13,7 @@ from perturb_mpm.assess.scan_pairs import (
     COLUMNS,
     Line,
     ResectionCalibration,
-    lines_of,
+    biomarker_rows,
     read_calibration,
 )
 from perturb_mpm.assess.scans import Biomarkers
@@ -101,7 +101,9 @@ def biomarker_lines(
     found: Mapping[str, Biomarkers], calibration: ResectionCalibration | None
 ) -> list[Line]:
     """Return the rows of all patients."""
-    return [line for case, each in found.items() for line in lines_of(case, each, calibration)]
+    return [
+        line for case, each in found.items() for line in biomarker_rows(case, each, calibration)
+    ]
 
 
 def biomarkers_as_json(

@@ -100,7 +100,7 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
     return pairs
 
 
-def lines_of(
+def biomarker_rows(
     case: str, found: Biomarkers, calibration: ResectionCalibration | None = None
 ) -> list[Line]:
     """Return the rows of one patient: original, corrected, sampled and calibrated."""
@@ -169,7 +169,7 @@ class ResectionCalibration:
 
     perturbation: str
     law: Mapping[str, Any]
-    """What the samples came from, as ``law_of`` gives it: other samples are another matter."""
+    """What the samples came from, as ``sampling_law`` says: other samples are another matter."""
     classes: Sequence[str]
     noise_floor_ml: float
     cases: int

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess.sources import law_in_words, law_of, read_segmentation
+from perturb_mpm.assess.sources import law_in_words, read_segmentation, sampling_law
 from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ResectionClass,
@@ -47,7 +47,7 @@ class Scan:
     perturbation: str | None
     """What the samples come from, in words."""
     law: Mapping[str, Any] | None = None
-    """The same as numbers, as ``law_of`` gives it."""
+    """The same as numbers, as ``sampling_law`` gives it."""
     files: tuple[Path, ...] = ()
     """The label map, or the folder of a run and the names of the files it was made from."""
 
@@ -66,7 +66,7 @@ def read_scan(
     """
     if source.path.is_dir():
         return _from_run(source, region, spacing)
-    step = None if spacing is None else checked_spacing(spacing)
+    step = None if spacing is None else check_spacing(spacing)
     volume = read_volume(source)
     if volume.voxels.ndim != 3:
         raise source.error(f"must be a run or one label map, got shape {volume.voxels.shape}")
@@ -80,7 +80,7 @@ def read_scan(
     return Scan(volume_ml, None, None, None, files=(source.path,))
 
 
-def scan_of(
+def measure_scan(
     posterior: Posterior,
     region: Sequence[int],
     perturbation: str | None = None,
@@ -96,7 +96,7 @@ def scan_of(
     labels = votes.argmax(axis=0) if labels is None else labels
     certain = votes.max(axis=0) == posterior.samples
     members = tuple(region)
-    law = law_of(posterior)
+    law = sampling_law(posterior)
     return Scan(
         region_volume_ml(labels, members, voxel_mm3),
         region_volume_ml(labels, members, voxel_mm3, certain),
@@ -106,7 +106,7 @@ def scan_of(
     )
 
 
-def checked_spacing(spacing: Sequence[float]) -> tuple[float, ...]:
+def check_spacing(spacing: Sequence[float]) -> tuple[float, ...]:
     """Return a voxel size in mm after checking that it is one."""
     if len(spacing) != 3 or not all(0 < each <= LARGEST_SPACING_MM for each in spacing):
         raise InputError(
@@ -127,7 +127,7 @@ def _from_run(source: Source, region: Sequence[int], spacing: Sequence[float] | 
             f"got {', '.join(map(str, region))} for {source}"
         )
     members = [found.scheme.values.index(value) for value in region]
-    scan = scan_of(found.posterior, members, labels=found.prediction.labels)
+    scan = measure_scan(found.posterior, members, labels=found.prediction.labels)
     return replace(scan, files=(source.path, *found.inputs))
 
 
@@ -169,7 +169,7 @@ class Biomarkers:
     samples: tuple[int | None, int | None]
     perturbation: str | None
     laws: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None)
-    """What the samples before and after come from, as ``law_of`` gives it."""
+    """What the samples before and after come from, as ``sampling_law`` gives it."""
     warnings: tuple[str, ...] = ()
 
 
@@ -192,7 +192,7 @@ def resection(
         corrected_before_ml=before.corrected_ml,
         corrected_residual_ml=after.corrected_ml,
         corrected_extent=corrected,
-        sampled=_sampled(before, after, classes, noise_floor_ml),
+        sampled=_summarise_samples(before, after, classes, noise_floor_ml),
         samples=(before.samples, after.samples),
         perturbation=_in_words(before, after),
         laws=(before.law, after.law),
@@ -218,7 +218,7 @@ def _in_words(before: Scan, after: Scan) -> str | None:
     return after.perturbation
 
 
-def _sampled(
+def _summarise_samples(
     before: Scan, after: Scan, classes: Sequence[ResectionClass], noise_floor_ml: float
 ) -> SampledResection | None:
     if before.samples_ml is None or after.samples_ml is None:

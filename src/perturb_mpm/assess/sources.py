@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ def read_labels(
     return read_label_map(source, like.scheme, like.geometry, like.source, remedy, mapped, mask)
 
 
-def law_of(posterior: Posterior) -> dict[str, Any]:
+def sampling_law(posterior: Posterior) -> dict[str, Any]:
     """Return the law of a posterior's samples, seed aside, as values that JSON can hold.
 
     Two runs sample from the same perturbation where this is equal.
@@ -183,7 +183,7 @@ def law_in_words(law: Mapping[str, Any]) -> str:
     words = "independent Gumbel noise at every voxel"
     if lengths:
         over = " and ".join(_length_in_words(length) for length, _ in lengths)
-        words = f"Gumbel noise that goes together over {over}"
+        words = f"Gumbel noise correlated over {over}"
     if law.get("scale", 1.0) != 1.0:
         words += f" times {law['scale']:g}"
     if law.get("antithetic"):
@@ -241,7 +241,3 @@ def _read_mask(path: Path | None, grid: Source, volume: Volume) -> NDArray[np.bo
 def _are_label_maps(maps: NDArray[np.float32]) -> bool:
     """Whether all values are whole, and not just a one-hot distribution over the labels."""
     return bool((maps == np.floor(maps)).all()) and not bool((maps.sum(axis=0) == 1).all())
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))

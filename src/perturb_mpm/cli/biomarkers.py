@@ -88,14 +88,14 @@ def biomarkers(
         biomarker_lines,
         biomarkers_as_json,
         check_biomarkers_folder,
-        checked_spacing,
+        check_spacing,
         read_calibration,
         write_biomarkers,
     )
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
 
     values = _region_values(region)
-    step = None if spacing is None else checked_spacing(spacing)
+    step = None if spacing is None else check_spacing(spacing)
     limits = RANO_RESECT if classes == "rano" else KARSCHNIA_2021
     known = None if calibration is None else read_calibration(calibration)
     check_biomarkers_folder(output)

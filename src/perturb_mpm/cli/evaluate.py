@@ -105,7 +105,7 @@ def evaluate(
         check_evaluation_folder,
         write_evaluation,
     )
-    from perturb_mpm.evaluation import SPECIFICITIES_TOLD, summarise
+    from perturb_mpm.evaluation import REPORTED_SPECIFICITIES, summarise
     from perturb_mpm.files import label_map_from_text, labels_from_text
 
     scheme = None if labels is None else labels_from_text(labels)
@@ -121,9 +121,9 @@ def evaluate(
         region_words=region or [],
         estimator=estimator,
         mapped=mapped,
-        specificities=specificity or SPECIFICITIES_TOLD,
+        specificities=specificity or REPORTED_SPECIFICITIES,
     )
-    assessments = [each for found in _measured(measure, cases, workers) for each in found]
+    assessments = [each for found in _measure_cases(measure, cases, workers) for each in found]
     title = cases[0].name if len(cases) == 1 else f"{len(cases)} cases"
     files = write_evaluation(output, title, assessments)
     summaries = summarise(row for each in assessments for row in each.rows)
@@ -135,7 +135,7 @@ def evaluate(
         _print(summaries, files.values())
 
 
-def _measured(
+def _measure_cases(
     measure: Callable[[CaseFiles], list[CaseAssessment]], cases: list[CaseFiles], workers: int
 ) -> Iterable[list[CaseAssessment]]:
     """Measure the cases in their order, here or on workers of this machine."""

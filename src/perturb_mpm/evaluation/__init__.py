@@ -5,7 +5,7 @@ from __future__ import annotations
 from perturb_mpm.evaluation.case import (
     DOMAINS,
     OUTSIDE_MASK,
-    SPECIFICITIES_TOLD,
+    REPORTED_SPECIFICITIES,
     Domain,
     default_regions,
     domain_mask,
@@ -106,6 +106,6 @@ __all__ = [
     "top_label",
     "ALL",
     "OUTSIDE_MASK",
-    "SPECIFICITIES_TOLD",
+    "REPORTED_SPECIFICITIES",
     "truth_in_mask",
 ]

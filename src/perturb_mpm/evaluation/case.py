@@ -33,7 +33,7 @@ Named = Iterator[tuple[str, str, float]]  # domain, metric, value
 
 DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
 THRESHOLDS_BITS = (0.0, 0.1)
-SPECIFICITIES_TOLD = (0.8, 0.9, 0.95)
+REPORTED_SPECIFICITIES = (0.8, 0.9, 0.95)
 OUTSIDE_MASK = "truth_outside_mask_voxels"
 """The metric that counts the foreground voxels of a truth that lie outside the mask."""
 
@@ -159,7 +159,7 @@ def evaluate_case(
     case: str = "case",
     domains: Sequence[Domain] = DOMAINS,
     thresholds_bits: Sequence[float] = THRESHOLDS_BITS,
-    specificities: Sequence[float] = SPECIFICITIES_TOLD,
+    specificities: Sequence[float] = REPORTED_SPECIFICITIES,
     margin_mm: float = 10.0,
 ) -> list[Measurement]:
     """Measure a prediction against a truth (*spatial), label indices 0 … L − 1.

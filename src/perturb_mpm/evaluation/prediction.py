@@ -122,7 +122,7 @@ def from_samples(
         checks.in_range(labels, "label_maps", n_labels)
         votes[labels, np.arange(len(labels))] += 1
         volumes[row] = np.bincount(labels, minlength=n_labels) * math.prod(grid.spacing)
-    return _counted(grid, votes / len(maps), len(maps), volumes, name)
+    return _build_prediction(grid, votes / len(maps), len(maps), volumes, name)
 
 
 def from_marginals(
@@ -145,10 +145,10 @@ def from_marginals(
     inside = grid.gather(p).astype(np.float64)
     if inside.min() < 0 or np.abs(inside.sum(axis=0) - 1).max() > 1e-3:
         raise ValueError("marginals must be probabilities that sum to 1 over the labels")
-    return _counted(grid, inside, None, None, name)
+    return _build_prediction(grid, inside, None, None, name)
 
 
-def _counted(
+def _build_prediction(
     grid: Grid,
     marginals: NDArray[np.float64],
     samples: int | None,

@@ -53,7 +53,7 @@ class Reliability:
     def _gaps(self) -> NDArray[np.float64]:
         return np.abs(self.accuracy - self.confidence)
 
-    def pooled(self, other: Reliability) -> Reliability:
+    def merge(self, other: Reliability) -> Reliability:
         """Return the curve of the voxels of both."""
         voxels = self.voxels + other.voxels
 
@@ -132,7 +132,7 @@ def class_wise(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> l
     return [reliability(p, truth == label, CLASS_BINS) for label, p in enumerate(marginals)]
 
 
-def smoothed(
+def smooth_frequencies(
     marginals: NDArray[np.floating], samples: int | None, alpha: float = 0.5
 ) -> NDArray[np.float64]:
     """Return (S·f + α)/(S + α·L): frequencies without zeros. ``samples`` None leaves them be."""
@@ -157,7 +157,9 @@ def negative_log_likelihood(
     _check(marginals, truth)
     if truth.size == 0:
         return math.nan
-    p = np.take_along_axis(smoothed(marginals, samples), truth[np.newaxis].astype(np.int64), 0)
+    p = np.take_along_axis(
+        smooth_frequencies(marginals, samples), truth[np.newaxis].astype(np.int64), 0
+    )
     with np.errstate(divide="ignore"):
         return float(-np.log(p).mean())
 

@@ -57,8 +57,8 @@ def correlate(
     ``bare`` are the settings of each case without kernels.
     """
     coupled = settings.overall.coupling.strength > 0
-    few = study.share_of_samples(4)
-    samples = study.share_of_samples(2) if coupled else study.samples
+    few = study.reduced_samples(4)
+    samples = study.reduced_samples(2) if coupled else study.samples
     lengths = lengths_to_try(study.problems, LENGTHS)
     study.progress.stage("sampling volumes of cases left out")
     if study.many:

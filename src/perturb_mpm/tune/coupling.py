@@ -146,7 +146,7 @@ def score_candidate(
     study.progress.stage(f"scoring maps of cases left out: {name}")
     maps = study.score_maps(settings.without, cases)
     study.progress.stage(f"sampling volumes of cases left out: {name}")
-    samples = study.share_of_samples(4)
+    samples = study.reduced_samples(4)
     volumes = study.draw_volumes(settings.without, lengths_mm, samples, cases)
     return Candidate(name, settings, maps, volumes)
 

@@ -41,7 +41,7 @@ class Study:
         """Whether the cases are believed entirely: enough to promise 95 % of truths."""
         return len(self.problems) >= MANY_CASES
 
-    def share_of_samples(self, share: int) -> int:
+    def reduced_samples(self, share: int) -> int:
         """Return a half, a quarter … of the samples, for what needs fewer."""
         return max(self.samples // share, FEWEST_SAMPLES)
 
