@@ -394,17 +394,19 @@ class _Placement:
     ) -> tuple[dict[Turn, float], dict[Turn, int]]:
         """Return for each promising turn the Dice of all foreground, and how many voxels differ."""
         foreground = expected != background  # (X, Y, Z)
-        points = np.argwhere(foreground)  # (P, 3)
-        few = tuple(points[:: max(1, len(points) // _FEW_POINTS)].T)
+        points = np.flatnonzero(foreground)  # (P,)
+        few = np.unravel_index(points[:: max(1, len(points) // _FEW_POINTS)], expected.shape)
         size = len(points) + int(np.count_nonzero(labels != background))
+        labels = labels.astype(np.float32)  # label values are exact in it
         dice, differing = {}, {}
         for turn in self.turns:
             view = _turn_axes(labels, turn)
             if len(points) and (view[few] == expected[few]).mean() < _PROMISING:
                 continue
-            agreeing = int(np.count_nonzero((view == expected) & foreground))
-            dice[turn] = 2 * agreeing / size if size else 1.0
-            differing[turn] = int(np.count_nonzero(view != expected))
+            same = view == expected  # (X, Y, Z)
+            differing[turn] = same.size - int(np.count_nonzero(same))
+            same &= foreground
+            dice[turn] = 2 * int(np.count_nonzero(same)) / size if size else 1.0
         return dice, differing
 
 
