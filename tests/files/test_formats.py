@@ -109,6 +109,91 @@ def test_an_nrrd_of_another_space_and_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.geometry.affine, expected)
 
 
+VALUES = np.arange(24, dtype=np.int16).reshape(2, 3, 4, order="F")
+META = "ObjectType = Image\nNDims = 3\n{fields}DimSize = 2 3 4\nElementType = MET_SHORT\n"
+SHORTS = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n{fields}\n"
+
+
+@pytest.mark.parametrize("size", [-1, 16])
+def test_bytes_before_the_voxels_of_a_metaimage_are_skipped(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "v.mhd"
+    (tmp_path / "v.raw").write_bytes(bytes(range(16)) + VALUES.tobytes(order="F"))
+    fields = f"BinaryData = True\nHeaderSize = {size}\n"
+    path.write_text(META.format(fields=fields) + "ElementDataFile = v.raw\n")
+    np.testing.assert_array_equal(read_volume(Source("image", path)).voxels, VALUES)
+
+
+@pytest.mark.parametrize("field", ["BinaryDataByteOrderMSB = 1", "ElementByteOrderMSB : T"])
+def test_fields_of_a_metaimage_are_read_as_itk_does(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "v.mha"
+    header = META.format(fields=f"BinaryData = 1\n{field}\nOffset : 1 2 3\n")
+    content = VALUES.astype(">i2").tobytes(order="F")
+    path.write_bytes(f"{header}ElementDataFile = Local\n".encode() + content)
+    found = read_volume(Source("image", path))
+    np.testing.assert_array_equal(found.voxels, VALUES)
+    np.testing.assert_array_equal(found.geometry.affine[:3, 3], [-1, -2, 3])
+
+
+@pytest.mark.parametrize("endian", ["big", "Big", "BIG"])
+def test_the_byte_order_of_an_nrrd_is_read_in_any_case(tmp_path: Path, endian: str) -> None:
+    path = tmp_path / "v.nrrd"
+    header = SHORTS.format(fields=f"endian: {endian}\n").encode()
+    path.write_bytes(header + VALUES.astype(">i2").tobytes(order="F"))
+    np.testing.assert_array_equal(read_volume(Source("image", path)).voxels, VALUES)
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "message"),
+    [
+        ("v.nrrd", SHORTS.format(fields="endian: big\nendian: little\n"), "got endian twice"),
+        ("v.nrrd", SHORTS.format(fields=""), "endian must be little or big, got missing"),
+        ("v.nrrd", SHORTS.format(fields="endian: middle\n"), "must be little or big, got middle"),
+        ("v.nrrd", SHORTS.format(fields="endain: big\n"), "has the field endain, not NRRD's"),
+        ("v.nrrd", SHORTS.replace("n: 3", "n: 4").format(fields="endian: big\n"), "each of 4 axes"),
+        ("v.nrrd", SHORTS.format(fields="endian: big\naxis mins: 1 2 3\n"), "by a space origin"),
+        ("v.nrrd", SHORTS.format(fields='endian: big\nunits: "cm" "" ""\n'), "must be mm, got cm"),
+        (
+            "v.nrrd",
+            SHORTS.format(fields="endian: big\nspace directions: (1,0,0) (0,1,0) (0,0,1)\n"),
+            "need a space of three dimensions",
+        ),
+        (
+            "v.nrrd",
+            SHORTS.format(fields="endian: big\nspace: RAS\nspacings: 1 2 3\n"),
+            "needs space directions, got spacings",
+        ),
+        (
+            "v.mha",
+            META.format(fields="Offset = 1 2 3\nOrigin = 4 5 6\n") + "ElementDataFile = LOCAL\n",
+            "each field once, got Offset twice",
+        ),
+        (
+            "v.mha",
+            META.format(fields="HeaderSize = 16\n") + "ElementDataFile = LOCAL\n",
+            "HeaderSize must be at least",
+        ),
+        (
+            "v.mha",
+            META.format(fields="HeaderSize = -2\n") + "ElementDataFile = LOCAL\n",
+            "HeaderSize must be −1, 0 or more, got -2",
+        ),
+        (
+            "v.mha",
+            META.format(fields="HeaderSize = 9\nCompressedData = T\n")
+            + "ElementDataFile = LOCAL\n",
+            "must be 0 where its voxels are compressed",
+        ),
+    ],
+)
+def test_headers_that_could_be_read_in_two_ways_are_refused(
+    tmp_path: Path, name: str, header: str, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(header.encode() + VALUES.tobytes(order="F"))
+    with pytest.raises(InputError, match=message):
+        read_volume(Source("image", path))
+
+
 def saved(path: Path, array: np.ndarray) -> Path:
     picture = pytest.importorskip("PIL.Image")
     picture.fromarray(array).save(path)

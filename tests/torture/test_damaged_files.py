@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,15 @@ import perturb_mpm as pm
 from helpers.patient_files import image, write
 from helpers.viewer_run import copy_run
 from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError, in_short
-from perturb_mpm.files import InputError, Source, read_images, read_table
+from perturb_mpm.files import (
+    InputError,
+    Source,
+    geometry_from_affine,
+    read_images,
+    read_table,
+    read_volume,
+    save_like,
+)
 from perturb_mpm.files.nnunet import read_dataset, read_npz
 from perturb_mpm.run import StateError, load_run, read_settings
 from perturb_mpm.storage import (
@@ -94,6 +103,37 @@ def test_a_gzip_that_goes_on_after_its_voxels(tmp_path: Path) -> None:
     path = tmp_path / "long.nii.gz"
     path.write_bytes(gzip.compress(whole + bytes(65 << 20), 1))
     refused(lambda: read_images([path]), "more than 64 MiB follow its voxels")
+
+
+NHDR = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 4 4 4\nencoding: raw\ndata file: v.raw\n\n"
+MHD = "NDims = 3\nDimSize = 4 4 4\nElementType = MET_UCHAR\n{more}ElementDataFile = {file}\n"
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd", ".mha", ".mgh"])
+def test_voxels_with_gigabytes_behind_them_take_no_memory(tmp_path: Path, ending: str) -> None:
+    path, data = tmp_path / f"v{ending}", tmp_path / "v.raw"
+    data.write_bytes(bytes(64))
+    if ending == ".nhdr":
+        path.write_text(NHDR)
+    elif ending == ".mhd":
+        path.write_text(MHD.format(more="", file="v.raw"))
+    elif ending == ".mha":
+        data = path
+        header = MHD.format(more="CompressedData = True\n", file="LOCAL").encode()
+        path.write_bytes(header + zlib.compress(bytes(64)))
+    else:
+        data = path
+        grid = geometry_from_affine((4, 4, 4), np.eye(4))
+        save_like(path, np.zeros((4, 4, 4), np.uint8), grid)
+    assert voxel_count(path) == 64
+    os.truncate(data, 4 << 30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(lambda: voxel_count(path), "more than 64 MiB follow its voxels")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def voxel_count(path: Path) -> int:
+    return read_volume(Source("images", path)).voxels.size
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")

@@ -15,7 +15,8 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.checks import in_short
 from perturb_mpm.storage import atomic_open, largest_file, require_size
 
 NIFTI_ENDINGS = (".nii.gz", ".nii")
@@ -35,6 +37,8 @@ _PNG, _TIFF = b"\x89PNG", (b"II*\0", b"MM\0*")
 GZIP = b"\x1f\x8b"
 _NRRD, _METAIMAGE = b"NRRD", (b"ObjectType", b"NDims", b"Comment")
 _LONGEST_HEADER = 1 << 20
+LONGEST_END = 64 << 20  # bytes after the voxels, which no writer leaves
+_CHUNK = 1 << 20
 _COMPRESSION = 6
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from left, back, up to right, front, up
 _CODES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
@@ -49,6 +53,23 @@ _NRRD_TYPES = {
     "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
     "f4": ("float",),
     "f8": ("double",),
+}
+_NRRD_FIELDS = {
+    *("content", "number", "type", "block size", "dimension", "space", "space dimension", "sizes"),
+    *("spacings", "thicknesses", "axis mins", "axis maxs", "space directions", "centerings"),
+    *("kinds", "labels", "units", "min", "max", "old min", "old max", "endian", "encoding"),
+    *("line skip", "byte skip", "sample units", "space units", "space origin"),
+    *("measurement frame", "data file"),
+}
+_NRRD_SYNONYMS = {
+    **{name.replace(" ", ""): name for name in _NRRD_FIELDS if " " in name},
+    "centers": "centerings",
+}
+_MILLIMETRES = ("", "mm", "millimeter", "millimeters", "millimetre", "millimetres", "???", "none")
+_META_SYNONYMS = {
+    "ElementByteOrderMSB": "BinaryDataByteOrderMSB",
+    **dict.fromkeys(("Rotation", "Orientation"), "TransformMatrix"),
+    **dict.fromkeys(("Position", "Origin"), "Offset"),
 }
 _META_TYPES = dict(
     zip(
@@ -125,19 +146,16 @@ def write_other_format(
 
 
 def _read_nrrd(file: BinaryIO, path: Path) -> StoredVolume:
-    """Read a NRRD; ValueError says what is wrong with it."""
     header = _nrrd_header(file)
     sizes = [int(n) for n in header["sizes"].split()]
-    dtype = _nrrd_type(header)
-    content: BinaryIO = file
-    others: tuple[Path, ...] = ()
-    name = header.get("data file", header.get("datafile"))
-    if name is not None:
-        content, others = _beside(path, name)
-    for skip in ("line skip", "lineskip", "byte skip", "byteskip"):
+    if len(sizes) != int(header["dimension"]):
+        raise ValueError(f"its sizes must be one for each of {header['dimension']} axes")
+    for skip in ("line skip", "byte skip"):
         if int(header.get(skip, "0")) != 0:
             raise ValueError(f"its {skip} must be 0, got {header[skip]}")
-    voxels = _values(content, header["encoding"].lower(), dtype, sizes)
+    encoding = header["encoding"].lower()
+    with _open_voxels(file, path, header.get("data file")) as (content, others):
+        voxels = _values(content, encoding, _nrrd_type(header), sizes)
     directions, spatial = _nrrd_directions(header, len(sizes))
     order = [*spatial, *(axis for axis in range(len(sizes)) if axis not in spatial)]
     affine = np.eye(4)
@@ -153,7 +171,6 @@ def _read_nrrd(file: BinaryIO, path: Path) -> StoredVolume:
 
 
 def _read_metaimage(file: BinaryIO, path: Path) -> StoredVolume:
-    """Read a MetaImage, .mha or .mhd; ValueError says what is wrong with it."""
     header = _meta_header(file)
     axes = int(header["NDims"])
     sizes = [int(n) for n in header["DimSize"].split()]
@@ -162,31 +179,35 @@ def _read_metaimage(file: BinaryIO, path: Path) -> StoredVolume:
     code = known.get(header["ElementType"].removeprefix("MET_"))
     if code is None or len(sizes) != axes:
         raise ValueError(f"its element type {header['ElementType']} or its DimSize is not known")
-    if header.get("BinaryData", "True").lower() != "true":
+    if not _is_true(header.get("BinaryData", "True")):
         raise ValueError("its data must be binary, got text")
-    big = header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False"))
-    dtype = np.dtype((">" if big.lower() == "true" else "<") + code)
-    content: BinaryIO = file
-    others: tuple[Path, ...] = ()
-    if header["ElementDataFile"] != "LOCAL":
-        content, others = _beside(path, header["ElementDataFile"])
-    encoding = "zlib" if header.get("CompressedData", "False").lower() == "true" else "raw"
+    big = _is_true(header.get("BinaryDataByteOrderMSB", "False"))
+    dtype = np.dtype((">" if big else "<") + code)
+    encoding = "zlib" if _is_true(header.get("CompressedData", "False")) else "raw"
+    skip = int(header.get("HeaderSize", "0"))
+    if skip and encoding != "raw":
+        raise ValueError(f"its HeaderSize must be 0 where its voxels are compressed, got {skip}")
+    local = header["ElementDataFile"] in ("LOCAL", "Local", "local")
+    if local and 0 < skip < file.tell():
+        raise ValueError(f"its HeaderSize must be at least {file.tell()}, got {skip}")
     several = [channels] if channels > 1 else []
-    voxels = _values(content, encoding, dtype, [*several, *sizes])
+    with _open_voxels(file, path, None if local else header["ElementDataFile"]) as (
+        content,
+        others,
+    ):
+        voxels = _values(content, encoding, dtype, [*several, *sizes], skip)
     if several:
         voxels = np.moveaxis(voxels, 0, -1)
     rotation = np.eye(axes).ravel()
-    for name in ("TransformMatrix", "Rotation", "Orientation"):
-        if name in header:
-            rotation = np.array([float(v) for v in header[name].split()])
+    if "TransformMatrix" in header:
+        rotation = np.array([float(v) for v in header["TransformMatrix"].split()])
     spacing = header.get("ElementSpacing", header.get("ElementSize", " ".join("1" * axes)))
     steps = np.array([float(v) for v in spacing.split()])
-    origin = next((header[n] for n in ("Offset", "Position", "Origin") if n in header), None)
     affine = np.eye(4)
     # A row of the matrix is the direction of an axis.
     affine[:axes, :axes] = rotation.reshape(axes, axes).T * steps
-    if origin is not None:
-        affine[:axes, 3] = [float(v) for v in origin.split()]
+    if "Offset" in header:
+        affine[:axes, 3] = [float(v) for v in header["Offset"].split()]
     return _three_axes(voxels, axes, _LPS @ affine, others)
 
 
@@ -250,31 +271,67 @@ def _write_metaimage(file: BinaryIO, voxels: NDArray[Any], affine: NDArray[np.fl
 
 
 def _nrrd_header(file: BinaryIO) -> dict[str, str]:
-    header = {}
+    """Return the fields by name; as in ITK, each is known and stands there once."""
+    header: dict[str, str] = {}
     for number, line in enumerate(_lines(file)):
         if not line:
             break
         key, colon, value = line.partition(":")
         if number and colon and not line.startswith("#") and not value.startswith("="):
-            header[key.strip().lower()] = value.strip()
-    for needed in ("type", "sizes", "encoding"):
-        if needed not in header:
-            raise ValueError(f"its header has no {needed}")
+            name = _NRRD_SYNONYMS.get(key.strip().lower(), key.strip().lower())
+            if name not in _NRRD_FIELDS:
+                raise ValueError(f"its header has the field {in_short(name, 60)}, not NRRD's")
+            _add_field(header, name, value.strip())
+    _require_fields(header, ("type", "sizes", "dimension", "encoding"))
+    _check_nrrd_space(header)
     return header
+
+
+def _check_nrrd_space(header: Mapping[str, str]) -> None:
+    """Refuse what says where voxels are in another way than by space directions or spacings."""
+    for name in ("axis mins", "axis maxs"):
+        if any(math.isfinite(float(v)) for v in header.get(name, "").split()):
+            raise ValueError(f"its position must be given by a space origin, got {name}")
+    for name in ("space units", "units"):
+        for unit in re.findall(r'"([^"]*)"', header.get(name, "")):
+            if unit.lower() not in _MILLIMETRES:
+                raise ValueError(f"its {name} must be mm, got {in_short(unit, 60)}")
+    if "space directions" in header:
+        if "space" not in header and header.get("space dimension") != "3":
+            raise ValueError("its space directions need a space of three dimensions")
+    elif "space" in header and "spacings" in header:
+        raise ValueError("its space needs space directions, got spacings")
 
 
 def _meta_header(file: BinaryIO) -> dict[str, str]:
+    """Return the fields by name, of several names for one thing by the first of them."""
     header: dict[str, str] = {}
     for line in _lines(file):
-        key, sign, value = (part.strip() for part in line.partition("="))
-        if sign:
-            header[key] = value
-        if key == "ElementDataFile":
+        field = re.match(r"(\w+)\s*[=:]\s*(.*)", line)
+        if field is None:
+            continue
+        name = _META_SYNONYMS.get(field[1], field[1])
+        _add_field(header, name, field[2].strip())
+        if name == "ElementDataFile":
             break
-    for needed in ("NDims", "DimSize", "ElementType", "ElementDataFile"):
-        if needed not in header:
-            raise ValueError(f"its header has no {needed}")
+    _require_fields(header, ("NDims", "DimSize", "ElementType", "ElementDataFile"))
     return header
+
+
+def _require_fields(header: Mapping[str, str], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in header:
+            raise ValueError(f"its header has no {name}")
+
+
+def _add_field(header: dict[str, str], name: str, value: str) -> None:
+    if name in header:
+        raise ValueError(f"its header must have each field once, got {in_short(name, 60)} twice")
+    header[name] = value
+
+
+def _is_true(text: str) -> bool:
+    return text[:1] in ("T", "t", "1")
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
@@ -292,7 +349,10 @@ def _nrrd_type(header: Mapping[str, str]) -> np.dtype[Any]:
     code = next((code for code, names in _NRRD_TYPES.items() if name in names), None)
     if code is None:
         raise ValueError(f"its type must be a number, got {header['type']}")
-    return np.dtype((">" if header.get("endian", "little") == "big" else "<") + code)
+    order = header.get("endian", "little" if code.endswith("1") else "missing").lower()
+    if order not in ("little", "big"):
+        raise ValueError(f"its endian must be little or big, got {order}")
+    return np.dtype((">" if order == "big" else "<") + code)
 
 
 def _nrrd_directions(header: Mapping[str, str], axes: int) -> tuple[NDArray[np.float64], list[int]]:
@@ -321,39 +381,75 @@ def _numbers(text: str) -> list[float]:
     return [float(v) for v in text.strip("()").split(",")]
 
 
-def _beside(path: Path, name: str) -> tuple[BinaryIO, tuple[Path, ...]]:
-    """Open the file of the voxels, which must lie in the folder of its header."""
-    if Path(name).name != name or not (path.parent / name).is_file():
-        raise ValueError(f"its voxels must lie beside it in one file, got {name}")
+@contextmanager
+def _open_voxels(
+    file: BinaryIO, path: Path, name: str | None
+) -> Iterator[tuple[BinaryIO, tuple[Path, ...]]]:
+    """Open the file of the voxels, which must lie in the folder of its header, or go on in it."""
+    if name is None:
+        yield file, ()
+        return
     other = path.parent / name
-    return io.BytesIO(other.read_bytes()), (other,)
+    if Path(name).name != name or not other.is_file():
+        raise ValueError(f"its voxels must lie beside it in one file, got {name}")
+    with other.open("rb") as content:
+        yield content, (other,)
 
 
-def _values(file: BinaryIO, encoding: str, dtype: np.dtype[Any], sizes: list[int]) -> NDArray[Any]:
-    """Return the voxels, the first axis fastest in the file."""
+def _values(
+    file: BinaryIO, encoding: str, dtype: np.dtype[Any], sizes: list[int], skip: int = 0
+) -> NDArray[Any]:
+    """Return the voxels, the first axis fastest in the file, and read no more than these.
+
+    ``skip`` bytes of the file come before raw voxels; −1 says that these are its end.
+    """
     if not 1 <= len(sizes) <= 5 or min(sizes) < 1:
         raise ValueError(f"its sizes must be positive, got {sizes}")
     count = math.prod(sizes)
     require_size(count * max(dtype.itemsize, 4), largest_file())
     expected = count * dtype.itemsize
     if encoding == "raw":
+        _skip_bytes(file, skip, expected)
         content = file.read(expected)
     elif encoding in {"gzip", "gz"}:
         stream = gzip.GzipFile(fileobj=file)
         content = stream.read(expected)
         stream.read(1)  # only at its end does it compare its checksum
     elif encoding == "zlib":
-        unpacking = zlib.decompressobj()
-        content = unpacking.decompress(file.read(), expected + 1)[:expected]
-        if not unpacking.eof:
-            raise ValueError("its compressed voxels do not end")
+        content = _inflate(file, expected)
     elif encoding in {"bzip2", "bz2"}:
         content = bz2.BZ2File(file).read(expected)
     else:
         raise ValueError(f"its encoding must be raw, gzip or bzip2, got {encoding}")
     if len(content) < expected:
         raise ValueError(f"it holds {len(content)} bytes of {expected}")
+    if os.fstat(file.fileno()).st_size - file.tell() > LONGEST_END:
+        raise ValueError(f"more than {LONGEST_END >> 20} MiB follow its voxels")
     return np.frombuffer(content, dtype=dtype).reshape(sizes, order="F")
+
+
+def _skip_bytes(file: BinaryIO, skip: int, expected: int) -> None:
+    """Go to raw voxels of so many bytes, as ITK does."""
+    if skip > 0:
+        file.seek(skip)
+    elif skip == -1:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - expected))
+    elif skip:
+        raise ValueError(f"its HeaderSize must be −1, 0 or more, got {skip}")
+
+
+def _inflate(file: BinaryIO, expected: int) -> bytes:
+    """Return so many bytes of a zlib stream, which must end there or soon after."""
+    stream = zlib.decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    while not stream.eof and size <= expected:
+        packed = stream.unconsumed_tail or file.read(_CHUNK)
+        if not packed:
+            raise ValueError("its compressed voxels do not end")
+        parts.append(stream.decompress(packed, expected + 1 - size or 1))
+        size += len(parts[-1])
+    return b"".join(parts)[:expected]
 
 
 def _three_axes(
@@ -381,14 +477,18 @@ def _join_numbers(values: NDArray[np.float64]) -> str:
 
 
 def _read_mgh(file: BinaryIO, *, compressed: bool) -> StoredVolume:
-    from nibabel.freesurfer.mghformat import MGHImage
+    from nibabel.freesurfer.mghformat import MGHHeader, MGHImage
 
     stream = gzip.GzipFile(fileobj=file) if compressed else file
-    limit = largest_file()
-    content = stream.read(limit + 1)
-    require_size(len(content), limit)
+    start = stream.read(MGHHeader.template_dtype.itemsize)
+    header = MGHHeader(start)
+    values = math.prod(max(0, int(n)) for n in header["dims"])
+    require_size(values * 4, largest_file())
+    most = values * header.get_data_dtype().itemsize + LONGEST_END
+    content = start + stream.read(most + 1)
+    if len(content) > len(start) + most:
+        raise ValueError(f"more than {LONGEST_END >> 20} MiB follow its voxels")
     image = MGHImage.from_stream(io.BytesIO(content))
-    require_size(int(np.prod(image.shape)) * 4, limit)
     voxels = np.asanyarray(image.dataobj)
     if voxels.ndim == 4 and voxels.shape[3] == 1:
         voxels = voxels[..., 0]

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.files.formats import (
     GZIP,
+    LONGEST_END,
     NIFTI_ENDINGS,
     format_ending,
     output_ending,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 _NIFTI_2 = 540  # the size of its header, which stands in its first four bytes
 _CHUNK = 1 << 20
 _LONGEST_HEADER = 64 << 20  # bytes before the voxels, with all extensions
-_LONGEST_END = 64 << 20  # bytes after the voxels, which no writer leaves
 # NIfTI has no booleans and no half floats.
 _STORED_AS: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.bool_): np.dtype(np.uint8),
@@ -150,8 +150,8 @@ def _read_nifti(source: Source, file: BufferedReader) -> tuple[NDArray[np.float3
     # Only at its end does a gzip stream compare its checksum.
     while part := stream.read(_CHUNK):
         after += len(part)
-        if after > _LONGEST_END:
-            raise ValueError(f"more than {_LONGEST_END >> 20} MiB follow its voxels")
+        if after > LONGEST_END:
+            raise ValueError(f"more than {LONGEST_END >> 20} MiB follow its voxels")
     return voxels.reshape(shape, order="F"), geometry
 
 
