@@ -53,8 +53,10 @@ def test_missing_extras_and_cache_are_told(
 
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(cpu, "cache_folder", lambda: None)
-    real = command._version_of
-    monkeypatch.setattr(command, "_version_of", lambda name: None if name == "zarr" else real(name))
+    real = command._find_version
+    monkeypatch.setattr(
+        command, "_find_version", lambda name: None if name == "zarr" else real(name)
+    )
     assert call("doctor") == 0
     shown = " ".join(capfd.readouterr().out.replace("│", " ").split())
     assert "zarr not installed" in shown

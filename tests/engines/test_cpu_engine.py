@@ -12,9 +12,9 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.problems import random_problem, smooth_problem
-from perturb_mpm.engines import HoldRule, prepare
+from perturb_mpm.engines import HoldRule, available_cores, prepare
 from perturb_mpm.engines.cpu import row_kernels
-from perturb_mpm.engines.cpu.threads import Threads, default_threads
+from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.protocol import Accuracy
 from perturb_mpm.noise import Perturbation
 
@@ -262,7 +262,7 @@ def test_threads_cover_a_range_once() -> None:
             seen = np.zeros(count, dtype=int)
             assert sum(Threads(threads).run(mark, count, seen)) == count
             assert (seen == 1).all()
-    assert default_threads() >= 1
+    assert available_cores() >= 1
 
 
 def test_calibration_leaves_constant_images_alone(caplog: pytest.LogCaptureFixture) -> None:

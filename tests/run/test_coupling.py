@@ -12,7 +12,7 @@ import pytest
 from helpers import small_case
 from perturb_mpm.files import Case
 from perturb_mpm.run import OutputError, Run, RunSettings, build_crf, load_run, run_case
-from perturb_mpm.run.coupling import MOST_MOVED, PILOT_SAMPLES, CouplingCheck, Moved
+from perturb_mpm.run.coupling import LARGEST_SHIFT, PILOT_SAMPLES, CouplingCheck, VolumeShift
 from perturb_mpm.sampling import Sampler
 
 GENTLE = RunSettings().changed(samples=12, seed=3, noise_length=0.0)
@@ -38,7 +38,7 @@ def test_kernels_that_do_no_harm_stay_as_they_are(case: Case, tmp_path: Path) ->
     run = run_case(case, GENTLE, tmp_path / "o", title="gentle")
     check = run.coupling
     assert check is not None
-    assert check.passed
+    assert check.is_harmless
     assert check.asked_strength == check.used_strength == run.settings.coupling.strength == 0.35
     assert run.summary["warnings"] == []
     assert run.summary["coupling"]["moved"]["mean_field_frac"] == pytest.approx(0, abs=1e-3)
@@ -53,7 +53,7 @@ def test_kernels_that_eat_a_structure_are_weakened(weakened: Run, case: Case) ->
     field = Sampler(crf, STRONG.sampling, STRONG.compute).mean_field().sum(axis=1)
     given = np.exp(-crf.prior)
     expected = (given / given.sum(axis=0)).sum(axis=1)
-    assert abs(check.moved.mean_field_frac) > MOST_MOVED
+    assert abs(check.moved.mean_field_frac) > LARGEST_SHIFT
     by_hand = dict(zip(case.labels.names, field / expected - 1, strict=True))
     assert check.moved.mean_field_frac == pytest.approx(by_hand[check.moved.name], rel=1e-3)
     assert weakened.settings.coupling.strength == check.used_strength < check.asked_strength == 6.0
@@ -114,8 +114,8 @@ def test_without_kernels_there_is_nothing_to_check(case: Case, tmp_path: Path) -
 
 
 def test_a_pilot_counts_as_far_as_it_is_sure() -> None:
-    assert Moved("a", 0.0, 0.5, 0.2).surely_frac == pytest.approx(0.02)
-    assert Moved("a", -0.3, 0.0, 0.0).surely_frac == 0.3
-    assert CouplingCheck(1.0, 1.0, Moved("a", 0.0, 0.5, 0.2)).passed
-    assert not CouplingCheck(1.0, 0.5, Moved("a", 0.0, 0.5, 0.1)).passed
+    assert VolumeShift("a", 0.0, 0.5, 0.2).surely_frac == pytest.approx(0.02)
+    assert VolumeShift("a", -0.3, 0.0, 0.0).surely_frac == 0.3
+    assert CouplingCheck(1.0, 1.0, VolumeShift("a", 0.0, 0.5, 0.2)).is_harmless
+    assert not CouplingCheck(1.0, 0.5, VolumeShift("a", 0.0, 0.5, 0.1)).is_harmless
     assert PILOT_SAMPLES < 10  # the first map that a run keeps

@@ -67,7 +67,7 @@ def test_kernels_that_cost_dice_are_found_without_the_truth(
         run = run_case(case, kept, tmp_path / name, title=name)
         lost.append(lost_dice(run))
         assert run.coupling is not None
-        assert run.coupling.passed == (not harmful)
+        assert run.coupling.is_harmless == (not harmful)
         if harmful:
             weaker = run_case(case, settings, tmp_path / f"{name} weaker", title=name)
             assert weaker.settings.coupling.strength < strength
@@ -84,7 +84,7 @@ def test_a_printed_volume_lies_inside_its_interval(
     settings = RunSettings().changed(samples=100, regions=regions)
     run = run_case(case, settings, tmp_path / "out", title=name)
     assert run.coupling is not None
-    assert run.coupling.passed
+    assert run.coupling.is_harmless
     for row in volume_rows(run):
         assert row.interval_ml[0] <= row.volume_ml <= row.interval_ml[1], row.name
     # The paper's algorithm does not: its intervals are narrow, and its votes are another matter.

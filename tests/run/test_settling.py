@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.run.outputs import settling_in_words
+from perturb_mpm.run.outputs import convergence_in_words
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +22,13 @@ def test_the_last_iteration_is_told(crf: pm.DenseCRF) -> None:
     assert posterior.label_changes is not None
     most = 100 * posterior.label_changes.max()
     words = f"The last iteration changed the label of {most:.2g} % of the voxels at most."
-    assert settling_in_words(posterior) == words
-    assert settling_in_words(pm.sample(crf, 20, iterations=1, engine="reference")) == ""
+    assert convergence_in_words(posterior) == words
+    assert convergence_in_words(pm.sample(crf, 20, iterations=1, engine="reference")) == ""
 
 
 def test_held_voxels_are_told_with_their_bound(crf: pm.DenseCRF) -> None:
     posterior = pm.sample(crf, 20, iterations=3, hold=0.01, engine="reference")
-    words = settling_in_words(posterior)
+    words = convergence_in_words(posterior)
     assert 0 < posterior.active_share < 0.5
     assert f"Each sample updated {100 * posterior.active_share:.2g} % of the voxels" in words
     assert "a probability below 0.01" in words

@@ -21,7 +21,7 @@ from helpers.small_case import SAME_BYTES, content, read, save, write_files
 from perturb_mpm.files import Case
 from perturb_mpm.run import drawing
 from perturb_mpm.run import folder as folder_module
-from perturb_mpm.run.folder import layout_of, locked
+from perturb_mpm.run.folder import lock_folder, plan_layout
 from perturb_mpm.run.model import build_crf
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import OutputError, RunSettings
@@ -292,7 +292,10 @@ def test_a_damaged_state_is_refused(name: str, case: Case, cut: Path) -> None:
 
 
 def test_two_runs_in_one_folder_are_refused(case: Case, cut: Path) -> None:
-    with locked(layout_of(cut)), pytest.raises(LockedError, match="where another run is writing"):
+    with (
+        lock_folder(plan_layout(cut)),
+        pytest.raises(LockedError, match="where another run is writing"),
+    ):
         run_case(case, SETTINGS, cut, title="x", resume=True)
 
 
@@ -301,7 +304,7 @@ def test_a_run_that_ends_before_ours_begins_is_not_taken_for_ours(
 ) -> None:
     """Another run finishes in the folder after ours was started, just before it has the lock."""
     first = True
-    make = folder_module._make
+    make = folder_module._make_folders
 
     def overtaken(folder: Path) -> list[Path]:
         nonlocal first
@@ -310,7 +313,7 @@ def test_a_run_that_ends_before_ours_begins_is_not_taken_for_ours(
             run_case(case, SETTINGS.changed(seed=9), tmp_path / "out", title="other")
         return make(folder)
 
-    monkeypatch.setattr(folder_module, "_make", overtaken)
+    monkeypatch.setattr(folder_module, "_make_folders", overtaken)
     with pytest.raises(OutputError, match="`output` must be an empty folder"):
         run_case(case, SETTINGS, tmp_path / "out", title="ours")
     assert load_run(tmp_path / "out").settings.sampling.seed == 9
@@ -363,8 +366,12 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(
         real(lock, message)
 
     monkeypatch.setattr(folder_module, "lock_file", overtaken)
-    layout = layout_of(tmp_path)
-    with locked(layout), pytest.raises(LockedError, match="another run is writing"), locked(layout):
+    layout = plan_layout(tmp_path)
+    with (
+        lock_folder(layout),
+        pytest.raises(LockedError, match="another run is writing"),
+        lock_folder(layout),
+    ):
         pass
 
 

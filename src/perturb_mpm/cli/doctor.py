@@ -172,11 +172,11 @@ def _requirements() -> dict[tuple[str, str | None], str | None]:
     for line in lines:
         match = _REQUIREMENT.match(line)
         if match and match[2] not in _FOR_DEVELOPERS:
-            found[match[1], match[2]] = _version_of(match[1])
+            found[match[1], match[2]] = _find_version(match[1])
     return found
 
 
-def _version_of(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return installed_version(package)
     except PackageNotFoundError:
@@ -184,14 +184,14 @@ def _version_of(package: str) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-    from perturb_mpm.engines import available_bytes, resolve_budget
-    from perturb_mpm.engines.cpu import cache_folder, default_threads
+    from perturb_mpm.engines import available_bytes, available_cores, resolve_budget
+    from perturb_mpm.engines.cpu import cache_folder
 
     cache = cache_folder()
     return {
         "system": platform.platform(),
         "processor": platform.machine(),
-        "threads": default_threads(),
+        "threads": available_cores(),
         "cache": {"folder": None if cache is None else str(cache), "writable": cache is not None},
         "gpu": _gpu(),
         "memory": {

@@ -38,7 +38,7 @@ from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cohort.one_case import CaseRunner, Usage
 from perturb_mpm.cohort.records import CaseRecord
-from perturb_mpm.engines import resolve_budget
+from perturb_mpm.engines import available_cores, resolve_budget
 from perturb_mpm.files import CaseFiles
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
@@ -114,7 +114,7 @@ def share_machine(settings: RunSettings, workers: int) -> RunSettings:
     Threads and memory change no result.
     """
     compute = settings.compute
-    threads = compute.threads or max(1, _cores() // workers)
+    threads = compute.threads or max(1, available_cores() // workers)
     memory = compute.memory
     if memory is None:
         memory = max(1, resolve_budget(None) // workers)
@@ -334,12 +334,6 @@ def _quiet() -> None:
     known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
     for name in ("distributed", *known):  # Dask's configuration gives some a level of their own
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

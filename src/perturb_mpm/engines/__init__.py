@@ -13,7 +13,7 @@ from perturb_mpm.engines.averaging import (
     in_turn,
     next_average,
 )
-from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine
+from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine, available_cores
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
 from perturb_mpm.engines.protocol import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accuracy",
     "available_bytes",
+    "available_cores",
     "averaged_marginals",
     "averaged_variance",
     "averaging_table",

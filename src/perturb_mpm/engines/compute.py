@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,13 @@ Engine = Literal["auto", "reference", "cpu", "gpu"]
 MOST_ITERATIONS = 10**5
 MOST_THREADS = 4096
 MOST_PROBLEMS = 65536
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

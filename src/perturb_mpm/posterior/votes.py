@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import FRACTION_BITS, count_votes
 from perturb_mpm.model import Grid
+from perturb_mpm.storage import MISSING, nested_differences
 
 if TYPE_CHECKING:
     from perturb_mpm.posterior.posterior import Posterior
@@ -31,7 +32,6 @@ SAMPLED = (
 
 _MOST_IN_UINT16 = 65535
 _NORMALISED = 1e-3  # how far from 1 the sum of float32 marginals may be
-_MISSING = object()
 
 
 def count_type(samples: int) -> type[np.unsignedinteger[Any]]:
@@ -244,16 +244,23 @@ def merge(posteriors: Sequence[Posterior]) -> dict[str, Any]:
 def differences(a: Posterior, b: Posterior) -> list[str]:
     """Return in words what the two differ in, other than their samples."""
     words = [
-        *_compare("shape", a.grid.shape, b.grid.shape),
-        *_compare("spacing", a.grid.spacing, b.grid.spacing),
-        *_compare("labels", a.n_labels, b.n_labels),
-        *_compare("estimator", a.estimator, b.estimator),
-        *_compare("problem", a.problem, b.problem),
-        *_compare("", a.parameters, b.parameters),
+        f"{name} {_short(one)} against {_short(other)}"
+        for name, one, other in nested_differences(_describe(a), _describe(b))
     ]
     if a.grid.shape == b.grid.shape and not np.array_equal(a.grid.index, b.grid.index):
         words.append(f"masks of {a.grid.voxels} and {b.grid.voxels} voxels that differ")
     return words
+
+
+def _describe(posterior: Posterior) -> dict[str, object]:
+    return {
+        "shape": posterior.grid.shape,
+        "spacing": posterior.grid.spacing,
+        "labels": posterior.n_labels,
+        "estimator": posterior.estimator,
+        "problem": posterior.problem,
+        **posterior.parameters,
+    }
 
 
 def same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
@@ -263,18 +270,8 @@ def same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
     return a.dtype == b.dtype and np.array_equal(a, b)
 
 
-def _compare(name: str, a: object, b: object) -> Iterator[str]:
-    """Name each entry that differs, at any depth of nested dicts."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in [*a, *(key for key in b if key not in a)]:
-            path = f"{name}.{key}" if name else str(key)
-            yield from _compare(path, a.get(key, _MISSING), b.get(key, _MISSING))
-    elif a is _MISSING or b is _MISSING or type(a) is not type(b) or a != b:
-        yield f"{name} {_short(a)} against {_short(b)}"
-
-
 def _short(value: object) -> str:
-    text = "nothing" if value is _MISSING else repr(value)
+    text = "nothing" if value is MISSING else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

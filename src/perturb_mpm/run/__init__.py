@@ -6,7 +6,7 @@ back: case, settings, posterior and maps.
 
 from perturb_mpm.run.folder import BidsNames, check_output
 from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
-from perturb_mpm.run.outputs import report_data, summary_of, write_page
+from perturb_mpm.run.outputs import report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
 from perturb_mpm.run.settings import (
     DEFAULT_BILATERAL,
@@ -27,7 +27,7 @@ from perturb_mpm.run.volumes import volume_rows, volume_sets
 __all__ = [
     "assumed_length_mm",
     "report_data",
-    "summary_of",
+    "summarize_run",
     "write_page",
     "Run",
     "run_case",

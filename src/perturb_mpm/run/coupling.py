@@ -8,7 +8,7 @@ tell, for every region and label of some size, as a share of the volume that the
 - how far the kernels move the mean volume of the first samples: the same noise with and without
   kernels, sample by sample, less what may be chance in a pilot of a few samples.
 
-Where either is above ``MOST_MOVED``, the strength of the kernels is halved, and after
+Where either is above ``LARGEST_SHIFT``, the strength of the kernels is halved, and after
 ``MOST_HALVINGS`` set to 0. The pilot's samples are the first of the run, so that a run that passes
 loses nothing.
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from perturb_mpm.run.state import Run
 
 PILOT_SAMPLES = 8  # fewer than the first map that is kept of a run needs
-MOST_MOVED = 0.10
+LARGEST_SHIFT = 0.10
 MOST_HALVINGS = 3
 LEAST_SHARE = 0.05  # of the expected foreground: what is smaller is not looked at
 _STANDARD_ERRORS = 2.4  # 95 % of Student's t with 7 degrees of freedom
 
 
 @dataclass(frozen=True)
-class Moved:
+class VolumeShift:
     """How far the kernels move the volume of one region or label, as a share of what is expected.
 
     ``mean_field_frac`` is that of the mean field, ``sampled_frac`` the mean over the pilot's
@@ -66,12 +66,12 @@ class CouplingCheck:
 
     asked_strength: float
     used_strength: float
-    moved: Moved | None
+    moved: VolumeShift | None
 
     @property
-    def passed(self) -> bool:
+    def is_harmless(self) -> bool:
         """Whether the kernels asked for leave the volumes where they are."""
-        return self.moved is None or self.moved.surely_frac <= MOST_MOVED
+        return self.moved is None or self.moved.surely_frac <= LARGEST_SHIFT
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold."""
@@ -83,18 +83,18 @@ class CouplingCheck:
         moved = found["moved"]
         if moved is not None:
             numbers = {name: float(value) for name, value in moved.items() if name != "name"}
-            moved = Moved(str(moved["name"]), **numbers)
+            moved = VolumeShift(str(moved["name"]), **numbers)
         return cls(float(found["asked_strength"]), float(found["used_strength"]), moved)
 
     def warning(self) -> str | None:
         """Say what the kernels do, None where they do no harm."""
-        if self.passed or self.moved is None:
+        if self.is_harmless or self.moved is None:
             return None
         by_field = abs(self.moved.mean_field_frac) == self.moved.surely_frac
         share = self.moved.mean_field_frac if by_field else self.moved.sampled_frac
         words = (
             f"the kernels move the volume of {self.moved.name} by {100 * share:+.0f} % from what "
-            f"the probabilities expect, more than {100 * MOST_MOVED:.0f} %"
+            f"the probabilities expect, more than {100 * LARGEST_SHIFT:.0f} %"
         )
         if self.used_strength == self.asked_strength:
             return f"{words}: labelled cases tell whether that is right"
@@ -129,14 +129,14 @@ def check_coupling(
 
     free = build(of_strength(0.0))
     weaken = not (run.settings.coupling.keep_strength or run.settings.basis.learned_cases)
-    first: Moved | None = None
+    first: VolumeShift | None = None
     pilot: Pilot | None
     for halving in range(MOST_HALVINGS + 1):
-        pilot = _pilot(sampler, min(PILOT_SAMPLES, run.settings.sampling.samples))
-        moves = list(_moves(run, sampler, pilot.posterior, free))
+        pilot = _draw_pilot(sampler, min(PILOT_SAMPLES, run.settings.sampling.samples))
+        moves = list(_measure_shifts(run, sampler, pilot.posterior, free))
         moved = max(moves, key=lambda each: each.surely_frac, default=None)
         first = moved if halving == 0 else first
-        if moved is None or moved.surely_frac <= MOST_MOVED or not weaken:
+        if moved is None or moved.surely_frac <= LARGEST_SHIFT or not weaken:
             break
         strength = run.settings.coupling.strength / 2 if halving < MOST_HALVINGS else 0.0
         run, pilot = of_strength(strength), None
@@ -145,15 +145,17 @@ def check_coupling(
     return replace(run, coupling=check), sampler, pilot
 
 
-def _pilot(sampler: Sampler, samples: int) -> Pilot:
+def _draw_pilot(sampler: Sampler, samples: int) -> Pilot:
     parts: list[NDArray[np.uint8]] = []
     posterior = sampler.draw(samples, keep=lambda _, labels: parts.append(labels.copy()))
     return Pilot(posterior, np.concatenate(parts))
 
 
-def _moves(run: Run, sampler: Sampler, pilot: Posterior, free: Sampler) -> Iterator[Moved]:
+def _measure_shifts(
+    run: Run, sampler: Sampler, pilot: Posterior, free: Sampler
+) -> Iterator[VolumeShift]:
     """Yield what the kernels do to every region and label of some size."""
-    expected = _expected(sampler.crf)  # (L,) voxels
+    expected = _expected_voxels(sampler.crf)  # (L,) voxels
     solved = sampler.mean_field().sum(axis=1, dtype=np.float64)  # (L,)
     voxel_mm3 = math.prod(pilot.grid.spacing)
     moved = (pilot.volumes - free.draw(pilot.samples).volumes) / voxel_mm3  # (S, L) voxels
@@ -168,7 +170,7 @@ def _moves(run: Run, sampler: Sampler, pilot: Posterior, free: Sampler) -> Itera
             continue
         differences = moved[:, place].sum(axis=1) / size  # (S,)
         several = len(differences) > 1  # one says nothing of how sure it is
-        yield Moved(
+        yield VolumeShift(
             name,
             float(solved[place].sum() / size - 1),
             float(differences.mean()) if several else 0.0,
@@ -176,7 +178,7 @@ def _moves(run: Run, sampler: Sampler, pilot: Posterior, free: Sampler) -> Itera
         )
 
 
-def _expected(crf: DenseCRF) -> NDArray[np.float64]:
+def _expected_voxels(crf: DenseCRF) -> NDArray[np.float64]:
     """Return the expected number of voxels of each label by softmax(−U) alone, (L,)."""
     logits = -crf.prior.astype(np.float64)  # (L, N)
     logits -= logits.max(axis=0)

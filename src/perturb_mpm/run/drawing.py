@@ -30,36 +30,33 @@ _SECONDS_AT_RISK = 10.0  # about what an interruption may cost
 
 
 def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | None = None) -> Run:
-    """Draw what the run's folder does not hold yet, and keep it there; return the run with all.
+    """Draw the samples that the run's folder does not have yet, and keep them there; return all.
 
     ``pilot`` is the first samples where they are drawn already.
     """
-    run = _held(run, sampler.problem, pilot)
+    run = _load_samples(run, sampler.problem, pilot)
     goal = run.settings.sampling.samples
     saved_at = time.monotonic()
     seconds_each = 0.0  # of a sample, in the last piece
     cuts = SHOWN_AFTER if run.by_samples else ()
-    parts = _parts_of(run)
-    while (held := run.votes.samples if run.votes else 0) < goal:
-        limit = min([goal, *(cut for cut in (*cuts, *parts) if cut > held)])
+    parts = _find_parts(run)
+    reached = False  # the precision of ``until``
+    while (drawn := run.votes.samples if run.votes else 0) < goal and not reached:
+        limit = min([goal, *(cut for cut in (*cuts, *parts) if cut > drawn)])
         first = _FirstSamples(run.first_samples)
-        posterior = _taken(run, parts.get(held), limit, sampler.problem, first)
+        posterior = _take_part(run, parts.get(drawn), limit, sampler.problem, first)
         if posterior is None:
-            stop = min(limit, held + _affordable(sampler.batch, seconds_each))
+            stop = min(limit, drawn + _samples_per_piece(sampler.batch, seconds_each))
             started = time.monotonic()
             posterior = sampler.draw(
-                stop,
-                after=run.votes,
-                progress=lambda done, _: progress(done, goal),
-                keep=first.add,
+                stop, after=run.votes, progress=lambda done, _: progress(done, goal), keep=first.add
             )
-            seconds_each = (time.monotonic() - started) / (stop - held)
-            ended = posterior.samples < stop  # ``until`` is reached
+            seconds_each = (time.monotonic() - started) / (stop - drawn)
+            reached = posterior.samples < stop
         else:
-            ended = False
             progress(posterior.samples, goal)
+        shown = posterior.samples in cuts or reached or posterior.samples == goal
         snapshots = dict(run.snapshots)
-        shown = posterior.samples in cuts or ended or posterior.samples == goal
         if shown and run.by_samples:
             bits = posterior.grid.gather(posterior.entropy)
             snapshots[posterior.samples] = bits.astype(np.float32)
@@ -67,16 +64,14 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
         if shown or time.monotonic() - saved_at > _SECONDS_AT_RISK:
             run.write_checkpoint()
             saved_at = time.monotonic()
-        if ended:
-            break
     for file in run.state.glob(f"{_PART}*.npz"):
         file.unlink()
     return run
 
 
 def begin_samples(run: Run, problem: str, pilot: Pilot | None) -> int:
-    """Keep the first samples where they are drawn already; return how many the folder holds."""
-    run = _held(run, problem, pilot)
+    """Keep the first samples where they are drawn already; return how many are in the folder."""
+    run = _load_samples(run, problem, pilot)
     if run.votes is None:
         return 0
     if not (run.state / "posterior.npz").exists():
@@ -105,7 +100,7 @@ def _part_files(run: Run, numbers: range) -> tuple[Path, Path]:
     return run.state / f"{stem}.npz", run.state / f"{stem}-labels.npz"
 
 
-def _parts_of(run: Run) -> dict[int, range]:
+def _find_parts(run: Run) -> dict[int, range]:
     """Return the ranges that others have drawn, by their first sample."""
     found: dict[int, range] = {}
     for file in sorted(run.state.glob(f"{_PART}*.npz")):
@@ -116,7 +111,7 @@ def _parts_of(run: Run) -> dict[int, range]:
     return found
 
 
-def _taken(
+def _take_part(
     run: Run, part: range | None, limit: int, problem: str, first: _FirstSamples
 ) -> Posterior | None:
     """Return the votes with those of a part that others drew, None where it cannot be taken."""
@@ -151,27 +146,21 @@ class _FirstSamples:
         self.labels = new if self.labels is None else np.concatenate([self.labels, new])
 
 
-def _affordable(batch: int, seconds_each: float) -> int:
+def _samples_per_piece(batch: int, seconds_each: float) -> int:
     """Return how many samples to draw before a look at the clock: full batches."""
     affordable = int(_SECONDS_AT_RISK / seconds_each) if seconds_each else batch
     return max(affordable // batch, 1) * batch
 
 
-def _held(run: Run, problem: str, pilot: Pilot | None) -> Run:
-    """Return the run with what its folder holds, else with the pilot's samples."""
+def _load_samples(run: Run, problem: str, pilot: Pilot | None) -> Run:
+    """Return the run with the samples in its folder, else the pilot's; refuse another run's."""
     if pilot is not None and pilot.posterior.samples < run.settings.sampling.samples:
         run = replace(run, votes=pilot.posterior, first_samples=pilot.labels[:MOST_SAMPLE_MAPS])
-    return _continued(run, problem)
-
-
-def _continued(run: Run, problem: str) -> Run:
-    """Return the run with what its folder holds, after checking that this is its own."""
     try:
         run = run.with_checkpoint()
         run.check_votes(problem)
     except DAMAGE as error:
-        words = error_text(error)
         raise OutputError(
-            f"`output` holds a damaged state, begin anew with `overwrite=True`: {words}"
+            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error_text(error)}"
         ) from error
     return run

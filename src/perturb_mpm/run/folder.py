@@ -58,7 +58,7 @@ class Layout:
         return tuple(dict.fromkeys([self.folder, *(file.parent for file in self.files.values())]))
 
 
-def layout_of(folder: Path, bids: BidsNames | None = None, ending: str = _ENDING) -> Layout:
+def plan_layout(folder: Path, bids: BidsNames | None = None, ending: str = _ENDING) -> Layout:
     """Return the layout; nothing is made yet. Under BIDS names maps always end in .nii.gz."""
     if bids is None:
         names = {name: file.replace(_ENDING, ending) for name, file in PLAIN_NAMES.items()}
@@ -77,7 +77,7 @@ _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # what a killed ``atomic_open
 _LOCK, _NAME = "lock", "run.json"
 
 
-def check_place(layout: Layout, needed: int) -> None:
+def check_folder(layout: Layout, needed: int) -> None:
     """Refuse a place that is no folder or cannot take ``needed`` bytes; change nothing."""
     for folder in (layout.root, *layout.folders, layout.state):
         if folder.exists() and not folder.is_dir():
@@ -100,8 +100,8 @@ def check_output(
     output: Path, *, bids: BidsNames | None = None, resume: bool = False, overwrite: bool = False
 ) -> None:
     """Refuse a folder that a run could not use, before anything is read; change nothing."""
-    layout = layout_of(output, bids)
-    check_place(layout, needed=0)
+    layout = plan_layout(output, bids)
+    check_folder(layout, needed=0)
     if layout.folder.is_dir():
         check_content(layout, resume=resume, overwrite=overwrite)
 
@@ -151,14 +151,14 @@ def remove_partial(layout: Layout) -> None:
 
 
 @contextmanager
-def locked(layout: Layout) -> Iterator[None]:
+def lock_folder(layout: Layout) -> Iterator[None]:
     """Lock the folder, made where it is missing, against a second run at the same time.
 
     Where the block ends in an error before a run is begun, no folder is left that was not there.
     """
     made: list[Path] = []
     for folder in (*layout.folders, layout.state):
-        made += _make(folder)
+        made += _make_folders(folder)
     lock = _open_lock(layout)
     for folder in layout.folders:  # a run that was refused meanwhile may have removed them
         folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def locked(layout: Layout) -> Iterator[None]:
         lock.close()
 
 
-def _make(folder: Path) -> list[Path]:
+def _make_folders(folder: Path) -> list[Path]:
     """Make a folder and its parents; return those that were missing, outermost first."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()][::-1]
     folder.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def _open_lock(layout: Layout) -> BinaryIO:
 
 
 @contextmanager
-def room_expected() -> Iterator[None]:
+def explain_full_disk() -> Iterator[None]:
     """Turn an error for want of room into one that says what to do."""
     try:
         yield

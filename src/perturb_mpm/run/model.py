@@ -42,7 +42,7 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     """
     settings = settings or RunSettings()
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
-    energies = energies_of(grid.gather(case.probabilities), settings)  # (L, N)
+    energies = unary_energies(grid.gather(case.probabilities), settings)  # (L, N)
     scaled = [
         replace(each, weight=settings.coupling.strength * each.weight) for each in settings.kernels
     ]
@@ -89,7 +89,7 @@ def member_energies(case: Case, settings: RunSettings) -> list[NDArray[Any]]:
     if case.ensemble is None or case.ensemble.members is None:
         raise ValueError('`members="cycle"` needs several whole `probabilities`, got one')
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
-    return [energies_of(grid.gather(each), settings) for each in case.ensemble.members]
+    return [unary_energies(grid.gather(each), settings) for each in case.ensemble.members]
 
 
 def build_sampler(
@@ -105,7 +105,7 @@ def build_sampler(
     return Sampler(crf, sampling, settings.compute, members)
 
 
-def energies_of(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:
+def unary_energies(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:
     """Return the unary energies U − bias of probabilities, (L, N) → (L, N)."""
     energies = unary_from_probabilities(
         probabilities, settings.unary.temperature, settings.unary.clip

@@ -132,7 +132,11 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
         snapshots=tuple(Snapshot(number, bits) for number, bits in run.entropy_after.items()),
         sampled_labels=run.sampled_labels,
         truth=case.truth,
-        parameters={"mask": case.mask_origin, **parameters_in_words(settings), **_weakened(run)},
+        parameters={
+            "mask": case.mask_origin,
+            **parameters_in_words(settings),
+            **_describe_weakening(run),
+        },
         warnings=tuple(warnings),
         colour_map=settings.report.colour_map,
         oriented=case.geometry.has_orientation,
@@ -141,7 +145,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
             date=run.begun,
             inputs=case.hashes,
             kernels=_kernels_in_words(settings),
-            convergence=settling_in_words(run.posterior),
+            convergence=convergence_in_words(run.posterior),
             maps=MAPS_IN_WORDS[settings.maps.marginals],
             software={
                 name: text
@@ -152,7 +156,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
     )
 
 
-def summary_of(run: Run) -> dict[str, Any]:
+def summarize_run(run: Run) -> dict[str, Any]:
     """Return all but the files, the warnings and the timings, as values that JSON can hold."""
     case, settings, posterior = run.case, run.settings, run.posterior
     inside, rows = case.mask, volume_rows(run)
@@ -254,7 +258,7 @@ def _largest_change(run: Run) -> float | None:
     return None if changes is None else float(changes.max())
 
 
-def settling_in_words(posterior: Posterior) -> str:
+def convergence_in_words(posterior: Posterior) -> str:
     """Return how far the samples have come, and what was held while they did."""
     words = ""
     if posterior.label_changes is not None:
@@ -299,7 +303,7 @@ def _length(length_mm: float) -> str:
     return "the whole image" if math.isinf(length_mm) else f"{length_mm:g} mm"
 
 
-def _weakened(run: Run) -> dict[str, object]:
+def _describe_weakening(run: Run) -> dict[str, object]:
     check = run.coupling
     if check is None or check.used_strength == check.asked_strength:
         return {}
@@ -322,7 +326,7 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
     if settings.sampling.until is not None:
         rows["sampled until frequencies are within"] = f"±{settings.sampling.until.epsilon:g}"
     if settings.unary.bias is not None:
-        rows["bias (nats)"] = _listed(settings.unary.bias)
+        rows["bias (nats)"] = _join_numbers(settings.unary.bias)
     if settings.coupling.strength != 1:
         rows["strength of the kernels"] = settings.coupling.strength
     if settings.coupling.centring > 0:
@@ -341,9 +345,9 @@ def _iterations(sampling: Sampling) -> str:
 
 
 def _kernel(kernel: KernelSettings) -> str:
-    words = f"{_listed(kernel.sigma_space)} mm"
+    words = f"{_join_numbers(kernel.sigma_space)} mm"
     if kernel.sigma_intensity_sd is not None:
-        words += f", {_listed(kernel.sigma_intensity_sd)} sd of intensity"
+        words += f", {_join_numbers(kernel.sigma_intensity_sd)} sd of intensity"
     own = ", own compatibility" if kernel.compatibility is not None else ""
     return f"{words}, weight {kernel.weight:g}{own}"
 
@@ -362,6 +366,6 @@ def _kernels_in_words(settings: RunSettings) -> str:
     )
 
 
-def _listed(numbers: float | tuple[float, ...]) -> str:
+def _join_numbers(numbers: float | tuple[float, ...]) -> str:
     each = numbers if isinstance(numbers, tuple) else (numbers,)
     return ", ".join(f"{number:g}" for number in each)

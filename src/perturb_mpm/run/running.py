@@ -19,12 +19,12 @@ from perturb_mpm.run.folder import (
     BidsNames,
     Layout,
     check_content,
-    check_place,
+    check_folder,
     clear,
-    layout_of,
-    locked,
+    explain_full_disk,
+    lock_folder,
+    plan_layout,
     remove_partial,
-    room_expected,
 )
 from perturb_mpm.run.model import (
     build_crf,
@@ -35,7 +35,7 @@ from perturb_mpm.run.model import (
     with_regions,
 )
 from perturb_mpm.run.outputs import (
-    summary_of,
+    summarize_run,
     write_dicom_files,
     write_maps,
     write_page,
@@ -47,8 +47,8 @@ from perturb_mpm.run.state import (
     MOST_SAMPLE_MAPS,
     Run,
     StateError,
-    coupling_of,
-    difference,
+    describe_difference,
+    read_coupling,
     read_run_json,
 )
 from perturb_mpm.sampling import Sampler
@@ -120,25 +120,32 @@ def run_case(
         seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
         begun.forget_engine()
 
-        show.stage("writing the maps")
-        layout = begun.layout
-        write_maps(run)
-        write_sampled_volumes(run)
-        write_sidecars(run, layout)
-        if dicom_series is not None:
-            show.stage("writing the DICOM files")
-            run = replace(run, files={**run.files, **write_dicom_files(run, dicom_series)})
-        show.stage("writing the report")
-        answer = write_page(run, begun.warnings)
-        summary = {
-            "answer": answer,
-            **summary_of(run),
-            "warnings": begun.warnings,
-            "files": {name: str(file.relative_to(layout.root)) for name, file in run.files.items()},
-            "timings_s": {**seconds, "total": round(time.monotonic() - started, 3)},
-        }
-        write_json(layout.files["summary"], summary)
+        run, summary = _write_outputs(run, begun, dicom_series, show)
+        seconds["total"] = round(time.monotonic() - started, 3)
+        write_json(run.files["summary"], {**summary, "timings_s": seconds})
     return run
+
+
+def _write_outputs(
+    run: Run, begun: _BegunRun, dicom_series: Path | None, show: StagedProgress
+) -> tuple[Run, dict[str, Any]]:
+    """Write all files but the summary; return the run with these, and what the summary says."""
+    show.stage("writing the maps")
+    write_maps(run)
+    write_sampled_volumes(run)
+    write_sidecars(run, begun.layout)
+    if dicom_series is not None:
+        show.stage("writing the DICOM files")
+        run = replace(run, files={**run.files, **write_dicom_files(run, dicom_series)})
+    show.stage("writing the report")
+    answer = write_page(run, begun.warnings)
+    root = begun.layout.root
+    return run, {
+        "answer": answer,
+        **summarize_run(run),
+        "warnings": begun.warnings,
+        "files": {name: str(file.relative_to(root)) for name, file in run.files.items()},
+    }
 
 
 def begin_case(
@@ -175,14 +182,14 @@ def draw_part(
     if settings.sampling.until is not None:
         raise SettingsError("`until` must not be given where samples are drawn in ranges")
     wanted = _Wanted(case, settings, Path(output), title, None, reading or {})
-    before = _begun(wanted.layout)
+    before = _read_begun_run(wanted.layout)
     if before is None:
         raise OutputError(f"`output` must hold a run that is begun, got {output}")
-    run = _decided_before(wanted.run(), before)
-    sampler = _sampler(run)
+    run = _restore_decisions(wanted.run(), before)
+    sampler = _build_sampler(run)
     _check_same(run, before, sampler.problem)
     _prepare(sampler)
-    with room_expected():
+    with explain_full_disk():
         draw_range(run, sampler, part)
     del sampler
     give_back()
@@ -201,7 +208,7 @@ class _Wanted:
 
     @cached_property
     def layout(self) -> Layout:
-        return layout_of(self.output, self.bids, self.case.geometry.ending)
+        return plan_layout(self.output, self.bids, self.case.geometry.ending)
 
     def run(self) -> Run:
         """Return the run as it is asked for, with nothing drawn."""
@@ -240,16 +247,16 @@ def _begin(
     layout, case = wanted.layout, wanted.case
     run = wanted.run()
     show.stage("building the model")
-    check_place(layout, planned_bytes(case, run.settings))
+    check_folder(layout, planned_bytes(case, run.settings))
     if dicom_series is not None:
         _check_dicom(dicom_series, case)
 
     # From here on the folder is nobody else's: what is found in it stays true.
-    with room_expected(), locked(layout):
+    with explain_full_disk(), lock_folder(layout):
         check_content(layout, resume=resume, overwrite=overwrite)
-        before = _begun(layout) if resume else None
-        run = run if before is None else _decided_before(run, before)
-        sampler = _sampler(run)
+        before = _read_begun_run(layout) if resume else None
+        run = run if before is None else _restore_decisions(run, before)
+        sampler = _build_sampler(run)
         if before is not None:
             _check_same(run, before, sampler.problem)
         if before is None or not layout.files["summary"].exists():
@@ -258,8 +265,8 @@ def _begin(
         pilot = None
         if before is None:
             show.stage("checking what the kernels do to volumes")
-            run, sampler, pilot = check_coupling(run, sampler, _sampler)
-        warnings = _warnings(run, show)
+            run, sampler, pilot = check_coupling(run, sampler, _build_sampler)
+        warnings = _collect_warnings(run, show)
         if overwrite:
             clear(layout)
         remove_partial(layout)
@@ -285,18 +292,18 @@ def _with_engine(run: Run, engine: Engine) -> Run:
     return replace(run, settings=run.settings.changed(engine=engine))
 
 
-def _decided_before(run: Run, before: Mapping[str, Any]) -> Run:
+def _restore_decisions(run: Run, before: Mapping[str, Any]) -> Run:
     """Return the run with the engine and the strength of the kernels that it began with."""
     if run.settings.compute.engine == "auto":
         run = _with_engine(run, before["parameters"]["engine"])
-    coupling = coupling_of(before)
+    coupling = read_coupling(before)
     if coupling is None or coupling.asked_strength != run.settings.coupling.strength:
         return run
     settings = run.settings.changed(strength=coupling.used_strength)
     return replace(run, settings=settings, coupling=coupling)
 
 
-def _sampler(run: Run) -> Sampler:
+def _build_sampler(run: Run) -> Sampler:
     try:
         members = member_energies(run.case, run.settings)
         return build_sampler(build_crf(run.case, run.settings), run.settings, members)
@@ -322,7 +329,7 @@ def _prepare(sampler: Sampler) -> Engine:
         raise SettingsError(str(error)) from error
 
 
-def _warnings(run: Run, show: StagedProgress) -> list[str]:
+def _collect_warnings(run: Run, show: StagedProgress) -> list[str]:
     hint = overconfidence(run.case, run.settings)
     moved = run.coupling.warning() if run.coupling else None
     warnings = [*run.case.warnings, *(words for words in (hint, moved) if words)]
@@ -331,13 +338,13 @@ def _warnings(run: Run, show: StagedProgress) -> list[str]:
     return warnings
 
 
-def _begun(layout: Layout) -> dict[str, Any] | None:
+def _read_begun_run(layout: Layout) -> dict[str, Any] | None:
     """Return what the run in the folder is, None where there is none."""
     try:
         before = read_run_json(layout.state)
         if before is not None and before["parameters"]["engine"] not in get_args(Engine):
             raise StateError(f"{layout.state / 'run.json'} names no engine")
-        coupling_of(before or {})
+        read_coupling(before or {})
     except DAMAGE as error:
         raise OutputError(
             f"`output` holds a damaged state, begin anew with `overwrite=True`: {error_text(error)}"
@@ -347,7 +354,7 @@ def _begun(layout: Layout) -> dict[str, Any] | None:
 
 def _check_same(run: Run, before: Mapping[str, Any], problem: str) -> None:
     """Refuse to go on with a run of other inputs or parameters."""
-    found = difference(before, run.identity(problem))
+    found = describe_difference(before, run.identity(problem))
     if found:
         raise OutputError(
             f"`resume=True` must have the inputs and parameters of the run in {run.folder}, got "

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -51,9 +51,11 @@ from perturb_mpm.run.coupling import CouplingCheck
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
 from perturb_mpm.storage import (
     DAMAGE,
+    MISSING,
     DamagedError,
     error_text,
     largest_state,
+    nested_differences,
     parse_json,
     read_arrays,
     read_json,
@@ -307,7 +309,7 @@ def load_run(folder: str | Path) -> Run:
             case=_read_case(folder / STATE / "case.npz"),
             settings=settings_from_text(about["settings"]).changed(kernel_cache=None),
             reading=dict(found["reading"]),
-            coupling=coupling_of(found),
+            coupling=read_coupling(found),
         ).with_checkpoint()
         if run.votes is not None:
             _require_fit(run.case, run.votes)
@@ -318,7 +320,7 @@ def load_run(folder: str | Path) -> Run:
     return run
 
 
-def coupling_of(found: Mapping[str, Any]) -> CouplingCheck | None:
+def read_coupling(found: Mapping[str, Any]) -> CouplingCheck | None:
     """Return what run.json says of the kernels."""
     coupling = found.get("coupling")
     return None if coupling is None else CouplingCheck.from_json(coupling)
@@ -337,34 +339,25 @@ def read_run_json(state: Path) -> dict[str, Any] | None:
     return found
 
 
-_NOTHING = object()
 _MOST_NAMED = 3  # an error is one line
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return in words what two identities differ in, nothing where they are the same."""
-    keys = [key for key in now if key != "problem"]
-    found = [words for key in keys for words in _compare(key, before.get(key, _NOTHING), now[key])]
+    known = {key: before[key] for key in now if key in before}
+    found = [
+        f"{path} was {_short_json(one)}, is {_short_json(other)}"
+        for path, one, other in nested_differences(known, now)
+        if path != "problem"
+    ]
     if not found and before.get("problem") != now["problem"]:
         found = ["the energies and kernels made of the inputs"]
     left = len(found) - _MOST_NAMED
     return "; ".join(found[:_MOST_NAMED] + ([f"and {left} more"] if left > 0 else []))
 
 
-def _compare(name: str, before: object, now: object) -> Iterator[str]:
-    """Name each entry that differs, at any depth."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in [*before, *(key for key in now if key not in before)]:
-            yield from _compare(f"{name}.{key}", before.get(key, _NOTHING), now.get(key, _NOTHING))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, (one, other) in enumerate(zip(before, now)):
-            yield from _compare(f"{name}[{place}]", one, other)
-    elif before is _NOTHING or now is _NOTHING or before != now:
-        yield f"{name} was {_shown(before)}, is {_shown(now)}"
-
-
-def _shown(value: object) -> str:
-    text = "absent" if value is _NOTHING else json.dumps(value, ensure_ascii=False)
+def _short_json(value: object) -> str:
+    text = "absent" if value is MISSING else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

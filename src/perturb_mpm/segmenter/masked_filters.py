@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import Compute
+from perturb_mpm.engines import Compute, available_cores
 
 Array3D = NDArray[np.float32]
 
@@ -89,11 +88,7 @@ def limit_threads(threads: int | None) -> Iterator[None]:
 def available_threads() -> int:
     """Return how many threads may be used: the limit, else one for each processor."""
     limit = _limit.get()
-    if limit is not None:
-        return limit
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return available_cores() if limit is None else limit
 
 
 def map_in_threads(task: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

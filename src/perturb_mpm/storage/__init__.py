@@ -1,9 +1,11 @@
 """Files that appear whole or not at all, and readers that take whatever bytes they find."""
 
 from perturb_mpm.storage.atomic import (
+    MISSING,
     atomic_open,
     json_ready,
     json_text,
+    nested_differences,
     write_arrays,
     write_json,
 )
@@ -33,6 +35,8 @@ __all__ = [
     "write_json",
     "json_text",
     "json_ready",
+    "nested_differences",
+    "MISSING",
     "write_arrays",
     "read_arrays",
     "lock_file",

@@ -110,6 +110,31 @@ def json_ready(value: object) -> Any:  # noqa: ANN401, PLR0911 - one line for ea
     raise TypeError(f"content must be made of what JSON has, got {type(value).__name__}")
 
 
+MISSING = object()  # an entry that one of two values does not have
+
+
+def nested_differences(
+    before: object, now: object, path: str = ""
+) -> Iterator[tuple[str, object, object]]:
+    """Yield path and both values of each entry that differs, at any depth of objects and lists.
+
+    Examples
+    --------
+    >>> from perturb_mpm.storage import nested_differences
+    >>> list(nested_differences({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}))
+    [('a.b[1]', 2, 3)]
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in [*before, *(key for key in now if key not in before)]:
+            inner = f"{path}.{key}" if path else str(key)
+            yield from nested_differences(before.get(key, MISSING), now.get(key, MISSING), inner)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for index, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from nested_differences(one, other, f"{path}[{index}]")
+    elif before is MISSING or now is MISSING or type(before) is not type(now) or before != now:
+        yield path, before, now
+
+
 _COMPRESSION = 1  # votes shrink well at any level, and the user waits
 _UNIX, _READABLE_BY_ALL = 3, 0o644 << 16  # the same on every system
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.files import Geometry, LabelScheme, save_like
-from perturb_mpm.run import STATE, Run, summary_of, volume_rows, volume_sets, write_page
+from perturb_mpm.run import STATE, Run, summarize_run, volume_rows, volume_sets, write_page
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
@@ -96,7 +96,7 @@ def save_pages(run: Run, corrected: Run, edits: Edits, correction: Correction) -
     page = replace(corrected, title=f"{run.title}, corrected", files={**run.files, **paths})
     answer = write_page(page, warnings)
     summary = {
-        **summary_of(page),
+        **summarize_run(page),
         "answer": answer,
         "corrected": {
             "edited_voxels": len(edits),

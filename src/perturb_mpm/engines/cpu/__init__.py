@@ -10,7 +10,7 @@ from perturb_mpm.engines.cpu.compile import cache_folder, kernel
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.row_kernels import combine
 from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
-from perturb_mpm.engines.cpu.threads import Threads, default_threads
+from perturb_mpm.engines.cpu.threads import Threads
 
 if TYPE_CHECKING:
     from perturb_mpm.engines import Accuracy
@@ -45,7 +45,6 @@ __all__ = [
     "calibrated_gain",
     "calibrated_scale",
     "combine",
-    "default_threads",
     "factorize",
     "Filter",
     "kernel",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from perturb_mpm.engines.compute import available_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -19,13 +20,6 @@ SMALLEST_PIECE = 16
 SMALLEST_SORT = 1 << 16
 
 
-def default_threads() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Threads:
     """A pool that calls ``kernel(*arguments, start, stop)`` for pieces of ``range(count)``.
 
@@ -34,7 +28,7 @@ class Threads:
     """
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = count or default_threads()
+        self.count = count or available_cores()
         # The thread that asks works too.
         self._pool = ThreadPoolExecutor(self.count - 1) if self.count > 1 else None
 
