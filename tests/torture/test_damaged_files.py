@@ -310,6 +310,9 @@ def test_toml_that_nests_too_deeply(tmp_path: Path, text: str) -> None:
         read_settings(path)
     assert len(str(caught.value)) <= LONGEST_MESSAGE
     refused(lambda: parse_toml("a = " + "[" * 50_000, "it"), "it is nested too deeply")
+    for key in ("a.", "a .\t", '"a".'):
+        refused(lambda key=key: parse_toml(key * 40_000 + "a=1", "it"), "it is nested too deeply")
+    assert parse_toml("a = [" + "0.1, " * 1000 + "0.1]", "it")["a"][0] == 0.1
 
 
 @pytest.mark.parametrize(

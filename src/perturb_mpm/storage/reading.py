@@ -10,6 +10,7 @@ import ast
 import json
 import math
 import os
+import re
 import stat
 import struct
 import tokenize
@@ -51,6 +52,7 @@ _UNKNOWN_MACHINE = 4 << 30  # bytes of memory
 _MOST_TEXT = 64 << 20  # bytes of JSON or TOML
 _MOST_YAML, _DEEPEST_YAML = 64 << 10, 20  # bytes; its reader is slow where it is deep
 _MOST_TOML = 1 << 20  # its reader takes a second for a megabyte
+_DEEPEST_TOML = 64  # dots in a key, whose reader takes time with their square
 _LONGEST_REASON = 300  # characters
 _MOST_MEMBERS = 10_000
 _MOST_NPY_HEADER = 10_000  # bytes, as NumPy has it
@@ -272,6 +274,8 @@ def parse_toml(content: bytes | str, name: object) -> dict[str, Any]:
         if len(content) > _MOST_TOML:
             raise ValueError(f"it is longer than {_MOST_TOML >> 20} MiB")
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        if any(key.count(".") > _DEEPEST_TOML for key in re.findall(r"[-\w.\"' \t]+", text)):
+            raise RecursionError
         return tomllib.loads(text)
 
 
