@@ -11,7 +11,7 @@ from helpers.small_cohort import write_small_cohort
 from perturb_mpm.cohort.one_case import CaseReading, CaseRunner
 from perturb_mpm.files import CaseFiles, CaseFolders, find_cases
 from perturb_mpm.run import RunSettings
-from perturb_mpm.storage import lock_file
+from perturb_mpm.storage import open_lock
 
 
 @pytest.fixture
@@ -25,9 +25,7 @@ def test_a_case_in_use_fails_at_once_or_is_waited_for(case: CaseFiles, tmp_path:
     settings = RunSettings().changed(samples=4, iterations=2, threads=1)
     runner = CaseRunner(settings, CaseReading(), tmp_path / "out", {})
     path = runner.folder / "A1" / "state" / "lock"
-    path.parent.mkdir(parents=True)
-    lock = path.open("ab")
-    lock_file(lock, "in use")
+    lock = open_lock(path, "in use")
     refused = runner.run(case)
     assert refused.outcome is None
     assert "`output` must not be in use" in str(refused.error)

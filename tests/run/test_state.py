@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 from unittest import mock
 
 import numpy as np
@@ -350,29 +349,6 @@ def test_a_folder_with_nothing_but_a_lock_is_empty(case: Case, whole: Path, tmp_
     (tmp_path / "state" / "lock").touch()
     run_case(case, SETTINGS, tmp_path, title="x")
     assert content(tmp_path) == content(whole)
-
-
-def test_a_lock_whose_file_was_removed_is_taken_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between our opening the file and locking it, a refused run removes it."""
-    real, first = folder_module.lock_file, True
-
-    def overtaken(lock: BinaryIO, message: str) -> None:
-        nonlocal first
-        if first:
-            first = False
-            (tmp_path / "state" / "lock").unlink()
-        real(lock, message)
-
-    monkeypatch.setattr(folder_module, "lock_file", overtaken)
-    layout = plan_layout(tmp_path)
-    with (
-        lock_folder(layout),
-        pytest.raises(LockedError, match="another run is writing"),
-        lock_folder(layout),
-    ):
-        pass
 
 
 def test_votes_without_a_name_are_not_gone_on_with(case: Case, cut: Path) -> None:

@@ -14,14 +14,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.storage import (
     LockedError,
     atomic_open,
-    lock_file,
+    open_lock,
     read_arrays,
     write_arrays,
     write_json,
@@ -157,26 +159,54 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_keeps_everybody_else_out_until_its_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    with open_lock(path, "in use"), pytest.raises(LockedError, match="in use"):
+        open_lock(path, "in use")
+    open_lock(path, "in use").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+@pytest.mark.parametrize("kind", ["dangling link", "link", "pipe"])
+def test_a_link_or_pipe_is_no_lock(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "lock"
-    with path.open("ab") as first:
-        lock_file(first, "in use")
-        with path.open("ab") as second, pytest.raises(LockedError, match="in use"):
-            lock_file(second, "in use")
-    with path.open("ab") as third:
-        lock_file(third, "in use")
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+        if kind == "link":
+            (tmp_path / "elsewhere").touch()
+    with pytest.raises(ExpectedError, match="lock must be a file, got a link, a pipe or a device"):
+        open_lock(path, "in use")
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our opening the file and locking it, another process removes it."""
+    path, real = tmp_path / "folder" / "lock", lock_module._lock
+
+    def overtake(file: BinaryIO) -> None:
+        monkeypatch.undo()
+        path.unlink()
+        path.parent.rmdir()
+        real(file)
+
+    monkeypatch.setattr(lock_module, "_lock", overtake)
+    with open_lock(path, "in use"), pytest.raises(LockedError, match="in use"):
+        open_lock(path, "in use")
 
 
 def test_the_lock_of_windows_says_that_another_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its branch runs here on a stand-in for Windows' own module."""
-    held: list[int] = []
+    locked: list[int] = []
 
     def locking(descriptor: int, how: int, size: int) -> None:
         assert (how, size) == (2, 1)
-        if held:
+        if locked:
             raise PermissionError(errno.EACCES, "denied")
-        held.append(descriptor)
+        locked.append(descriptor)
 
     windows = ModuleType("msvcrt")
     windows.LK_NBLCK, windows.locking = 2, locking  # type: ignore[attr-defined]
@@ -184,8 +214,7 @@ def test_the_lock_of_windows_says_that_another_has_it(
     with monkeypatch.context() as there:
         there.setattr(sys, "platform", "win32")
         branch = runpy.run_path(str(Path(lock_module.__file__)))
-    with (tmp_path / "lock").open("ab") as first, (tmp_path / "lock").open("ab") as second:
-        branch["lock_file"](first, "in use")
-        assert held == [first.fileno()]
+    with branch["open_lock"](tmp_path / "lock", "in use") as first:
+        assert locked == [first.fileno()]
         with pytest.raises(branch["LockedError"], match="in use"):
-            branch["lock_file"](second, "in use")
+            branch["open_lock"](tmp_path / "lock", "in use")

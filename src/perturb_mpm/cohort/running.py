@@ -23,7 +23,7 @@ from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import Case, CaseFiles, CaseFolders, InputError, find_cases
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings, SettingsError
-from perturb_mpm.storage import DAMAGE, error_text, lock_file, read_json, write_json
+from perturb_mpm.storage import DAMAGE, error_text, open_lock, read_json, write_json
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -296,16 +296,15 @@ def _cohort_folder(folder: Path, request: Mapping[str, Any]) -> Iterator[None]:
     """Take the folder for this cohort alone: locked, and of the same request if it was begun."""
     state = folder / RECORDS
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        lock = (state / "lock").open("ab")
+        lock = open_lock(
+            state / "lock",
+            f"`output` must not be in use, got {folder}, where another cohort is being run",
+        )
     except OSError as error:
         raise OutputError(
             f"`output` must be a folder you may write to, got {folder}: {error_text(error)}"
         ) from error
     with lock:
-        lock_file(
-            lock, f"`output` must not be in use, got {folder}, where another cohort is being run"
-        )
         _check_same(state / _REQUEST, folder, request)
         yield
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from perturb_mpm.files import DICOM_FILES
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import STATE
-from perturb_mpm.storage import LockedError, lock_file
+from perturb_mpm.storage import open_lock
 
 _ENDING = ".nii.gz"
 PLAIN_NAMES = {
@@ -159,7 +158,10 @@ def lock_folder(layout: Layout) -> Iterator[None]:
     made: list[Path] = []
     for folder in (*layout.folders, layout.state):
         made += _make_folders(folder)
-    lock = _open_lock(layout)
+    lock = open_lock(
+        layout.state / _LOCK,
+        f"`output` must not be in use, got {layout.folder}, where another run is writing",
+    )
     for folder in layout.folders:  # a run that was refused meanwhile may have removed them
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -184,29 +186,6 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in reversed(folders):
         with suppress(OSError):  # it is not empty, or gone already
             folder.rmdir()
-
-
-def _open_lock(layout: Layout) -> BinaryIO:
-    """Return the lock file, locked for as long as it is open."""
-    path = layout.state / _LOCK
-    while True:
-        layout.state.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = path.open("ab")
-        except FileNotFoundError:
-            continue  # whoever had the lock has removed the folder meanwhile
-        try:
-            lock_file(
-                lock,
-                f"`output` must not be in use, got {layout.folder}, where another run is writing",
-            )
-        except LockedError:
-            lock.close()
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
-        lock.close()  # the file was removed before we had its lock
 
 
 @contextmanager

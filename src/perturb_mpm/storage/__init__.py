@@ -9,7 +9,7 @@ from perturb_mpm.storage.atomic import (
     write_arrays,
     write_json,
 )
-from perturb_mpm.storage.lock import LockedError, lock_file
+from perturb_mpm.storage.lock import LockedError, open_lock
 from perturb_mpm.storage.reading import (
     DAMAGE,
     DEFLATE,
@@ -39,7 +39,7 @@ __all__ = [
     "MISSING",
     "write_arrays",
     "read_arrays",
-    "lock_file",
+    "open_lock",
     "LockedError",
     "arrays_in",
     "array_names",
