@@ -171,7 +171,7 @@ class BilateralKernel(Kernel):
         intensities = _inside(self.images, grid).at(grid).astype(np.float64)  # (C, N)
         with np.errstate(all="ignore"):  # what overflows is found below
             if self.standardize:
-                intensities = _standardized(intensities)
+                intensities = _standardize(intensities)
             intensities /= self._intensity_sigma()[:, np.newaxis]
         _check_reach(intensities, "sigma_intensity of BilateralKernel")
         return np.concatenate([grid.positions() / sigma, intensities.T], axis=1)
@@ -301,7 +301,7 @@ def _check_reach(features: NDArray[np.float64], name: str) -> None:
         )
 
 
-def _standardized(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give (C, N) values mean 0 and deviation 1 in each row, 0 in constant rows, in place."""
     for row in values:
         # Rounding of the mean gives even a constant row a tiny spread: ask the values themselves.
