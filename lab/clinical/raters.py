@@ -1,8 +1,8 @@
 """Measures of several raters on real label maps: how alike independent drawings spread.
 
-Four radiologists outlined each of eight lung nodules (LIDC-IDRI): two of them are held against the
+Four radiologists outlined each of eight lung nodules (LIDC-IDRI): two of them are compared with the
 other two, in all three ways. Five algorithms segmented one glioma (TCGA-LGG): each is left out in
-turn and held against the other four.
+turn and compared with the other four.
 """
 
 from __future__ import annotations
