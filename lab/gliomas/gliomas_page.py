@@ -66,7 +66,7 @@ def findings(rows: Mapping[str, Mapping[str, float]], regions: Sequence[str]) ->
     else:
         words += "Its volumes score worse than a fixed width in every region. "
     return words + (
-        "The strengths, lengths and rules that tuning chooses from were chosen with these "
+        "The strengths, lengths and rules that tuning chooses from were decided with these "
         "patients in view, so all of its figures are optimistic."
     )
 

@@ -94,7 +94,7 @@ def findings(means: Mapping[str, Mapping[str, float]]) -> str:
         "mean. Noise that is correlated over the radius of the structure holds "
         f"{100 * ours['inside both']:.0f} % of the true volumes; the paper's noise holds "
         f"{100 * paper['inside both']:.0f} %. This row is the default of `run`. Its strength, its "
-        "centring and the rule of the radius were chosen with these cases and gliomas in view, "
+        "centring and the rule of the radius were decided with these cases and gliomas in view, "
         "so its figures are optimistic."
     )
 
@@ -117,7 +117,7 @@ def comparison(scores: Sequence[CaseScore], draws: int = 10_000) -> str:
         f"Of {draws:,} paired bootstrap draws of the cases, the CRPS of the volumes learned by "
         "`tune` is the lower one (anterior / posterior / both) against: " + "; ".join(parts) + ". "
         "Each case is scored with what the other folds say; but the rules by which `tune` chooses "
-        "were chosen with these cases and gliomas in view, so these figures are optimistic too."
+        "were decided with these cases and gliomas in view, so these figures are optimistic too."
     )
 
 
