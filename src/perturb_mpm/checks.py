@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,6 +33,26 @@ def in_short(text: str, most: int = LONGEST_MESSAGE) -> str:
         return text
     end = most // 3
     return f"{text[: most - end - 3]} … {text[-end:]}"
+
+
+# Control characters, which a terminal may obey, ends of lines of other alphabets, changes of the
+# direction of writing, which make a name look like another, and bytes of a name that is no UTF-8.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible_text(text: str, allowed: str = "") -> str:
+    r"""Return a text in one line, with \x1b for ESC and the like for other control characters.
+
+    ``allowed`` are characters that stay as they are.
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        character = found[0]
+        code = ord(character)
+        escaped = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+        return character if character in allowed else escaped
+
+    return _UNSEEN.sub(escape, text)
 
 
 # Beyond these, sums of float32 overflow on their way to a sample.

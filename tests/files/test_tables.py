@@ -55,6 +55,37 @@ def test_numbers_have_one_form(tmp_path: Path) -> None:
     assert (tmp_path / "t.csv").read_text() == "a,b,c,d,e\n0.1,0.10000000149011612,2.0,3,\n"
 
 
+FORMULAS = ("=SUM(A1)*2", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\uff1d1+1")
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_text_is_a_formula_to_a_spreadsheet(tmp_path: Path, text: str) -> None:
+    write_table(tmp_path / "t.csv", ("name", "x"), [(text, -1.5)])
+    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
+        _, (name, number) = csv.reader(file)
+    assert name == f"'{text}"
+    assert float(number) == -1.5
+    write_volumes(tmp_path / "v.csv", [[1.0]], LabelScheme((1,), ("=SUM(A1)*2",)))
+    assert ",'=SUM(A1)*2," in (tmp_path / "v.csv").read_text("utf-8")
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_control_characters_begin_no_cell_and_no_row(tmp_path: Path, delimiter: str) -> None:
+    texts = ["\t=1", "\r=1", "a\n=1", "\x1b[2J", "caf\udce9"]
+    write_table(tmp_path / "t.csv", ("name", "x"), [(t, 1) for t in texts], delimiter=delimiter)
+    lines = (tmp_path / "t.csv").read_bytes().decode().split("\n")
+    names = ["\\x09=1", "\\x0d=1", "a\\x0a=1", "\\x1b[2J", "caf\\udce9"]
+    assert lines[1:-1] == [f"{name}{delimiter}1" for name in names]
+
+
+def test_texts_like_formulas_come_back_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    texts = ["=SUM(A1)*2", "'=1", "''-x", "'quoted'", "-", "a=b", "-1.5", "+3e2", "plain"]
+    write_table(tmp_path / "t.csv", ("name",), [(text,) for text in texts])
+    rows = read_table(Source("table", tmp_path / "t.csv"), ("name",))
+    assert [row.fields["name"] for row in rows] == texts
+    assert "\n-1.5\n+3e2\nplain\n" in (tmp_path / "t.csv").read_text("utf-8")
+
+
 def source_of(folder: Path, content: bytes) -> Source:
     (folder / "t.csv").write_bytes(content)
     return Source("table", folder / "t.csv")

@@ -2,6 +2,9 @@
 
 Written tables have one form for every number, the unit in the heading, and the same bytes every
 time. Read tables may come from a spreadsheet, with a byte-order mark and spaces around fields.
+
+A spreadsheet takes text such as =SUM(A1) for a formula, whoever wrote it. Such text is written
+with an apostrophe in front, as OWASP advises against CSV injection, and read without it.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from perturb_mpm.checks import visible_text
 from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.storage import atomic_open
@@ -24,6 +29,9 @@ VOLUME_COLUMNS = ("sample", "label", "name", "volume_mm3", "volume_ml")
 MOST_ROWS = 100_000
 _MOST_BYTES = 1 << 26
 _LONGEST_FIELD = 4096  # characters, as long as a path may be
+# What spreadsheets take for a formula, in narrow and wide letters. Text may have apostrophes of its
+# own in front of it: writing adds one, reading takes one, and so it comes back as it was.
+_FORMULA = re.compile(r"['\s]*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
 
 @dataclass(frozen=True)
@@ -91,10 +99,11 @@ def write_table(
     rows: Iterable[Sequence[object]],
     delimiter: str = ",",
 ) -> None:
-    """Write a table in UTF-8 with a heading and one line a row, whole or not at all.
+    r"""Write a table in UTF-8 with a heading and one line a row, whole or not at all.
 
     A float is written with as many digits as bring it back exactly, an empty field stands for
-    None.
+    None. Text that a spreadsheet would take for a formula gets an apostrophe in front, and control
+    characters are written as \x1b.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(
@@ -105,7 +114,7 @@ def write_table(
         quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
         quotechar=None if delimiter == "\t" else '"',
     )
-    writer.writerow(columns)
+    writer.writerow([_cell(column) for column in columns])
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"a row must have {len(columns)} fields, got {len(row)}")
@@ -213,9 +222,27 @@ def _table_row(source: Source, line: int, heading: list[str], fields: list[str])
         raise source.error(
             f"line {line} must have {len(heading)} fields like the heading, got {len(fields)}"
         )
-    texts = {column: text for column, text in zip(heading, fields) if text}
+    texts = {column: _read_cell(text) for column, text in zip(heading, fields) if text}
     return TableRow(source, line, texts)
 
 
 def _cell(value: object) -> object:
-    return repr(float(value)) if isinstance(value, float | np.floating) else value
+    if isinstance(value, float | np.floating):
+        return repr(float(value))
+    if not isinstance(value, str):
+        return value
+    text = visible_text(value)  # a tab or an end of line would begin another cell
+    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
+
+
+def _read_cell(text: str) -> str:
+    """Return a text without the apostrophe that ``_cell`` has put in front of it."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
