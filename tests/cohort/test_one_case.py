@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 from pathlib import Path
 
@@ -35,3 +37,12 @@ def test_a_case_in_use_fails_at_once_or_is_waited_for(case: CaseFiles, tmp_path:
     release.join()
     assert record.error is None
     assert record.outcome is not None
+
+
+def test_a_record_names_no_machine_and_no_process(case: CaseFiles, tmp_path: Path) -> None:
+    settings = RunSettings().changed(samples=4, iterations=2, threads=1)
+    runner = CaseRunner(settings, CaseReading(), tmp_path / "out", {})
+    record = runner.run(case)
+    text = (runner.folder / "cohort" / "A1.json").read_text("utf-8")
+    assert socket.gethostname() not in text.replace(str(tmp_path), "")
+    assert re.fullmatch(r"[0-9a-f]{8}", str(record.worker))

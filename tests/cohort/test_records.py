@@ -90,8 +90,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         picture="data:,",
     )
     stamps = (("/a.nii.gz", 10, 20), ("/gone.nii.gz", None, None))
-    done = CaseRecord("A", None, {"seed": 5}, stamps, "here 1", outcome, 1.5, 300)
-    failed = CaseRecord("B", "no such file", {"seed": 5}, (), "a worker of Dask")
+    done = CaseRecord("A", None, {"seed": 5}, stamps, "1f", outcome, 1.5, 300)
+    failed = CaseRecord("B", "no such file", {"seed": 5}, (), None)
     for record in (done, failed):
         record.write(tmp_path)
         assert read_record(tmp_path, record.case) == record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from perturb_mpm.cohort.results import (
     rank_cases,
     render_page,
     write_page,
+    write_results,
 )
 from perturb_mpm.report import data_uri, grey_png
 
@@ -74,6 +76,23 @@ def test_the_least_expected_dice_comes_first_and_failures_last() -> None:
         ("C", 3),
         ("F", None),
     ]
+
+
+def test_workers_are_numbers_in_what_people_share(tmp_path: Path) -> None:
+    records = [
+        replace(record(name, dice), worker=worker)
+        for name, dice, worker in (("A", 0.9, "6f"), ("B", 0.4, "5e"), ("C", 0.8, "6f"))
+    ]
+    files = write_results(tmp_path, [*records, replace(failed("D", "lost"), worker=None)], {})
+    with files["csv"].open(encoding="utf-8", newline="") as file:
+        assert {row["case"]: row["worker"] for row in csv.DictReader(file)} == {
+            "B": "1",
+            "C": "2",
+            "A": "2",
+            "D": "",
+        }
+    for file in files.values():
+        assert not re.search(r"\b(5e|6f)\b", file.read_text("utf-8"))
 
 
 def test_what_is_far_from_the_others_is_named() -> None:

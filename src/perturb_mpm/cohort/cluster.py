@@ -166,7 +166,7 @@ def run_on_workers(
             if isinstance(error, ClusterError):
                 raise error
             if record is None:
-                record = runner.record(case, _describe_loss(error), "a worker of Dask")
+                record = runner.record(case, _describe_loss(error))
                 record.write(runner.folder)
             yield record
             future.release()
@@ -202,8 +202,8 @@ class _Tasks:
 
     def run(self, case: CaseFiles, parts: Sequence[Usage]) -> CaseRecord:
         """Run one case; wait where a worker that was given up still writes to its folder."""
-        worker = self._check_worker()
-        return self.runner.run(case, worker, parts, wait_s=_SECONDS_LOCKED).without_picture()
+        self._check_worker()
+        return self.runner.run(case, parts, wait_s=_SECONDS_LOCKED).without_picture()
 
     def begin(self, case: CaseFiles) -> int | None:
         """Begin a case that is split; return how many samples are drawn, None where it fails."""
@@ -219,13 +219,12 @@ class _Tasks:
         ends = [drawn + (samples - drawn) * each // self.split for each in (part, part + 1)]
         return self.runner.draw(case, range(*ends))
 
-    def _check_worker(self) -> str:
-        """Return the name of the worker that this runs in; refuse one of other versions."""
+    def _check_worker(self) -> None:
+        """Refuse to work in a worker of other versions."""
         from distributed import get_worker
 
         worker = get_worker()
         _require_same(worker.address, worker_versions(), self.versions)  # it may have come late
-        return f"{worker.name} {worker.address}"
 
 
 def check_resources(client: Client, engine: str) -> None:

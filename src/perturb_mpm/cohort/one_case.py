@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import socket
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,8 @@ from perturb_mpm.version import version
 _LOG = logging.getLogger("perturb_mpm")
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
+# Tells processes apart in records that people share, where no machine is to be named.
+_WORKER = secrets.token_hex(4)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,6 @@ class CaseRunner:
     def run(
         self,
         case: CaseFiles,
-        worker: str | None = None,
         before: Sequence[Usage] = (),
         wait_s: float = 0.0,
     ) -> CaseRecord:
@@ -188,7 +188,7 @@ class CaseRunner:
             usage = (Usage(time.monotonic() - started, _peak_mb()), *before)
             peaks = [each.peak_memory_mb for each in usage if each.peak_memory_mb is not None]
             record = replace(
-                self.record(case, words, worker or f"{socket.gethostname()} {os.getpid()}"),
+                self.record(case, words, _WORKER),
                 outcome=outcome,
                 seconds=round(sum(each.seconds for each in usage), 3),
                 peak_memory_mb=max(peaks, default=None),
@@ -232,7 +232,7 @@ class CaseRunner:
             _LOG.debug("samples %s of %s are not drawn", part, case.name, exc_info=True)
         return Usage(time.monotonic() - started, _peak_mb())
 
-    def record(self, case: CaseFiles, error: str | None, worker: str) -> CaseRecord:
+    def record(self, case: CaseFiles, error: str | None, worker: str | None = None) -> CaseRecord:
         """Return a record of a case that says no more than its error, if any."""
         return CaseRecord(case.name, error, self.request, _stamp_files(case), worker)
 

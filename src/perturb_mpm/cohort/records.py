@@ -78,7 +78,7 @@ class CaseRecord:
     error: str | None
     request: Mapping[str, Any]
     inputs: tuple[FileStamp, ...]
-    worker: str
+    worker: str | None  # a random name of the process; None where it was lost
     outcome: CaseOutcome | None = None
     seconds: float | None = None
     peak_memory_mb: int | None = None

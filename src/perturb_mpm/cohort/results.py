@@ -1,8 +1,9 @@
 """The results of a cohort, made of the records of its cases: cohort.csv, cohort.json, cohort.html.
 
 Cases are ranked by the Dice that the marginals expect of their foreground, the least first. Columns
-of cohort.csv before ``seconds`` are the same bytes every time; the others say how it was computed,
-and where. The page is one HTML file that opens from disk.
+of cohort.csv before ``seconds`` are the same bytes every time; the others say how it was computed.
+Workers are numbers there: tables and page name no machine and no process. The page is one HTML file
+that opens from disk.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class RankedCase:
     record: CaseRecord
     rank: int | None = None  # 1 is to be looked at first; None where the case failed
     outliers: tuple[str, ...] = ()
+    worker: int | None = None  # from 1; None where it was lost
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -93,9 +95,14 @@ def rank_cases(records: Iterable[CaseRecord]) -> list[RankedCase]:
 
     first = sorted((each for each in every if each.case in done), key=least_dice_first)
     failed = sorted((each for each in every if each.case not in done), key=lambda r: r.case)
+    names = dict.fromkeys(each.worker for each in (*first, *failed) if each.worker is not None)
+    workers: dict[str | None, int] = {name: number for number, name in enumerate(names, 1)}
     return [
-        *(RankedCase(each, rank, far.get(each.case, ())) for rank, each in enumerate(first, 1)),
-        *(RankedCase(each) for each in failed),
+        *(
+            RankedCase(each, rank, far.get(each.case, ()), workers.get(each.worker))
+            for rank, each in enumerate(first, 1)
+        ),
+        *(RankedCase(each, worker=workers.get(each.worker)) for each in failed),
     ]
 
 
@@ -168,6 +175,7 @@ def _table_rows(cases: Sequence[RankedCase]) -> Iterator[list[object]]:
             "rank": case.rank,
             "outliers": "; ".join(case.outliers),
             "warnings": "; ".join(case.warnings),
+            "worker": case.worker,
         }
         empty: dict[str, object] = dict.fromkeys(_ROW_COLUMNS)
         rows = [asdict(row) for row in record.outcome.rows] if record.outcome else []
@@ -196,6 +204,7 @@ def _cohort_json(cases: Sequence[RankedCase], request: Mapping[str, Any]) -> dic
                 "rank": each.rank,
                 "outliers": each.outliers,
                 "warnings": each.warnings,
+                "worker": each.worker,
             }
             for each in cases
         ],
