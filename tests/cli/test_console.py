@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +16,9 @@ from perturb_mpm.cli.console import (
     Lines,
     amount_in_words,
     duration_in_words,
+    print_json,
+    print_plain,
+    print_warning,
     shown_progress,
 )
 
@@ -86,3 +93,56 @@ def test_quiet_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
         shown.warn("never said")
         shown(3, 3)
     assert capfd.readouterr() == ("", "")
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.table import Table
+
+    name = "\x1b]0;owned\x07\x9b2J\rA\u202e[red]1"
+    shown = "\\x1b]0;owned\\x07\\x9b2J\\x0dA\\u202e[red]1"
+    table = Table("case")
+    table.add_row(name)
+    print_plain(f"failed: {name}", table)
+    Lines().stage(name)
+    print_warning(name)
+    print_json({"case": name})
+    found = capsys.readouterr()
+    assert found.out.count(shown) == 2
+    assert found.err == f"perturb-mpm: {shown}\nperturb-mpm: warning: {shown}\n"
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", found.out + found.err)
+    assert json.loads(found.out[found.out.index("{") :])["case"] == name
+
+
+def test_the_bar_shows_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with shown_progress(quiet=False) as shown:
+        shown.stage("reading \x1b]0;owned\x07")
+        shown.warn("\x1b]0;owned\x07")
+    assert terminal.getvalue().count("\\x1b]0;owned\\x07") >= 2
+    assert "\x1b]0" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_any_text_can_be_printed_in_any_encoding(encoding: str) -> None:
+    lines = [
+        "from perturb_mpm.cli import console",
+        "console.accept_all_characters()",
+        "name = 'caf\\udce9 \u2192 \\U0001f600 \u00e9'",
+        "console.print_plain(name)",
+        "console.print_line(name)",
+        "console.print_json({'case': name})",
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    found = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert b"caf\\udce9" in found.stderr
+    out = found.stdout.decode(encoding)
+    said = json.loads(out[out.index("{") :])
+    assert said == {"case": "caf\udce9 \u2192 \U0001f600 \u00e9"}

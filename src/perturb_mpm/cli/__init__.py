@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cli.console import UsageError, in_options, prepare_folder, shown_progress
+from perturb_mpm.cli.console import (
+    UsageError,
+    accept_all_characters,
+    in_options,
+    prepare_folder,
+    print_line,
+    shown_progress,
+)
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -38,6 +44,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """
     from cyclopts import CycloptsError
 
+    accept_all_characters()
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -52,6 +59,5 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
 
 def _fail(name: str, message: str, code: int) -> None:
     """Say in one line what went wrong, and exit."""
-    line = " ".join(message.split())
-    sys.stderr.write(f"{name}: {line}\n")
+    print_line(" ".join(message.split()), name)
     raise SystemExit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from perturb_mpm.cli.console import (
     print_plain,
     shown_progress,
     whole_number,
+    write_json_text,
 )
 from perturb_mpm.cli.options import (
     INPUTS,
@@ -311,8 +311,7 @@ def _print_one_line(content: object) -> None:
 
     from perturb_mpm.storage import json_ready
 
-    sys.stdout.write(json.dumps(json_ready(content), ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    write_json_text(json.dumps(json_ready(content), ensure_ascii=False) + "\n")
 
 
 def _text(value: object) -> str:

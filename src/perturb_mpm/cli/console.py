@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import sys
@@ -9,11 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from perturb_mpm.checks import ExpectedError
+from perturb_mpm.checks import ExpectedError, visible_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +28,9 @@ Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 """An option that is given or not, without ``--no-``."""
 
 MOST_WORKERS = 1024
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
+# Inside its texts JSON escapes the first 32 characters, but no others that a terminal may obey.
+_HIDDEN_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 # Arguments of Python whose option has another name.
 _OPTION = {
@@ -59,17 +64,51 @@ def whole_number(value: int, option: str, smallest: int, largest: int) -> None:
 
 
 def plain_console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text as it is, tables included: brackets are never markup."""
-    from rich.console import Console
+    """Return a console that prints text as it is, tables included: brackets are never markup.
 
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    Control characters in names of cases, labels and files are shown, and not obeyed.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    class PlainConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - rich's own
+            return super().render_str(printable(text), **options)
+
+    return PlainConsole(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal shows and does not obey; lines and tabs stay."""
+    return visible_text(text, allowed="\n\t")
+
+
+def accept_all_characters() -> None:
+    r"""Let stdout and stderr take any text: what their encoding lacks is written as \u2192."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_line(words: str, name: str = "perturb-mpm") -> None:
+    """Print a line on stderr, after the name of the program."""
+    sys.stderr.write(f"{name}: {printable(words)}\n")
+    sys.stderr.flush()
 
 
 def print_json(content: object) -> None:
     """Print one JSON object on stdout; NaN is null."""
     from perturb_mpm.storage import json_text
 
-    sys.stdout.write(json_text(content))
+    write_json_text(json_text(content))
+
+
+def write_json_text(text: str) -> None:
+    """Write JSON on stdout; what cannot be shown there is escaped as JSON has it."""
+    is_utf8 = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+    hidden = _HIDDEN_IN_JSON if is_utf8 else _NOT_ASCII
+    sys.stdout.write(hidden.sub(lambda found: json.dumps(found[0])[1:-1], text))
+    sys.stdout.flush()
 
 
 def print_plain(*parts: str | Table) -> None:
@@ -81,7 +120,7 @@ def print_plain(*parts: str | Table) -> None:
 
 def print_warning(words: str) -> None:
     """Print a warning on stderr, its arguments written as options."""
-    _print(f"warning: {in_options(words)}")
+    print_line(f"warning: {in_options(words)}")
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -126,7 +165,7 @@ class Lines:
 
     def stage(self, words: str) -> None:
         """Print what is being done now."""
-        _print(words)
+        print_line(words)
         self._stage = words
         self._said = self._began = time.monotonic()
         self._first = None
@@ -146,7 +185,7 @@ class Lines:
         drawn = done - self._first
         left = (now - self._began) / drawn * (total - done) if drawn else None
         rest = f", about {duration_in_words(left)} left" if left else ""
-        _print(f"{self._stage}: {done:g} of {total:g}{rest}")
+        print_line(f"{self._stage}: {done:g} of {total:g}{rest}")
 
 
 class Bar:
@@ -159,7 +198,7 @@ class Bar:
     def stage(self, words: str) -> None:
         """Name what is being done now; how much of it there is, is not known yet."""
         self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(words, total=None)
+        self._task = self._bar.add_task(printable(words), total=None)
 
     def warn(self, words: str) -> None:
         """Print a warning above the bar."""
@@ -168,11 +207,6 @@ class Bar:
     def __call__(self, done: float, total: float, /) -> None:
         """Move the bar."""
         self._bar.update(self._task, completed=done, total=total, refresh=True)
-
-
-def _print(words: str) -> None:
-    sys.stderr.write(f"perturb-mpm: {words}\n")
-    sys.stderr.flush()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from perturb_mpm.cli.console import (
     prepare_folder,
     print_json,
     print_plain,
+    print_warning,
     whole_number,
 )
 
@@ -174,9 +174,9 @@ def _cases(
 def _warn(assessments: Sequence[CaseAssessment]) -> None:
     for each in assessments:
         if each.truth_outside_mask:
-            sys.stderr.write(
-                f"perturb-mpm: warning: {each.truth_outside_mask} voxels of the {each.against} of "
-                f"{each.case} lie outside the mask of the prediction and do not count\n"
+            print_warning(
+                f"{each.truth_outside_mask} voxels of the {each.against} of {each.case} lie "
+                "outside the mask of the prediction and do not count"
             )
 
 

@@ -220,7 +220,7 @@ def _done(cases: Sequence[RankedCase]) -> dict[str, CaseOutcome]:
 def write_page(path: Path, cases: Sequence[RankedCase]) -> None:
     """Write the page of ranked cases; the same cases give the same bytes."""
     with atomic_open(path) as file:
-        file.write(render_page(cases).encode())
+        file.write(render_page(cases).encode(errors="backslashreplace"))
 
 
 def render_page(cases: Sequence[RankedCase]) -> str:

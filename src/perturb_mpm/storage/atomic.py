@@ -74,10 +74,10 @@ def _sync(descriptor: int) -> None:
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:
-    """Write ``content`` as ``json_text`` does."""
+    """Write ``content`` as ``json_text`` does; paths that are no UTF-8 come back as they were."""
     text = json_text(content)
     with atomic_open(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def json_text(content: object) -> str:
