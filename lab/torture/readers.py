@@ -6,6 +6,7 @@ import logging
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,11 @@ def _looked_at(folder: Path) -> object:
     return run.labels, run.entropy, run.uncertainty, run.sampled_labels, run.entropy_after
 
 
+def _edits(folder: Path) -> object:
+    with closing(open_session(folder / "run")) as session:
+        return session.shown.edits
+
+
 def _model(folder: Path) -> object:
     return case_from_model(folder / "model.npz", read_patient_images(folder))
 
@@ -101,8 +107,8 @@ READERS = (
     *(Reader(f"run/state/{name}", _looked_at, ("run",)) for name in (
         *("run.json", "case.npz", "samples.npz", "snapshots.npz", "posterior.npz"),
     )),
-    Reader("run/edits.json", lambda f: open_session(f / "run"), ("run",)),
-    Reader("run/state/correction.npz", lambda f: open_session(f / "run"), ("run",)),
+    Reader("run/edits.json", _edits, ("run",)),
+    Reader("run/state/correction.npz", _edits, ("run",)),
     Reader("run/state/posterior.npz", _posterior, (), _LIBRARY),
     Reader("model.npz", lambda f: SegmenterModel.load(f / "model.npz")),
     Reader("model.npz", _model, ("t1.nii.gz",)),
@@ -153,10 +159,10 @@ def prepare_readers(folder: Path) -> Trial:
 
 def _correct(run: Path) -> None:
     """Correct two voxels by hand, so that there are edits and a correction."""
-    session = open_session(run)
-    first, second = (int(voxel) for voxel in np.flatnonzero(session.run.case.mask)[[20, 90]])
-    session.update({first: 1, second: 2})
-    session.wait()
+    with closing(open_session(run)) as session:
+        first, second = (int(voxel) for voxel in np.flatnonzero(session.run.case.mask)[[20, 90]])
+        session.update({first: 1, second: 2}, session.shown.number)
+        session.wait()
 
 
 def _put(source: Path, target: Path) -> None:

@@ -293,7 +293,7 @@ def test_a_damaged_state_is_refused(name: str, case: Case, cut: Path) -> None:
 def test_two_runs_in_one_folder_are_refused(case: Case, cut: Path) -> None:
     with (
         lock_folder(plan_layout(cut)),
-        pytest.raises(LockedError, match="where another run is writing"),
+        pytest.raises(LockedError, match="a run or viewer is using it"),
     ):
         run_case(case, SETTINGS, cut, title="x", resume=True)
 

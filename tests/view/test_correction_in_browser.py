@@ -315,6 +315,30 @@ def test_undo_take_back_reopen_and_revert(server: ViewServer, folder: Path) -> N
     assert not (folder / "labels-corrected.nii.gz").exists()
 
 
+def test_edits_of_another_window_are_shown_with_the_own_ones_before_they_are_saved(
+    server: ViewServer, folder: Path
+) -> None:
+    session = server.session
+    with open_page(server.address, width=700, height=620) as opened:
+        ready(opened)
+        choose_pen(opened, CORE)
+        stroke(opened, middle(opened))
+        mine = told(opened)["edited"]
+        assert mine > 0
+        theirs = {int(voxel): OEDEMA for voxel in np.flatnonzero(session.run.case.mask)[:3]}
+        session.update(theirs, session.shown.number)
+        session.wait()
+        part(opened, "update").click()
+        opened.page.wait_for_selector(".pmpm-failed", timeout=60_000)
+        wait_for(opened, "edited", mine + 3)
+        assert "another window or tab" in part(opened, "status").inner_text()
+        assert session.shown.edits == theirs
+        part(opened, "update").click()
+        wait_for(opened, "updates", 1)
+    edits = json.loads((folder / "edits.json").read_text())["edits"]
+    assert len(edits) == mine + 3
+
+
 def test_failures_are_told_in_words(server: ViewServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

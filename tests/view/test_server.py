@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,14 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from helpers.viewer_run import NAMES, SHAPE, VALUES, copy_run
+from helpers.viewer_run import NAMES, SETTINGS, SHAPE, VALUES, copy_run, make_case
 from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import is_remote, view
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.report import ReportData
-from perturb_mpm.run import report_data
+from perturb_mpm.run import report_data, run_case
+from perturb_mpm.storage import LockedError
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.content import Volumes
 from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
@@ -70,6 +72,15 @@ class Client:
             return answer.status, answer.read(), dict(answer.getheaders())
         finally:
             connection.close()
+
+    def update(self, runs: list[list[int]], revision: int | None = None) -> tuple[int, Any]:
+        """Post edits that begin at a revision, the latest one by default."""
+        number = self.server.session.shown.number if revision is None else revision
+        status, answer, _ = self.ask("/update", {"runs": runs, "revision": number})
+        return status, json.loads(answer)
+
+    def revert(self) -> int:
+        return self.status_of("/revert", {"revision": self.server.session.shown.number})
 
     def status_of(self, path: str, body: object = None, **options: Any) -> int:
         return self.ask(path, body, **options)[0]
@@ -241,6 +252,8 @@ def test_bodies_have_a_limit_and_a_length(client: Client) -> None:
         ({"runs": [[0, 5, 0]]}, b"outside"),
         ({"runs": [[0, int(np.prod(SHAPE)), 1]]}, b"outside"),
         ({"runs": [[0, 0, int(np.prod(SHAPE))]] * 9}, b"at most"),
+        ({"runs": [[1, 0, 1]]}, b"number of a revision"),
+        ({"runs": [[1, 0, 1]], "revision": "0"}, b"number of a revision"),
     ],
 )
 def test_edits_that_make_no_sense_are_refused_in_words(
@@ -298,7 +311,7 @@ def edit_some(client: Client, label: int = CORE, count: int = 6) -> np.ndarray:
     chosen = np.argsort(session.run.entropy, axis=None)[-count:]
     starts = np.argsort(client.server.volumes.file_index)[chosen]
     runs = [[label, int(start), 1] for start in starts]
-    assert client.status_of("/update", {"runs": runs}) == 202
+    assert client.update(runs)[0] == 202
     session.wait()
     assert session.status.error == ""
     return chosen
@@ -413,6 +426,7 @@ def shown_volumes(client: Client) -> list[dict[str, Any]]:
 def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, folder: Path) -> None:
     edit_some(client)
     first = client.server.session
+    first.close()
     again = open_session(folder)
     assert list(again.shown.edits.items()) == list(first.shown.edits.items())
     assert np.array_equal(again.shown.labels, first.shown.labels)
@@ -421,19 +435,21 @@ def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, fold
     runs = json.loads(client.ask("/edits")[1])
     assert not runs["stale"]
     assert client.server.volumes.parse_runs(runs["runs"]) == first.shown.edits
+    again.close()
     (folder / "state" / "correction.npz").unlink()
-    assert open_session(folder).shown.stale
+    with closing(open_session(folder)) as stale:
+        assert stale.shown.stale
 
 
 def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> None:
     names = sorted(path.name for path in folder.rglob("*"))
     edit_some(client)
-    assert client.status_of("/revert", {}) == 202
+    assert client.revert() == 202
     client.server.session.wait()
     assert sorted(path.name for path in folder.rglob("*")) == names
     assert client.ask("/changes")[1] == bytes(4)
     edit_some(client)
-    assert client.status_of("/update", {"runs": []}) == 202
+    assert client.update([])[0] == 202
     client.server.session.wait()
     assert not (folder / "edits.json").exists()
 
@@ -443,7 +459,7 @@ def test_earlier_edits_keep_their_place_in_the_list(folder: Path) -> None:
     inside = np.flatnonzero(session.run.case.mask)
     a, b, c = (int(voxel) for voxel in inside[[100, 200, 300]])
     for edits in ({b: 1, a: 1}, {a: 1, b: 2, c: 1}):
-        session.update(edits)
+        session.update(edits, session.shown.number)
         session.wait()
     assert list(session.shown.edits.items()) == [(a, 1), (b, 2), (c, 1)]
 
@@ -456,11 +472,12 @@ def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -
         go.wait(120)  # and then ends by itself, where an assertion fails before
 
     monkeypatch.setattr(Session, "_solve", slow)
-    assert client.status_of("/update", {"runs": [[1, 0, 1]]}) == 202
-    status, answer, _ = client.ask("/update", {"runs": [[1, 0, 1]]})
+    assert client.update([[1, 0, 1]])[0] == 202
+    status, answer = client.update([[1, 0, 1]])
     assert status == 409
-    assert b"under way" in answer
-    assert client.status_of("/revert", {}) == 409
+    assert "under way" in answer["error"]
+    assert not answer["conflict"]
+    assert client.revert() == 409
     assert json.loads(client.ask("/status")[1])["busy"]
     go.set()
     client.server.session.wait()
@@ -475,7 +492,7 @@ def test_what_goes_wrong_is_said_and_nothing_is_lost(
 
     monkeypatch.setattr(session_module, "save_maps", full)
     runs = [[CORE, int(np.prod(SHAPE)) // 2, 1]]
-    assert client.status_of("/update", {"runs": runs}) == 202
+    assert client.update(runs)[0] == 202
     client.server.session.wait()
     status = json.loads(client.ask("/status")[1])
     assert not status["busy"]
@@ -492,11 +509,11 @@ def test_what_was_not_foreseen_does_not_block_the_next_update(
     voxel = int(np.flatnonzero(session.run.case.mask)[50])
     with monkeypatch.context() as patch:
         patch.setattr(Session, "_solve", lambda *_: 1 // 0)
-        session.update({voxel: 1})
+        session.update({voxel: 1}, session.shown.number)
         session.wait()
     assert not session.status.busy
     assert "not foreseen" in session.status.error
-    session.update({voxel: 1})
+    session.update({voxel: 1}, session.shown.number)
     session.wait()
     assert session.status.error == ""
     assert session.status.edited_voxels == 1
@@ -525,11 +542,73 @@ def test_wrong_folders_and_taken_ports_are_refused(client: Client, tmp_path: Pat
         view(tmp_path / "missing")
     with pytest.raises(UsageError, match="holds no run"):
         view(tmp_path)
+    folder = copy_run(tmp_path / "other")
     with pytest.raises(UsageError, match="--port must be free"):
-        view(client.server.session.run.folder, port=client.server.gate.port)
+        view(folder, port=client.server.gate.port)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="`kernel_cache` must be a folder"):
-        view(client.server.session.run.folder, kernel_cache=tmp_path / "file")
+        view(folder, kernel_cache=tmp_path / "file")
+
+
+def test_a_run_that_is_open_is_neither_replaced_nor_opened_twice(
+    client: Client, folder: Path
+) -> None:
+    other = replace(make_case(), images={}, mask=np.ones(SHAPE, dtype=bool))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(LockedError, match="a run or viewer is using"):
+        run_case(other, SETTINGS, folder, title="Another patient", overwrite=True)
+    with pytest.raises(UsageError, match="which a run or another viewer is using"):
+        view(folder)
+    assert {path: path.read_bytes() for path in before} == before
+    edit_some(client)
+    client.server.session.close()
+    with closing(open_session(folder)) as again:
+        assert len(again.shown.edits) == 6
+
+
+def test_a_session_that_was_closed_saves_nothing(folder: Path) -> None:
+    session = open_session(folder)
+    session.close()
+    session.update({int(np.flatnonzero(session.run.case.mask)[50]): 1}, 0)
+    session.wait()
+    assert "open it again" in session.status.error
+    assert not (folder / "edits.json").exists()
+
+
+def test_a_folder_that_may_only_be_read_can_be_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def read_only(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if mode == "ab":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    with closing(open_session(folder)), pytest.raises(LockedError):
+        open_session(folder)
+    (folder / "state" / "lock").unlink()
+    with closing(open_session(folder)) as session:
+        assert session.shown.number == 0
+
+
+def test_a_page_that_has_not_seen_an_update_does_not_undo_it(client: Client, folder: Path) -> None:
+    seen = json.loads(client.ask("/edits")[1])["revision"]
+    edit_some(client)
+    saved = (folder / "edits.json").read_bytes()
+    for path in ("/update", "/revert"):
+        body = {"runs": [[CORE, 5000, 1]], "revision": seen}
+        status, answer, _ = client.ask(path, body)
+        assert status == 409
+        assert json.loads(answer)["conflict"]
+        assert b"in another window or tab" in answer
+    client.server.session.wait()
+    assert (folder / "edits.json").read_bytes() == saved
+    now = json.loads(client.ask("/edits")[1])
+    assert client.update([*now["runs"], [CORE, 5000, 1]], now["revision"])[0] == 202
+    client.server.session.wait()
+    assert len(client.server.session.shown.edits) == 7
 
 
 def test_corrections_keep_their_kernels_where_they_are_told(
@@ -538,7 +617,7 @@ def test_corrections_keep_their_kernels_where_they_are_told(
     monkeypatch.setattr(store, "WORTH_KEEPING", 0)
     state = (folder / "state" / "run.json").read_bytes()
     session = open_session(folder, tmp_path / "kernels")
-    session.update({int(np.flatnonzero(session.run.case.mask)[0]): 1})
+    session.update({int(np.flatnonzero(session.run.case.mask)[0]): 1}, 0)
     session.wait()
     assert any((tmp_path / "kernels").iterdir())
     assert (folder / "state" / "run.json").read_bytes() == state

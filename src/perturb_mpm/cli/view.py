@@ -47,6 +47,7 @@ def view(
         raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
 
     from perturb_mpm.engines import Compute
+    from perturb_mpm.storage import LockedError
     from perturb_mpm.view import ViewServer, open_session
 
     try:
@@ -55,6 +56,10 @@ def view(
         raise UsageError(str(error)) from error
     try:
         session = open_session(output, folder)
+    except LockedError as error:
+        raise UsageError(
+            f"OUTPUT must not be in use, got {output}, which a run or another viewer is using"
+        ) from error
     except ValueError as error:
         raise UsageError(f"OUTPUT must be the folder of a finished run: {error}") from error
     try:

@@ -4,7 +4,7 @@
 back: case, settings, posterior and maps.
 """
 
-from perturb_mpm.run.folder import BidsNames, check_output
+from perturb_mpm.run.folder import BidsNames, check_output, lock_run
 from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
 from perturb_mpm.run.outputs import report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
@@ -35,6 +35,7 @@ __all__ = [
     "begin_case",
     "draw_part",
     "load_run",
+    "lock_run",
     "volume_rows",
     "volume_sets",
     "BidsNames",

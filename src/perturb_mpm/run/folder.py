@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from perturb_mpm.files import DICOM_FILES
 from perturb_mpm.run.settings import OutputError
@@ -158,10 +159,7 @@ def lock_folder(layout: Layout) -> Iterator[None]:
     made: list[Path] = []
     for folder in (*layout.folders, layout.state):
         made += _make_folders(folder)
-    lock = open_lock(
-        layout.state / _LOCK,
-        f"`output` must not be in use, got {layout.folder}, where another run is writing",
-    )
+    lock = _open_lock(layout.folder)
     for folder in layout.folders:  # a run that was refused meanwhile may have removed them
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -173,6 +171,26 @@ def lock_folder(layout: Layout) -> Iterator[None]:
         raise
     finally:
         lock.close()
+
+
+def lock_run(folder: Path) -> BinaryIO | None:
+    """Lock the folder of a run against runs and viewers, until the returned file is closed.
+
+    Return None where the folder may only be read: nobody can change anything there.
+    """
+    try:
+        return _open_lock(folder)
+    except OSError as error:
+        if os.access(folder, os.W_OK):
+            raise OutputError(f"{folder} cannot be locked: {error}") from error
+        return None
+
+
+def _open_lock(folder: Path) -> BinaryIO:
+    return open_lock(
+        folder / STATE / _LOCK,
+        f"`output` must not be in use, got {folder}: a run or viewer is using it",
+    )
 
 
 def _make_folders(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ none is pickled. N counts the voxels inside the mask in C order, L the labels.
     samples.npz    labels (K, N) uint8: the first K ≤ 16 sampled segmentations, label indices
     snapshots.npz  samples (k,) int64, entropy (k, N) float32: the map in bits after so many samples
     posterior.npz  all votes so far: ``perturb_mpm.Posterior.load`` reads it
-    lock           locked while a run writes here
+    lock           locked while a run writes here or a viewer shows it
 
 A correction made in the viewer adds files of its own.
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from perturb_mpm.view.content import Volumes, policy, render_page
-from perturb_mpm.view.session import BusyError, Session
+from perturb_mpm.view.session import BusyError, ConflictError, Session
 
 MOST_BODY_BYTES = 8 * 2**20
 MOST_EDITED_VOXELS = 200_000
@@ -30,9 +30,10 @@ _MOST_DIGITS = 12  # of a length, more than any body may have
 class RefusedError(Exception):
     """A request that is answered with a status and a sentence."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, *, conflict: bool = False) -> None:
         super().__init__(sentence)
         self.status = status
+        self.conflict = conflict  # whether the page has to take in what others changed
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,17 @@ class Gate:
         return int(length)
 
 
+def read_revision(body: bytes) -> int:
+    """Return the revision that a request is about."""
+    try:
+        revision = json.loads(body)["revision"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        revision = None
+    if type(revision) is not int:
+        raise RefusedError(400, "the body must be JSON with the number of a revision")
+    return revision
+
+
 def read_runs(body: bytes, n_labels: int, voxels: int) -> list[tuple[int, int, int]]:
     """Return edits as (label, first voxel, number of voxels), after checking each."""
     try:
@@ -133,8 +145,8 @@ class ViewServer(ThreadingHTTPServer):
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, session: Session, port: int = 0) -> None:
+        self.session = session  # first: it is closed where the port is taken
         super().__init__((LOOPBACK, port), _Handler)
-        self.session = session
         self.volumes = Volumes(session)
         self.gate = Gate(self.server_address[1], secrets.token_urlsafe(24))
         self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
@@ -159,6 +171,11 @@ class ViewServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
+
+    def server_close(self) -> None:
+        """Stop listening, and let others use the run's folder."""
+        super().server_close()
+        self.session.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Say nothing about a client that hung up; what was not foreseen is shown."""
@@ -239,6 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(refused)
         except BusyError as busy:
             self._refuse(RefusedError(409, str(busy)))
+        except ConflictError as conflict:
+            self._refuse(RefusedError(409, str(conflict), conflict=True))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Stay quiet: addresses carry the token, and do not belong on a terminal."""
@@ -272,9 +291,9 @@ class _Handler(BaseHTTPRequestHandler):
             posterior = session.run.posterior
             voxels = len(self.server.volumes.file_index)
             runs = read_runs(body, posterior.n_labels, voxels)
-            session.update(self.server.volumes.parse_runs(runs))
+            session.update(self.server.volumes.parse_runs(runs), read_revision(body))
         elif path == "/revert":
-            session.revert()
+            session.revert(read_revision(body))
         else:
             raise RefusedError(404, "there is nothing of this name")
         self._send_json(202, asdict(session.status))
@@ -282,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, refused: RefusedError) -> None:
         # What was sent along is not read: the connection cannot be used again.
         self.close_connection = True
-        self._send_json(refused.status, {"error": str(refused)})
+        self._send_json(refused.status, {"error": str(refused), "conflict": refused.conflict})
 
     def _send_json(self, status: int, value: dict[str, Any]) -> None:
         self._send(status, "application/json", json.dumps(value).encode())

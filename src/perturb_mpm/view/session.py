@@ -4,7 +4,9 @@ An update shows the mean field first, then what the run's samples make of the ed
 the files last. The samples' solutions are drawn once, in the background: ``get_ready``.
 
 What the page shows is one ``Revision``. It never changes: an update puts another in its place, so
-that every answer is about one state, whatever happens meanwhile.
+that every answer is about one state, whatever happens meanwhile. The run's folder stays locked
+while the session is open, and an update names the revision that it changes: neither another run nor
+another viewer or tab is overwritten.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.report import uncertain_locations
-from perturb_mpm.run import Run, load_run, report_data
+from perturb_mpm.run import STATE, OutputError, Run, load_run, lock_run, report_data
 from perturb_mpm.view.correction import Correction, Corrector, Edits, no_correction
 from perturb_mpm.view.saving import (
     EditsFile,
@@ -38,6 +42,10 @@ _ASK_AGAIN_S = 0.1
 
 class BusyError(RuntimeError):
     """An update is asked for while another is being solved."""
+
+
+class ConflictError(RuntimeError):
+    """An update is about a revision that is no longer the latest one."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +119,13 @@ class Status:
 
 
 class Session:
-    """A run and its edits."""
+    """A run and its edits; ``folder_lock`` is closed with it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, folder_lock: BinaryIO | None = None) -> None:
         self.run = run
+        self._folder_lock = folder_lock
+        if folder_lock is not None:
+            finalize(self, folder_lock.close)
         self._background: _Background | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -153,26 +164,33 @@ class Session:
             if self._background is None or self._background.error is not None:
                 self._background = _Background(self.run)
 
-    def update(self, edits: Edits) -> None:
-        """Begin to solve again with these edits in place of all earlier ones."""
+    def update(self, edits: Edits, revision: int) -> None:
+        """Begin to solve again with these edits instead of those of a revision, the latest one."""
         earlier = self.shown.edits
         known = {voxel: label for voxel, label in earlier.items() if edits.get(voxel) == label}
         ordered = {**known, **edits}
-        self._begin(lambda: self._solve(ordered))
+        self._begin(lambda: self._solve(ordered), revision)
 
-    def revert(self) -> None:
-        """Begin to take all edits back, and remove what they wrote."""
-        self._begin(self._remove_edits)
+    def revert(self, revision: int) -> None:
+        """Begin to take all edits of a revision back, the latest one, and remove their files."""
+        self._begin(self._remove_edits, revision)
 
     def wait(self) -> None:
         """Wait until no update is under way."""
         if self._thread is not None:
             self._thread.join()
 
-    def _begin(self, work: Callable[[], None]) -> None:
+    def close(self) -> None:
+        """Let others use the folder; from now on nothing is saved."""
+        if self._folder_lock is not None:
+            self._folder_lock.close()
+
+    def _begin(self, work: Callable[[], None], revision: int) -> None:
         with self._lock:
             if self._status.busy:
                 raise BusyError("an update is under way; wait until it has ended")
+            if revision != self.shown.number:
+                raise ConflictError("the correction was changed in another window or tab")
             self._status = Status(busy=True, done=0.0)
         # A daemon: Ctrl-C need not wait for it, since files appear whole or not at all.
         self._thread = threading.Thread(target=self._work, args=(work,), daemon=True)
@@ -210,6 +228,7 @@ class Session:
             edits, edit, self._progress, lambda maps: self._show(edits, maps, final=False)
         )
         self._show(edits, correction, corrected, final=False)
+        self._check_lock()
         self._stage("writing the maps")
         save_maps(self.run, edits, correction)
         self._file.write(edits, self.run.labels)
@@ -218,9 +237,15 @@ class Session:
         self._show(edits, correction, corrected)
 
     def _remove_edits(self) -> None:
+        self._check_lock()
         self._file.path.unlink(missing_ok=True)
         remove_correction(self.run)
         self._show({}, no_correction(self.run.posterior.n_labels))
+
+    def _check_lock(self) -> None:
+        """Refuse to write to a folder that may be another run's by now."""
+        if self._folder_lock is not None and self._folder_lock.closed:
+            raise OutputError("the run was closed; open it again to correct it")
 
     def _show(
         self,
@@ -291,13 +316,20 @@ def _in_words(error: Exception) -> str:
 
 
 def open_session(folder: Path, kernel_cache: str | Path | None = None) -> Session:
-    """Open the run in ``folder``; one whose files lead out of it by a link is refused.
+    """Open the run in ``folder``, and lock it until the session is closed.
 
-    Corrections take prepared kernels from the folder ``kernel_cache``, and store them there.
+    A folder with a link that leads out of it is refused, and one that a run or another viewer is
+    using. Corrections take prepared kernels from the folder ``kernel_cache``, and store them there.
     """
     home = folder.resolve()
     for path in sorted(home.rglob("*")):
         if not path.resolve().is_relative_to(home):
             raise ValueError(f"{path} is a link that leads out of the folder; remove it")
-    run = load_run(home)
-    return Session(replace(run, settings=run.settings.changed(kernel_cache=kernel_cache)))
+    lock = lock_run(home) if (home / STATE).is_dir() else None
+    try:
+        run = load_run(home)
+        return Session(replace(run, settings=run.settings.changed(kernel_cache=kernel_cache)), lock)
+    except BaseException:
+        if lock is not None:
+            lock.close()
+        raise

@@ -9,7 +9,8 @@ class Correction {
     this.viewer = viewer;
     this.headers = headers;
     this.undone = []; // the drawing before each stroke, as runs
-    this.saved = ""; // the runs that the server knows
+    this.base = { runs: [], revision: 0 }; // what the server had when these edits began
+    this.saved = ""; // its runs as text, empty where an update has still to take them in
     this.pen = "none";
   }
 
@@ -33,10 +34,7 @@ class Correction {
     viewer.scene.startDrawing((action) => action === "draw" && this.drawn());
     this.addPens();
     this.listen();
-    const { runs, stale } = await this.ask("/edits");
-    viewer.scene.replaceDrawing(drawingOf(runs, viewer.scene.drawing.length));
-    this.last = runs;
-    this.saved = stale ? "" : JSON.stringify(runs);
+    this.takeIn(await this.ask("/edits"));
     const status = await this.ask("/status");
     await this.show(status);
     await this.showLocations();
@@ -96,7 +94,7 @@ class Correction {
   listen() {
     this.part("brush").addEventListener("input", () => this.choosePen(this.pen));
     this.part("undo").addEventListener("click", () => this.undo());
-    this.part("update").addEventListener("click", () => this.send("/update", { runs: this.runs() }));
+    this.part("update").addEventListener("click", () => this.send("/update", this.runs()));
     this.part("revert").addEventListener("click", () => this.revert());
     this.part("original").addEventListener("change", () => this.refresh());
     this.choosePen("none");
@@ -130,7 +128,7 @@ class Correction {
 
   revert() {
     if (window.confirm("Take all edits back, and remove the corrected maps?")) {
-      this.send("/revert", {});
+      this.send("/revert", []);
     }
   }
 
@@ -142,13 +140,25 @@ class Correction {
     this.viewer.state.edited = this.last.reduce((sum, run) => sum + run[2], 0);
   }
 
-  async send(path, body) {
-    const sent = path === "/revert" ? [] : body.runs;
+  // What was painted here since ``base`` stays; all else becomes what the server has.
+  takeIn(now) {
+    const { scene } = this.viewer;
+    const length = scene.drawing.length;
+    const [before, after] = [this.base, now].map(({ runs }) => drawingOf(runs, length));
+    const mine = scene.drawing;
+    scene.replaceDrawing(after.map((value, i) => (mine[i] === before[i] ? value : mine[i])));
+    this.base = now;
+    this.saved = now.stale ? "" : JSON.stringify(now.runs);
+    this.undone = [];
+    this.last = this.runs();
+  }
+
+  async send(path, runs) {
     this.busy = true;
     this.enable();
     this.part("progress").classList.remove("pmpm-idle");
     try {
-      let status = await this.ask(path, body);
+      let status = await this.ask(path, { runs, revision: this.base.revision });
       while (status.busy) {
         if (status.revision !== this.revision) await this.show(status);
         this.showProgress(status);
@@ -157,9 +167,11 @@ class Correction {
       }
       await this.show(status);
       if (status.error) throw new Error(status.error);
-      await this.done(status, sent);
+      await this.done(status, runs);
     } catch (error) {
       this.say(`This was not saved: ${error.message}.`, true);
+      // Where the server does not answer, that sentence stays.
+      await (error.conflict ? this.reconcile() : this.rebase()).catch(() => {});
     } finally {
       this.busy = false;
       this.part("progress").classList.add("pmpm-idle");
@@ -169,15 +181,37 @@ class Correction {
 
   async done(status, sent) {
     const { scene, state } = this.viewer;
-    this.saved = JSON.stringify(sent);
     if (sent.length === 0) {
       scene.replaceDrawing(new Uint8Array(scene.drawing.length));
       this.undone = [];
       this.last = [];
     }
+    this.base = { runs: sent };
+    this.saved = JSON.stringify(sent);
+    const now = await this.ask("/edits");
+    if (JSON.stringify(now.runs) === this.saved) this.base = now;
+    else this.takeIn(now); // another window has changed them already
     this.tell(status);
     await this.showLocations();
     state.updates = (state.updates || 0) + 1;
+  }
+
+  // After a failed update the server has the edits it had before, under another number.
+  async rebase() {
+    const now = await this.ask("/edits");
+    if (JSON.stringify(now.runs) === JSON.stringify(this.base.runs)) this.base = now;
+  }
+
+  // Another window saved edits that this one has not seen: show them together with those made here.
+  async reconcile() {
+    this.takeIn(await this.ask("/edits"));
+    await this.show(await this.ask("/status"));
+    await this.showLocations();
+    this.say(
+      "This was not saved: the correction was changed in another window or tab. " +
+        "Both are shown together now: look at them, then press the button again.",
+      true,
+    );
   }
 
   // Only what differs from the run's maps comes from the server.
@@ -237,7 +271,7 @@ class Correction {
       throw new Error("perturb-mpm view no longer answers; is it still running?");
     }
     const value = await answer.json();
-    if (!answer.ok) throw new Error(value.error);
+    if (!answer.ok) throw Object.assign(new Error(value.error), { conflict: value.conflict });
     return value;
   }
 
