@@ -1,4 +1,4 @@
-"""Voxels set by hand: what sampling all again gives, only where they are felt, and the list."""
+"""Voxels set by hand: what sampling all again gives, only where they are felt."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 import pytest
 
 from helpers.viewer_run import SETTINGS, copy_run
 from perturb_mpm.engines import Compute
-from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
 from perturb_mpm.sampling import sample_edited
 from perturb_mpm.view.correction import Correction, CorrectionError, Corrector
-from perturb_mpm.view.saving import (
-    EditsError,
-    EditsFile,
-    save_maps,
-    save_pages,
-    volume_changes,
-)
+from perturb_mpm.view.saving import CorrectionFiles, volume_changes
 
 CORE = 2
-ONE_EDIT = '{"format": 1, "run": "digest", "edits": [{"order": 1, "voxel": %s, "new_label": %d}]}'
 DEFAULTS = RunSettings().changed(
     samples=24, seed=5, iterations=10, kernels=SETTINGS.kernels, accuracy="plain"
 )
@@ -159,8 +150,7 @@ def test_changes_of_volumes_are_those_of_the_maps_and_of_the_pages(run: Run) -> 
     )
     core = next(each for each in changes if each.name == "core")
     assert core.after_ml > core.before_ml
-    save_maps(run, edits, correction)
-    save_pages(run, corrected, edits, correction)
+    CorrectionFiles(run).save(edits, correction, corrected)
     summary = json.loads((run.folder / "summary-corrected.json").read_text())
     told = next(each for each in summary["labels"] if each["name"] == "core")
     assert told["volume_ml"] == pytest.approx(core.after_ml)
@@ -190,47 +180,3 @@ def test_corrected_labels_are_decided_region_by_region() -> None:
     whole = np.zeros((2, 2), np.uint8)
     assert correction.labels(whole).tolist() == [[0, 0], [0, 0]]
     assert correction.labels(whole, {"all": (1, 2)}).tolist() == [[0, 1], [0, 0]]
-
-
-@pytest.fixture
-def edits_file(tmp_path: Path) -> EditsFile:
-    affine = np.array([[2.0, 0, 0, -5], [0, 3, 0, 1], [0, 0, 4, 0], [0, 0, 0, 1]])
-    geometry = Geometry((3, 4, 5), affine, (2.0, 3.0, 4.0), nib.Nifti1Header())
-    return EditsFile(tmp_path / "edits.json", "digest", LabelScheme((0, 4), ("a", "b")), geometry)
-
-
-def test_edits_come_back_in_their_order_and_in_the_users_numbers(edits_file: EditsFile) -> None:
-    assert edits_file.read() == {}
-    edits = {47: 1, 3: 0}
-    edits_file.write(edits, np.zeros((3, 4, 5), np.uint8))
-    assert list(edits_file.read().items()) == [(47, 1), (3, 0)]
-    first, second = json.loads(edits_file.path.read_text())["edits"]
-    assert first == {
-        "order": 1,
-        "voxel": [2, 1, 2],
-        "position_mm": [-1.0, 4.0, 8.0],
-        "old_label": 0,
-        "new_label": 4,
-    }
-    assert second["voxel"] == [0, 0, 3]
-    edits_file.write({}, np.zeros((3, 4, 5), np.uint8))
-    assert edits_file.read() == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "cannot be read"),
-        ('{"format": 1}', "not a list of edits"),
-        ('{"format": 2, "run": "digest", "edits": []}', "format must be 1, got 2"),
-        ('{"format": 1, "run": "other", "edits": []}', "another run"),
-        (ONE_EDIT % ("[9, 0, 0]", 4), "not a list of edits"),
-        (ONE_EDIT % ("[1, 0, 0]", 3), "not a list of edits"),
-    ],
-)
-def test_a_list_that_is_not_of_this_run_is_refused(
-    edits_file: EditsFile, text: str, words: str
-) -> None:
-    edits_file.path.write_text(text)
-    with pytest.raises(EditsError, match=words):
-        edits_file.read()

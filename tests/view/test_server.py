@@ -26,8 +26,9 @@ from perturb_mpm.cli.view import is_remote, view
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.report import ReportData
-from perturb_mpm.run import report_data, run_case
+from perturb_mpm.run import OutputError, report_data, run_case
 from perturb_mpm.storage import LockedError
+from perturb_mpm.view import saving
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.content import Volumes
 from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
@@ -487,18 +488,23 @@ def test_one_update_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -
 def test_what_goes_wrong_is_said_and_nothing_is_lost(
     client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    chosen = edit_some(client)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    changes = client.ask("/changes")[1]
+
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(session_module, "save_maps", full)
+    monkeypatch.setattr(saving, "write_page", full)
     runs = [[CORE, int(np.prod(SHAPE)) // 2, 1]]
     assert client.update(runs)[0] == 202
     client.server.session.wait()
     status = json.loads(client.ask("/status")[1])
     assert not status["busy"]
     assert "No space left" in status["error"]
-    assert not (folder / "edits.json").exists()
-    assert client.server.session.shown.edits == {}
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert set(client.server.session.shown.edits) == set(chosen.tolist())
+    assert client.ask("/changes")[1] == changes
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -578,19 +584,14 @@ def test_a_session_that_was_closed_saves_nothing(folder: Path) -> None:
 def test_a_folder_that_may_only_be_read_can_be_looked_at(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Path.open
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
 
-    def read_only(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
-        if mode == "ab":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, mode, *args, **options)
-
-    monkeypatch.setattr(Path, "open", read_only)
-    with closing(open_session(folder)), pytest.raises(LockedError):
+    monkeypatch.setattr("perturb_mpm.run.folder.open_lock", refuse)
+    with pytest.raises(OutputError, match=r"cannot be locked: .*Permission denied"):
         open_session(folder)
-    (folder / "state" / "lock").unlink()
-    with closing(open_session(folder)) as session:
-        assert session.shown.number == 0
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert open_session(folder).shown.number == 0
 
 
 def test_a_page_that_has_not_seen_an_update_does_not_undo_it(client: Client, folder: Path) -> None:

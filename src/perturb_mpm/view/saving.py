@@ -1,9 +1,18 @@
-"""The files of a correction, beside the run's own and never over them."""
+"""The files of a correction, beside the run's own: one set, which is current as a whole or not.
+
+A set is first written under other names, into the run's state folder. Then its manifest,
+``state/correction.json``, which names the files and their digests, replaces the one before in a
+single step: that makes the new set current. Only then do its files take their visible names.
+A process that is killed before that step leaves the old set, one that is killed after it the new
+set. ``recover`` removes or finishes what it left behind, whenever the run is opened.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +23,15 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.files import Geometry, LabelScheme, save_like
-from perturb_mpm.run import STATE, Run, summarize_run, volume_rows, volume_sets, write_page
+from perturb_mpm.run import (
+    STATE,
+    OutputError,
+    Run,
+    summarize_run,
+    volume_rows,
+    volume_sets,
+    write_page,
+)
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
@@ -32,9 +49,13 @@ LABELS = "labels-corrected.nii.gz"
 ENTROPY = "entropy-corrected.nii.gz"
 REPORT = "report-corrected.html"
 SUMMARY = "summary-corrected.json"
+EDITS = "edits.json"
 MARGINALS = f"{STATE}/correction.npz"
+FILES = (LABELS, ENTROPY, REPORT, SUMMARY, EDITS, MARGINALS)
+MANIFEST = "correction.json"  # in the state folder
 FORMAT = 1
 ABOUT = "Voxels set by hand: their indices from 0 and their labels as in labels.nii.gz."
+_STAGED = "new-"  # how names begin until a set is current
 
 
 @dataclass(frozen=True)
@@ -65,66 +86,159 @@ def volume_changes(run: Run, correction: Correction) -> list[VolumeChange]:
     ]
 
 
-def save_maps(run: Run, edits: Edits, correction: Correction) -> None:
-    """Write the corrected maps, each whole or not at all."""
-    case, folder = run.case, run.folder
-    mask = case.mask.copy()
-    mask.flat[list(edits)] = True
-    values = case.labels.to_values(correction.labels(run.labels, run.regions), mask)
-    save_like(folder / LABELS, values, case.geometry, "label values, corrected by hand")
-    top = f"{math.log2(len(case.labels)):.4g}"
-    bits = correction.entropy(run.entropy)
-    save_like(folder / ENTROPY, bits, case.geometry, f"entropy, bits, 0 to {top}, corrected")
-    arrays = {
-        "edited_index": np.array(list(edits), dtype=np.int64),
-        "edited_label": np.array(list(edits.values()), dtype=np.int64),
-        "index": correction.index,
-        "marginals": correction.marginals,
-    }
-    write_arrays(folder / MARGINALS, arrays)
+class CorrectionFiles:
+    """Reads and writes the files of the correction of one run."""
 
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._state = run.folder / STATE
+        self._run_digest = _digest(self._state / "run.json")
+        self._edits = EditsFile(
+            run.folder / EDITS, str(run.posterior.problem), run.case.labels, run.case.geometry
+        )
 
-def save_pages(run: Run, corrected: Run, edits: Edits, correction: Correction) -> None:
-    """Write the report and the summary of the corrected run."""
-    files = {"labels": LABELS, "entropy": ENTROPY, "report": REPORT, "summary": SUMMARY}
-    paths = {name: run.folder / file for name, file in files.items()}
-    by_hand = (
-        f"{len(edits)} voxels were set by hand: maps, volumes and intervals are those of the model "
-        "given that these labels are right"
-    )
-    warnings = [by_hand, *run.case.warnings]
-    page = replace(corrected, title=f"{run.title}, corrected", files={**run.files, **paths})
-    answer = write_page(page, warnings)
-    summary = {
-        **summarize_run(page),
-        "answer": answer,
-        "corrected": {
-            "edited_voxels": len(edits),
-            "volumes": [asdict(each) for each in volume_changes(run, correction)],
-        },
-        "warnings": warnings,
-        "files": files,
-    }
-    write_json(run.folder / SUMMARY, summary)
+    def read(self) -> tuple[dict[int, int], Correction, bool]:
+        """Return the edits, what they make of the maps, and whether every file is as it was saved.
 
+        Without edits, or where the correction of other edits is found, the maps are the run's own.
+        """
+        self.recover()
+        edits = self._edits.read()
+        correction = self._read_marginals(edits)
+        saved = self._read_manifest() or {}
+        paths = {name: self.run.folder / name for name in FILES}
+        whole = all(p.is_file() and _digest(p) == saved.get(name) for name, p in paths.items())
+        return edits, correction, whole
 
-def load_correction(run: Run, edits: Edits) -> Correction:
-    """Return the saved correction of these edits, an empty one where there is none."""
-    nothing = no_correction(run.posterior.n_labels)
-    if not edits or not (run.folder / MARGINALS).is_file():
-        return nothing
-    arrays = read_arrays(run.folder / MARGINALS, limit=largest_state())
-    try:
-        pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
-        if dict(pairs) != dict(edits):
+    def save(self, edits: Edits, correction: Correction, corrected: Run) -> None:
+        """Make these the current edits and files; where that fails, all stays as it was."""
+        self._check_run()
+        self.recover()
+        staged = {name: self._staged_path(name) for name in FILES}
+        try:
+            self._write_maps(staged, edits, correction)
+            self._write_pages(staged, edits, correction, corrected)
+            replace(self._edits, path=staged[EDITS]).write(edits, self.run.labels)
+            digests = {name: _digest(path) for name, path in staged.items()}
+            write_json(self._state / MANIFEST, {"format": FORMAT, "files": digests})
+        except BaseException:
+            with suppress(OSError):
+                self.recover()
+            raise
+        self.recover()
+
+    def remove(self) -> None:
+        """Remove all files of a correction: a set without any becomes the current one."""
+        self._check_run()
+        write_json(self._state / MANIFEST, {"format": FORMAT, "files": {}})
+        self.recover()
+
+    def recover(self) -> None:
+        """Give the files of the current set their names, and remove what belongs to none."""
+        current = self._read_manifest()
+        for name in FILES:
+            staged, visible = self._staged_path(name), self.run.folder / name
+            wanted = None if current is None else current.get(name)
+            if staged.exists():
+                if wanted is not None and _digest(staged) == wanted:
+                    staged.replace(visible)
+                else:
+                    staged.unlink()
+            if current is not None and wanted is None and visible.exists():
+                visible.unlink()
+        for pattern in (f".{_STAGED}*.part", f".{MANIFEST}.*.part"):
+            for partial in self._state.glob(pattern):
+                partial.unlink()
+        if current == {}:
+            (self._state / MANIFEST).unlink()
+
+    def _staged_path(self, name: str) -> Path:
+        return self._state / f"{_STAGED}{Path(name).name}"
+
+    def _check_run(self) -> None:
+        """Refuse to write beside another run: locks do not work on every file system."""
+        if _digest(self._state / "run.json") != self._run_digest:
+            raise OutputError(
+                f"{self.run.folder} now contains another run than the one that is shown; open it "
+                "again"
+            )
+
+    def _read_manifest(self) -> dict[str, str] | None:
+        """Return the digest of each file of the current set, None where nothing was saved."""
+        path = self._state / MANIFEST
+        try:
+            page = read_json(path)
+        except FileNotFoundError:
+            return None
+        try:
+            files = {str(name): str(digest) for name, digest in page["files"].items()}
+            if page["format"] != FORMAT or set(files) not in (set(), set(FILES)):
+                raise ValueError("it names other files")
+        except DAMAGE as error:
+            raise DamagedError(f"{path} is damaged: {error_text(error)}") from error
+        return files
+
+    def _write_maps(self, paths: dict[str, Path], edits: Edits, correction: Correction) -> None:
+        run, case = self.run, self.run.case
+        mask = case.mask.copy()
+        mask.flat[list(edits)] = True
+        values = case.labels.to_values(correction.labels(run.labels, run.regions), mask)
+        save_like(paths[LABELS], values, case.geometry, "label values, corrected by hand")
+        top = f"{math.log2(len(case.labels)):.4g}"
+        bits = correction.entropy(run.entropy)
+        save_like(paths[ENTROPY], bits, case.geometry, f"entropy, bits, 0 to {top}, corrected")
+        arrays = {
+            "edited_index": np.array(list(edits), dtype=np.int64),
+            "edited_label": np.array(list(edits.values()), dtype=np.int64),
+            "index": correction.index,
+            "marginals": correction.marginals,
+        }
+        write_arrays(paths[MARGINALS], arrays)
+
+    def _write_pages(
+        self, paths: dict[str, Path], edits: Edits, correction: Correction, corrected: Run
+    ) -> None:
+        """Write the report and the summary of the corrected run."""
+        run = self.run
+        files = {"labels": LABELS, "entropy": ENTROPY, "report": REPORT, "summary": SUMMARY}
+        outputs = {name: paths[file] for name, file in files.items()}
+        by_hand = (
+            f"{len(edits)} voxels were set by hand: maps, volumes and intervals are those of the "
+            "model given that these labels are right"
+        )
+        warnings = [by_hand, *run.case.warnings]
+        page = replace(corrected, title=f"{run.title}, corrected", files={**run.files, **outputs})
+        answer = write_page(page, warnings)
+        summary = {
+            **summarize_run(page),
+            "answer": answer,
+            "corrected": {
+                "edited_voxels": len(edits),
+                "volumes": [asdict(each) for each in volume_changes(run, correction)],
+            },
+            "warnings": warnings,
+            "files": files,
+        }
+        write_json(paths[SUMMARY], summary)
+
+    def _read_marginals(self, edits: Edits) -> Correction:
+        """Return the saved correction of these edits, an empty one where there is none."""
+        nothing = no_correction(self.run.posterior.n_labels)
+        path = self.run.folder / MARGINALS
+        if not edits or not path.is_file():
             return nothing
-        _check(arrays["index"], arrays["marginals"], run)
-    except DAMAGE as error:
-        raise DamagedError(f"{run.folder / MARGINALS} is damaged: {error_text(error)}") from error
-    return Correction(arrays["index"], arrays["marginals"])
+        arrays = read_arrays(path, limit=largest_state())
+        try:
+            pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
+            if dict(pairs) != dict(edits):
+                return nothing
+            _check_fit(arrays["index"], arrays["marginals"], self.run)
+        except DAMAGE as error:
+            raise DamagedError(f"{path} is damaged: {error_text(error)}") from error
+        return Correction(arrays["index"], arrays["marginals"])
 
 
-def _check(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
+def _check_fit(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
     """Refuse what does not fit the run: it would be written anywhere in its maps."""
     if index.dtype != np.int64 or index.ndim != 1 or marginals.dtype != np.float64:
         raise ValueError("its arrays are of other types")
@@ -134,10 +248,9 @@ def _check(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
     checks.finite(marginals, "marginals")
 
 
-def remove_correction(run: Run) -> None:
-    """Remove all files of a correction."""
-    for name in (LABELS, ENTROPY, REPORT, SUMMARY, MARGINALS):
-        (run.folder / name).unlink(missing_ok=True)
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class EditsError(ExpectedError):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +27,7 @@ from numpy.typing import NDArray
 from perturb_mpm.report import uncertain_locations
 from perturb_mpm.run import STATE, OutputError, Run, load_run, lock_run, report_data
 from perturb_mpm.view.correction import Correction, Corrector, Edits, no_correction
-from perturb_mpm.view.saving import (
-    EditsFile,
-    VolumeChange,
-    load_correction,
-    remove_correction,
-    save_maps,
-    save_pages,
-    volume_changes,
-)
+from perturb_mpm.view.saving import CorrectionFiles, VolumeChange, volume_changes
 
 MOST_LOCATIONS = 12
 _ASK_AGAIN_S = 0.1
@@ -66,11 +59,7 @@ class Revision:
     number: int = 0  # counts the changes of the maps
     corrected: Run | None = None  # the run with its edits, once the samples are solved
     final: bool = True  # whether the samples have had their say in the maps
-
-    @property
-    def stale(self) -> bool:
-        """Whether there are edits that no update has taken in yet."""
-        return bool(self.edits) and not len(self.correction.index)
+    stale: bool = False  # whether the files lack these edits, or were changed since
 
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
@@ -114,6 +103,7 @@ class Status:
     error: str = ""  # in words, of the last update
     revision: int = 0
     final: bool = True
+    stale: bool = False
     edited_voxels: int = 0
     moved_voxels: int = 0
 
@@ -130,14 +120,8 @@ class Session:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._status = Status()
-        self._file = EditsFile(
-            run.folder / "edits.json",
-            str(run.posterior.problem),
-            run.case.labels,
-            run.case.geometry,
-        )
-        edits = self._file.read()
-        self.shown = Revision(run, edits, load_correction(run, edits))
+        self._files = CorrectionFiles(run)
+        self.shown = self._read_files(number=0)
 
     @property
     def status(self) -> Status:
@@ -147,6 +131,7 @@ class Session:
             self._status,
             revision=shown.number,
             final=shown.final,
+            stale=shown.stale,
             edited_voxels=len(shown.edits),
             moved_voxels=shown.moved_voxels,
         )
@@ -206,8 +191,23 @@ class Session:
             error = _in_words(known)
         finally:
             if error:
-                self._show(before.edits, before.correction, before.corrected)
+                self._restore(before)
             self._status = Status(error=error)
+
+    def _read_files(self, number: int) -> Revision:
+        edits, correction, whole = self._files.read()
+        taken_in = whole and bool(len(correction.index))
+        return Revision(self.run, edits, correction, number, stale=bool(edits) and not taken_in)
+
+    def _restore(self, before: Revision) -> None:
+        """Show what the files say after a failure: as a rule what was there before."""
+        number = self.shown.number + 1
+        restored = replace(before, number=number)
+        with suppress(ValueError, OSError):
+            found = self._read_files(number)
+            if dict(found.edits) != dict(before.edits):
+                restored = found
+        self.shown = restored
 
     def _solve(self, edits: Mapping[int, int]) -> None:
         if not edits:
@@ -228,18 +228,14 @@ class Session:
             edits, edit, self._progress, lambda maps: self._show(edits, maps, final=False)
         )
         self._show(edits, correction, corrected, final=False)
+        self._stage("writing the files")
         self._check_lock()
-        self._stage("writing the maps")
-        save_maps(self.run, edits, correction)
-        self._file.write(edits, self.run.labels)
-        self._stage("writing the report")
-        save_pages(self.run, corrected, edits, correction)
+        self._files.save(edits, correction, corrected)
         self._show(edits, correction, corrected)
 
     def _remove_edits(self) -> None:
         self._check_lock()
-        self._file.path.unlink(missing_ok=True)
-        remove_correction(self.run)
+        self._files.remove()
         self._show({}, no_correction(self.run.posterior.n_labels))
 
     def _check_lock(self) -> None:

@@ -279,6 +279,10 @@ class Correction {
     const getting = status.preparing
       ? ` Drawing the run's samples for corrections: ${Math.round(100 * status.ready)} %.`
       : "";
+    if (status.stale) {
+      this.say(`The files beside the run lack some of these edits: press Update.${getting}`, true);
+      return;
+    }
     if (status.edited_voxels === 0) {
       this.say(`Choose a label, drag over a slice, then press Update.${getting}`);
       return;
