@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from lab.torture.attack import Attack, Outcome, run_attack
 from lab.torture.cohorts import COHORTS
+from lab.torture.headers import HEADERS
 from lab.torture.interface import EXAMPLES, ODD
 from lab.torture.interruptions import DISKS, FOLDERS, KILLS
 from lab.torture.memory import MEMORY
@@ -21,7 +22,8 @@ from perturb_mpm.cli import UsageError
 from perturb_mpm.storage import write_json
 
 ATTACKS: dict[str, Attack] = {
-    each.name: each for each in (READING, ODD, KILLS, DISKS, FOLDERS, REQUESTS, MEMORY, COHORTS)
+    each.name: each
+    for each in (READING, HEADERS, ODD, KILLS, DISKS, FOLDERS, REQUESTS, MEMORY, COHORTS)
 }
 
 _COLUMNS = ("trials", "refused", "tracebacks", "crashes", "hangs", "growth", "lost")
@@ -46,8 +48,8 @@ def torture(
     seed
         Of the attack: the same one makes the same trials.
     attacks
-        Which attacks: readers, interface, kills, disks, folders, requests, memory, cohorts; all of
-        them where none is named, and the time is enough.
+        Which attacks: readers, headers, interface, kills, disks, folders, requests, memory,
+        cohorts; all of them where none is named, and the time is enough.
     output
         A folder for the table and for what went wrong.
     """

@@ -194,6 +194,16 @@ def test_headers_that_could_be_read_in_two_ways_are_refused(
         read_volume(Source("image", path))
 
 
+def test_an_mgh_without_directions_lies_as_freesurfer_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "v.mgh"
+    header = np.array([1, 2, 3, 4, 1, 4, 0], ">i4").tobytes() + bytes(2)  # goodRASFlag is 0
+    path.write_bytes(header.ljust(284, b"\0") + VALUES.astype(">i2").tobytes(order="F"))
+    found = read_volume(Source("image", path))
+    np.testing.assert_array_equal(found.voxels, VALUES)
+    coronal = [[-1, 0, 0, 1], [0, 0, 1, -2], [0, -1, 0, 1.5], [0, 0, 0, 1]]
+    np.testing.assert_array_equal(found.geometry.affine, coronal)
+
+
 def saved(path: Path, array: np.ndarray) -> Path:
     picture = pytest.importorskip("PIL.Image")
     picture.fromarray(array).save(path)

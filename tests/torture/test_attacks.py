@@ -6,22 +6,27 @@ import os
 import random
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lab.torture import headers
 from lab.torture.attack import Attack, Finding, Trial, attempt, judge, run_attack
 from lab.torture.damage import damage_bytes
+from lab.torture.headers import prepare_headers
 from lab.torture.interface import prepare_interface
 from lab.torture.memory import block_slope, straight_slope
 from lab.torture.readers import READERS, prepare_readers
 from lab.torture.requests import prepare_requests
 from perturb_mpm.checks import ExpectedError
+from perturb_mpm.files import Source, Volume, read_volume
 
 SEED = 5
 
 
-def made(trial: Trial, trials: int, place: Path) -> int:
+def run_trials(trial: Trial, trials: int, place: Path) -> int:
     """Make some trials; return how many were refused, and fail at the first fault."""
     refused = 0
     for number in range(trials):
@@ -38,12 +43,39 @@ def test_damaged_files_are_read_or_refused_in_one_line(
 ) -> None:
     monkeypatch.setenv("PERTURB_MPM_LARGEST_FILE_GB", "0.1")
     trials = 20 * len(READERS)
-    refused = made(prepare_readers(tmp_path), trials, tmp_path / "trial")
+    refused = run_trials(prepare_readers(tmp_path), trials, tmp_path / "trial")
     assert refused > trials / 2  # damage is noticed, as a rule
 
 
+def test_headers_are_read_as_other_readers_do_or_refused(tmp_path: Path) -> None:
+    pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
+    trials = 300
+    refused = run_trials(prepare_headers(tmp_path), trials, tmp_path / "trial")
+    assert trials / 20 < refused < trials / 2
+
+
+@pytest.mark.parametrize("mistake", ["mirrored", "moved", "shifted"])
+def test_a_reader_with_a_mistake_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
+
+    def misread(source: Source) -> Volume:
+        volume = read_volume(source)
+        if mistake == "mirrored":
+            return replace(volume, voxels=volume.voxels[::-1])
+        if mistake == "shifted":
+            return replace(volume, voxels=np.roll(volume.voxels, 1))
+        affine = volume.geometry.affine + 0.01 * np.eye(4)
+        return replace(volume, geometry=replace(volume.geometry, affine=affine))
+
+    monkeypatch.setattr(headers, "read_volume", misread)
+    with pytest.raises(AssertionError, match=r"voxels|affine"):
+        run_trials(prepare_headers(tmp_path), 20, tmp_path / "trial")
+
+
 def test_odd_arrays_are_computed_or_refused_in_one_line(tmp_path: Path) -> None:
-    assert made(prepare_interface(tmp_path), 8, tmp_path / "trial") == 8
+    assert run_trials(prepare_interface(tmp_path), 8, tmp_path / "trial") == 8
 
 
 def test_hostile_requests_are_answered(tmp_path: Path) -> None:

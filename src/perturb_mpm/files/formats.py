@@ -492,7 +492,12 @@ def _read_mgh(file: BinaryIO, *, compressed: bool) -> StoredVolume:
     voxels = np.asanyarray(image.dataobj)
     if voxels.ndim == 4 and voxels.shape[3] == 1:
         voxels = voxels[..., 0]
-    return StoredVolume(voxels, np.asarray(image.affine, dtype=np.float64))
+    affine = np.asarray(image.affine, dtype=np.float64)
+    if int.from_bytes(start[28:30], "big", signed=True) <= 0:  # goodRASFlag
+        # FreeSurfer's coronal slices of 1 mm around the origin, which nibabel has back to front.
+        affine[:3, :3] = [[-1, 0, 0], [0, 0, 1], [0, -1, 0]]
+        affine[:3, 3] = -affine[:3, :3] @ (np.array(voxels.shape[:3]) / 2)
+    return StoredVolume(voxels, affine)
 
 
 def _write_mgh(stream: Any, voxels: NDArray[Any], affine: NDArray[np.float64]) -> None:  # noqa: ANN401

@@ -1,0 +1,305 @@
+"""Headers drawn field by field, read by us and by another reader: the same voxels, or a refusal.
+
+SimpleITK reads NIfTI, NRRD and MetaImage; what MGH and NIfTI 2 mean is computed here from their
+definitions. Where the other reader refuses a file there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.torture.attack import Attack, Finding, Trial
+from perturb_mpm.files import InputError, Source, Volume, read_volume
+from perturb_mpm.optional import optional_package
+
+_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+_MM = 1e-3
+
+
+class Reading(NamedTuple):
+    """What another reader makes of a file."""
+
+    voxels: NDArray[Any]  # (X, Y, Z, …)
+    affine: NDArray[np.float64] | None  # (4, 4), None where the file does not say
+
+
+class Header(NamedTuple):
+    """A file that was drawn, and how else to read it."""
+
+    path: Path
+    read: Callable[[Path], Reading | None]
+
+
+def prepare_headers(_: Path) -> Trial:
+    """Return a trial that draws a header of any format and compares both readers."""
+    return lambda rng, folder: compare_readers(draw_header(rng, folder))
+
+
+def draw_header(rng: random.Random, folder: Path) -> Header:
+    """Write a small volume with every documented field of its format drawn at random."""
+    return rng.choice((_draw_nifti, _draw_nrrd, _draw_metaimage, _draw_mgh))(rng, folder)
+
+
+def compare_readers(header: Header) -> Finding:
+    """Read a file twice; another voxel or another position is a fault, a refusal is none."""
+    try:
+        ours = read_volume(Source("images", header.path))
+    except InputError:
+        return Finding(refused=True)
+    theirs = header.read(header.path)
+    words = None if theirs is None else _difference(ours, theirs)
+    return Finding() if words is None else Finding(kind="lost", words=words)
+
+
+def _difference(ours: Volume, theirs: Reading) -> str | None:
+    mine, other = np.squeeze(ours.voxels), np.squeeze(theirs.voxels)
+    if mine.shape != other.shape:
+        return f"shape {mine.shape} and {other.shape}"
+    with np.errstate(all="ignore"):
+        if not np.allclose(mine, other.astype(np.float32), rtol=1e-5, equal_nan=True):
+            return f"voxels {mine.ravel()[:8]} and {other.ravel()[:8]}"
+    if theirs.affine is not None and not np.allclose(ours.geometry.affine, theirs.affine, atol=_MM):
+        return f"affine {ours.geometry.affine.tolist()} and {theirs.affine.tolist()}"
+    return None
+
+
+def read_with_itk(path: Path) -> Reading | None:
+    """Return what SimpleITK reads, None where it refuses."""
+    sitk = optional_package("SimpleITK", "comparing readers")
+    sitk.ProcessObject.SetGlobalWarningDisplay(False)  # noqa: FBT003
+    try:
+        image = sitk.ReadImage(str(path))
+    except RuntimeError:
+        return None
+    array = sitk.GetArrayFromImage(image)
+    axes, several = image.GetDimension(), image.GetNumberOfComponentsPerPixel() > 1
+    order = [*range(axes)[::-1], *([axes] if several else [])]
+    space = min(axes, 3)
+    affine = np.eye(4)
+    directions = np.array(image.GetDirection()).reshape(axes, axes)[:space, :space]
+    affine[:space, :space] = directions * np.array(image.GetSpacing())[:space]
+    affine[:space, 3] = image.GetOrigin()[:space]
+    voxels = array.transpose(order)
+    while voxels.ndim < 3:
+        voxels = voxels[..., np.newaxis]
+    return Reading(voxels, _LPS @ affine)
+
+
+def _draw_shape(rng: random.Random, axes: int = 3) -> list[int]:
+    return [rng.randint(2, 4) for _ in range(axes)]
+
+
+def _draw_voxels(rng: random.Random, shape: list[int], kind: str) -> NDArray[Any]:
+    values = np.random.default_rng(rng.randrange(1 << 30)).integers(0, 100, shape)
+    return values.astype(np.dtype(kind))
+
+
+def _draw_rotation(rng: random.Random) -> NDArray[np.float64]:
+    """Return a rotation or reflection (3, 3), often along the axes."""
+    if rng.random() < 0.5:
+        matrix: NDArray[np.float64] = np.eye(3)[rng.sample(range(3), 3)]
+        return matrix * np.array([rng.choice((-1.0, 1.0)) for _ in range(3)])
+    found: NDArray[np.float64]
+    found, _ = np.linalg.qr(np.random.default_rng(rng.randrange(1 << 30)).normal(size=(3, 3)))
+    return found
+
+
+def _some(rng: random.Random, fields: list[str], share: float = 0.15) -> list[str]:
+    return [field for field in fields if rng.random() < share]
+
+
+def _draw_nifti(rng: random.Random, folder: Path) -> Header:
+    import nibabel as nib
+
+    codes = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
+    code, kind = rng.choice(list(codes.items()))
+    order = rng.choice("<>")
+    shape = _draw_shape(rng, rng.choice((3, 3, 3, 4)))
+    voxels = _draw_voxels(rng, shape, order + kind)
+    kinds: tuple[Any, ...] = (nib.Nifti1Header, nib.Nifti2Header)
+    header = rng.choice(kinds)(endianness=order)
+    header.set_data_shape(shape)
+    header["datatype"], header["bitpix"] = code, voxels.dtype.itemsize * 8
+    affine = np.eye(4)
+    spacing = [rng.uniform(0.5, 3) for _ in range(3)]
+    affine[:3, :3] = _draw_rotation(rng) * spacing
+    affine[:3, 3] = [rng.uniform(-90, 90) for _ in range(3)]
+    header["pixdim"][1:4] = spacing
+    both = rng.choice(((1, 0), (0, 1), (1, 1), (2, 4), (0, 0)))
+    if both[0]:
+        header.set_qform(affine, code=both[0])
+    if both[1]:
+        header.set_sform(affine, code=both[1])
+    header["xyzt_units"] = unit = rng.choice((0, 2, 2, 2, 10, 1, 3))
+    slope = rng.choice((0, 1, 1, 2.5, -1, math.nan))
+    # A slope of 0 or NaN says that nothing is scaled; readers differ on what an intercept then is.
+    inter = rng.choice((0, 0, 7)) if slope and math.isfinite(slope) else 0
+    header["scl_slope"], header["scl_inter"] = slope, inter
+    first = 544 if isinstance(header, nib.Nifti2Header) else 352
+    header["vox_offset"] = offset = rng.choice((first, first, first + 16, first + 48))
+    for name, value in (("cal_max", 9), ("toffset", 3), ("intent_code", 0), ("slice_code", 1)):
+        if rng.random() < 0.2:
+            header[name] = value
+    content = header.binaryblock.ljust(offset, b"\0") + voxels.tobytes(order="F")
+    path = folder / rng.choice(("v.nii", "v.nii.gz"))
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+    def read(path: Path) -> Reading | None:
+        scale = {1: 1000.0, 3: 0.001}.get(unit, 1.0)
+        factor = slope if slope and math.isfinite(slope) else 1
+        meant = Reading(voxels * float(factor) + inter, np.diag([scale, scale, scale, 1]) @ affine)
+        # ITK does not read NIfTI 2.
+        found = meant if isinstance(header, nib.Nifti2Header) else read_with_itk(path)
+        # Without codes, readers differ on where the first voxel is.
+        return found if found is None or any(both) else found._replace(affine=None)
+
+    return Header(path, read)
+
+
+def _numbers(values: Any) -> str:  # noqa: ANN401 - an array or a list
+    return " ".join(f"{float(v):.9g}" for v in values)
+
+
+def _vector(values: NDArray[np.float64]) -> str:
+    return f"({','.join(f'{v:.9g}' for v in values)})"
+
+
+def _draw_nrrd(rng: random.Random, folder: Path) -> Header:
+    names = {"uchar": "u1", "int8": "i1", "short": "i2", "Unsigned Short": "u2", "int32": "i4"}
+    names |= {"uint": "u4", "longlong": "i8", "float": "f4", "double": "f8"}
+    name, kind = rng.choice(list(names.items()))
+    several = rng.random() < 0.2
+    shape = [rng.randint(2, 3), *_draw_shape(rng)] if several else _draw_shape(rng)
+    big = rng.random() < 0.3
+    voxels = _draw_voxels(rng, shape, (">" if big else "<") + kind)
+    endian = rng.choice(("big", "Big", "BIG")) if big else rng.choice(("little", "Little"))
+    encoding = rng.choice(("raw", "raw", "gzip", "GZ", "hex"))
+    fields = [f"type: {name}", f"dimension: {len(shape)}", f"sizes: {_numbers(shape)}"]
+    fields += [] if rng.random() < 0.05 else [f"endian: {endian}"]
+    fields += [f"encoding: {encoding}"]
+    fields += _draw_nrrd_space(rng, several=several)
+    if several or rng.random() < 0.3:
+        kinds = [*(["vector"] if several else []), "domain", "domain", "domain"]
+        fields += [f"kinds: {' '.join(kinds)}"]
+    fields += _some(rng, [f"centers: {' '.join(['???'] * several + ['cell'] * 3)}"])
+    fields += _some(rng, ["content: a volume", "min: 0", "max: 9", "old min: 1", "old max: 5"])
+    fields += _some(rng, ["number: 24", "sample units: HU", "# a comment", "owner:=somebody"])
+    fields += _some(rng, [fields[0], fields[3], "endian: big"], 0.03)  # twice
+    content = voxels.tobytes(order="F")
+    if rng.random() < 0.15 and encoding == "raw":
+        skip = rng.choice((-1, 4))
+        fields += [f"byte skip: {skip}"]
+        content = b"skip" + content
+    detached = rng.random() < 0.3
+    fields += ["data file: v.raw"] if detached else []
+    if encoding.lower().startswith("gz"):
+        content = gzip.compress(content)
+    elif encoding == "hex":
+        content = content.hex().encode()
+    path = folder / ("v.nhdr" if detached else "v.nrrd")
+    text = "\n".join(["NRRD0005", *fields, "", ""]).encode()
+    path.write_bytes(text if detached else text + content)
+    if detached:
+        (folder / "v.raw").write_bytes(content)
+    return Header(path, read_with_itk)
+
+
+def _draw_nrrd_space(rng: random.Random, *, several: bool) -> list[str]:
+    """Return the fields that say where voxels are, the first axis none of space if ``several``."""
+    way = rng.choice(("directions", "directions", "spacings", "nothing"))
+    fields: list[str] = []
+    if way == "directions":
+        steps = _draw_rotation(rng) * [[rng.uniform(0.5, 3)] for _ in range(3)]
+        spaces = ("left-posterior-superior", "LPS", "RAS", "right-anterior-superior", "LAS")
+        space = rng.choice((*spaces, *spaces, "scanner-xyz", "3D-right-handed"))
+        fields += [rng.choice((f"space: {space}", f"space: {space}", "space dimension: 3"))]
+        fields += [f"space directions: {' '.join([*['none'] * several, *map(_vector, steps)])}"]
+        origin = np.array([rng.uniform(-9, 9) for _ in range(3)])
+        fields += _some(rng, [f"space origin: {_vector(origin)}"], 0.8)
+        fields += _some(rng, ['space units: "mm" "mm" "mm"', 'space units: "cm" "cm" "cm"'], 0.1)
+        fields += _some(rng, ["measurement frame: (0,1,0) (1,0,0) (0,0,1)"])
+    elif way == "spacings":
+        spacings = [rng.choice((1.0, rng.uniform(0.5, 3), -2.0)) for _ in range(3)]
+        fields += [f"spacings: {' '.join([*['nan'] * several, _numbers(spacings)])}"]
+        fields += _some(rng, [f"axis mins: {' '.join(['nan'] * several + ['1', '2', '3'])}"])
+    return fields
+
+
+def _draw_metaimage(rng: random.Random, folder: Path) -> Header:
+    kinds = {"CHAR": "i1", "UCHAR": "u1", "SHORT": "i2", "USHORT": "u2", "INT": "i4"}
+    kinds |= {"UINT": "u4", "LONG_LONG": "i8", "FLOAT": "f4", "DOUBLE": "f8"}
+    name, kind = rng.choice(list(kinds.items()))
+    shape, channels = _draw_shape(rng), rng.choice((1, 1, 1, 3))
+    big, packed = rng.random() < 0.3, rng.random() < 0.4
+    voxels = _draw_voxels(rng, [channels, *shape], (">" if big else "<") + kind)
+    content = voxels.tobytes(order="F")
+    true, false = rng.choice(("True", "true", "T", "1")), rng.choice(("False", "false", "0"))
+    fields = _some(rng, ["ObjectType = Image"], 0.9)
+    fields += ["NDims = 3"]
+    fields += _some(rng, [f"BinaryData = {true}"], 0.9)
+    order = rng.choice(("BinaryDataByteOrderMSB", "ElementByteOrderMSB"))
+    fields += [f"{order} = {true if big else false}"]
+    if packed:
+        content = zlib.compress(content)
+        fields += [f"CompressedData = {true}", f"CompressedDataSize = {len(content)}"]
+    else:
+        fields += _some(rng, [f"CompressedData = {false}"])
+    matrix = rng.choice(("TransformMatrix", "Rotation", "Orientation"))
+    fields += _some(rng, [f"{matrix} = {_numbers(_draw_rotation(rng).ravel())}"], 0.7)
+    offset = rng.choice(("Offset", "Position", "Origin"))
+    fields += _some(rng, [f"{offset} = {_numbers([rng.uniform(-9, 9) for _ in range(3)])}"], 0.7)
+    steps = [rng.choice((1.0, rng.uniform(0.5, 3))) for _ in range(3)]
+    fields += _some(rng, [f"ElementSpacing = {_numbers(steps)}", "ElementSize = 2 3 4"], 0.6)
+    fields += _some(rng, ["CenterOfRotation = 0 0 0", "CenterOfRotation = 1 2 3"], 0.2)
+    fields += _some(rng, ["AnatomicalOrientation = RAS", "Modality = MET_MOD_MR", "Comment = a"])
+    fields += _some(rng, ["ElementMin = 0", "ElementMax = 9", "Offset : 1 2 3"], 0.05)
+    fields += [f"DimSize = {_numbers(shape)}"]
+    fields += [f"ElementNumberOfChannels = {channels}"] if channels > 1 else []
+    fields += [f"ElementType = MET_{name}"]
+    detached = rng.random() < 0.4
+    if detached and not packed and rng.random() < 0.5:
+        fields += [f"HeaderSize = {rng.choice((-1, 16))}"]
+        content = bytes(range(16)) + content
+    fields += [f"ElementDataFile = {'v.raw' if detached else rng.choice(('LOCAL', 'Local'))}"]
+    path = folder / ("v.mhd" if detached else "v.mha")
+    text = "\n".join([*fields, ""]).encode()
+    path.write_bytes(text if detached else text + content)
+    if detached:
+        (folder / "v.raw").write_bytes(content)
+    return Header(path, read_with_itk)
+
+
+def _draw_mgh(rng: random.Random, folder: Path) -> Header:
+    code, kind = rng.choice(((0, ">u1"), (1, ">i4"), (3, ">f4"), (4, ">i2")))
+    shape = [*_draw_shape(rng), rng.choice((1, 1, 3))]
+    voxels = _draw_voxels(rng, shape, kind)
+    good = rng.random() < 0.7
+    delta = np.array([rng.uniform(0.5, 3) for _ in range(3)], ">f4")
+    rotation = _draw_rotation(rng).astype(">f4")  # columns are the directions of the axes
+    centre = np.array([rng.uniform(-90, 90) for _ in range(3)], ">f4")
+    header = np.array([1, *shape, code, rng.choice((0, 1))], ">i4").tobytes()
+    header += np.array(good, ">i2").tobytes()
+    header += delta.tobytes() + rotation.T.tobytes() + centre.tobytes()
+    content = header.ljust(284, b"\0") + voxels.tobytes(order="F")
+    content += rng.choice((b"", bytes(20), b"\0" * 20 + b"tags"))
+    path = folder / rng.choice(("v.mgh", "v.mgz"))
+    path.write_bytes(gzip.compress(content) if path.suffix == ".mgz" else content)
+    if not good:  # FreeSurfer's coronal slices of 1 mm around the origin
+        delta, centre = np.ones(3, ">f4"), np.zeros(3, ">f4")
+        rotation = np.array([[-1, 0, 0], [0, 0, 1], [0, -1, 0]], ">f4")
+    affine = np.eye(4)
+    affine[:3, :3] = rotation.astype(np.float64) * delta.astype(np.float64)
+    affine[:3, 3] = centre - affine[:3, :3] @ (np.array(shape[:3]) / 2)
+    return Header(path, lambda _: Reading(voxels, affine))
+
+
+HEADERS = Attack("headers", "headers drawn at random", prepare_headers, share=1.0)
