@@ -25,18 +25,18 @@ _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _MM = 1e-3
 
 
-class Reading(NamedTuple):
+class OtherReading(NamedTuple):
     """What another reader makes of a file."""
 
     voxels: NDArray[Any]  # (X, Y, Z, …)
     affine: NDArray[np.float64] | None  # (4, 4), None where the file does not say
 
 
-class Header(NamedTuple):
+class DrawnHeader(NamedTuple):
     """A file that was drawn, and how else to read it."""
 
     path: Path
-    read: Callable[[Path], Reading | None]
+    read: Callable[[Path], OtherReading | None]
 
 
 def prepare_headers(_: Path) -> Trial:
@@ -44,12 +44,12 @@ def prepare_headers(_: Path) -> Trial:
     return lambda rng, folder: compare_readers(draw_header(rng, folder))
 
 
-def draw_header(rng: random.Random, folder: Path) -> Header:
+def draw_header(rng: random.Random, folder: Path) -> DrawnHeader:
     """Write a small volume with every documented field of its format drawn at random."""
     return rng.choice((_draw_nifti, _draw_nrrd, _draw_metaimage, _draw_mgh))(rng, folder)
 
 
-def compare_readers(header: Header) -> Finding:
+def compare_readers(header: DrawnHeader) -> Finding:
     """Read a file twice; another voxel or another position is a fault, a refusal is none."""
     try:
         ours = read_volume(Source("images", header.path))
@@ -60,7 +60,7 @@ def compare_readers(header: Header) -> Finding:
     return Finding() if words is None else Finding(kind="lost", words=words)
 
 
-def _difference(ours: Volume, theirs: Reading) -> str | None:
+def _difference(ours: Volume, theirs: OtherReading) -> str | None:
     mine, other = np.squeeze(ours.voxels), np.squeeze(theirs.voxels)
     if mine.shape != other.shape:
         return f"shape {mine.shape} and {other.shape}"
@@ -72,7 +72,7 @@ def _difference(ours: Volume, theirs: Reading) -> str | None:
     return None
 
 
-def read_with_itk(path: Path) -> Reading | None:
+def read_with_itk(path: Path) -> OtherReading | None:
     """Return what SimpleITK reads, None where it refuses."""
     sitk = optional_package("SimpleITK", "comparing readers")
     sitk.ProcessObject.SetGlobalWarningDisplay(False)  # noqa: FBT003
@@ -91,7 +91,7 @@ def read_with_itk(path: Path) -> Reading | None:
     voxels = array.transpose(order)
     while voxels.ndim < 3:
         voxels = voxels[..., np.newaxis]
-    return Reading(voxels, _LPS @ affine)
+    return OtherReading(voxels, _LPS @ affine)
 
 
 def _draw_shape(rng: random.Random, axes: int = 3) -> list[int]:
@@ -107,7 +107,8 @@ def _draw_rotation(rng: random.Random) -> NDArray[np.float64]:
     """Return a rotation or reflection (3, 3), often along the axes."""
     if rng.random() < 0.5:
         matrix: NDArray[np.float64] = np.eye(3)[rng.sample(range(3), 3)]
-        return matrix * np.array([rng.choice((-1.0, 1.0)) for _ in range(3)])
+        matrix *= np.array([rng.choice((-1.0, 1.0)) for _ in range(3)])
+        return matrix
     found: NDArray[np.float64]
     found, _ = np.linalg.qr(np.random.default_rng(rng.randrange(1 << 30)).normal(size=(3, 3)))
     return found
@@ -117,7 +118,7 @@ def _some(rng: random.Random, fields: list[str], share: float = 0.15) -> list[st
     return [field for field in fields if rng.random() < share]
 
 
-def _draw_nifti(rng: random.Random, folder: Path) -> Header:
+def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
     import nibabel as nib
 
     codes = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
@@ -153,16 +154,18 @@ def _draw_nifti(rng: random.Random, folder: Path) -> Header:
     path = folder / rng.choice(("v.nii", "v.nii.gz"))
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
-    def read(path: Path) -> Reading | None:
+    def read(path: Path) -> OtherReading | None:
         scale = {1: 1000.0, 3: 0.001}.get(unit, 1.0)
         factor = slope if slope and math.isfinite(slope) else 1
-        meant = Reading(voxels * float(factor) + inter, np.diag([scale, scale, scale, 1]) @ affine)
+        meant = OtherReading(
+            voxels * float(factor) + inter, np.diag([scale, scale, scale, 1]) @ affine
+        )
         # ITK does not read NIfTI 2.
         found = meant if isinstance(header, nib.Nifti2Header) else read_with_itk(path)
         # Without codes, readers differ on where the first voxel is.
         return found if found is None or any(both) else found._replace(affine=None)
 
-    return Header(path, read)
+    return DrawnHeader(path, read)
 
 
 def _numbers(values: Any) -> str:  # noqa: ANN401 - an array or a list
@@ -173,7 +176,7 @@ def _vector(values: NDArray[np.float64]) -> str:
     return f"({','.join(f'{v:.9g}' for v in values)})"
 
 
-def _draw_nrrd(rng: random.Random, folder: Path) -> Header:
+def _draw_nrrd(rng: random.Random, folder: Path) -> DrawnHeader:
     names = {"uchar": "u1", "int8": "i1", "short": "i2", "Unsigned Short": "u2", "int32": "i4"}
     names |= {"uint": "u4", "longlong": "i8", "float": "f4", "double": "f8"}
     name, kind = rng.choice(list(names.items()))
@@ -210,7 +213,7 @@ def _draw_nrrd(rng: random.Random, folder: Path) -> Header:
     path.write_bytes(text if detached else text + content)
     if detached:
         (folder / "v.raw").write_bytes(content)
-    return Header(path, read_with_itk)
+    return DrawnHeader(path, read_with_itk)
 
 
 def _draw_nrrd_space(rng: random.Random, *, several: bool) -> list[str]:
@@ -234,7 +237,7 @@ def _draw_nrrd_space(rng: random.Random, *, several: bool) -> list[str]:
     return fields
 
 
-def _draw_metaimage(rng: random.Random, folder: Path) -> Header:
+def _draw_metaimage(rng: random.Random, folder: Path) -> DrawnHeader:
     kinds = {"CHAR": "i1", "UCHAR": "u1", "SHORT": "i2", "USHORT": "u2", "INT": "i4"}
     kinds |= {"UINT": "u4", "LONG_LONG": "i8", "FLOAT": "f4", "DOUBLE": "f8"}
     name, kind = rng.choice(list(kinds.items()))
@@ -275,10 +278,10 @@ def _draw_metaimage(rng: random.Random, folder: Path) -> Header:
     path.write_bytes(text if detached else text + content)
     if detached:
         (folder / "v.raw").write_bytes(content)
-    return Header(path, read_with_itk)
+    return DrawnHeader(path, read_with_itk)
 
 
-def _draw_mgh(rng: random.Random, folder: Path) -> Header:
+def _draw_mgh(rng: random.Random, folder: Path) -> DrawnHeader:
     code, kind = rng.choice(((0, ">u1"), (1, ">i4"), (3, ">f4"), (4, ">i2")))
     shape = [*_draw_shape(rng), rng.choice((1, 1, 3))]
     voxels = _draw_voxels(rng, shape, kind)
@@ -299,7 +302,7 @@ def _draw_mgh(rng: random.Random, folder: Path) -> Header:
     affine = np.eye(4)
     affine[:3, :3] = rotation.astype(np.float64) * delta.astype(np.float64)
     affine[:3, 3] = centre - affine[:3, :3] @ (np.array(shape[:3]) / 2)
-    return Header(path, lambda _: Reading(voxels, affine))
+    return DrawnHeader(path, lambda _: OtherReading(voxels, affine))
 
 
 HEADERS = Attack("headers", "headers drawn at random", prepare_headers, share=1.0)
