@@ -9,8 +9,8 @@ import pytest
 from helpers.labelled_cases import miscalibrated_case
 from perturb_mpm.run import RunSettings
 from perturb_mpm.tune.calibration import Calibrate, halve, observe
-from perturb_mpm.tune.folds import Folds
 from perturb_mpm.tune.problem import LabelledProblem
+from perturb_mpm.tune.study import Folds
 
 START = RunSettings()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from helpers.labelled_cases import layered_case, miscalibrated_case
+from perturb_mpm.biomarkers import ConformalWidening
 from perturb_mpm.inference import ConvergenceWarning, mean_field
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.run import RunSettings, build_crf, build_sampler
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.tune.problem import LabelledProblem
+from perturb_mpm.tune.problem import LabelledProblem, score_volume
 
 START = RunSettings()
 
@@ -74,3 +77,11 @@ def test_parts_of_a_case_add_up_to_its_volumes() -> None:
         problem._sampler(settings, part).draw().volumes for part in (everywhere, where, ~where)
     )
     np.testing.assert_allclose(one + other, whole, rtol=1e-12)
+
+
+def test_a_volume_is_scored_as_by_hand() -> None:
+    found = score_volume(np.array([0.9, 1.9]), 0.9)
+    # log 1 = 0 and log 2: E|X − y| = log 2 / 2, half of E|X − X'| is log 2 / 4.
+    assert found.crps == pytest.approx(math.log(2) / 4)
+    assert found.inside is False
+    assert found.widen(ConformalWidening(0.1, 0.1, 0.95, cases=19)).inside

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numpy.typing import NDArray
 
@@ -27,6 +28,7 @@ from perturb_mpm.tune import (
     means,
     tune,
 )
+from perturb_mpm.tune.tuning import normal_volumes, shifted_volumes
 
 START = RunSettings()
 
@@ -202,3 +204,9 @@ def test_threads_of_the_machine_are_no_part_of_what_is_learned(tmp_path: Path) -
     written = read_settings(tmp_path / "out" / "settings.toml")
     assert written.sampling.iterations == 2
     assert written.compute.threads == 2
+
+
+def test_residuals_move_a_volume_by_what_others_missed() -> None:
+    missed = np.array([0.0, math.log(2)])
+    np.testing.assert_allclose(shifted_volumes(0.9, missed), [0.9, 1.9])
+    assert np.median(normal_volumes(0.9, missed)) == pytest.approx(math.sqrt(2) - 0.1, rel=0.01)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from perturb_mpm.cli.console import (
+    Flag,
     UsageError,
     plain_console,
     prepare_folder,
@@ -20,32 +22,13 @@ if TYPE_CHECKING:
     from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, ScanPair
     from perturb_mpm.biomarkers import ResectionClass
 
-
-Flag = Annotated[bool, Parameter(negative="")]
 LARGEST_NOISE_FLOOR_ML = 1000.0
 
 
-def biomarkers(
-    *,
-    before: Path | None = None,
-    after: Path | None = None,
-    table: Path | None = None,
-    sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post"),
-    truth: Path | None = None,
-    region: Annotated[list[str], Parameter(consume_multiple=True, negative="")],
-    spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None,
-    classes: Literal["rano", "karschnia"] = "rano",
-    noise_floor_ml: float = 0.0,
-    calibration: Path | None = None,
-    output: Path = Path("biomarkers"),
-    quiet: Flag = False,
-    json: Flag = False,
-) -> None:
-    """Write biomarkers.csv and biomarkers.json: EOR and RTV as segmented, corrected and sampled.
-
-    Probabilities of resection classes are worth what their perturbation is worth: they are given
-    only with --calibration, which says how they did on cases with known volumes. A --table whose
-    cases have truths writes such a file, calibration.json.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BiomarkersOptions:
+    """Which scans are compared, by which limits, and where the numbers go.
 
     Parameters
     ----------
@@ -77,11 +60,34 @@ def biomarkers(
     json
         Print the results as JSON instead of a table.
     """
-    pairs = _pairs(before, after, table, sessions, truth)
-    if not 0 <= noise_floor_ml <= LARGEST_NOISE_FLOOR_ML:
+
+    before: Path | None = None
+    after: Path | None = None
+    table: Path | None = None
+    sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post")
+    truth: Path | None = None
+    region: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+    spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None
+    classes: Literal["rano", "karschnia"] = "rano"
+    noise_floor_ml: float = 0.0
+    calibration: Path | None = None
+    output: Path = Path("biomarkers")
+    quiet: Flag = False
+    json: Flag = False
+
+
+def biomarkers(*, options: BiomarkersOptions) -> None:
+    """Write biomarkers.csv and biomarkers.json: EOR and RTV as segmented, corrected and sampled.
+
+    Probabilities of resection classes are worth what their perturbation is worth: they are given
+    only with --calibration, which says how they did on cases with known volumes. A --table whose
+    cases have truths writes such a file, calibration.json.
+    """
+    pairs = _find_pairs(options)
+    floor = options.noise_floor_ml
+    if not 0 <= floor <= LARGEST_NOISE_FLOOR_ML:
         raise UsageError(
-            f"--noise-floor-ml must lie between 0 and {LARGEST_NOISE_FLOOR_ML:g}, "
-            f"got {noise_floor_ml:g}"
+            f"--noise-floor-ml must lie between 0 and {LARGEST_NOISE_FLOOR_ML:g}, got {floor:g}"
         )
 
     from perturb_mpm.assess import (
@@ -94,28 +100,28 @@ def biomarkers(
     )
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
 
-    values = _region_values(region)
-    step = None if spacing is None else check_spacing(spacing)
-    limits = RANO_RESECT if classes == "rano" else KARSCHNIA_2021
-    known = None if calibration is None else read_calibration(calibration)
-    check_biomarkers_folder(output)
-    found, truths = _read(pairs, values, step, limits, noise_floor_ml)
+    values = _region_values(options.region)
+    step = None if options.spacing is None else check_spacing(options.spacing)
+    limits = RANO_RESECT if options.classes == "rano" else KARSCHNIA_2021
+    known = None if options.calibration is None else read_calibration(options.calibration)
+    check_biomarkers_folder(options.output)
+    found, truths = _read(pairs, values, step, limits, floor)
     if known is not None:
         for case, each in found.items():
-            known.require_same_law(case, each, limits, noise_floor_ml)
-    learnt = _calibrate(found, truths, limits, noise_floor_ml)
+            known.require_same_law(case, each, limits, floor)
+    learnt = _calibrate(found, truths, limits, floor)
 
-    files = write_biomarkers(prepare_folder(output), found, known, learnt)
-    for words in () if quiet else (words for each in found.values() for words in each.warnings):
-        print_warning(words)
-    if json:
-        plain = biomarkers_as_json(found, known)
-        print_json(plain)
-    elif not quiet:
+    files = write_biomarkers(prepare_folder(options.output), found, known, learnt)
+    if not options.quiet:
+        for words in (words for each in found.values() for words in each.warnings):
+            print_warning(words)
+    if options.json:
+        print_json(biomarkers_as_json(found, known))
+    elif not options.quiet:
         _print(biomarker_lines(found, known), found, known, files.values())
 
 
-def _region_values(words: list[str]) -> tuple[int, ...]:
+def _region_values(words: Sequence[str]) -> tuple[int, ...]:
     from perturb_mpm.files import region_values_from_text
 
     regions = region_values_from_text(words)
@@ -179,21 +185,16 @@ def _calibrate(
     )
 
 
-def _pairs(
-    before: Path | None,
-    after: Path | None,
-    table: Path | None,
-    sessions: tuple[str, str],
-    truth: Path | None,
-) -> list[ScanPair]:
+def _find_pairs(options: BiomarkersOptions) -> list[ScanPair]:
     from perturb_mpm.assess import ScanPair, read_pairs
 
-    if truth is not None and (table is None or not table.is_dir()):
+    before, after, table = options.before, options.after, options.table
+    if options.truth is not None and (table is None or not table.is_dir()):
         raise UsageError("--truth must come with the folder of a cohort as --table")
     if table is not None:
         if before is not None or after is not None:
             raise UsageError("give --before and --after, or --table, not both")
-        return read_pairs(table, sessions, truth)
+        return read_pairs(table, options.sessions, options.truth)
     if before is None or after is None:
         raise UsageError("give --before and --after for one patient, or --table for a cohort")
     for option, path in (("--before", before), ("--after", after)):

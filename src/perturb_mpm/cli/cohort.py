@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 
 from perturb_mpm.cli.console import (
     MOST_WORKERS,
+    Files,
     Flag,
     UsageError,
     in_options,
@@ -23,7 +24,6 @@ from perturb_mpm.cli.console import (
 from perturb_mpm.cli.options import (
     INPUTS,
     OUTPUT,
-    Files,
     ReadingOptions,
     SettingsOptions,
     says_samples,

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 """An option that is given or not, without ``--no-``."""
+Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
+"""An option with one path or several."""
+Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
+"""An option with one word or several."""
 
 MOST_WORKERS = 1024
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")

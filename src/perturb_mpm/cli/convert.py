@@ -7,10 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import Flag, UsageError, print_json, print_plain
-
-Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
-Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
+from perturb_mpm.cli.console import Files, Flag, UsageError, Words, print_json, print_plain
 
 
 def convert(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +13,10 @@ from cyclopts import Parameter
 
 from perturb_mpm.cli.console import (
     MOST_WORKERS,
+    Files,
+    Flag,
     UsageError,
+    Words,
     prepare_folder,
     print_json,
     print_plain,
@@ -25,10 +29,6 @@ if TYPE_CHECKING:
     from perturb_mpm.evaluation import MetricSummary
     from perturb_mpm.files import CaseFiles
 
-
-Flag = Annotated[bool, Parameter(negative="")]
-Paths = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")]
-Words = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 _PRINTED = (  # heading, domain, metric
     ("Dice", "brain", "dice"),
     ("true\nml", "brain", "volume_true_ml"),
@@ -39,26 +39,10 @@ _PRINTED = (  # heading, domain, metric
 )
 
 
-def evaluate(
-    *,
-    prediction: Path | None = None,
-    truth: Path | None = None,
-    rater: Paths = None,
-    mask: Path | None = None,
-    table: Path | None = None,
-    region: Words = None,
-    labels: Words = None,
-    map_values: Annotated[Words, Parameter(name="--map")] = None,
-    estimator: Literal["votes", "conditional", "mean_field"] | None = None,
-    specificity: Annotated[
-        list[float] | None, Parameter(consume_multiple=True, negative="")
-    ] = None,
-    output: Path = Path("evaluation"),
-    workers: int = 1,
-    quiet: Flag = False,
-    json: Flag = False,
-) -> None:
-    """Measure how good an uncertainty is; write metrics.csv, summary.json and evaluation.html.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What is measured, against what, and where the numbers go.
 
     Parameters
     ----------
@@ -97,41 +81,60 @@ def evaluate(
     json
         Print the summary as JSON instead of a table.
     """
-    whole_number(workers, "--workers", 1, MOST_WORKERS)
-    cases = _cases(prediction, truth, rater or [], mask, table)
 
-    from perturb_mpm.assess import (
-        assess_case,
-        check_evaluation_folder,
-        write_evaluation,
-    )
+    prediction: Path | None = None
+    truth: Path | None = None
+    rater: Annotated[Files, Parameter(show_default=False)] = ()
+    mask: Path | None = None
+    table: Path | None = None
+    region: Words = None
+    labels: Words = None
+    map_values: Annotated[Words, Parameter(name="--map")] = None
+    estimator: Literal["votes", "conditional", "mean_field"] | None = None
+    specificity: Annotated[
+        tuple[float, ...] | None, Parameter(consume_multiple=True, negative="")
+    ] = None
+    output: Path = Path("evaluation")
+    workers: int = 1
+    quiet: Flag = False
+    json: Flag = False
+
+
+_NO_OPTIONS = EvaluateOptions()
+
+
+def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
+    """Measure how good an uncertainty is; write metrics.csv, summary.json and evaluation.html."""
+    whole_number(options.workers, "--workers", 1, MOST_WORKERS)
+    cases = _find_cases(options)
+
+    from perturb_mpm.assess import assess_case, check_evaluation_folder, write_evaluation
     from perturb_mpm.evaluation import REPORTED_SPECIFICITIES, summarise
     from perturb_mpm.files import label_map_from_text, labels_from_text
 
-    scheme = None if labels is None else labels_from_text(labels)
-    mapped = label_map_from_text(map_values or [])
-    for value in specificity or ():
-        if not 0 <= value <= 1:
-            raise UsageError(f"--specificity must be between 0 and 1, got {value}")
-    check_evaluation_folder(output)
-    prepare_folder(output)
     measure = partial(
         assess_case,
-        scheme=scheme,
-        region_words=region or [],
-        estimator=estimator,
-        mapped=mapped,
-        specificities=specificity or REPORTED_SPECIFICITIES,
+        scheme=None if options.labels is None else labels_from_text(options.labels),
+        region_words=options.region or (),
+        estimator=options.estimator,
+        mapped=label_map_from_text(options.map_values or ()),
+        specificities=options.specificity or REPORTED_SPECIFICITIES,
     )
-    assessments = [each for found in _measure_cases(measure, cases, workers) for each in found]
+    for value in options.specificity or ():
+        if not 0 <= value <= 1:
+            raise UsageError(f"--specificity must be between 0 and 1, got {value}")
+    check_evaluation_folder(options.output)
+    folder = prepare_folder(options.output)
+    measured = _measure_cases(measure, cases, options.workers)
+    assessments = [each for found in measured for each in found]
     title = cases[0].name if len(cases) == 1 else f"{len(cases)} cases"
-    files = write_evaluation(output, title, assessments)
+    files = write_evaluation(folder, title, assessments)
     summaries = summarise(row for each in assessments for row in each.rows)
-    if not quiet:
+    if not options.quiet:
         _warn(assessments)
-    if json:
+    if options.json:
         print_json(summaries)
-    elif not quiet:
+    elif not options.quiet:
         _print(summaries, files.values())
 
 
@@ -147,16 +150,12 @@ def _measure_cases(
         return map_on_workers(client, measure, [case.resolve() for case in cases])
 
 
-def _cases(
-    prediction: Path | None,
-    truth: Path | None,
-    raters: list[Path],
-    mask: Path | None,
-    table: Path | None,
-) -> list[CaseFiles]:
+def _find_cases(options: EvaluateOptions) -> list[CaseFiles]:
     from perturb_mpm.assess import read_cohort
     from perturb_mpm.files import CaseFiles
 
+    prediction, truth, raters = options.prediction, options.truth, options.rater
+    table, mask = options.table, options.mask
     if (prediction is None) == (table is None):
         raise UsageError("give --prediction for one case or --table for a cohort, one of the two")
     if table is not None:
@@ -168,7 +167,7 @@ def _cases(
     if truth is None and not raters:
         raise UsageError("--truth or --rater must be given: there is nothing to compare with")
     name = prediction.name.removesuffix(".gz").removesuffix(".nii")
-    return [CaseFiles(name, mask=mask, truth=truth, raters=tuple(raters), prediction=prediction)]
+    return [CaseFiles(name, mask=mask, truth=truth, raters=raters, prediction=prediction)]
 
 
 def _warn(assessments: Sequence[CaseAssessment]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Group, Parameter
 
-from perturb_mpm.cli.console import Flag, UsageError
+from perturb_mpm.cli.console import Flag, UsageError, Words
 from perturb_mpm.fields import settings_in
 from perturb_mpm.run import DEFAULT_BILATERAL, DEFAULT_SPATIAL, RunSettings
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from perturb_mpm.files import LabelScheme
     from perturb_mpm.run import KernelSettings
 
-Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative="")]
-Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 
 INPUTS = Group("Inputs", sort_key=1)
 MODEL = Group("Model", sort_key=2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from perturb_mpm.cli.console import (
+    Files,
     Flag,
     UsageError,
     duration_in_words,
@@ -21,7 +22,6 @@ from perturb_mpm.cli.console import (
 from perturb_mpm.cli.options import (
     INPUTS,
     OUTPUT,
-    Files,
     ReadingOptions,
     SettingsOptions,
     says_samples,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
 
 from perturb_mpm.cli.console import (
+    Flag,
     UsageError,
+    Words,
     prepare_folder,
     print_json,
     print_plain,
@@ -21,43 +23,20 @@ from perturb_mpm.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from perturb_mpm.files import Case, LabelScheme
+    from perturb_mpm.files import Case
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import RunSettings
-    from perturb_mpm.tune import Tuned, TuningOptions
-
-
-Flag = Annotated[bool, Parameter(negative="")]
-Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
+    from perturb_mpm.tune import Tuned
 
 SETTINGS_NAME = "settings.toml"
 SCORES_NAME = "scores.csv"
 KERNELS = ".kernels-"
 
 
-def tune(
-    *,
-    data: Path,
-    layout: Literal["table", "brats", "nnunet", "bids"] | None = None,
-    labels: Words | None = None,
-    output: Path,
-    truth: Path | None = None,
-    probabilities: Path | None = None,
-    model: Path | None = None,
-    region: Words | None = None,
-    settings: Path | None = None,
-    folds: int = 5,
-    samples: int = 128,
-    threads: int | None = None,
-    quiet: Flag = False,
-    json: Flag = False,
-) -> None:
-    """Learn from labelled cases how far to trust a network; write the settings that run takes.
-
-    Temperature and bias are learned by likelihood, kernels only where they beat no kernels, the
-    length of the noise by the score of volumes; five cases are enough to begin, and from 19 on
-    intervals are widened or narrowed until they keep their promise. All that is printed is of
-    cases left out, beside the probabilities alone and two plain baselines.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """What to learn from, how, and where the settings go.
 
     Parameters
     ----------
@@ -88,7 +67,7 @@ def tune(
     folds
         Folds of the cross-validation; as many as cases leaves one out at a time.
     samples
-        How many segmentations are sampled of each case for each length of the noise.
+        How many segmentations are sampled of each case for each correlation length of the noise.
     threads
         How many threads in place of those of --settings; all cores by default.
     quiet
@@ -96,40 +75,71 @@ def tune(
     json
         Print the result as JSON instead of a table.
     """
-    from perturb_mpm.files import labels_from_text, region_values_from_text
+
+    data: Path
+    layout: Literal["table", "brats", "nnunet", "bids"] | None = None
+    labels: Words = None
+    output: Path
+    truth: Path | None = None
+    probabilities: Path | None = None
+    model: Path | None = None
+    region: Words = None
+    settings: Path | None = None
+    folds: int = 5
+    samples: int = 128
+    threads: int | None = None
+    quiet: Flag = False
+    json: Flag = False
+
+    def is_cohort(self) -> bool:
+        """Whether the cases are those of a cohort's folder; refuse what it knows itself."""
+        found = self.layout is None and (self.data / "cohort.json").is_file()
+        for name in ("labels", "probabilities", "model"):
+            if found and getattr(self, name) is not None:
+                raise UsageError(
+                    f"--{name} must not be given for the folder of a cohort: {self.data}"
+                )
+        if self.truth is not None and not found:
+            raise UsageError("--truth must come with the folder of a cohort as --data")
+        return found
+
+    def check_folds(self, cases: int, kind: str = "cases") -> None:
+        """Refuse more folds than cases."""
+        if cases < self.folds:
+            raise UsageError(
+                f"--folds must be at most the number of {kind}, {cases}, got {self.folds}"
+            )
+
+
+def tune(*, options: TuneOptions) -> None:
+    """Learn from labelled cases how far to trust a network; write the settings that run takes.
+
+    Temperature and bias are learned by likelihood, kernels only where they beat no kernels, the
+    correlation length of the noise by the score of volumes; five cases are enough to begin, and
+    from 19 on intervals are widened or narrowed until they keep their promise. All that is printed
+    is of cases left out, beside the probabilities alone and two plain baselines.
+    """
     from perturb_mpm.tune import TuningOptions
     from perturb_mpm.tune import tune as tune_settings
 
     try:
-        options = TuningOptions(folds=folds, samples=samples)
+        effort = TuningOptions(folds=options.folds, samples=options.samples)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    start = _start(settings)
-    changed = _changed(start, threads)
-    if region is not None:
-        changed = changed.changed(regions=region_values_from_text(region))
-    of_cohort = _is_cohort(data, layout, labels, probabilities, model, truth)
-    scheme = None if labels is None else labels_from_text(labels)
-    with shown_progress(quiet=quiet) as progress:
-        threads_used = changed.compute.threads
-        if of_cohort:
-            cases = _read_cohort_cases(data, truth, options, progress)
-        elif layout is None or scheme is None:
-            raise UsageError("--layout and --labels must be given, but for the folder of a cohort")
-        else:
-            cases = _cases(
-                data, layout, scheme, probabilities, model, options, threads_used, progress
-            )
-        folder = prepare_folder(output)
-        with _kept_kernels(changed, folder) as kept:
-            tuned = tune_settings(cases, changed.changed(kernel_cache=kept), options, progress)
+    given = _read_settings(options.settings)
+    start = _change_settings(given, options)
+    with shown_progress(quiet=options.quiet) as progress:
+        cases = _read_cases(options, start.compute.threads, progress)
+        folder = prepare_folder(options.output)
+        with _kept_kernels(start, folder) as kept:
+            tuned = tune_settings(cases, start.changed(kernel_cache=kept), effort, progress)
     # How many threads this machine had and where it kept kernels is no part of what was learned.
-    here = {"threads": start.compute.threads, "kernel_cache": start.compute.kernel_cache}
+    here = {"threads": given.compute.threads, "kernel_cache": given.compute.kernel_cache}
     tuned = replace(tuned, settings=tuned.settings.changed(**here))
     files = _write(folder, tuned)
-    if json:
+    if options.json:
         _print_json(tuned, files)
-    elif not quiet:
+    elif not options.quiet:
         _print_table(tuned, files)
 
 
@@ -145,7 +155,7 @@ def _kept_kernels(settings: RunSettings, folder: Path) -> Iterator[str | Path]:
         yield kept
 
 
-def _start(path: Path | None) -> RunSettings:
+def _read_settings(path: Path | None) -> RunSettings:
     from perturb_mpm.run import RunSettings, read_settings
 
     try:
@@ -154,67 +164,38 @@ def _start(path: Path | None) -> RunSettings:
         raise UsageError(f"--settings {error}") from error
 
 
-def _changed(start: RunSettings, threads: int | None) -> RunSettings:
-    """Return the settings with the threads given on the command line."""
-    try:
-        return start if threads is None else start.changed(threads=threads)
-    except ValueError as error:
-        raise UsageError(f"--{error}") from error
+def _change_settings(settings: RunSettings, options: TuneOptions) -> RunSettings:
+    """Return the settings with the threads and regions given on the command line."""
+    from perturb_mpm.files import region_values_from_text
+
+    if options.threads is not None:
+        try:
+            settings = settings.changed(threads=options.threads)
+        except ValueError as error:
+            raise UsageError(f"--{error}") from error
+    if options.region is not None:
+        settings = settings.changed(regions=region_values_from_text(options.region))
+    return settings
 
 
-def _is_cohort(
-    data: Path,
-    layout: str | None,
-    labels: list[str] | None,
-    probabilities: Path | None,
-    model: Path | None,
-    truth: Path | None,
-) -> bool:
-    """Whether the cases are those of a cohort's folder; refuse what it knows itself."""
-    found = layout is None and (data / "cohort.json").is_file()
-    others = {"labels": labels, "probabilities": probabilities, "model": model}
-    given_too = [name for name, value in others.items() if value is not None]
-    if found and given_too:
-        raise UsageError(f"--{given_too[0]} must not be given for the folder of a cohort: {data}")
-    if truth is not None and not found:
-        raise UsageError("--truth must come with the folder of a cohort as --data")
-    return found
-
-
-def _read_cohort_cases(
-    data: Path, truth: Path | None, options: TuningOptions, progress: StagedProgress
+def _read_cases(
+    options: TuneOptions, threads: int | None, progress: StagedProgress
 ) -> dict[str, Case]:
-    from perturb_mpm.tune import read_cohort_cases
+    from perturb_mpm.files import common_sequences, find_labelled_cases, labels_from_text
+    from perturb_mpm.tune import classify_cases, read_cohort_cases, read_labelled_cases
 
-    cases = read_cohort_cases(data, truth, progress)
-    if len(cases) < options.folds:
-        raise UsageError(
-            f"--folds must be at most the number of cases with a truth, {len(cases)}, "
-            f"got {options.folds}"
-        )
-    return cases
-
-
-def _cases(
-    data: Path,
-    layout: str,
-    scheme: LabelScheme,
-    probabilities: Path | None,
-    model: Path | None,
-    options: TuningOptions,
-    threads: int | None,
-    progress: StagedProgress,
-) -> dict[str, Case]:
-    from perturb_mpm.files import common_sequences, find_labelled_cases
-    from perturb_mpm.tune import classify_cases, read_labelled_cases
-
+    model, probabilities = options.model, options.probabilities
+    if options.is_cohort():
+        cases = read_cohort_cases(options.data, options.truth, progress)
+        options.check_folds(len(cases), "cases with a truth")
+        return cases
+    scheme = None if options.labels is None else labels_from_text(options.labels)
+    if options.layout is None or scheme is None:
+        raise UsageError("--layout and --labels must be given, but for the folder of a cohort")
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
-    files = find_labelled_cases(data, layout)
-    if len(files) < options.folds:
-        raise UsageError(
-            f"--folds must be at most the number of cases, {len(files)}, got {options.folds}"
-        )
+    files = find_labelled_cases(options.data, options.layout)
+    options.check_folds(len(files))
     if model is not None:
         return classify_cases(files, model, scheme, progress, threads)
     if probabilities is None or not probabilities.is_dir():
@@ -261,8 +242,8 @@ def _print_table(tuned: Tuned, files: list[Path]) -> None:
         ("Volumes of cases left out: 95 % intervals", volumes_table(tuned)),
     ):
         table = Table(title=title)
-        for place, heading in enumerate(header):
-            table.add_column(heading, justify="right" if heading else "left", no_wrap=not place)
+        for column, heading in enumerate(header):
+            table.add_column(heading, justify="right" if heading else "left", no_wrap=not column)
         for row in rows:
             table.add_row(*row)
         shown.append(table)

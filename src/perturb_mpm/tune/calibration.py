@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from perturb_mpm.engines import softmax
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import RunSettings
-from perturb_mpm.tune.folds import CrossFit, Folds
 from perturb_mpm.tune.problem import LabelledProblem
+from perturb_mpm.tune.study import CrossFit, Folds
 
 ROUNDS = 3
 # A pull of bias and log temperature towards 0, in nats a case near foreground: it decides only

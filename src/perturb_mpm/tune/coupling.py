@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from perturb_mpm.run import RunSettings
 from perturb_mpm.tune.calibration import Calibrate, calibrate_with_kernels, halve, observe
-from perturb_mpm.tune.correlation import FEW_LENGTHS, lengths_to_try
-from perturb_mpm.tune.folds import CrossFit
-from perturb_mpm.tune.scores import MapScore, nan_mean
-from perturb_mpm.tune.study import Study, VolumeTable
+from perturb_mpm.tune.problem import ALONE, MapScore, nan_mean
+from perturb_mpm.tune.study import CrossFit, Study, VolumeTable
+from perturb_mpm.tune.volumes import FEW_LENGTHS, lengths_to_try
 
-ALONE, CALIBRATED = "probabilities alone", "calibrated"
+CALIBRATED = "calibrated"
 # Strength and centring that are tried beside no kernels at all, from weak to strong, and how many
 # updates they take: kernels this weak have converged by then.
 COUPLINGS = ((0.2, 0.5), (0.2, 0.0), (0.35, 0.0))
@@ -62,35 +61,32 @@ class Candidate:
         return nan_mean([nan_mean([dice[name] for dice in scores]) for name in scores[0]])
 
 
-@dataclass(frozen=True, eq=False)
-class Couple:
-    """The stage that chooses a candidate; the first is the probabilities alone."""
+def choose_candidate(candidates: Sequence[Candidate], cases: Sequence[int]) -> Candidate:
+    """Return the candidate that is best for maps and volumes and keeps the overlap.
 
-    candidates: Sequence[Candidate]
+    The first is the probabilities alone. Candidates are compared on the cases that all of them
+    have scores of.
+    """
+    cases = [i for i in cases if all(i in each.maps for each in candidates)]
+    alone = candidates[0]
+    least = alone.mean_dice(cases) - DICE_TOLERANCE
+    allowed = [each for each in candidates if math.isnan(least) or each.mean_dice(cases) >= least]
+    return min(
+        allowed,
+        key=lambda each: (
+            relative_loss(each, alone, cases) + (KERNEL_GAIN if each.has_kernels else 0.0)
+        ),
+    )
 
-    def fit(self, cases: Sequence[int]) -> Candidate:
-        """Return the candidate that is best for maps and volumes and keeps the overlap.
 
-        Candidates are compared on the cases that all of them have scores of.
-        """
-        cases = [i for i in cases if all(i in each.maps for each in self.candidates)]
-        least = self.candidates[0].mean_dice(cases) - DICE_TOLERANCE
-        allowed = [
-            each for each in self.candidates if math.isnan(least) or each.mean_dice(cases) >= least
-        ]
-        return min(
-            allowed,
-            key=lambda each: self.loss(each, cases) + (KERNEL_GAIN if each.has_kernels else 0.0),
-        )
-
-    def loss(self, candidate: Candidate, cases: Sequence[int]) -> float:
-        """Return mean log score plus mean CRPS, each in shares of the probabilities' alone."""
-        ours, alone = candidate.losses(cases), self.candidates[0].losses(cases)
-        # Where all is certain the scores of the probabilities alone may be 0.
-        shares = [
-            mine / max(float(its.mean()), 1e-9) for mine, its in zip(ours, alone, strict=True)
-        ]
-        return float((shares[0] + shares[1]).mean())
+def relative_loss(candidate: Candidate, alone: Candidate, cases: Sequence[int]) -> float:
+    """Return mean log score plus mean CRPS, each in shares of the probabilities' alone."""
+    # Where all is certain the scores of the probabilities alone may be 0.
+    shares = [
+        ours / max(float(theirs.mean()), 1e-9)
+        for ours, theirs in zip(candidate.losses(cases), alone.losses(cases), strict=True)
+    ]
+    return float((shares[0] + shares[1]).mean())
 
 
 def find_candidates(study: Study, start: RunSettings) -> list[Candidate]:
@@ -117,8 +113,8 @@ def find_candidates(study: Study, start: RunSettings) -> list[Candidate]:
         )
         fitted = _calibrate(study, name, coupled, some)
         found.append(score_candidate(study, name, _believe(study, fitted), [best], some))
-        stage = Couple(found)
-        if stage.loss(found[-1], some) >= stage.loss(found[-2], some):
+        before, now = (relative_loss(each, found[0], some) for each in found[-2:])
+        if now >= before:
             break  # a stronger coupling is worse still
     return found
 

@@ -1,19 +1,21 @@
-"""A labelled case as tuning sees it: its marginals and sampled volumes under any settings."""
+"""A labelled case as tuning sees it: its marginals and volumes under any settings, and scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import Compute, Solver, prepare_with, softmax
-from perturb_mpm.evaluation import domain_mask
+from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, crps
+from perturb_mpm.engines import Solver, prepare_with, softmax
+from perturb_mpm.evaluation import auroc, domain_mask, region_dice, top_label
 from perturb_mpm.files import Case
-from perturb_mpm.model import DenseCRF, Grid
+from perturb_mpm.model import Grid
+from perturb_mpm.posterior import Regions, decide_labels, marginal_entropy
 from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
 from perturb_mpm.sampling import Sampler
 
@@ -26,6 +28,16 @@ PLAY_MM = 15.0
 PLAY = 0.05
 # Voxels whose foreground is less likely than this do not matter for volumes: 1 in 50,000.
 IMPOSSIBLE = 2e-5
+
+LEVEL = 0.95
+# The fewest cases for a conformal interval of 95 %; so many are believed entirely, fewer half-way.
+MANY_CASES = 19
+_LEAST = 1e-7
+
+ALONE, TEMPERED, LEARNED = "probabilities alone", "with temperature", "learned"
+FIXED, RESIDUAL = "fixed width", "residuals"
+METHODS = (ALONE, TEMPERED, LEARNED, FIXED, RESIDUAL)
+"""What is compared on cases left out."""
 
 
 class LabelledProblem:
@@ -162,8 +174,110 @@ class LabelledProblem:
     def _solver(self) -> Solver:
         settings, case = self._settings, self.case
         mask = self.grid.scatter(self._play, outside=False)
-        crf: DenseCRF = build_crf(
-            replace(case, mask=mask), settings.changed(strength=1.0, centring=0.0)
+        crf = build_crf(replace(case, mask=mask), settings.changed(strength=1.0, centring=0.0))
+        return prepare_with(crf, replace(settings.compute, batch=1))
+
+
+@dataclass(frozen=True)
+class MapScore:
+    """Labels by overlap, maps within 5 mm of foreground; NaN where a case lacks the region."""
+
+    dice: dict[str, float]
+    calibration_error: float
+    log_score_nats: float
+    roc_area: float
+
+
+@dataclass(frozen=True)
+class VolumePrediction:
+    """A predicted distribution of one region's volume; ``width`` and CRPS are of log(V + 0.1)."""
+
+    lower_ml: float
+    upper_ml: float
+    true_ml: float
+    crps: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds the truth."""
+        return self.lower_ml <= self.true_ml <= self.upper_ml
+
+    @property
+    def width(self) -> float:
+        """How wide the interval is, as a difference of logarithms."""
+        return float(log_ml(self.upper_ml) - log_ml(self.lower_ml))
+
+    def widen(self, by: ConformalWidening) -> VolumePrediction:
+        """Return the score with both ends of the interval moved."""
+        lower, upper = by.widen([self.lower_ml], [self.upper_ml])
+        return VolumePrediction(float(lower[0]), float(upper[0]), self.true_ml, self.crps)
+
+
+@dataclass(frozen=True)
+class CaseScores:
+    """What one way gives on one case that it did not learn from."""
+
+    case: str
+    method: str  # one of METHODS
+    maps: MapScore | None
+    volumes: Mapping[str, VolumePrediction] | None
+
+
+def log_ml(volume_ml: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log(V + 0.1 ml)."""
+    logarithm: NDArray[np.float64] = np.log(np.asarray(volume_ml, dtype=np.float64) + OFFSET_ML)
+    return logarithm
+
+
+def region_ml(labels_ml: NDArray[np.float64], members: Sequence[int]) -> NDArray[np.float64]:
+    """Return the volume of a region from those of the labels, (…, L) → (…)."""
+    total: NDArray[np.float64] = labels_ml[..., list(members)].sum(axis=-1)
+    return total
+
+
+def score_maps(
+    problem: LabelledProblem,
+    marginals: NDArray[np.floating],
+    regions: Regions,
+    decisions: Regions | None,
+) -> MapScore:
+    """Score marginals (L, N); labels are decided by ``decisions``, or the most probable."""
+    labels = decide_labels(marginals, decisions)
+    near, truth = problem.near, problem.truth
+    here = np.maximum(marginals[:, near].astype(np.float64), _LEAST)
+    here /= here.sum(axis=0)
+    true = truth[near]
+    own = np.take_along_axis(here, true[np.newaxis], axis=0)[0]
+    return MapScore(
+        dice={name: region_dice(labels, truth, members) for name, members in regions.items()},
+        calibration_error=top_label(here, true).expected_error,
+        log_score_nats=float(-np.log(own).mean()),
+        roc_area=auroc(marginal_entropy(here), labels[near] != true),
+    )
+
+
+def score_volumes(
+    problem: LabelledProblem, sampled_ml: NDArray[np.float64], regions: Regions
+) -> dict[str, VolumePrediction]:
+    """Score sampled volumes of the labels (S, L), region by region."""
+    return {
+        name: score_volume(
+            region_ml(sampled_ml, members), float(region_ml(problem.true_ml, members))
         )
-        compute: Compute = replace(settings.compute, batch=1)
-        return prepare_with(crf, compute)
+        for name, members in regions.items()
+    }
+
+
+def score_volume(sampled_ml: NDArray[np.float64], true_ml: float) -> VolumePrediction:
+    """Score sampled volumes (S,) of one region."""
+    tail = (1 - LEVEL) / 2
+    lower, upper = np.quantile(sampled_ml, [tail, 1 - tail])
+    return VolumePrediction(
+        float(lower), float(upper), true_ml, crps(log_ml(sampled_ml), float(log_ml(true_ml)))
+    )
+
+
+def nan_mean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are numbers; NaN where there are none."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan

@@ -1,18 +1,24 @@
-"""The labelled cases of a tuning in their folds, and what every stage asks of them."""
+"""The labelled cases of a tuning in their folds, and what every stage asks of them.
+
+What is learned is learned from all cases, and without the fold of each case: scores of a case are
+of settings that its fold had no part in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from perturb_mpm import checks
 from perturb_mpm.files import Case, region_members
 from perturb_mpm.posterior import Regions, check_nested
 from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings, SettingsError, volume_sets
-from perturb_mpm.tune.folds import Folds
-from perturb_mpm.tune.problem import LabelledProblem
-from perturb_mpm.tune.scores import (
+from perturb_mpm.sampling import MOST_SAMPLES
+from perturb_mpm.tune.problem import (
     MANY_CASES,
+    LabelledProblem,
     MapScore,
     VolumePrediction,
     nan_mean,
@@ -22,6 +28,78 @@ from perturb_mpm.tune.scores import (
 
 FEWEST_CASES = 3
 FEWEST_SAMPLES = 8
+MOST_FOLDS = 1000
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """How much is computed."""
+
+    folds: int = 5
+    samples: int = 128
+
+    def __post_init__(self) -> None:
+        checks.integer(self.folds, "`folds`", minimum=2, maximum=MOST_FOLDS)
+        checks.integer(self.samples, "`samples`", minimum=FEWEST_SAMPLES, maximum=MOST_SAMPLES)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFit(Generic[T]):
+    """What all cases say, and for each case what the cases outside its fold say."""
+
+    overall: T
+    without: tuple[T, ...]  # by case
+
+    def apply(self, change: Callable[[T], S]) -> CrossFit[S]:
+        """Return the same with every value changed."""
+        return CrossFit(change(self.overall), tuple(map(change, self.without)))
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Cases by their index, each in one fold."""
+
+    members: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def deal(cls, cases: int, folds: int) -> Folds:
+        """Deal cases to folds in turn: 0, 3, 6 … to the first of 3."""
+        folds = checks.integer(folds, "folds", minimum=2)
+        if cases < folds:
+            raise SettingsError(
+                f"`folds` must be at most the number of cases, {cases}, got {folds}"
+            )
+        return cls(tuple(tuple(range(fold, cases, folds)) for fold in range(folds)))
+
+    @property
+    def everyone(self) -> range:
+        """All cases."""
+        return range(sum(map(len, self.members)))
+
+    def spread(self, most: int) -> list[int]:
+        """Return at most so many cases, equally many of each fold; at least one of each."""
+        share = max(most // len(self.members), 1)
+        return sorted(case for fold in self.members for case in fold[:share])
+
+    def cross_fit(self, fit: Callable[..., T], *before: CrossFit[Any]) -> CrossFit[T]:
+        """Call ``fit(cases, *learned)`` with all cases, and without each fold.
+
+        ``before`` is what earlier stages learned; ``fit`` is given that of the same cases.
+        """
+        overall = fit(self.everyone, *(each.overall for each in before))
+        return CrossFit(overall, self.leave_out(fit, *before))
+
+    def leave_out(self, fit: Callable[..., T], *before: CrossFit[Any]) -> tuple[T, ...]:
+        """Return for each case what ``fit`` learns without its fold."""
+        found: dict[int, T] = {}
+        for fold in self.members:
+            others = [case for case in self.everyone if case not in fold]
+            learned = fit(others, *(each.without[fold[0]] for each in before))
+            found.update(dict.fromkeys(fold, learned))
+        return tuple(found[case] for case in self.everyone)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +179,13 @@ class VolumeTable:
 def prepare_study(
     cases: Mapping[str, Case],
     start: RunSettings,
-    *,
-    folds: int,
-    samples: int,
+    options: TuningOptions,
     progress: StagedProgress,
 ) -> Study:
     """Check the cases and regions, and read what is true."""
     if len(cases) < FEWEST_CASES:
         raise SettingsError(f"`data` must hold at least {FEWEST_CASES} cases, got {len(cases)}")
-    dealt = Folds.deal(len(cases), folds)
+    dealt = Folds.deal(len(cases), options.folds)
     scheme = next(iter(cases.values())).labels
     try:
         decisions = region_members(start.regions, scheme)
@@ -120,4 +196,5 @@ def prepare_study(
     intervals = {name: tuple(members) for name, kind, members in rows if kind != "background"}
     progress.stage("reading the true labels")
     problems = [LabelledProblem(name, case, start) for name, case in cases.items()]
-    return Study(problems, dealt, decisions or intervals, decisions, intervals, samples, progress)
+    regions = decisions or intervals
+    return Study(problems, dealt, regions, decisions, intervals, options.samples, progress)

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perturb_mpm.files import write_table
 from perturb_mpm.noise import simplest
-from perturb_mpm.tune.baselines import FIXED, RESIDUAL, TEMPERED
-from perturb_mpm.tune.coupling import ALONE
-from perturb_mpm.tune.scores import CaseScores, nan_mean
-
-if TYPE_CHECKING:
-    from perturb_mpm.run import RunSettings
-    from perturb_mpm.tune.tuning import Tuned
-
-LEARNED = "learned"
-METHODS = (ALONE, TEMPERED, LEARNED, FIXED, RESIDUAL)
+from perturb_mpm.run import RunSettings
+from perturb_mpm.tune.problem import ALONE, LEARNED, METHODS, RESIDUAL, CaseScores, nan_mean
 
 MAP_COLUMNS = {
     "calibration_error": "calibration error",
     "log_score_nats": "log score, nats",
     "roc_area": "ROC area of errors",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """Settings learned on all cases, and every score of the cases left out."""
+
+    settings: RunSettings
+    scores: tuple[CaseScores, ...]
+    regions: tuple[str, ...]
+    """What the scores are printed for: the regions, or all labels where none were given."""
+    folds: tuple[tuple[str, ...], ...]
+    verdict: str = ""
+    tried: Mapping[str, float] = field(default_factory=dict)
+    """The mean log score of each candidate in cases left out, nats."""
+    without: Mapping[str, RunSettings] = field(default_factory=dict)
+    """What was learned without each case, by its name: these settings made its scores."""
 
 
 def means(scores: Sequence[CaseScores], regions: Sequence[str]) -> dict[str, dict[str, float]]:

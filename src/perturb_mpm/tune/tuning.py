@@ -1,16 +1,16 @@
 """Settings of ``run`` from labelled cases, and what they are worth on cases left out.
 
-Few numbers are learned, in four stages, each in a module of its own:
+Few numbers are learned, in four stages:
 
 1. calibrate: a temperature, and of many cases a bias for each label, by likelihood;
 2. couple: strength and centring of the kernels, as far as they beat no kernels;
 3. correlate: the correlation length of the noise, by the score of volumes;
-4. widen: of many cases, by how much volume intervals move until they hold 95 of 100 truths.
+4. widen: of many cases, by how much volume intervals move until they contain 95 of 100 truths.
 
-A stage has ``fit(cases, …)``, which learns from cases given by their index, and ``score(case, …)``
-or a table of scores made before. ``Folds.cross_fit`` calls ``fit`` with all cases, which gives the
-settings, and without each fold: everything that is printed of a case is of settings that its fold
-had no part in.
+A stage is a function that learns from cases given by their index. ``Folds.cross_fit`` calls it
+with all cases, which gives the settings, and without each fold: everything that is printed of a
+case is of settings that its fold had no part in. Two plain baselines stand beside it: one
+temperature for the maps, and the errors of the other cases' label maps for the volumes.
 
 Four economies are taken. Messages of kernels are computed once, under the temperature and bias of
 all cases, and each fold then learns its own with these messages. Choices are made from scores of
@@ -22,51 +22,35 @@ and no sample is drawn twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
-from perturb_mpm import checks
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.biomarkers import OFFSET_ML
 from perturb_mpm.files import Case
+from perturb_mpm.posterior import Regions, decide_labels
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import RunSettings
-from perturb_mpm.sampling import MOST_SAMPLES
-from perturb_mpm.tune.baselines import score_residuals, score_tempered
-from perturb_mpm.tune.correlation import correlate
-from perturb_mpm.tune.coupling import ALONE, Candidate, Couple, find_candidates, learn_from_all
-from perturb_mpm.tune.folds import CrossFit
-from perturb_mpm.tune.scores import CaseScores, nan_mean
-from perturb_mpm.tune.study import FEWEST_SAMPLES, Study, prepare_study
-from perturb_mpm.tune.summary import LEARNED, verdict
-from perturb_mpm.tune.widening import Widen, Widenings
-
-MOST_FOLDS = 1000
-
-
-@dataclass(frozen=True)
-class TuningOptions:
-    """How much is computed."""
-
-    folds: int = 5
-    samples: int = 128
-
-    def __post_init__(self) -> None:
-        checks.integer(self.folds, "`folds`", minimum=2, maximum=MOST_FOLDS)
-        checks.integer(self.samples, "`samples`", minimum=FEWEST_SAMPLES, maximum=MOST_SAMPLES)
-
-
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """Settings learned on all cases, and every score of the cases left out."""
-
-    settings: RunSettings
-    scores: tuple[CaseScores, ...]
-    regions: tuple[str, ...]
-    """What the scores are printed for: the regions, or all labels where none were given."""
-    folds: tuple[tuple[str, ...], ...]
-    verdict: str = ""
-    tried: Mapping[str, float] = field(default_factory=dict)
-    """The mean log score of each candidate in cases left out, nats."""
-    without: Mapping[str, RunSettings] = field(default_factory=dict)
-    """What was learned without each case, by its name: these settings made its scores."""
+from perturb_mpm.tune.calibration import Calibrate, observe
+from perturb_mpm.tune.coupling import Candidate, choose_candidate, find_candidates, learn_from_all
+from perturb_mpm.tune.problem import (
+    ALONE,
+    FIXED,
+    LEARNED,
+    RESIDUAL,
+    TEMPERED,
+    CaseScores,
+    LabelledProblem,
+    log_ml,
+    nan_mean,
+    region_ml,
+    score_volume,
+)
+from perturb_mpm.tune.study import CrossFit, Study, TuningOptions, prepare_study
+from perturb_mpm.tune.summary import Tuned, verdict
+from perturb_mpm.tune.volumes import Widenings, correlate, learn_widenings, widen_intervals
 
 
 def tune(
@@ -76,13 +60,7 @@ def tune(
     progress: StagedProgress | None = None,
 ) -> Tuned:
     """Learn settings on all cases, which have their truth, and score them on cases left out."""
-    study = prepare_study(
-        cases,
-        start,
-        folds=options.folds,
-        samples=options.samples,
-        progress=progress or Silent(),
-    )
+    study = prepare_study(cases, start, options, progress or Silent())
     folds, names = study.folds, [each.name for each in study.problems]
 
     candidates = find_candidates(study, start)
@@ -92,8 +70,7 @@ def tune(
         tuple(each.settings.without[i] for i, each in enumerate(chosen.without)),
     )
     lengths, volumes = correlate(study, settings, _without_kernels(settings, candidates[1]))
-    widen = Widen(volumes)
-    widenings = folds.cross_fit(widen.fit, lengths)
+    widenings = folds.cross_fit(partial(learn_widenings, volumes), lengths)
     complete = folds.cross_fit(_complete, settings, lengths, widenings)
 
     scores = [
@@ -101,7 +78,7 @@ def tune(
             name,
             LEARNED,
             chosen.without[i].maps[i],
-            widen.score(i, lengths.without[i], widenings.without[i]),
+            widen_intervals(volumes.predictions[lengths.without[i]][i], widenings.without[i]),
         )
         for i, name in enumerate(names)
     ]
@@ -126,7 +103,7 @@ def tune(
 
 def _choose(study: Study, candidates: Sequence[Candidate]) -> CrossFit[Candidate]:
     """Choose a candidate; those that saw only some cases are then learned from all."""
-    chosen = study.folds.cross_fit(Couple(candidates).fit)
+    chosen = study.folds.cross_fit(partial(choose_candidate, candidates))
     whole = {
         each: learn_from_all(study, each)
         for each in dict.fromkeys((*chosen.without, chosen.overall))
@@ -151,3 +128,72 @@ def _complete(
         widening={name: round(each.amount, 4) for name, each in widenings.items()},
         learned_cases=len(cases),
     )
+
+
+def score_tempered(study: Study, bare: RunSettings) -> list[CaseScores]:
+    """Score maps of one temperature, learned near foreground on the other folds."""
+    seen = {i: observe(each, bare, everywhere=False) for i, each in enumerate(study.problems)}
+    settings = Calibrate(seen, bare, with_bias=False).cross_fit(study.folds)
+    maps = study.score_maps(settings.without, study.folds.everyone)
+    return [
+        CaseScores(problem.name, TEMPERED, maps[i], None)
+        for i, problem in enumerate(study.problems)
+    ]
+
+
+def score_residuals(study: Study) -> list[CaseScores]:
+    """Score volumes by the errors that label maps made on the other folds, in two ways."""
+    # Volumes of the label maps and true ones, (cases, L), and by region how much larger these are.
+    mapped = np.array([_map_ml(each, study.decisions) for each in study.problems])
+    true = np.array([each.true_ml for each in study.problems])
+    regions = study.regions.items()
+    missed = {
+        name: log_ml(region_ml(true, members)) - log_ml(region_ml(mapped, members))
+        for name, members in regions
+    }  # (cases,) each
+    others: tuple[list[int], ...] = study.folds.leave_out(list)
+    return [
+        CaseScores(
+            problem.name,
+            method,
+            None,
+            {
+                name: score_volume(
+                    predict(float(region_ml(mapped[i], members)), missed[name][others[i]]),
+                    float(region_ml(true[i], members)),
+                )
+                for name, members in regions
+            },
+        )
+        for i, problem in enumerate(study.problems)
+        for method, predict in ((FIXED, normal_volumes), (RESIDUAL, shifted_volumes))
+    ]
+
+
+def shifted_volumes(volume_ml: float, differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the volumes that the log differences (n,) of other cases say are possible, (n,)."""
+    return _volumes_ml(log_ml(volume_ml) + differences)
+
+
+def normal_volumes(
+    volume_ml: float, differences: NDArray[np.float64], draws: int = 200
+) -> NDArray[np.float64]:
+    """Return volumes of one width for all: a normal law with the differences' mean and sd."""
+    from scipy.special import ndtri
+
+    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
+    grid = ndtri((np.arange(draws) + 0.5) / draws)
+    return _volumes_ml(log_ml(volume_ml) + differences.mean() + spread * grid)
+
+
+def _volumes_ml(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return V of log(V + 0.1 ml), 0 at least."""
+    volumes: NDArray[np.float64] = np.maximum(np.exp(logarithms) - OFFSET_ML, 0.0)
+    return volumes
+
+
+def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
+    """Return the volumes of the label map that the probabilities alone give, (L,)."""
+    labels = decide_labels(problem.probabilities, decisions)
+    counts = np.bincount(labels, minlength=problem.n_labels)
+    return counts.astype(np.float64) * problem.voxel_ml

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from perturb_mpm.tune.folds import CrossFit, Folds
+from perturb_mpm.tune.study import CrossFit, Folds
 
 
 def test_folds_are_dealt_in_turn() -> None:
