@@ -12,7 +12,7 @@ import pytest
 from helpers.accessibility import violations
 from helpers.page_pictures import faults, slices_of
 from helpers.small_case import call, options, save, truth, write_files
-from perturb_mpm.assess.measure import assess
+from perturb_mpm.assess.evaluation import assess
 from perturb_mpm.assess.sources import read_segmentation
 from perturb_mpm.evaluation import dice
 from perturb_mpm.files import Source

@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.assess.evaluation_page import answer_in_words
+from perturb_mpm.assess.evaluation import answer_in_words
 from perturb_mpm.assess.scan_pairs import biomarker_rows, calibrate, read_calibration
 from perturb_mpm.assess.scans import Biomarkers, Scan, measure_scan, resection
 from perturb_mpm.cli import main

@@ -1,21 +1,22 @@
 """From files to measured uncertainty and biomarkers: one case, a cohort, a pair of scans."""
 
-from perturb_mpm.assess.measure import CaseAssessment, assess_case
-from perturb_mpm.assess.output import (
-    biomarker_lines,
-    biomarkers_as_json,
-    check_biomarkers_folder,
+from perturb_mpm.assess.evaluation import (
+    CaseAssessment,
+    assess_case,
     check_evaluation_folder,
-    write_biomarkers,
     write_evaluation,
 )
 from perturb_mpm.assess.scan_pairs import (
     Line,
     ResectionCalibration,
     ScanPair,
+    biomarker_lines,
+    biomarkers_as_json,
     calibrate,
+    check_biomarkers_folder,
     read_calibration,
     read_pairs,
+    write_biomarkers,
 )
 from perturb_mpm.assess.scans import (
     Biomarkers,
@@ -25,10 +26,7 @@ from perturb_mpm.assess.scans import (
     read_scan,
     resection,
 )
-from perturb_mpm.assess.sources import (
-    cases_done,
-    read_cohort,
-)
+from perturb_mpm.assess.sources import cases_done, read_cohort
 
 __all__ = [
     "assess_case",

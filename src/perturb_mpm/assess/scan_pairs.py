@@ -1,10 +1,10 @@
-"""Pairs of scans as a table of paths, their biomarkers as numbers, and what a cohort teaches."""
+"""Pairs of scans: their table of paths, the files of their biomarkers, what a cohort teaches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from perturb_mpm import checks
 from perturb_mpm.assess.scans import PAPER_RULE, Biomarkers
-from perturb_mpm.assess.sources import cases_done
+from perturb_mpm.assess.sources import cases_done, first_row, refuse_others
 from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ConformalWidening,
@@ -23,8 +23,8 @@ from perturb_mpm.biomarkers import (
     crps,
 )
 from perturb_mpm.checks import in_short
-from perturb_mpm.files import InputError, Source, read_table
-from perturb_mpm.storage import DAMAGE, error_text, read_json
+from perturb_mpm.files import InputError, Source, read_table, write_table
+from perturb_mpm.storage import DAMAGE, error_text, read_json, write_json
 
 COLUMNS = (
     "case",
@@ -98,6 +98,98 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
             f"got {len(done)} cases in {folder} without such a pair; name the `sessions`"
         )
     return pairs
+
+
+def check_biomarkers_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run, or files of the names to be written that are others'."""
+    refuse_others(
+        folder,
+        {
+            "biomarkers.csv": lambda path: first_row(path) == COLUMNS,
+            "biomarkers.json": lambda path: _are_biomarkers(read_json(path)),
+            "calibration.json": lambda path: bool(read_calibration(path)),
+        },
+    )
+
+
+def write_biomarkers(
+    folder: Path,
+    found: Mapping[str, Biomarkers],
+    calibration: ResectionCalibration | None = None,
+    learnt: ResectionCalibration | None = None,
+) -> list[Path]:
+    """Write biomarkers.csv and biomarkers.json, and calibration.json where one was learnt.
+
+    ``calibration`` is one that was learnt before, and allows probabilities of classes. The folder
+    must be there, and pass ``check_biomarkers_folder``.
+    """
+    check_biomarkers_folder(folder)
+    files = [folder / "biomarkers.csv", folder / "biomarkers.json"]
+    write_table(files[0], COLUMNS, biomarker_lines(found, calibration))
+    write_json(files[1], biomarkers_as_json(found, calibration))
+    if learnt is not None:
+        files.append(folder / "calibration.json")
+        write_json(files[2], asdict(learnt))
+    return files
+
+
+def biomarker_lines(
+    found: Mapping[str, Biomarkers], calibration: ResectionCalibration | None
+) -> list[Line]:
+    """Return the rows of all patients."""
+    return [
+        line for case, each in found.items() for line in biomarker_rows(case, each, calibration)
+    ]
+
+
+def biomarkers_as_json(
+    found: Mapping[str, Biomarkers], calibration: ResectionCalibration | None
+) -> dict[str, dict[str, object]]:
+    """Return biomarkers as JSON holds them: None where a value is not defined."""
+    return {case: _one_as_json(each, calibration) for case, each in found.items()}
+
+
+def _one_as_json(found: Biomarkers, calibration: ResectionCalibration | None) -> dict[str, object]:
+    sampled = found.sampled
+    result: dict[str, object] = {
+        "before_ml": found.before_ml,
+        "rtv_ml": found.residual_ml,
+        "eor_frac": found.extent,
+        "resection_class": found.resection_class,
+        "corrected": {
+            "before_ml": found.corrected_before_ml,
+            "rtv_ml": found.corrected_residual_ml,
+            "eor_frac": found.corrected_extent,
+        },
+        "samples": list(found.samples),
+        "perturbation": found.perturbation,
+        "warnings": list(found.warnings),
+    }
+    if sampled is None:
+        return result
+    result["sampled"] = {
+        "rtv_median_ml": sampled.residual_ml.median,
+        "rtv_interval_ml": [sampled.residual_ml.lower, sampled.residual_ml.upper],
+        "eor_median_frac": sampled.extent.median,
+        "eor_interval_frac": [sampled.extent.lower, sampled.extent.upper],
+        "eor_undefined_samples": sampled.extent.undefined,
+    }
+    if calibration is not None:
+        result["class_probabilities"] = sampled.classes
+        result["residual_present_probability"] = sampled.residual_present
+        result["calibration"] = {
+            "cases": calibration.cases,
+            "class_brier": calibration.class_brier,
+            "true_class_probability": calibration.true_class_probability,
+            "residual_coverage": calibration.residual_coverage,
+        }
+    return result
+
+
+def _are_biomarkers(content: object) -> bool:
+    return isinstance(content, dict) and all(
+        isinstance(each, dict) and "rtv_ml" in each for each in content.values()
+    )
 
 
 def biomarker_rows(

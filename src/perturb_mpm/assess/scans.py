@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess.sources import law_in_words, read_segmentation, sampling_law
+from perturb_mpm.assess.sources import read_segmentation
 from perturb_mpm.biomarkers import (
     RANO_RESECT,
     ResectionClass,
@@ -232,3 +232,35 @@ def _summarise_samples(
         class_probabilities(first, second, classes, noise_floor_ml),
         float(present.mean()),
     )
+
+
+def sampling_law(posterior: Posterior) -> dict[str, Any]:
+    """Return the law of a posterior's samples, seed aside, as values that JSON can hold.
+
+    Two runs sample from the same perturbation where this is equal.
+    """
+    found = posterior.parameters.get("perturbation")
+    if not isinstance(found, Mapping):
+        return {}
+    law = {name: value for name, value in found.items() if name != "seed"}
+    return {**law, "estimator": posterior.estimator}
+
+
+def law_in_words(law: Mapping[str, Any]) -> str:
+    """Return what the samples come from."""
+    lengths = law.get("lengths_mm")
+    words = "independent Gumbel noise at every voxel"
+    if lengths:
+        over = " and ".join(_length_in_words(length) for length, _ in lengths)
+        words = f"Gumbel noise correlated over {over}"
+    if law.get("scale", 1.0) != 1.0:
+        words += f" times {law['scale']:g}"
+    if law.get("antithetic"):
+        words += " in antithetic pairs"
+    if law.get("estimator") == "conditional":
+        words += ", conditional estimates"
+    return words if lengths else f"{words}, which makes volumes far too certain"
+
+
+def _length_in_words(length_mm: float | str) -> str:
+    return "the whole image" if length_mm == "inf" else f"{length_mm:g} mm"

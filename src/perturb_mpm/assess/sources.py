@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from perturb_mpm.files import (
     require_same_grid,
 )
 from perturb_mpm.posterior import MarginalKind, Posterior, Regions
-from perturb_mpm.run import STATE, load_run
+from perturb_mpm.run import STATE, OutputError, load_run
 
 
 def read_cohort(path: Path, truths: Path | None = None) -> list[CaseFiles]:
@@ -165,43 +165,6 @@ def read_labels(
     return read_label_map(source, like.scheme, like.geometry, like.source, remedy, mapped, mask)
 
 
-def sampling_law(posterior: Posterior) -> dict[str, Any]:
-    """Return the law of a posterior's samples, seed aside, as values that JSON can hold.
-
-    Two runs sample from the same perturbation where this is equal.
-    """
-    found = posterior.parameters.get("perturbation")
-    if not isinstance(found, Mapping):
-        return {}
-    law = {name: value for name, value in found.items() if name != "seed"}
-    return {**law, "estimator": posterior.estimator}
-
-
-def law_in_words(law: Mapping[str, Any]) -> str:
-    """Return what the samples come from."""
-    lengths = law.get("lengths_mm")
-    words = "independent Gumbel noise at every voxel"
-    if lengths:
-        over = " and ".join(_length_in_words(length) for length, _ in lengths)
-        words = f"Gumbel noise correlated over {over}"
-    if law.get("scale", 1.0) != 1.0:
-        words += f" times {law['scale']:g}"
-    if law.get("antithetic"):
-        words += " in antithetic pairs"
-    if law.get("estimator") == "conditional":
-        words += ", conditional estimates"
-    return words if lengths else f"{words}, which makes volumes far too certain"
-
-
-def _length_in_words(length_mm: float | str) -> str:
-    return "the whole image" if length_mm == "inf" else f"{length_mm:g} mm"
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder was written by ``perturb-mpm run``."""
-    return (folder / STATE / "run.json").is_file()
-
-
 def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
         run = load_run(source.path)
@@ -241,3 +204,27 @@ def _read_mask(path: Path | None, grid: Source, volume: Volume) -> NDArray[np.bo
 def _are_label_maps(maps: NDArray[np.float32]) -> bool:
     """Whether all values are whole, and not just a one-hot distribution over the labels."""
     return bool((maps == np.floor(maps)).all()) and not bool((maps.sum(axis=0) == 1).all())
+
+
+def refuse_others(folder: Path, own: Mapping[str, Callable[[Path], bool]]) -> None:
+    """Refuse the folder of a run, and files to be replaced that fail the test of their name."""
+    if (folder / STATE / "run.json").is_file():
+        raise OutputError(f"`output` must not be the folder of a run, got {folder}: name another")
+    for name, is_own in own.items():
+        if not (folder / name).exists():
+            continue
+        try:
+            known = is_own(folder / name)
+        except (OSError, ValueError, csv.Error, RecursionError):
+            known = False
+        if not known:
+            raise OutputError(
+                f"`output` must be a folder whose files may be replaced, got {folder / name}, "
+                "which this command did not write: name another folder"
+            )
+
+
+def first_row(path: Path) -> tuple[str, ...]:
+    """Return the first row of a table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(next(csv.reader(file), ()))

@@ -118,7 +118,7 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
     if options.json:
         print_json(biomarkers_as_json(found, known))
     elif not options.quiet:
-        _print(biomarker_lines(found, known), found, known, files.values())
+        _print(biomarker_lines(found, known), found, known, files)
 
 
 def _region_values(words: Sequence[str]) -> tuple[int, ...]:

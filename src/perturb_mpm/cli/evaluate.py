@@ -135,7 +135,7 @@ def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
     if options.json:
         print_json(summaries)
     elif not options.quiet:
-        _print(summaries, files.values())
+        _print(summaries, files)
 
 
 def _measure_cases(

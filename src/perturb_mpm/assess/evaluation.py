@@ -1,0 +1,503 @@
+"""Measures of each case, and the files that ``evaluate`` writes of them: a table and a page.
+
+The page is one HTML file that opens from disk and reads in print.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.assess.sources import (
+    Segmentation,
+    first_row,
+    read_labels,
+    read_segmentation,
+    refuse_others,
+)
+from perturb_mpm.evaluation import (
+    ALL,
+    DOMAINS,
+    REPORTED_SPECIFICITIES,
+    Domain,
+    Measurement,
+    MetricSummary,
+    Prediction,
+    Regions,
+    Reliability,
+    best_dice,
+    binary_entropy_percent,
+    default_regions,
+    detection_curve,
+    domain_mask,
+    evaluate_case,
+    generalized_energy_distance,
+    level_dice,
+    matched_iou,
+    rater_correlation,
+    summarise,
+    top_label,
+    truth_in_mask,
+)
+from perturb_mpm.files import (
+    CaseFiles,
+    InputError,
+    LabelScheme,
+    Source,
+    regions_from_text,
+    write_table,
+)
+from perturb_mpm.posterior import MarginalKind, decide_labels
+from perturb_mpm.report import (
+    DASHES,
+    ChartLine,
+    EntropyScale,
+    LineChart,
+    Picture,
+    Plane,
+    colour_bar,
+    data_uri,
+    entropy_overlay,
+    error_overlay,
+    field_of_view,
+    grey_png,
+    grey_window,
+    in_window,
+    label_styles,
+    page_environment,
+    radiological_planes,
+    slice_picture,
+    to_mm,
+    unit_chart,
+)
+from perturb_mpm.storage import atomic_open, read_json, write_json
+
+SPECIFICITIES = np.linspace(0, 1, 101)
+EVALUATION_COLUMNS = ("case", "method", "against", "region", "domain", "metric", "value")
+GENERATOR = '<meta name="generator" content="perturb-mpm evaluate">'
+"""What tells the page from others of its name."""
+MOST_SLICES = 6
+# What a reader asks first, and over which voxels; everything else is in the table on disk.
+SHOWN = {
+    "dice": ("Dice", "brain"),
+    "hausdorff95_mm": ("95 % Hausdorff distance, mm", "brain"),
+    "volume_true_ml": ("true volume, ml", "brain"),
+    "volume_ml": ("found volume, ml", "brain"),
+    "volume_covered": ("truth within the 95 % sample interval", "brain"),
+    "volume_crps_ml": ("volume score (CRPS), ml", "brain"),
+    "sensitivity_above_0_bits": ("sensitivity, entropy above 0", "dilated"),
+    "specificity_above_0_bits": ("specificity, entropy above 0", "dilated"),
+    "auroc": ("area under ROC", "dilated"),
+    "auprc": ("average precision", "dilated"),
+    "error_prevalence": ("share of errors", "dilated"),
+    "error_overlap_best": ("uncertainty–error overlap", "dilated"),
+    "qu_brats_score": ("QU-BraTS score", "brain"),
+    "ece_top_label": ("calibration error, top label", "dilated"),
+    "ece_region": ("calibration error", "dilated"),
+    "negative_log_likelihood_nats": ("log score, nats", "dilated"),
+    "generalized_energy_distance_iou": ("energy distance to raters", "image"),
+    "matched_iou": ("matched IoU with raters", "image"),
+    "rater_correlation": ("correlation with the raters' spread", "image"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CaseAssessment:
+    """The measures of one case against one truth, and the curves and slices a page shows."""
+
+    case: str
+    against: str
+    rows: list[Measurement]
+    reliability: Reliability
+    """Of the most probable label, around the union of predicted and true foreground."""
+    sensitivity: dict[str, NDArray[np.float64]]  # region -> (101,) at the specificities 0 … 1
+    worst: WorstSlice
+    truth_outside_mask: int
+    """Foreground voxels of the truth outside the prediction's mask, which do not count."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorstSlice:
+    """The axial slice with most errors, (rows, columns) as a radiologist looks at it."""
+
+    plane: Plane
+    position_mm: float
+    spacing: tuple[float, float, float]
+    grey: NDArray[np.uint8] | None  # the image, where there is one
+    labels: NDArray[np.uint8]  # label indices
+    truth: NDArray[np.uint8]
+    entropy_bits: NDArray[np.float32]
+    label_names: tuple[str, ...]
+    oriented: bool
+
+
+def assess_case(
+    files: CaseFiles,
+    scheme: LabelScheme | None,
+    region_words: Sequence[str],
+    domains: Sequence[Domain] = DOMAINS,
+    *,
+    estimator: MarginalKind | None = None,
+    mapped: Mapping[int, int] | None = None,
+    specificities: Sequence[float] = REPORTED_SPECIFICITIES,
+) -> list[CaseAssessment]:
+    """Measure one case against its truth, and against each rater.
+
+    ``estimator`` says which marginals of a run are measured, its own where it is None. Values of
+    truth and raters that are ``mapped`` stand for others.
+    """
+    if files.prediction is None or (files.truth is None and not files.raters):
+        raise InputError(
+            f"case {files.name} must have a prediction, and a truth or a rater to compare it with"
+        )
+    source = Source("prediction", files.prediction)
+    segmentation = read_segmentation(source, scheme, files.mask, estimator)
+    asked = regions_from_text(region_words, segmentation.scheme)
+    if asked and segmentation.posterior is None:
+        segmentation = replace(
+            segmentation, prediction=_decide_regions(segmentation.prediction, asked)
+        )
+    of_labels = default_regions(segmentation.scheme.names)
+    regions: Regions = asked or {**segmentation.regions, **of_labels}
+    truths: dict[str, NDArray[np.uint8]] = {}
+    if files.truth is not None:
+        truths["truth"] = read_labels(Source("truth", files.truth), segmentation, mapped)
+    raters = [read_labels(Source("raters", path), segmentation, mapped) for path in files.raters]
+    truths |= {f"rater {number}": labels for number, labels in enumerate(raters, start=1)}
+    assessments = [
+        assess(files.name, segmentation, labels, regions, against, domains, specificities)
+        for against, labels in truths.items()
+    ]
+    if raters and segmentation.sampled_labels is not None:
+        rows = _rater_rows(files.name, segmentation, np.stack(raters), regions)
+        assessments[0].rows.extend(rows)
+    return assessments
+
+
+def _decide_regions(prediction: Prediction, regions: Regions) -> Prediction:
+    """Return a prediction from elsewhere with labels decided as ``run`` decides them.
+
+    Regions that overlap decide nothing: then labels stay the most probable ones.
+    """
+    scores = prediction.marginals
+    if prediction.samples is not None:  # whole votes, so that one half is one half
+        scores = np.rint(scores * prediction.samples)
+    try:
+        labels = decide_labels(scores, regions)
+    except ValueError:
+        return prediction
+    return replace(prediction, labels=labels.astype(np.int64))
+
+
+def assess(
+    case: str,
+    segmentation: Segmentation,
+    truth: NDArray[np.uint8],
+    regions: Regions,
+    against: str = "truth",
+    domains: Sequence[Domain] = DOMAINS,
+    specificities: Sequence[float] = REPORTED_SPECIFICITIES,
+) -> CaseAssessment:
+    """Measure one segmentation against one label map (X, Y, Z) of label indices."""
+    prediction = segmentation.prediction
+    grid = prediction.grid
+    rows = [
+        replace(row, against=against)
+        for row in evaluate_case(
+            prediction, truth, regions, case=case, domains=domains, specificities=specificities
+        )
+    ]
+    true = truth_in_mask(prediction, truth)
+    labels = grid.scatter(prediction.labels, 0)
+    inside = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
+    around = grid.gather(domain_mask("dilated", labels > 0, true > 0, inside, grid.spacing))
+    wrong = labels != true
+    curves = {}
+    for name, members in {ALL: (), **regions}.items():
+        uncertainty = prediction.entropy_bits
+        error = grid.gather(wrong)
+        if members:
+            uncertainty = binary_entropy_percent(prediction.share(members)) / 100
+            error = grid.gather(np.isin(labels, members) != np.isin(true, members))
+        curve = detection_curve(uncertainty[around], error[around])
+        curves[name] = np.array([curve.sensitivity_at(float(s)) for s in SPECIFICITIES])
+    return CaseAssessment(
+        case=case,
+        against=against,
+        rows=rows,
+        reliability=top_label(prediction.marginals[:, around], grid.gather(true)[around]),
+        sensitivity=curves,
+        worst=_worst_slice(segmentation, labels, true, inside),
+        truth_outside_mask=int(np.count_nonzero(truth) - np.count_nonzero(true)),
+    )
+
+
+def _worst_slice(
+    segmentation: Segmentation,
+    labels: NDArray[np.integer],
+    truth: NDArray[np.integer],
+    inside: NDArray[np.bool_],
+) -> WorstSlice:
+    """Return the slice with most wrong labels, cut to the foreground and its surroundings."""
+    grid, geometry = segmentation.prediction.grid, segmentation.geometry
+    plane = radiological_planes(geometry.affine)[0]
+    others = tuple(axis for axis in range(3) if axis != plane.across)
+    index = int((labels != truth).sum(axis=others).argmax())
+    box = field_of_view((labels > 0) | (truth > 0), inside, geometry.spacing)
+    grey = None
+    if segmentation.image is not None:
+        window = grey_window(segmentation.image[inside])
+        grey = in_window(plane.cut(segmentation.image, index, box), window)
+    voxel = [0, 0, 0]
+    voxel[plane.across] = index
+    bits = grid.scatter(segmentation.prediction.entropy_bits, 0)
+    return WorstSlice(
+        plane=plane,
+        position_mm=to_mm(geometry.affine, (voxel[0], voxel[1], voxel[2]))[plane.looks_along],
+        spacing=geometry.spacing,
+        grey=grey,
+        labels=plane.cut(labels, index, box).astype(np.uint8),
+        truth=plane.cut(truth, index, box).astype(np.uint8),
+        entropy_bits=plane.cut(bits, index, box).astype(np.float32),
+        label_names=segmentation.scheme.names,
+        oriented=geometry.has_orientation,
+    )
+
+
+def _rater_rows(
+    case: str, segmentation: Segmentation, raters: NDArray[np.uint8], regions: Regions
+) -> list[Measurement]:
+    """Compare the spread of samples with that of raters, region by region."""
+    samples = segmentation.sampled_labels
+    if samples is None:
+        return []
+    prediction = segmentation.prediction
+    inside = prediction.grid.mask
+    rows = []
+    for name, members in regions.items():
+        drawn, rated = np.isin(samples, members), np.isin(raters, members)
+        if inside is not None:
+            drawn, rated = drawn & inside, rated & inside
+        share = prediction.grid.scatter(prediction.share(members), 0)
+        bits = binary_entropy_percent(share) / 100
+        values = {
+            "generalized_energy_distance_iou": generalized_energy_distance(drawn, rated),
+            "matched_iou": matched_iou(drawn, rated),
+            "best_dice": float(best_dice(drawn, rated).mean()),
+            "rater_correlation": rater_correlation(bits, rated),
+            "level_dice": level_dice(share, rated),
+        }
+        rows += [
+            Measurement(case, prediction.name, name, "image", metric, value, "all raters")
+            for metric, value in values.items()
+        ]
+    return rows
+
+
+def check_evaluation_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run, or files of the names to be written that are others'."""
+    refuse_others(
+        folder,
+        {
+            "metrics.csv": lambda path: first_row(path) == EVALUATION_COLUMNS,
+            "summary.json": lambda path: _are_summaries(read_json(path)),
+            "evaluation.html": lambda path: GENERATOR in path.read_text("utf-8")[:2000],
+        },
+    )
+
+
+def write_evaluation(folder: Path, title: str, assessments: Sequence[CaseAssessment]) -> list[Path]:
+    """Write metrics.csv, summary.json and evaluation.html; the same measures give the same bytes.
+
+    The folder must be there, and pass ``check_evaluation_folder``.
+    """
+    check_evaluation_folder(folder)
+    metrics, summary, page = files = [
+        folder / name for name in ("metrics.csv", "summary.json", "evaluation.html")
+    ]
+    html = render_evaluation(title, assessments).encode()
+    rows = [row for each in assessments for row in each.rows]
+    lines = [[getattr(row, name) for name in EVALUATION_COLUMNS] for row in rows]
+    write_table(metrics, EVALUATION_COLUMNS, lines)
+    write_json(summary, summarise(rows))
+    with atomic_open(page) as file:
+        file.write(html)
+    return files
+
+
+def _are_summaries(content: object) -> bool:
+    return isinstance(content, list) and all(
+        isinstance(each, dict) and "metric" in each for each in content
+    )
+
+
+@dataclass(frozen=True)
+class RegionTable:
+    """The measures of one region: a row a measure, a column a truth."""
+
+    region: str
+    against: list[str]
+    rows: list[tuple[str, list[MetricSummary | None]]]
+
+
+@dataclass(frozen=True)
+class ErrorSlice:
+    """Where one case is wrong, and where it is uncertain, in one slice."""
+
+    case: str
+    against: str
+    errors: Picture
+    entropy: Picture
+    oriented: bool
+
+
+def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
+    """Return the page of one case or a cohort as HTML; the same measures give the same text."""
+    summaries = summarise(row for each in assessments for row in each.rows)
+    reliability = _merge_reliability(assessments)
+    return (
+        page_environment("perturb_mpm.assess")
+        .get_template("evaluation.html")
+        .render(
+            title=title,
+            generator=GENERATOR,
+            cases=len({each.case for each in assessments}),
+            outside=[each for each in assessments if each.truth_outside_mask],
+            answer=answer_in_words(summaries, reliability.expected_error),
+            tables=_tables(summaries),
+            reliability=reliability_chart(assessments, reliability),
+            calibration_error=reliability.expected_error,
+            detection=detection_chart(assessments),
+            slices=[error_slice(each) for each in assessments[:MOST_SLICES]],
+            styles=label_styles(assessments[0].worst.label_names),
+            colour_bar=colour_bar(
+                EntropyScale("inferno", math.log2(len(assessments[0].worst.label_names)))
+            ),
+            left_out=max(0, len(assessments) - MOST_SLICES),
+        )
+    )
+
+
+def answer_in_words(summaries: Sequence[MetricSummary], calibration_error: float) -> str:
+    """Return what a reader asks first, from the measures against the first truth."""
+    against = summaries[0].against if summaries else ""
+    own = [each for each in summaries if each.against == against]
+    words = [
+        f"A wrong voxel is more uncertain than a right one in {100 * each.mean:.0f} % of pairs "
+        "(area under ROC)."
+        for each in own
+        if (each.region, each.metric, each.domain) == (ALL, "auroc", "dilated")
+        and not math.isnan(each.mean)
+    ]
+    if not math.isnan(calibration_error):
+        words.append(
+            f"Probabilities are {100 * calibration_error:.1f} percentage points off on average "
+            "(calibration error)."
+        )
+    covered = [e for e in own if (e.metric, e.domain) == ("volume_covered", "brain") and e.cases]
+    if covered:
+        holding = sum(each.mean * each.cases for each in covered)
+        total = sum(each.cases for each in covered)
+        words.append(
+            f"The 95 % sample intervals hold {holding:.0f} of {total} true volumes of regions."
+        )
+    return " ".join(words)
+
+
+def reliability_chart(
+    assessments: Sequence[CaseAssessment], pooled: Reliability | None = None
+) -> LineChart:
+    """Return how often the most probable label is right, against its probability."""
+    single = [each.reliability for each in assessments] if len(assessments) > 1 else []
+    lines = [
+        ChartLine([(0.0, 0.0), (100.0, 100.0)], faint=True),
+        *(ChartLine(_reliability_points(each), faint=True) for each in single),
+        ChartLine(_reliability_points(pooled or _merge_reliability(assessments)), dots=True),
+    ]
+    return unit_chart(lines, "probability of the most probable label", "how often it is right")
+
+
+def detection_chart(assessments: Sequence[CaseAssessment]) -> LineChart:
+    """Return the mean share of errors found against the share of correct voxels left alone."""
+    lines = [ChartLine([(0.0, 100.0), (100.0, 0.0)], faint=True)]
+    for region, dashes in zip(assessments[0].sensitivity, cycle(DASHES)):
+        curves = np.array([each.sensitivity[region] for each in assessments])
+        defined = curves[~np.isnan(curves).any(axis=1)]
+        if len(defined):
+            points = zip(100 * SPECIFICITIES, 100 * defined.mean(axis=0))
+            lines.append(ChartLine([(float(x), float(y)) for x, y in points], region, dashes))
+    return unit_chart(
+        lines,
+        "specificity: correct voxels called certain",
+        "sensitivity: errors called uncertain",
+    )
+
+
+def error_slice(assessment: CaseAssessment) -> ErrorSlice:
+    """Return the slice with most errors: where it is wrong, and where it is uncertain."""
+    worst = assessment.worst
+    greys = [] if worst.grey is None else [("image", data_uri(grey_png(worst.grey)))]
+    wrong = worst.labels != worst.truth
+    scale = EntropyScale("inferno", math.log2(len(worst.label_names)))
+
+    def picture(overlay: str, labels: NDArray[np.uint8], description: str) -> Picture:
+        return slice_picture(
+            worst.plane,
+            worst.position_mm,
+            worst.spacing,
+            greys=greys,
+            overlay=overlay,
+            labels=labels,
+            styles=label_styles(worst.label_names),
+            description=description,
+        )
+
+    most = float(worst.entropy_bits.max(initial=0.0))
+    return ErrorSlice(
+        assessment.case,
+        assessment.against,
+        picture(error_overlay(wrong), worst.truth, f"{int(wrong.sum())} wrong voxels"),
+        picture(
+            entropy_overlay(worst.entropy_bits, scale),
+            worst.labels,
+            f"entropy up to {most:.2f} bits",
+        ),
+        worst.oriented,
+    )
+
+
+def _merge_reliability(assessments: Sequence[CaseAssessment]) -> Reliability:
+    pooled = assessments[0].reliability
+    for each in assessments[1:]:
+        pooled = pooled.merge(each.reliability)
+    return pooled
+
+
+def _reliability_points(curve: Reliability) -> list[tuple[float, float]]:
+    filled = curve.voxels > 0
+    points = zip(100 * curve.confidence[filled], 100 * curve.accuracy[filled])
+    return [(float(x), float(y)) for x, y in points]
+
+
+def _tables(summaries: Sequence[MetricSummary]) -> list[RegionTable]:
+    found = {(s.region, s.metric, s.against, s.domain): s for s in summaries}
+    against = list(dict.fromkeys(s.against for s in summaries))
+    regions = list(dict.fromkeys(s.region for s in summaries))
+    tables = []
+    for region in sorted(regions, key=lambda name: name != ALL):
+        rows = []
+        for metric, (name, domain) in SHOWN.items():
+            cells = [found.get((region, metric, each, domain)) for each in against]
+            if any(cells):
+                rows.append((name, cells))
+        used = [any(cells[place] for _, cells in rows) for place in range(len(against))]
+        columns = [name for name, shown in zip(against, used) if shown]
+        kept = [(name, [c for c, shown in zip(cells, used) if shown]) for name, cells in rows]
+        tables.append(RegionTable(region, columns, kept))
+    return tables
