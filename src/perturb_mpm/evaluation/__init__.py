@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from perturb_mpm.evaluation.case import (
+    ALL,
     DOMAINS,
     OUTSIDE_MASK,
     REPORTED_SPECIFICITIES,
     Domain,
+    Measurement,
+    MetricSummary,
     default_regions,
     domain_mask,
     evaluate_case,
+    summarise,
     truth_in_mask,
 )
 from perturb_mpm.evaluation.detection import (
@@ -21,8 +25,15 @@ from perturb_mpm.evaluation.detection import (
     filtered_curve,
     patch_counts,
 )
-from perturb_mpm.evaluation.measurements import ALL, Measurement, MetricSummary, summarise
-from perturb_mpm.evaluation.overlap import confusion, dice, expected_dice, region_dice
+from perturb_mpm.evaluation.masks import (
+    SurfaceDistances,
+    area_surface_dice,
+    confusion,
+    dice,
+    expected_dice,
+    region_dice,
+    surface_distances,
+)
 from perturb_mpm.evaluation.prediction import (
     Prediction,
     from_marginals,
@@ -51,11 +62,6 @@ from perturb_mpm.evaluation.structures import (
     pairwise_dice,
     risk_coverage,
     volume_variation,
-)
-from perturb_mpm.evaluation.surfaces import (
-    SurfaceDistances,
-    area_surface_dice,
-    surface_distances,
 )
 from perturb_mpm.posterior import Regions
 

@@ -1,9 +1,14 @@
-"""All measures of one case against a truth, by region (a set of labels) and domain (of voxels)."""
+"""All measures of one case against a truth, by region (a set of labels) and domain (of voxels).
+
+Measured values are rows; their mean and spread over the cases of a cohort come last. A standard
+deviation over cases, samples or raters divides by n − 1, here and in all other modules.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -22,20 +27,71 @@ from perturb_mpm.evaluation.detection import (
     filtered_curve,
     patch_counts,
 )
-from perturb_mpm.evaluation.measurements import ALL, Measurement
-from perturb_mpm.evaluation.overlap import confusion, mask_pair
+from perturb_mpm.evaluation.masks import (
+    area_surface_dice,
+    confusion,
+    mask_pair,
+    surface_distances,
+)
 from perturb_mpm.evaluation.prediction import Prediction
-from perturb_mpm.evaluation.surfaces import area_surface_dice, surface_distances
+from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Regions
 
 Domain = Literal["brain", "union", "prediction", "truth", "dilated"]
 Named = Iterator[tuple[str, str, float]]  # domain, metric, value
 
+ALL = "all labels"
+"""The region of measures that look at every label at once."""
 DOMAINS: tuple[Domain, ...] = ("brain", "union", "dilated")
 THRESHOLDS_BITS = (0.0, 0.1)
 REPORTED_SPECIFICITIES = (0.8, 0.9, 0.95)
 OUTSIDE_MASK = "truth_outside_mask_voxels"
 """The metric that counts the foreground voxels of a truth that lie outside the mask."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured value; NaN where the measure is not defined for this case.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import Measurement
+    >>> Measurement("P1", "votes", "core", "brain", "dice", 0.91).value
+    0.91
+    """
+
+    case: str
+    method: str
+    region: str
+    domain: str
+    metric: str
+    value: float
+    against: str = "truth"
+
+
+@dataclass(frozen=True)
+class MetricSummary:
+    """A metric over the cases of a cohort.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import Measurement, summarise
+    >>> summarise([Measurement("P1", "votes", "core", "brain", "dice", 0.9)])[0].median
+    0.9
+    """
+
+    method: str
+    region: str
+    domain: str
+    metric: str
+    mean: float
+    sd: float
+    """The standard deviation, which divides by n − 1; NaN for one case."""
+    median: float
+    cases: int
+    undefined: int
+    """Cases without a value, left out."""
+    against: str = "truth"
 
 
 def domain_mask(
@@ -134,11 +190,23 @@ def truth_in_mask(prediction: Prediction, truth: ArrayLike) -> NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _OperatingPoints:
-    """Where sensitivity is given: above entropies in bits, and at specificities."""
+class _Choices:
+    """Which voxels count, and where sensitivity is given."""
 
+    domains: tuple[Domain, ...]
+    margin_mm: float
     thresholds_bits: tuple[float, ...]
     specificities: tuple[float, ...]
+
+    def find_voxels(
+        self, grid: Grid, predicted: NDArray[np.bool_], true: NDArray[np.bool_]
+    ) -> dict[Domain, NDArray[np.bool_]]:
+        """Return the voxels of each domain, (N,), of two masks (*spatial)."""
+        brain, step, margin = _brain(grid), grid.spacing, self.margin_mm
+        return {
+            each: grid.gather(domain_mask(each, predicted, true, brain, step, margin))
+            for each in self.domains
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,34 +250,33 @@ def evaluate_case(
     >>> next(row.value for row in rows if row.metric == "dice")
     1.0
     """
-    grid = prediction.grid
     true = truth_in_mask(prediction, truth)
     named = check_regions(regions, prediction.n_labels)
-    brain = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
+    outside = int(np.count_nonzero(truth) - np.count_nonzero(true))
+    choices = _Choices(tuple(domains), margin_mm, tuple(thresholds_bits), tuple(specificities))
+    return [
+        Measurement(case, prediction.name, region, domain, metric, float(value))
+        for region, values in _measure(prediction, true, outside, named, choices)
+        for domain, metric, value in values
+    ]
+
+
+def _measure(
+    prediction: Prediction,
+    true: NDArray[np.int64],
+    outside: int,
+    regions: Regions,
+    choices: _Choices,
+) -> Iterator[tuple[str, Named]]:
+    """Yield the measures of all labels, then those of each region."""
+    grid = prediction.grid
     labels = grid.scatter(prediction.labels, 0)
-
-    rows: list[Measurement] = []
-
-    def add(region: str, values: Named) -> None:
-        rows.extend(
-            Measurement(case, prediction.name, region, domain, metric, float(value))
-            for domain, metric, value in values
-        )
-
     if grid.mask is not None:
-        outside = np.count_nonzero(truth) - np.count_nonzero(true)
-        add(ALL, iter([("image", OUTSIDE_MASK, float(outside))]))
-    voxel_truth = grid.gather(true)
-    around = {
-        domain: grid.gather(
-            domain_mask(domain, labels > 0, true > 0, brain, grid.spacing, margin_mm)
-        )
-        for domain in domains
-    }
-    points = _OperatingPoints(tuple(thresholds_bits), tuple(specificities))
-    add(ALL, _all_labels(prediction, voxel_truth, around, points))
-    add(ALL, _patches(prediction, labels == true, brain))
-    for name, members in named.items():
+        yield ALL, iter([("image", OUTSIDE_MASK, outside)])
+    around = choices.find_voxels(grid, labels > 0, true > 0)
+    yield ALL, _all_labels(prediction, grid.gather(true), around, choices)
+    yield ALL, _patches(prediction, labels == true, _brain(grid))
+    for name, members in regions.items():
         share = prediction.share(members)
         region = _Region(
             np.isin(labels, members),
@@ -217,31 +284,32 @@ def evaluate_case(
             share,
             binary_entropy_percent(share) / 100.0,
         )
-        add(name, _overlap(region, grid.spacing))
-        add(name, _volumes(prediction, region, members))
-        add(name, _filtering(prediction, region))
-        for domain in domains:
-            where = grid.gather(
-                domain_mask(domain, region.predicted, region.true, brain, grid.spacing, margin_mm)
-            )
-            wrong = grid.gather(region.predicted != region.true)
-            add(name, _detection(domain, region.bits[where], wrong[where], 1.0, points))
-            happened = grid.gather(region.true)[where]
-            curve = calibration.reliability(share[where], happened, calibration.FOREGROUND_BINS)
-            add(name, iter([(domain, "ece_region", curve.expected_error)]))
-    return rows
+        yield name, _overlap(region, grid.spacing)
+        yield name, _volumes(prediction, region, members)
+        yield name, _filtering(prediction, region)
+        yield name, _region_errors(region, grid, choices)
+
+
+def _region_errors(region: _Region, grid: Grid, choices: _Choices) -> Named:
+    wrong, happened = grid.gather(region.predicted != region.true), grid.gather(region.true)
+    for domain, here in choices.find_voxels(grid, region.predicted, region.true).items():
+        yield from _detection(domain, region.bits[here], wrong[here], 1.0, choices)
+        curve = calibration.reliability(
+            region.share[here], happened[here], calibration.FOREGROUND_BINS
+        )
+        yield domain, "ece_region", curve.expected_error
 
 
 def _all_labels(
     prediction: Prediction,
     truth: NDArray[np.int64],
     around: dict[Domain, NDArray[np.bool_]],
-    points: _OperatingPoints,
+    choices: _Choices,
 ) -> Named:
     most = math.log2(prediction.n_labels)
     for domain, where in around.items():
         wrong = (prediction.labels != truth)[where]
-        yield from _detection(domain, prediction.entropy_bits[where], wrong, most, points)
+        yield from _detection(domain, prediction.entropy_bits[where], wrong, most, choices)
         marginals, true = prediction.marginals[:, where], truth[where]
         top = calibration.top_label(marginals, true)
         yield domain, "ece_top_label", top.expected_error
@@ -253,6 +321,10 @@ def _all_labels(
         likelihood = calibration.negative_log_likelihood(marginals, true, prediction.samples)
         yield domain, "negative_log_likelihood_nats", likelihood
         yield domain, "brier", calibration.brier(marginals, true)
+
+
+def _brain(grid: Grid) -> NDArray[np.bool_]:
+    return np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
 
 
 def _patches(prediction: Prediction, correct: NDArray[np.bool_], brain: NDArray[np.bool_]) -> Named:
@@ -315,14 +387,14 @@ def _detection(
     bits: NDArray[np.float64],
     wrong: NDArray[np.bool_],
     most_bits: float,
-    points: _OperatingPoints,
+    choices: _Choices,
 ) -> Named:
-    for threshold in points.thresholds_bits:
+    for threshold in choices.thresholds_bits:
         counts = error_detection(bits, wrong, threshold)
         yield domain, f"sensitivity_above_{threshold:g}_bits", counts.sensitivity
         yield domain, f"specificity_above_{threshold:g}_bits", counts.specificity
     curve = detection_curve(bits, wrong)
-    for specificity in points.specificities:
+    for specificity in choices.specificities:
         found = curve.sensitivity_at(specificity)
         yield domain, f"sensitivity_at_{specificity:g}_specificity", found
     yield domain, "auroc", curve.auroc
@@ -331,3 +403,39 @@ def _detection(
     overlap = error_overlap(np.clip(bits / most_bits, 0, 1), wrong)
     yield domain, "error_overlap_best", overlap.best
     yield domain, "error_overlap_threshold", overlap.best_threshold
+
+
+def summarise(rows: Iterable[Measurement]) -> list[MetricSummary]:
+    """Return mean, sd and median of every metric over cases, in the order they first appear.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import Measurement, summarise
+    >>> rows = [Measurement(f"P{n}", "votes", "core", "brain", "dice", n / 10) for n in (7, 8, 9)]
+    >>> summary = summarise(rows)[0]
+    >>> round(summary.mean, 2), summary.cases
+    (0.8, 3)
+    """
+    groups: dict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        groups[row.method, row.region, row.domain, row.metric, row.against].append(row.value)
+    summaries = []
+    for (method, region, domain, metric, against), values in groups.items():
+        array = np.array(values)
+        defined = array[np.isfinite(array)]
+        n = len(defined)
+        summaries.append(
+            MetricSummary(
+                method,
+                region,
+                domain,
+                metric,
+                float(defined.mean()) if n else math.nan,
+                float(defined.std(ddof=1)) if n > 1 else math.nan,
+                float(np.median(defined)) if n else math.nan,
+                n,
+                len(array) - n,
+                against,
+            )
+        )
+    return summaries

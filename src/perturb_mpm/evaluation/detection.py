@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.evaluation.overlap import Confusion, confusion, mask_pair, overlap_ratios
+from perturb_mpm.evaluation.masks import (
+    Confusion,
+    confusion,
+    mask_pair,
+    overlap_ratios,
+    share_or_nan,
+)
 
 THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
 """Of a normalised uncertainty, as Jungo & Reyes 2019 take them."""
@@ -57,10 +63,7 @@ class DetectionCurve:
     @property
     def precision(self) -> NDArray[np.float64]:
         """p(error | u ≥ threshold), (K,); 1 where nothing is that uncertain, by convention."""
-        named = self.found + self.alarms
-        share = np.ones(len(named))
-        np.divide(self.found, named, out=share, where=named > 0)
-        return share
+        return overlap_ratios(self.found, self.found + self.alarms)
 
     @property
     def auroc(self) -> float:
@@ -79,8 +82,7 @@ class DetectionCurve:
     @property
     def prevalence(self) -> float:
         """The share of errors: the average precision of a useless uncertainty."""
-        voxels = self.errors + self.correct
-        return self.errors / voxels if voxels else math.nan
+        return share_or_nan(self.errors, self.errors + self.correct)
 
     def sensitivity_at(self, specificity: float) -> float:
         """Return the sensitivity at a given specificity, interpolated along the ROC curve."""
@@ -200,20 +202,20 @@ class PatchCounts:
     @property
     def accurate_given_certain(self) -> float:
         """p(accurate | certain); NaN where no patch is certain."""
-        return _share(self.accurate_certain, self.inaccurate_certain)
+        certain = self.accurate_certain + self.inaccurate_certain
+        return share_or_nan(self.accurate_certain, certain)
 
     @property
     def uncertain_given_inaccurate(self) -> float:
         """p(uncertain | inaccurate); NaN where every patch is accurate."""
-        return _share(self.inaccurate_uncertain, self.inaccurate_certain)
+        inaccurate = self.inaccurate_uncertain + self.inaccurate_certain
+        return share_or_nan(self.inaccurate_uncertain, inaccurate)
 
     @property
     def pavpu(self) -> float:
         """The share of patches that are accurate and certain, or inaccurate and uncertain."""
-        return _share(
-            self.accurate_certain + self.inaccurate_uncertain,
-            self.accurate_uncertain + self.inaccurate_certain,
-        )
+        right = self.accurate_certain + self.inaccurate_uncertain
+        return share_or_nan(right, right + self.accurate_uncertain + self.inaccurate_certain)
 
 
 def patch_counts(
@@ -263,10 +265,6 @@ def _patch_sums(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     for axis, size in enumerate(values.shape):
         values = np.add.reduceat(values, np.arange(0, size, width), axis=axis)
     return values
-
-
-def _share(part: int, rest: int) -> float:
-    return part / (part + rest) if part + rest else math.nan
 
 
 @dataclass(frozen=True)

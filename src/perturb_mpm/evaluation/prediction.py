@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,17 +81,12 @@ def from_posterior(
     """
     chosen = source or posterior.estimator
     marginals = posterior.voxel_marginals(chosen)
-    labelling = posterior.voxel_marginals(labels_from or chosen)
-    counted = chosen != "mean_field"
-    return Prediction(
-        posterior.grid,
-        labelling.argmax(axis=0),
-        marginals.astype(np.float32),
-        marginal_entropy(marginals),
-        posterior.samples if chosen == "votes" else None,
-        posterior.volumes if counted else None,
-        chosen,
-    )
+    samples = posterior.samples if chosen == "votes" else None
+    volumes = None if chosen == "mean_field" else posterior.volumes
+    prediction = _build_prediction(posterior.grid, marginals, samples, volumes, chosen)
+    if labels_from is None:
+        return prediction
+    return replace(prediction, labels=posterior.voxel_marginals(labels_from).argmax(axis=0))
 
 
 def from_samples(
@@ -150,7 +145,7 @@ def from_marginals(
 
 def _build_prediction(
     grid: Grid,
-    marginals: NDArray[np.float64],
+    marginals: NDArray[np.float64],  # (L, N)
     samples: int | None,
     volumes: NDArray[np.float64] | None,
     name: str,

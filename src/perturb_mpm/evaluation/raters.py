@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.evaluation.overlap import dice, overlap_ratios
+from perturb_mpm.evaluation.masks import dice, overlap_ratios
 
 Overlap = Literal["iou", "dice"]
 LEVELS = tuple(round(0.1 * level, 1) for level in range(1, 10))

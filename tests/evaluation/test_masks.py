@@ -11,7 +11,7 @@ from perturb_mpm.evaluation import (
     area_surface_dice,
     surface_distances,
 )
-from perturb_mpm.evaluation.surfaces import element_areas
+from perturb_mpm.evaluation.masks import element_areas
 
 SPACING = (1.0, 2.0, 3.0)
 
