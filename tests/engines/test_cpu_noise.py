@@ -176,11 +176,3 @@ def test_a_read_only_or_wider_array_serves_as_well() -> None:
     plain = filled(Perturbation(1), [0])
     for base in (frozen, wide):
         np.testing.assert_array_equal(filled(Perturbation(1), [0], base=base), plain)
-
-
-def test_the_memory_of_smooth_noise_is_known_beforehand() -> None:
-    order = morton_order(GRID)
-    perturber = Perturber(Perturbation(1, lengths=LENGTHS), BASE, GRID, order, Threads(1))
-    assert perturber.nbytes(3) == perturber._nodes(np.arange(3)).nbytes
-    none = Perturber(Perturbation(1), BASE, GRID, order, Threads(1))
-    assert none.nbytes(3) == 0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import perturb_mpm as pm
 from helpers.problems import smooth_problem
 from perturb_mpm.engines import Compute
-from perturb_mpm.engines.cpu import build, scale, solver, store
+from perturb_mpm.engines.cpu import build, preparation, scale, store
 from perturb_mpm.engines.cpu.chain import Filter, Taps
 from perturb_mpm.engines.cpu.store import KernelStore
 from perturb_mpm.run import RunSettings, read_settings
@@ -46,7 +46,7 @@ class Counted:
             self.calibration += 1
             return build(*arguments)
 
-        monkeypatch.setattr(solver, "build", for_solver)
+        monkeypatch.setattr(preparation, "build", for_solver)
         monkeypatch.setattr(scale, "build", for_calibration)
 
 
@@ -346,7 +346,7 @@ def test_a_run_goes_on_where_nothing_can_be_written(
         assert_same(sampled(crf, tmp_path / "file" / "kernels"), wanted)
         monkeypatch.setattr(store, "write_arrays", full)
         assert_same(sampled(crf, tmp_path / "full"), wanted)
-    told = [each.message for each in caplog.records if "kept in" in each.message]
+    told = [each.message for each in caplog.records if "stored in" in each.message]
     assert len(told) == 2  # once a folder
     assert "No space left" in told[1]
 

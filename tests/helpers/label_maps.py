@@ -18,7 +18,7 @@ def mpm_maps(crf: pm.DenseCRF, samples: int, seed: int, **options: Any) -> np.nd
 
     store = mock.Mock()  # in memory, in the place of the one on disk
     store.write.side_effect = lambda _part, labels: batches.append(labels.copy())
-    with mock.patch("perturb_mpm.sampling.sampling.SampleStore", return_value=store):
+    with mock.patch("perturb_mpm.sampling.sampler.SampleStore", return_value=store):
         posterior = pm.sample(crf, samples, seed, store="nowhere", **options)
     return checked(batches, posterior)
 

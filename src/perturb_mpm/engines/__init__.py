@@ -5,14 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perturb_mpm.engines.averaging import (
-    HoldRule,
-    averaged_marginals,
-    averaged_variance,
-    averaging_table,
-    in_turn,
-    next_average,
-)
 from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine, available_cores
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
@@ -21,21 +13,18 @@ from perturb_mpm.engines.protocol import (
     FREE,
     Accuracy,
     Change,
-    EditableSolver,
-    EditedVoxels,
     FreezingSolver,
-    Hold,
-    HoldingSolver,
+    FrozenVoxels,
     NarrowingSolver,
     Problems,
+    RestrictedProblem,
     Solver,
     Update,
+    Updates,
     change_between,
     count_votes,
     fixed_point,
-    held_bound,
-    log_odds_of,
-    pairwise_of,
+    to_log_odds,
 )
 from perturb_mpm.engines.reference import kernel_matrix, softmax
 
@@ -46,42 +35,33 @@ __all__ = [
     "Accuracy",
     "available_bytes",
     "available_cores",
-    "averaged_marginals",
-    "averaged_variance",
-    "averaging_table",
     "Change",
     "change_between",
     "check_convergent",
     "Compute",
     "convergent_marginals",
     "count_votes",
-    "EditableSolver",
-    "EditedVoxels",
     "Engine",
     "fixed_point",
     "FRACTION_BITS",
     "FREE",
     "FreezingSolver",
+    "FrozenVoxels",
     "give_back",
-    "held_bound",
-    "Hold",
-    "HoldingSolver",
-    "HoldRule",
-    "in_turn",
     "kernel_matrix",
-    "log_odds_of",
     "MOST_ITERATIONS",
     "NarrowingSolver",
-    "next_average",
-    "pairwise_of",
     "prepare",
     "prepare_with",
     "Problems",
     "require",
     "resolve_budget",
+    "RestrictedProblem",
     "softmax",
     "Solver",
+    "to_log_odds",
     "Update",
+    "Updates",
 ]
 
 

@@ -12,8 +12,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.averaging import HoldRule
-from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation
 
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
@@ -45,11 +43,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Hold:
-    """Which voxels samples update, and the averaged mean field that all others follow.
+class FrozenVoxels:
+    """Which voxels of samples are updated, and the averaged mean field that all others follow.
 
     q̄ᵗ, t < T, are the marginals averaged over the noise, and by linearity a sample's pairwise
-    energies at active voxels are those of q̄ᵗ plus those of Qᵗ − q̄ᵗ at active voxels alone. Held
+    energies at active voxels are those of q̄ᵗ plus those of Qᵗ − q̄ᵗ at active voxels alone. Frozen
     voxels keep the last averaged energies. Updates after the T-th use the last of each.
     """
 
@@ -64,7 +62,8 @@ def change_between(old: NDArray[np.floating], new: NDArray[np.floating]) -> Chan
     moved = np.abs(new - old).max(axis=1)  # (B, N)
     before, after = old.argmax(axis=1), new.argmax(axis=1)  # (B, N)
     inside = np.where((before != 0) | (after != 0), moved, 0.0)
-    return Change(moved.max(axis=1), inside.max(axis=1), (before != after).mean(axis=1))
+    switched = (before != after).sum(axis=1) / max(1, before.shape[1])
+    return Change(moved.max(axis=1, initial=0.0), inside.max(axis=1, initial=0.0), switched)
 
 
 def fixed_point(p: NDArray[Any]) -> NDArray[np.int64]:
@@ -181,65 +180,63 @@ class Solver(Protocol):
 
 
 @runtime_checkable
-class FreezingSolver(Protocol):
-    """A solver that can update some voxels only."""
+class NarrowingSolver(Protocol):
+    """A solver for which fewer problems are less work."""
 
-    def hold(self, held: Hold | None) -> None:
+    def drop_converged(self, going: NDArray[np.bool_]) -> bool:
+        """Drop all but some of the problems, (B,); return whether that was done.
+
+        Those that go on stay in their order, and nothing else about them changes.
+        """
+
+
+class Updates(Protocol):
+    """What can be updated: the problems of a solver, or a restricted problem."""
+
+    def step(
+        self,
+        update: Update = "parallel",
+        damping: float = 0.0,
+        *,
+        sharpness: float = 1.0,
+        watched: bool = True,
+    ) -> Change:
+        """Update every marginal of every problem once, as ``Solver.step`` does."""
+
+
+class RestrictedProblem(Updates, Protocol):
+    """B problems at A voxels; the other voxels stay as they were.
+
+    With Q₀ = softmax(sharpness·base) an update is x = base − pairwise(Q − Q₀) among these voxels,
+    Q = softmax(sharpness·x): where no label is fixed nothing moves, even if Q₀ had not converged.
+    """
+
+    def load(
+        self, base: NDArray[np.float16], fixed: NDArray[np.int16], *, sharpness: float = 1.0
+    ) -> None:
+        """Take log-odds (A, L − 1, B), start at Q₀, with the labels ``fixed`` (A,) or FREE."""
+
+    def marginals(self) -> NDArray[np.floating]:
+        """Return the current Q, (B, L, A)."""
+
+
+@runtime_checkable
+class FreezingSolver(Solver, Protocol):
+    """A solver that can update some voxels while the others send a constant message."""
+
+    def freeze(self, frozen: FrozenVoxels | None) -> None:
         """Update only active voxels of the problems that ``perturb`` takes from now on.
 
-        None takes every voxel again; ``load`` always does. Held voxels still get labels and
+        None takes every voxel again; ``load`` always does. Frozen voxels still get labels and
         conditional marginals, by their own noise and the averaged energies. The problems that the
         solver has now may be lost.
         """
 
+    def restrict(self, voxels: NDArray[np.int64]) -> RestrictedProblem:
+        """Return problems of these voxels alone, (A,), rising.
 
-@runtime_checkable
-class HoldingSolver(Protocol):
-    """A solver that finds by itself what to hold, where its own memory is."""
-
-    def hold_by(self, rule: HoldRule) -> tuple[float, float]:
-        """Hold what the rule says; return the share of active voxels and the bound in nats.
-
-        The bound is that of the standard deviation by which noise moves a held message.
+        Neither this nor what it returns touches the problems that are loaded.
         """
-
-
-@runtime_checkable
-class NarrowingSolver(Protocol):
-    """A solver for which fewer problems are less work."""
-
-    def go_on_with(self, kept: NDArray[np.bool_]) -> bool:
-        """Drop all but some of the problems, (B,); return whether that was done.
-
-        Those that are kept stay in their order, and nothing else about them changes.
-        """
-
-
-class EditedVoxels(Protocol):
-    """Some voxels of solved problems, where a few labels were set since; all others stay."""
-
-    def solve(
-        self,
-        before: NDArray[np.float16],
-        updates: int,
-        *,
-        sharpness: float = 1.0,
-        tolerance: float = 0.0,
-    ) -> NDArray[np.floating]:
-        """Return the marginals of B problems after so many updates, (B, L, A).
-
-        It ends sooner where an update changes no marginal of any problem by more than
-        ``tolerance``: only at 0 the answer does not depend on which problems are solved together.
-
-        ``before`` are the log-odds x of their solution Q without edits, (A, L − 1, B). An update is
-        x' = x − pairwise(Q' − Q) among these voxels, from Q' = Q: where nothing is set nothing
-        moves, whether Q had converged or not.
-        """
-
-
-@runtime_checkable
-class EditableSolver(Solver, Protocol):
-    """A solver that can answer an edit without solving everything again."""
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return log Q_l − log Q_0 of the current Q at some voxels, (V, L − 1, B)."""
@@ -249,48 +246,9 @@ class EditableSolver(Solver, Protocol):
     ) -> NDArray[np.floating]:
         """Return the pairwise energies (L, N) that changes of marginals (L, V) at voxels add."""
 
-    def edit(self, voxels: NDArray[np.int64], given: NDArray[np.int16]) -> EditedVoxels:
-        """Return these voxels (A,), rising, ready to be solved with labels ``given`` (A,) or FREE.
 
-        Neither this nor what it returns touches the problems that are loaded.
-        """
-
-
-def log_odds_of(marginals: NDArray[Any]) -> NDArray[np.float16]:
+def to_log_odds(marginals: NDArray[Any]) -> NDArray[np.float16]:
     """Return marginals (V, L, B) as log-odds against label 0's, (V, L − 1, B)."""
     logs = np.log(np.maximum(marginals, LEAST_MARGINAL))
     against_first: NDArray[np.float16] = (logs[:, 1:] - logs[:, :1]).astype(np.float16)
     return against_first
-
-
-def pairwise_of(
-    solver: Solver, crf: DenseCRF, marginals: NDArray[np.float32]
-) -> NDArray[np.floating]:
-    """Return the pairwise energies of one problem's marginals (L, N), (L, N)."""
-    solver.load(crf.energies[np.newaxis], marginals[np.newaxis])
-    energies: NDArray[np.floating] = solver.pairwise()[0]
-    return energies
-
-
-def held_bound(
-    solver: Solver, crf: DenseCRF, variance: NDArray[np.float32], active: NDArray[np.int64]
-) -> float:
-    """Return how far noise may move a held message, in nats: its largest standard deviation.
-
-    The variance of Σ_j k_ij Q_j over held voxels is Σ_j k_ij² v_j. For a positive semi-definite
-    kernel with the diagonal d, k_ij ≤ √(d_i d_j), which makes it at most √d_i·(K(v√d))_i: one
-    filtering.
-    """
-    root = np.sqrt(solver.diagonal.astype(np.float32))  # (N,)
-    sources = variance * root
-    sources[active] = 0
-    most = float(sources.max(initial=0.0))
-    if most == 0:
-        return 0.0
-    spread = np.zeros((2, *crf.energies.shape), dtype=np.float32)
-    spread[:, 0] = 1
-    spread[1, 0] -= sources / most
-    spread[1, 1] += sources / most
-    without, filtered = (pairwise_of(solver, crf, each) for each in spread)
-    moved = np.abs(filtered - without).max(axis=0) * most  # (N,)
-    return float(np.sqrt((root * moved).max()))

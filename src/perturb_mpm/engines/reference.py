@@ -1,8 +1,10 @@
-"""The reference engine: NumPy, float64, every pair of voxels; what the other engines must equal."""
+"""The reference engine: NumPy, float64, every pair of voxels; what the other engines must equal.
+
+With K_m (N, N) and μ_m (L, L) an update is Q ← softmax(−U − Σ_m μ_m Q K_mᵀ), all Q (B, L, N).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +15,13 @@ from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import (
     FREE,
     Change,
-    Hold,
+    FrozenVoxels,
     Problems,
     Update,
     change_between,
     count_votes,
     fixed_point,
-    log_odds_of,
+    to_log_odds,
 )
 from perturb_mpm.noise import Perturbation
 
@@ -59,8 +61,8 @@ class ReferenceSolver:
         self._energies = np.empty((0, *crf.energies.shape))  # (B, L, N)
         self._q = self._energies
         self._without_noise: NDArray[np.floating] = self._energies
-        self._hold: Hold | None = None
-        self._followed: Hold | None = None  # what the present problems follow
+        self._next_frozen: FrozenVoxels | None = None  # what ``freeze`` asks for
+        self._frozen: FrozenVoxels | None = None  # what the present problems follow
         self._updates = 0
         self.centre: NDArray[np.floating] | None = None
         if crf.centring > 0:
@@ -69,12 +71,12 @@ class ReferenceSolver:
 
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
-        self._energies = self._checked(energies, "energies")
-        self._followed = None
+        self._energies = self._check_problems(energies, "energies")
+        self._frozen = None
         if marginals is None:
             self._q = softmax(-self._energies)
         else:
-            self._q = self._checked(marginals, "marginals")
+            self._q = self._check_problems(marginals, "marginals")
             if self._q.shape != self._energies.shape:
                 raise ValueError(
                     f"marginals must have the shape of energies {self._energies.shape}, "
@@ -94,15 +96,17 @@ class ReferenceSolver:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
         crf = self._crf
         energies = perturbation.energies(crf.energies, crf.grid, samples)
-        self._energies = self._checked(energies, "energies")
+        self._energies = self._check_problems(energies, "energies")
         self._without_noise = crf.energies[np.newaxis]
         self._q = softmax(-sharpness * self._energies)
         if marginals is not None:
-            self._q = np.repeat(self._checked(marginals[np.newaxis], "marginals"), len(energies), 0)
+            self._q = np.repeat(
+                self._check_problems(marginals[np.newaxis], "marginals"), len(energies), 0
+            )
         if self.centre is not None:
             self._energies = self._energies - self.centre
             self._without_noise = self._without_noise - self.centre
-        self._followed, self._updates = self._hold, 0
+        self._frozen, self._updates = self._next_frozen, 0
 
     @property
     def diagonal(self) -> NDArray[np.float64]:
@@ -112,9 +116,9 @@ class ReferenceSolver:
             total += np.abs(term.compatibility).max() * np.diag(kernel)
         return total
 
-    def hold(self, held: Hold | None) -> None:
+    def freeze(self, frozen: FrozenVoxels | None) -> None:
         """Update only active voxels of the problems that come next by ``perturb``."""
-        self._hold = held
+        self._next_frozen = frozen
 
     def step(
         self,
@@ -134,20 +138,20 @@ class ReferenceSolver:
         self._updates += 1
         old, self._q = self._q, (1 - damping) * new + damping * self._q
         if damping < 0:
-            self._q = _inside(self._q)
-        if self._followed is not None:  # held voxels have what they have from the start
-            active = self._followed.active
+            self._q = _to_simplex(self._q)
+        if self._frozen is not None:  # frozen voxels have what they have from the start
+            active = self._frozen.active
             before, old = old, self._q.copy()
             old[:, :, active] = before[:, :, active]
         return change_between(old, self._q)
 
     def marginals(self) -> NDArray[np.float64]:
-        """Return a copy of Q, (B, L, N); held voxels have the law of their labels."""
+        """Return a copy of Q, (B, L, N); frozen voxels have the law of their labels."""
         q = self._q.copy()
-        if self._followed is not None:
-            law = softmax(-self._without_noise - self._followed.last)
+        if self._frozen is not None:
+            law = softmax(-self._without_noise - self._frozen.last)
             others = np.ones(q.shape[2], dtype=np.bool_)
-            others[self._followed.active] = False
+            others[self._frozen.active] = False
             q[:, :, others] = law[:, :, others]
         return q
 
@@ -168,16 +172,16 @@ class ReferenceSolver:
 
     def pairwise(self) -> NDArray[np.float64]:
         """Return Σ_m μ_m Q K_mᵀ, (B, L, N), without the self term unless the CRF keeps it."""
-        held = self._followed
-        if held is None:
-            return self._sent(self._q, np.arange(self._q.shape[2]))
-        now = min(self._updates, len(held.energies) - 1)
-        total = np.repeat(held.last[np.newaxis].astype(np.float64), len(self._q), 0)
-        away = self._q[:, :, held.active] - held.marginals[now]  # (B, L, A)
-        total[:, :, held.active] = held.energies[now] + self._sent(away, held.active)
+        frozen = self._frozen
+        if frozen is None:
+            return self.send(self._q, np.arange(self._q.shape[2]))
+        now = min(self._updates, len(frozen.energies) - 1)
+        total = np.repeat(frozen.last[np.newaxis].astype(np.float64), len(self._q), 0)
+        away = self._q[:, :, frozen.active] - frozen.marginals[now]  # (B, L, A)
+        total[:, :, frozen.active] = frozen.energies[now] + self.send(away, frozen.active)
         return total
 
-    def _sent(self, values: NDArray[Any], voxels: NDArray[np.int64]) -> NDArray[np.float64]:
+    def send(self, values: NDArray[Any], voxels: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the pairwise energies that values (B, L, V) at some voxels have among them."""
         total = np.zeros_like(values)
         for term, matrix in zip(self._crf.terms, self._kernels):
@@ -197,9 +201,9 @@ class ReferenceSolver:
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
-        if self._followed is not None:
-            raise ValueError("log_odds need every voxel, got problems with held voxels")
-        return log_odds_of(self._q[:, :, voxels].transpose(2, 1, 0))
+        if self._frozen is not None:
+            raise ValueError("log_odds need every voxel, got problems with frozen voxels")
+        return to_log_odds(self._q[:, :, voxels].transpose(2, 1, 0))
 
     def reach(
         self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
@@ -207,14 +211,14 @@ class ReferenceSolver:
         """Return the pairwise energies (L, N) that changes (L, V) at some voxels add."""
         everywhere = np.zeros((1, *self._crf.energies.shape))
         everywhere[0, :, voxels] = changes.T
-        energies: NDArray[np.float64] = self._sent(everywhere, np.arange(everywhere.shape[2]))[0]
+        energies: NDArray[np.float64] = self.send(everywhere, np.arange(everywhere.shape[2]))[0]
         return energies
 
-    def edit(self, voxels: NDArray[np.int64], given: NDArray[np.int16]) -> ReferenceEdit:
-        """Return these voxels, ready to be solved with the labels that are given."""
-        return ReferenceEdit(self._sent, voxels, given)
+    def restrict(self, voxels: NDArray[np.int64]) -> ReferenceRestricted:
+        """Return problems of these voxels alone."""
+        return ReferenceRestricted(self, voxels)
 
-    def _checked(self, values: Problems, name: str) -> NDArray[np.float64]:
+    def _check_problems(self, values: Problems, name: str) -> NDArray[np.float64]:
         array = np.array(values, dtype=np.float64)
         wanted = self._crf.energies.shape
         if array.ndim != 3 or array.shape[1:] != wanted or len(array) > self.batch:
@@ -225,44 +229,49 @@ class ReferenceSolver:
         return array
 
 
-class ReferenceEdit:
-    """Edited problems at some voxels; see ``engines.protocol.EditedVoxels``."""
+class ReferenceRestricted:
+    """Problems at some voxels; see ``engines.protocol.RestrictedProblem``."""
 
-    def __init__(
-        self,
-        sent: Callable[[NDArray[Any], NDArray[np.int64]], NDArray[np.float64]],
-        voxels: NDArray[np.int64],
-        given: NDArray[np.int16],
+    def __init__(self, solver: ReferenceSolver, voxels: NDArray[np.int64]) -> None:
+        self._solver, self._voxels = solver, voxels
+
+    def load(
+        self, base: NDArray[np.float16], fixed: NDArray[np.int16], *, sharpness: float = 1.0
     ) -> None:
-        self._sent, self._voxels, self._given = sent, voxels, given
+        """Take log-odds (A, L − 1, B), start at their softmax, with the labels that are fixed."""
+        others = base.astype(np.float64).transpose(2, 1, 0)  # (B, L − 1, A)
+        self._base = np.concatenate([np.zeros_like(others[:, :1]), others], axis=1)
+        self._fixed = fixed
+        self._reference = softmax(sharpness * self._base)  # (B, L, A)
+        self._q = self._fix_labels(self._reference)
 
-    def solve(
+    def step(
         self,
-        before: NDArray[np.float16],
-        updates: int,
+        update: Update = "parallel",  # noqa: ARG002
+        damping: float = 0.0,
         *,
         sharpness: float = 1.0,
-        tolerance: float = 0.0,
-    ) -> NDArray[np.float64]:
-        """Return the marginals after so many updates, (B, L, A)."""
-        others = before.astype(np.float64).transpose(2, 1, 0)  # (B, L − 1, A)
-        x = np.concatenate([np.zeros_like(others[:, :1]), others], axis=1)
-        old = softmax(sharpness * x)
-        q = self._set(old)
-        for _ in range(updates):
-            sent = self._sent(q - old, self._voxels)
-            last, q = q, self._set(softmax(sharpness * (x - sent)))
-            if np.abs(q - last).max(initial=0.0) <= tolerance:
-                break
-        return q
+        watched: bool = True,  # noqa: ARG002
+    ) -> Change:
+        """Update every voxel once."""
+        sent = self._solver.send(self._q - self._reference, self._voxels)
+        new = self._fix_labels(softmax(sharpness * (self._base - sent)))
+        old, self._q = self._q, (1 - damping) * new + damping * self._q
+        if damping < 0:
+            self._q = _to_simplex(self._q)
+        return change_between(old, self._q)
 
-    def _set(self, q: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return marginals with the given labels for certain."""
-        certain = np.arange(q.shape[1])[:, np.newaxis] == self._given  # (L, A)
-        return np.where(self._given == FREE, q, certain)
+    def marginals(self) -> NDArray[np.float64]:
+        """Return Q, (B, L, A)."""
+        return self._q
+
+    def _fix_labels(self, q: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return marginals with the fixed labels for certain."""
+        certain = np.arange(q.shape[1])[:, np.newaxis] == self._fixed  # (L, A)
+        return np.where(self._fixed == FREE, q, certain)
 
 
-def _inside(q: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_simplex(q: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return marginals that went too far, (B, L, N), as probabilities again.
 
     Below 0 counts as 0, and where labels 1 … L − 1 have more than 1 together they share it.

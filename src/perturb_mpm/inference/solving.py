@@ -1,9 +1,13 @@
-"""Mean field of one problem: its marginals, whether it has converged, and why not."""
+"""Mean field of one problem: its marginals, whether it has converged, and why not.
+
+``run_updates`` is the loop of every mean field: of one problem here, of samples and of edits.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -15,9 +19,11 @@ from perturb_mpm import checks
 from perturb_mpm.engines import (
     MOST_ITERATIONS,
     Accuracy,
+    Change,
     Engine,
     Solver,
     Update,
+    Updates,
     check_convergent,
     prepare,
 )
@@ -80,26 +86,52 @@ class Course:
         return "The change still falls: raise iterations."
 
 
-def iterate(
-    solver: Solver, iterations: int, tolerance: float | None, update: Update, damping: float
-) -> Course:
+@dataclass(frozen=True)
+class Schedule:
+    """How many updates are made, and how; dampings take turns."""
+
+    iterations: int
+    dampings: tuple[float, ...] = (0.0,)
+    sharpness: float = 1.0
+    update: Update = "parallel"
+    watch_all: bool = False
+    """Whether every update is watched; else the last two alone, which is quicker."""
+
+
+def in_turn(values: tuple[float, ...], update: int) -> float:
+    """Return the value of an update, counted from 0, where values take turns."""
+    return values[update % len(values)]
+
+
+def run_updates(problems: Updates, schedule: Schedule) -> Iterator[Change]:
+    """Make one update for each change that is asked for; who has seen enough asks no more."""
+    for done in range(schedule.iterations):
+        yield problems.step(
+            schedule.update,
+            in_turn(schedule.dampings, done),
+            sharpness=schedule.sharpness,
+            watched=schedule.watch_all or done >= schedule.iterations - 2,
+        )
+
+
+def iterate(solver: Solver, schedule: Schedule, tolerance: float | None) -> Course:
     """Update the one problem loaded in ``solver`` until the tolerance or the iterations are met."""
     limit = USUAL_TOLERANCE if tolerance is None else tolerance
+    iterations = schedule.iterations
     previous = change = foreground = two_updates = math.nan
-    before_last = None
-    done = 0
-    while done < iterations and not (tolerance is not None and change <= tolerance):
+    done, before_last = 0, solver.marginals() if iterations == 2 else None
+    for done, step in enumerate(run_updates(solver, schedule), start=1):
+        previous = change
+        if schedule.watch_all or done > iterations - 2:
+            change, foreground = float(step.maximum[0]), float(step.foreground[0])
+        if tolerance is not None and change <= tolerance:
+            break
         if done == iterations - 2 and not change <= limit:
             before_last = solver.marginals()
-        watched = tolerance is not None or done >= iterations - 2
-        step = solver.step(update, damping, watched=watched)
-        done += 1
-        previous = change
-        if watched:
-            change, foreground = float(step.maximum[0]), float(step.foreground[0])
     if before_last is not None and done == iterations:
         two_updates = float(np.abs(solver.marginals() - before_last).max())
-    return Course(update, done, change <= limit, change, foreground, previous, two_updates)
+    converged = change <= limit
+    return Course(schedule.update, done, converged, change, foreground, previous, two_updates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +240,8 @@ def mean_field(
         kernel_cache=kernel_cache,
     )
     solver.load(crf.energies[np.newaxis])
-    course = iterate(solver, iterations, tolerance, update, damping)
+    schedule = Schedule(iterations, (damping,), update=update, watch_all=tolerance is not None)
+    course = iterate(solver, schedule, tolerance)
     if iterations > 0 and not course.converged:
         warnings.warn(course.complaint(), ConvergenceWarning, stacklevel=2)
 

@@ -108,16 +108,7 @@ class TwoWayLattice:
         source = np.ascontiguousarray(values, dtype=np.float32)
         for stage in stages:
             target = np.empty((stage.rows, source.shape[1]), dtype=np.float32)
-            self._threads.run(
-                combine,
-                stage.rows,
-                stage.pointers,
-                stage.columns,
-                stage.coefficients,
-                source,
-                target,
-                np.float32(0),
-            )
+            self._threads.run(combine, stage.rows, stage, source, target, np.float32(0))
             source = target
         return source
 

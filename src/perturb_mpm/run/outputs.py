@@ -167,7 +167,7 @@ def summarize_run(run: Run) -> dict[str, Any]:
         "estimator": settings.sampling.estimator,
         "marginals": settings.maps.marginals,
         "perturbation": perturbation_in_words(settings),
-        "volumes_reflect_voxel_noise_alone": not settings.sampling.goes_together,
+        "volumes_reflect_voxel_noise_alone": not settings.sampling.correlated,
         "intervals": {
             "rest_on": settings.intervals,
             "learned_cases": settings.basis.learned_cases,

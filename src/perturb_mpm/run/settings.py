@@ -304,7 +304,7 @@ class RunSettings:
     @property
     def intervals(self) -> Intervals:
         """What volume intervals rest on: nothing, an assumed length, or labelled cases."""
-        if not self.sampling.goes_together:
+        if not self.sampling.correlated:
             return "none"
         return "learned" if self.basis.learned_cases else "assumed"
 

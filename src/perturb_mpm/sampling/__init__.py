@@ -1,8 +1,7 @@
 """Perturb-and-MPM: segmentations sampled from a dense CRF, and counted."""
 
 from perturb_mpm.sampling.editing import Edit, EditedVotes, Editor, edited_crf, sample_edited
-from perturb_mpm.sampling.sampler import Sampler, sample_range
-from perturb_mpm.sampling.sampling import sample
+from perturb_mpm.sampling.sampler import Sampler, sample, sample_range
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
 
 __all__ = [

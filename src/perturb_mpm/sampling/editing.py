@@ -24,11 +24,13 @@ from perturb_mpm import checks
 from perturb_mpm.engines import (
     FREE,
     Compute,
-    EditableSolver,
-    log_odds_of,
+    FreezingSolver,
+    RestrictedProblem,
     resolve_budget,
     softmax,
+    to_log_odds,
 )
+from perturb_mpm.inference import Schedule, run_updates
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Progress
@@ -40,7 +42,7 @@ MOVED = 3e-4
 dissents, is above this: about the share of samples that would change their mind."""
 
 LEAST_DISSENT = 1e-3
-"""Voxels that dissent less often are not kept: they stay as they are unless they are set."""
+"""Voxels that dissent less often are not stored: they stay as they are unless they are set."""
 
 STILL = 2e-3
 """Updates end when none of them changes a marginal by more than this."""
@@ -76,36 +78,36 @@ class EditedVotes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _Solutions:
     """The solution of every sample: log-odds at some voxels, and the labels of all others."""
 
     posterior: Posterior
     voxels: NDArray[np.int64]  # (V,), rising
     log_odds: NDArray[np.float16]  # (V, L − 1, S)
-    usual: NDArray[np.uint8]  # (N,): the label of a voxel that is not kept …
+    usual: NDArray[np.uint8]  # (N,): the label of a voxel that is not stored …
     dissent: NDArray[np.int64]  # (3, D): … but in these: voxel, sample, label; by voxel
 
     def before(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of all samples at some voxels, (A, L − 1, S)."""
         _, others, samples = self.log_odds.shape
         out = np.empty((len(voxels), others, samples), dtype=np.float16)
-        place = np.minimum(np.searchsorted(self.voxels, voxels), max(len(self.voxels) - 1, 0))
-        known = self.voxels[place] == voxels if len(self.voxels) else np.zeros(len(voxels), bool)
-        out[known] = self.log_odds[place[known]]
+        index = np.minimum(np.searchsorted(self.voxels, voxels), max(len(self.voxels) - 1, 0))
+        known = self.voxels[index] == voxels if len(self.voxels) else np.zeros(len(voxels), bool)
+        out[known] = self.log_odds[index[known]]
         rest = np.flatnonzero(~known)
         labels = np.repeat(self.usual[voxels[rest], np.newaxis], samples, axis=1)  # (R, S)
         for r, voxel in enumerate(voxels[rest].tolist()):
             here = slice(*np.searchsorted(self.dissent[0], [voxel, voxel + 1]))
             labels[r, self.dissent[1, here]] = self.dissent[2, here]
         certain = labels[:, np.newaxis] == np.arange(others + 1)[:, np.newaxis]  # (R, L, S)
-        out[rest] = log_odds_of(certain.astype(np.float32))
+        out[rest] = to_log_odds(certain.astype(np.float32))
         return out
 
 
 class Editor:
     """Answers edits of a CRF that was sampled; the engine must be ``cpu`` or ``reference``.
 
-    ``mean_field`` (L, N), where given, is the mean field of the CRF, which is else solved.
+    ``mean_field`` (L, N) is the CRF's mean field; computed if omitted.
 
     Examples
     --------
@@ -125,19 +127,19 @@ class Editor:
 
     def __init__(self, sampler: Sampler, mean_field: NDArray[np.floating] | None = None) -> None:
         solver = sampler.solver
-        if not isinstance(solver, EditableSolver):
+        if not isinstance(solver, FreezingSolver):
             raise ValueError(f'`sampler` must have the engine "cpu", got "{solver.engine}"')
         self._sampler, self._solver = sampler, solver
         self._mean_field = sampler.mean_field() if mean_field is None else mean_field
-        # Kernels make the mean field surer than samples are whose noise goes together.
+        # With correlated noise, samples vary more than the mean field suggests.
         apart = softmax(-sampler.crf.energies, axis=0).max(axis=0)
         self._dissent = 1 - np.minimum(self._mean_field.max(axis=0), apart)  # (N,)
-        self._kept: _Kept | None = None
+        self._solutions: _Solutions | None = None
 
     @property
     def kept_bytes(self) -> int:
         """How much memory the samples' log-odds take."""
-        return 0 if self._kept is None else self._kept.log_odds.nbytes
+        return 0 if self._solutions is None else self._solutions.log_odds.nbytes
 
     def keep(
         self, memory: int | str = USUAL_MEMORY, *, progress: Progress | None = None
@@ -151,10 +153,10 @@ class Editor:
             raise ValueError(f'`sampler` must count votes, got estimator "{sampling.estimator}"')
         if sampling.hold > 0:
             raise ValueError(f"`sampler` must update every voxel, got hold={sampling.hold:g}")
-        room = resolve_budget(memory) // (2 * (crf.n_labels - 1) * sampling.samples)
+        most = resolve_budget(memory) // (2 * (crf.n_labels - 1) * sampling.samples)
         least = LEAST_DISSENT
-        if (self._dissent > least).sum() > room:
-            least = float(np.partition(self._dissent, -room - 1)[-room - 1])
+        if (self._dissent > least).sum() > most:
+            least = float(np.partition(self._dissent, -most - 1)[-most - 1])
         voxels = np.flatnonzero(self._dissent > least)
         others = np.flatnonzero(self._dissent <= least)
         usual = self._mean_field.argmax(axis=0).astype(np.uint8)
@@ -165,54 +167,53 @@ class Editor:
             here = self._solver.log_odds(voxels)
             _agree(here, labels[:, voxels].T)
             log_odds[:, :, part.start : part.stop] = here
-            sample, place = np.nonzero(labels[:, others] != usual[others])
-            voxel = others[place]
+            sample, index = np.nonzero(labels[:, others] != usual[others])
+            voxel = others[index]
             dissent.append(np.stack([voxel, part.start + sample, labels[sample, voxel]]))
 
         posterior = self._sampler.draw(progress=progress, keep=take, keeps_solver=True)
         found = np.concatenate(dissent, axis=1)
         found = found[:, np.argsort(found[0], kind="stable")]
         log_odds = log_odds[:, :, : posterior.samples]  # ``until`` may have ended it
-        self._kept = _Kept(posterior, voxels, log_odds, usual, found)
+        self._solutions = _Solutions(posterior, voxels, log_odds, usual, found)
         return posterior
 
     def edit(self, given: NDArray[np.integer]) -> Edit:
         """Return what labels set by hand, (N,) with FREE elsewhere, do to the mean field."""
-        labels = self._checked(given)
-        places = np.flatnonzero(labels != FREE)
-        certain = np.arange(len(self._mean_field))[:, np.newaxis] == labels[places]  # (L, G)
-        felt = self._felt(places, certain - self._mean_field[:, places])
+        labels = self._check_given(given)
+        edited = np.flatnonzero(labels != FREE)
+        certain = np.arange(len(self._mean_field))[:, np.newaxis] == labels[edited]  # (L, G)
+        felt = self._reach(edited, certain - self._mean_field[:, edited])
         voxels = np.flatnonzero((felt * self._dissent > MOVED) | (labels != FREE))
-        before = log_odds_of(self._mean_field[:, voxels].T[:, :, np.newaxis])
-        solver = self._solver.edit(voxels, labels[voxels])
-        updates = self._sampler.sampling.iterations
-        marginals = solver.solve(before, updates, tolerance=STILL)[0]
+        before = to_log_odds(self._mean_field[:, voxels].T[:, :, np.newaxis])
+        restricted = self._solver.restrict(voxels)
+        restricted.load(before, labels[voxels])
+        marginals = self._solve(restricted, 1.0)[0]
         return Edit(labels, voxels, marginals.astype(np.float32), felt)
 
     def votes(self, edit: Edit) -> Iterator[EditedVotes]:
         """Solve the samples again where the edit moves them, and yield the votes of those done."""
-        if self._kept is None:
+        if self._solutions is None:
             raise ValueError("`votes` needs the samples: call `keep` first")
-        kept, sampling = self._kept, self._sampler.sampling
+        solutions, sampling = self._solutions, self._sampler.sampling
         # What follows an edit moves others in turn, and the mean field has shown how far.
         moved = edit.marginals - self._mean_field[:, edit.voxels]
-        felt = np.maximum(edit.felt_nats, self._felt(edit.voxels, moved))
+        felt = np.maximum(edit.felt_nats, self._reach(edit.voxels, moved))
         worth = np.zeros(len(felt), dtype=np.bool_)
-        worth[kept.voxels] = (felt * self._dissent > MOVED)[kept.voxels]
+        worth[solutions.voxels] = (felt * self._dissent > MOVED)[solutions.voxels]
         voxels = np.flatnonzero(worth | (edit.given != FREE))
-        solver = self._solver.edit(voxels, edit.given[voxels])
-        before = kept.before(voxels)
-        n_labels, samples = self._sampler.crf.n_labels, kept.posterior.samples
+        restricted = self._solver.restrict(voxels)
+        before = solutions.before(voxels)
+        n_labels, samples = self._sampler.crf.n_labels, solutions.posterior.samples
         changes = np.zeros((n_labels, len(voxels)), dtype=np.int64)
         sizes: list[NDArray[np.int64]] = []
         first = np.empty((0, len(voxels)), dtype=np.uint8)
         for start in range(0, samples, TOGETHER):
             part = np.ascontiguousarray(before[:, :, start : start + TOGETHER])
-            marginals = solver.solve(
-                part, sampling.iterations, sharpness=sampling.sharpness, tolerance=STILL
-            )
+            restricted.load(part, edit.given[voxels], sharpness=sampling.sharpness)
+            marginals = self._solve(restricted, sampling.sharpness)
             new = _most_probable(marginals.transpose(1, 0, 2))  # (B, A)
-            old = _labels_of(part).T
+            old = _labels_from_log_odds(part).T
             for label in range(n_labels):
                 changes[label] += (new == label).sum(axis=0)
                 changes[label] -= (old == label).sum(axis=0)
@@ -223,9 +224,9 @@ class Editor:
 
     def posterior(self, edit: Edit, votes: EditedVotes) -> Posterior:
         """Return the posterior of the edited CRF: the votes of all samples, and its mean field."""
-        if self._kept is None or votes.samples != self._kept.posterior.samples:
+        if self._solutions is None or votes.samples != self._solutions.posterior.samples:
             raise ValueError("`votes` must be those of all samples, got those of some")
-        base = self._kept.posterior
+        base = self._solutions.posterior
         counts = base.voxel_counts.astype(np.int64)
         counts[:, votes.voxels] += votes.changes
         mean_field = self._mean_field.astype(np.float32)
@@ -242,7 +243,16 @@ class Editor:
             label_changes=base.label_changes,
         )
 
-    def _felt(
+    def _solve(self, restricted: RestrictedProblem, sharpness: float) -> NDArray[np.floating]:
+        """Return the marginals (B, L, A) after updates that end where they hardly move any."""
+        iterations = self._sampler.sampling.iterations
+        schedule = Schedule(iterations, sharpness=sharpness, watch_all=True)
+        for change in run_updates(restricted, schedule):
+            if change.maximum.max() <= STILL:
+                break
+        return restricted.marginals()
+
+    def _reach(
         self, voxels: NDArray[np.int64], changes: NDArray[np.floating]
     ) -> NDArray[np.float32]:
         """Return how far changes of marginals (L, V) move the energies of two labels, (N,) nats."""
@@ -252,7 +262,7 @@ class Editor:
         felt: NDArray[np.float32] = np.ptp(energies, axis=0).astype(np.float32)
         return felt
 
-    def _checked(self, given: NDArray[np.integer]) -> NDArray[np.int16]:
+    def _check_given(self, given: NDArray[np.integer]) -> NDArray[np.int16]:
         labels, n_labels = checks.whole(given, "given"), len(self._mean_field)
         if labels.shape != self._dissent.shape or labels.min() < FREE or labels.max() >= n_labels:
             raise ValueError(
@@ -296,7 +306,7 @@ def _most_probable(scores: NDArray[np.floating]) -> NDArray[np.uint8]:
     return labels
 
 
-def _labels_of(log_odds: NDArray[np.float16]) -> NDArray[np.uint8]:
+def _labels_from_log_odds(log_odds: NDArray[np.float16]) -> NDArray[np.uint8]:
     """Return the most probable labels, the lowest of equals: (V, L − 1, S) → (V, S)."""
     # Half-precision floats that are not negative are in the order of their bits.
     bits = np.maximum(log_odds.view(np.int16), 0).transpose(1, 0, 2)  # (L − 1, V, S)
@@ -308,7 +318,7 @@ def _agree(log_odds: NDArray[np.float16], labels: NDArray[np.uint8]) -> None:
 
     16 bits make a few equal that were not.
     """
-    voxel, sample = np.nonzero(_labels_of(log_odds) != labels)
+    voxel, sample = np.nonzero(_labels_from_log_odds(log_odds) != labels)
     others = log_odds[voxel, :, sample].astype(np.float32)  # (M, L − 1)
     x = np.concatenate([np.zeros_like(others[:, :1]), others], axis=1)
     top = x.max(axis=1)

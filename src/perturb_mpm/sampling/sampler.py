@@ -1,13 +1,21 @@
-"""A CRF made ready once and sampled range by range: Algorithm 1, batch by batch."""
+"""Perturb-and-MPM: segmentations sampled from a dense CRF, and counted batch by batch.
+
+Each sample perturbs the unary energies with Gumbel noise, solves the mean field of the perturbed
+problem from a cold start, and takes every voxel's most probable label (Meier et al. 2017,
+Algorithm 1, with the sign of the noise corrected: energies are lowered by it).
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,19 +23,22 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.engines import (
+    Accuracy,
     Compute,
     Engine,
+    FreezingSolver,
     NarrowingSolver,
     Solver,
-    in_turn,
     prepare_with,
 )
-from perturb_mpm.model import DenseCRF, digest, fingerprint
+from perturb_mpm.inference import Schedule, run_updates
+from perturb_mpm.model import DenseCRF, Grid, digest, fingerprint
 from perturb_mpm.noise import SAMPLES, NoiseLength
-from perturb_mpm.posterior import Posterior, Tally, copy_json, count_type
-from perturb_mpm.progress import Progress
-from perturb_mpm.sampling.held import Holding, hold_certain
-from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
+from perturb_mpm.optional import optional_package
+from perturb_mpm.posterior import Estimator, Posterior, Precision, Tally, copy_json, count_type
+from perturb_mpm.progress import Progress, progress_from
+from perturb_mpm.sampling.freezing import FreezeRule, Freezing, find_frozen
+from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling, Start
 from perturb_mpm.version import version
 
 Keep = Callable[[range, NDArray[np.uint8]], object]
@@ -76,23 +87,6 @@ class Sampler:
         if self._members and self._sampling.estimator != "votes":
             raise ValueError(f'members need estimator "votes", got "{self._sampling.estimator}"')
 
-    def with_noise(self, length: NoiseLength) -> Sampler:
-        """Return a sampler of the same CRF with noise of another length, on the same engine.
-
-        Asking prepares the engine; the two samplers must not draw at the same time.
-        """
-        shared = self._sampling.hold == 0  # what an engine holds depends on the noise
-        if shared:
-            _, _ = self._unperturbed, self.problem
-        other = copy(self)
-        other._sampling = replace(self._sampling, noise_length=length)
-        other._perturbation = other._sampling.perturbation
-        other._perturbation.check(self._crf.grid)
-        if not shared:
-            for name in ("_solver", "_holding"):
-                other.__dict__.pop(name, None)
-        return other
-
     @property
     def crf(self) -> DenseCRF:
         """What is sampled."""
@@ -108,6 +102,11 @@ class Sampler:
         """The engine; asking prepares it."""
         return self._solver
 
+    @property
+    def batch(self) -> int:
+        """How many samples are solved at once; asking prepares the engine."""
+        return self.solver.batch
+
     @cached_property
     def problem(self) -> str:
         """The digest that names the CRF, and the members where there are any."""
@@ -116,13 +115,28 @@ class Sampler:
 
     def prepare(self) -> Engine:
         """Prepare the engine now and return its name; MemoryError where the CRF does not fit."""
-        engine: Engine = self._solver.engine  # type: ignore[assignment]
+        engine: Engine = self.solver.engine  # type: ignore[assignment]
         return engine
 
-    @property
-    def batch(self) -> int:
-        """How many samples are solved at once; asking prepares the engine."""
-        return self._solver.batch
+    def mean_field(self) -> NDArray[np.floating]:
+        """Return the mean field of the CRF itself after as many iterations, (L, N)."""
+        return self._mean_field
+
+    def with_noise(self, length: NoiseLength) -> Sampler:
+        """Return a sampler of the same CRF with noise of another length, on the same engine.
+
+        Asking prepares the engine; the two samplers must not draw at the same time.
+        """
+        other = copy(self)
+        other._sampling = replace(self._sampling, noise_length=length)
+        other._perturbation = other._sampling.perturbation
+        other._perturbation.check(self._crf.grid)
+        for name in ("_solver", "_freezing"):
+            other.__dict__.pop(name, None)
+        if self._sampling.hold == 0:  # what an engine freezes depends on the noise
+            shared = {"_solver": self._solver, "_mean_field": self._mean_field}
+            other.__dict__.update(shared, problem=self.problem)
+        return other
 
     def draw(
         self,
@@ -133,178 +147,168 @@ class Sampler:
         keep: Keep | None = None,
         keeps_solver: bool = False,
     ) -> Posterior:
-        """Draw these samples (all by default), or only those that ``after`` does not hold.
+        """Draw these samples (all by default), or only those that ``after`` does not have.
 
-        ``after`` must hold the first of them, from a sampler of the same arguments; the result is
+        ``after`` must have the first of them, from a sampler of the same arguments; the result is
         then the posterior of all, bit for bit what one call gives, also where ``until`` ends it.
-        After each batch ``progress`` is called with (samples held, samples asked for), and
+        After each batch ``progress`` is called with (samples drawn, samples asked for), and
         ``keep`` with the numbers of the batch's samples and their labels inside the mask, (B, N);
         with ``keeps_solver`` the solver then still has every one of them.
         """
         numbers = sample_range(self._sampling.samples if samples is None else samples)
-        held = 0 if after is None else self._held(after, numbers)
-        if after is not None and (held == len(numbers) or self._enough(after.voxel_counts, held)):
+        drawn = 0 if after is None else self._count_drawn(after, numbers)
+        if after is not None and (drawn == len(numbers) or self._enough(after.voxel_counts, drawn)):
             return after
         crf = self._crf
         tally = Tally(crf.grid, crf.n_labels, conditional=self._sampling.estimator == "conditional")
-        with ThreadPoolExecutor(1) as beside:  # to name large arrays takes a while of its own
+        with ThreadPoolExecutor(1) as beside:  # hashing large arrays is slow: do it in parallel
             beside.submit(lambda: self.problem)
-            self._tally(tally, numbers, held, after, progress, keep, keeps_solver=keeps_solver)
-        drawn = Posterior(
+            solver, mean_field = self._solver, self._mean_field
+            if self._freezing is not None and isinstance(solver, FreezingSolver):
+                solver.freeze(self._freezing.frozen)
+            wanted = _BatchOutput(labels=keep is not None, every_problem=keeps_solver)
+            block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
+            for part in _parts(numbers, drawn, solver.batch, block):
+                labels = self._draw_batch(part, tally, wanted)
+                if keep is not None:
+                    keep(part, solver.labels() if labels is None else labels)
+                if progress is not None:
+                    progress(drawn + tally.samples, len(numbers))
+                if self._enough(tally.counts, drawn + tally.samples, after):
+                    break
+        posterior = Posterior(
             grid=crf.grid,
             counts=tally.counts.astype(count_type(tally.samples), copy=False),
-            sample_index=np.array(numbers[held : held + tally.samples]),
+            sample_index=np.array(numbers[drawn : drawn + tally.samples]),
             volumes=tally.sizes * math.prod(crf.grid.spacing),
             problem=self.problem,
             parameters=self._parameters(),
             estimator=self._sampling.estimator,
             conditional=tally.conditional,
-            mean_field=self._unperturbed,
+            mean_field=mean_field,
             label_changes=tally.label_changes if self._sampling.iterations > 1 else None,
         )
-        return drawn if after is None else after.merge(drawn)
-
-    def _tally(
-        self,
-        tally: Tally,
-        numbers: range,
-        held: int,
-        after: Posterior | None,
-        progress: Progress | None,
-        keep: Keep | None,
-        *,
-        keeps_solver: bool,
-    ) -> None:
-        """Draw the samples that are not held yet, and count them."""
-        _, _ = self._unperturbed, self._holding
-        block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
-        for part in _parts(numbers, held, self._solver.batch, block):
-            wanted = {"with_labels": keep is not None, "keeps_solver": keeps_solver}
-            settled = self._draw_batch(part, tally, **wanted)
-            if keep is not None:
-                keep(part, self._solver.labels() if settled is None else settled)
-            if progress is not None:
-                progress(held + tally.samples, len(numbers))
-            if self._enough(tally.counts, held + tally.samples, after):
-                break
+        return posterior if after is None else after.merge(posterior)
 
     @cached_property
     def _solver(self) -> Solver:
         return prepare_with(self._crf, self._compute, compact=True)
 
-    def mean_field(self) -> NDArray[np.floating]:
-        """Return the mean field of the CRF itself after as many iterations, (L, N)."""
-        return self._unperturbed
-
     @cached_property
-    def _unperturbed(self) -> NDArray[np.floating]:
+    def _mean_field(self) -> NDArray[np.floating]:
         """The mean field of the problem itself, (L, N)."""
-        sampling = self._sampling
-        self._solver.load(self._crf.energies[np.newaxis])
-        moved, switched = np.zeros(1), np.ones(1)
-        for done in range(sampling.iterations):
-            if sampling.tolerance > 0 and _settled(switched, moved, sampling.tolerance, done):
+        solver, tolerance = self._solver, self._sampling.tolerance
+        solver.load(self._crf.energies[np.newaxis])
+        before, switched = np.zeros(1), np.ones(1)
+        schedule = replace(self._schedule, sharpness=1.0)
+        for done, change in enumerate(run_updates(solver, schedule), start=1):
+            before, switched = switched, change.switched
+            if tolerance > 0 and _converged(switched, before, tolerance, done):
                 break
-            watched = sampling.tolerance > 0 or done == sampling.iterations - 1
-            step = self._solver.step(damping=in_turn(sampling.dampings, done), watched=watched)
-            moved, switched = switched, step.switched
-        marginals: NDArray[np.floating] = self._solver.marginals()[0]
+        marginals: NDArray[np.floating] = solver.marginals()[0]
         return marginals
 
-    def _parameters(self) -> dict[str, object]:
-        return {
-            "method": "perturb-and-mpm",
-            **self._sampling.describe(),
-            **({"members": len(self._members)} if self._members else {}),
-            **({"hold": self._holding.describe()} if self._holding else {}),
-            "engine": self._solver.engine,
-            "accuracy": self._solver.accuracy,
-            "version": version(),
-        }
-
     @cached_property
-    def _holding(self) -> Holding | None:
-        """What is held; None where every voxel is updated because nobody asked for less."""
+    def _freezing(self) -> Freezing | None:
+        """What is frozen; None where every voxel is updated because nobody asked for less."""
         if self._sampling.hold == 0:
             return None
         if self._members:
-            return Holding(self._sampling.hold, None, 1.0, 0.0, "there are several members")
-        return hold_certain(self._crf, self._solver, self._sampling)
+            return Freezing(self._sampling.hold, None, 1.0, 0.0, "there are several members")
+        return find_frozen(self._crf, self._solver, FreezeRule.from_sampling(self._sampling))
+
+    @property
+    def _schedule(self) -> Schedule:
+        """How each sample is updated."""
+        sampling = self._sampling
+        return Schedule(
+            sampling.iterations,
+            sampling.dampings,
+            sampling.sharpness,
+            watch_all=sampling.tolerance > 0,
+        )
 
     def _draw_batch(
-        self, part: range, tally: Tally, *, with_labels: bool, keeps_solver: bool
+        self, part: range, tally: Tally, wanted: _BatchOutput
     ) -> NDArray[np.uint8] | None:
         """Draw and count some samples; return labels (B, N) that the solver no longer has."""
-        solver, conditional = self._solver, self._sampling.estimator == "conditional"
-        start = self._unperturbed if self._sampling.start == "warm" else None
-        if self._members:
-            unaries = [self._perturbed_member(sample) for sample in part]
-            solver.load(unaries, None if start is None else [start] * len(part))
-        else:
-            solver.perturb(
-                self._perturbation,
-                np.array(part, dtype=np.int64),
-                start,
-                sharpness=self._sampling.sharpness,
-            )
+        solver, iterations = self._solver, self._sampling.iterations
+        self._begin(part)
         if self._sampling.tolerance > 0:
-            return self._converge(
-                len(part), tally, with_labels=with_labels, keeps_solver=keeps_solver
-            )
-        switched = np.zeros(len(part))
-        for left in range(self._sampling.iterations - 1, -1, -1):
-            if left == 0 and conditional:
-                tally.add_conditional(solver.conditional())
-            switched = solver.step(sharpness=self._sampling.sharpness, watched=left < 2).switched
-        if self._sampling.iterations == 0 and conditional:
+            return self._converge(len(part), tally, wanted)
+        updates = run_updates(solver, self._schedule)
+        last = deque(islice(updates, max(iterations - 1, 0)), maxlen=1)
+        if self._sampling.estimator == "conditional":
             tally.add_conditional(solver.conditional())
+        last.extend(updates)
+        switched = last[0].switched if last else np.zeros(len(part))
         tally.add_sizes(solver.count_votes(tally.counts), switched)
         return None
 
-    def _converge(
-        self, problems: int, tally: Tally, *, with_labels: bool, keeps_solver: bool
-    ) -> NDArray[np.uint8]:
-        """Update until every sample has settled, each by its own rule; count it when it does.
+    def _begin(self, part: range) -> None:
+        """Let the solver take the perturbed problems of some samples."""
+        start = self._mean_field if self._sampling.start == "warm" else None
+        if self._members:
+            unaries = [self._perturb_member(sample) for sample in part]
+            self._solver.load(unaries, None if start is None else [start] * len(part))
+            return
+        numbers = np.array(part, dtype=np.int64)
+        sharpness = self._sampling.sharpness
+        self._solver.perturb(self._perturbation, numbers, start, sharpness=sharpness)
+
+    def _converge(self, problems: int, tally: Tally, wanted: _BatchOutput) -> NDArray[np.uint8]:
+        """Update until every sample has converged, each by its own rule; count it when it does.
 
         Return the labels they had then, (B, N), where wanted.
         """
         solver, sampling = self._solver, self._sampling
-        settled = np.zeros(problems, dtype=np.bool_)
+        converged = np.zeros(problems, dtype=np.bool_)
         sizes = np.zeros((problems, self._crf.n_labels), dtype=np.int64)
-        moved, switched = np.zeros(problems), np.ones(problems)
-        voxels = self._crf.grid.voxels if with_labels else 0
+        before, switched = np.zeros(problems), np.ones(problems)
+        voxels = self._crf.grid.voxels if wanted.labels else 0
         labels = np.empty((problems, voxels), dtype=np.uint8)
         solved = np.arange(problems)  # the samples that the solver still has
+        updates = run_updates(solver, self._schedule)
         for done in range(sampling.iterations + 1):
             last = done == sampling.iterations
-            now = ~settled & (last | _settled(switched, moved, sampling.tolerance, done))
+            now = ~converged & (last | _converged(switched, before, sampling.tolerance, done))
             if now.any():
                 here = now[solved]
                 if sampling.estimator == "conditional":
                     tally.add_conditional(solver.conditional(here))
                 sizes[now] = solver.count_votes(tally.counts, here)[here]
-                if with_labels:
+                if wanted.labels:
                     labels[now] = solver.labels()[here]
-                settled |= now
-            if settled.all():
+                converged |= now
+            if converged.all():
                 break
-            if not keeps_solver:
-                solved = _without_settled(solver, solved, settled)
-            damping = in_turn(sampling.dampings, done)
-            step = solver.step(damping=damping, sharpness=sampling.sharpness)
-            moved, going = switched, ~settled
-            switched = switched.copy()
-            switched[going] = step.switched[going[solved]]
+            if not wanted.every_problem:
+                solved = _drop_converged(solver, solved, converged)
+            change, going = next(updates), ~converged
+            before, switched = switched, switched.copy()
+            switched[going] = change.switched[going[solved]]
         tally.add_sizes(sizes, switched)
         return labels
 
-    def _perturbed_member(self, sample: int) -> NDArray[np.float32]:
+    def _perturb_member(self, sample: int) -> NDArray[np.float32]:
         """Return the perturbed unaries of a sample's member, (L, N)."""
         member = self._members[sample % len(self._members)]
         unaries: NDArray[np.float32] = self._perturbation.energies(
             member, self._crf.grid, [sample]
         )[0]
         return unaries
+
+    def _parameters(self) -> dict[str, object]:
+        freezing, solver = self._freezing, self._solver
+        return {
+            "method": "perturb-and-mpm",
+            **self._sampling.describe(),
+            **({"members": len(self._members)} if self._members else {}),
+            **({"hold": freezing.describe()} if freezing else {}),
+            "engine": solver.engine,
+            "accuracy": solver.accuracy,
+            "version": version(),
+        }
 
     def _enough(self, counts: NDArray[Any], samples: int, after: Posterior | None = None) -> bool:
         """Return whether to stop: asked of every 32 samples' votes, (L, N), those before too."""
@@ -313,8 +317,8 @@ class Sampler:
         votes = counts if after is None else counts + after.voxel_counts
         return self._sampling.until.is_reached(votes, samples)
 
-    def _held(self, after: Posterior, numbers: range) -> int:
-        """Return how many of the samples ``after`` holds, and refuse one that holds others."""
+    def _count_drawn(self, after: Posterior, numbers: range) -> int:
+        """Return how many of the samples ``after`` has, and refuse one that has others."""
         if after.problem != self.problem or after.parameters != copy_json(
             self._parameters(), "parameters"
         ):
@@ -324,14 +328,22 @@ class Sampler:
         return after.samples
 
 
-def _without_settled(
-    solver: Solver, solved: NDArray[np.int64], settled: NDArray[np.bool_]
+@dataclass(frozen=True)
+class _BatchOutput:
+    """What is wanted of a batch beside its votes."""
+
+    labels: bool
+    every_problem: bool  # whether the solver must still have all of them
+
+
+def _drop_converged(
+    solver: Solver, solved: NDArray[np.int64], converged: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Let the solver drop settled samples where half of them are; return which it still has.
+    """Let the solver drop converged samples where half of them are; return which it still has.
 
     Some may stay, to fill up vectors: so many are updated faster than a few less.
     """
-    going = ~settled[solved]
+    going = ~converged[solved]
     count = int(going.sum())
     wanted = count if count == 1 else -(-count // VECTOR) * VECTOR
     if 2 * wanted > len(solved):
@@ -339,10 +351,10 @@ def _without_settled(
     if 2 * wanted > len(solved) or not isinstance(solver, NarrowingSolver):
         return solved
     going[np.flatnonzero(~going)[: wanted - count]] = True
-    return solved[going] if solver.go_on_with(going) else solved
+    return solved[going] if solver.drop_converged(going) else solved
 
 
-def _settled(
+def _converged(
     switched: NDArray[np.float64], before: NDArray[np.float64], tolerance: float, done: int
 ) -> NDArray[np.bool_]:
     """Return which samples have hardly a label left to change, (B,).
@@ -359,6 +371,51 @@ def _settled(
     return still | ((switched < before) & (left <= tolerance))
 
 
+def _parts(numbers: range, drawn: int, batch: int, block: int) -> Iterator[range]:
+    """Cut a range into blocks, what is left of these after ``drawn`` numbers into batches."""
+    for start in range(numbers.start, numbers.stop, block):
+        stop = min(start + block, numbers.stop)
+        for first in range(max(start, numbers.start + drawn), stop, batch):
+            yield range(first, min(first + batch, stop))
+
+
+class SampleStore:
+    """An array (S, *spatial) of uint8 in a new folder, 0 outside the mask.
+
+    The first sample's number is in its attribute ``first_sample``.
+    """
+
+    def __init__(self, folder: Path, numbers: range, grid: Grid) -> None:
+        self._zarr = optional_package("zarr", "storing samples")
+        if folder.exists():
+            raise FileExistsError(f"store must be a new folder, got {folder}, which exists")
+        self._folder, self._numbers, self._grid = folder, numbers, grid
+        self._array: Any = None
+
+    def write(self, part: range, labels: NDArray[np.uint8]) -> None:
+        """Write the samples of a batch, (B, N); the folder is made with the first."""
+        if self._array is None:
+            self._array = self._create()
+        first = part.start - self._numbers.start
+        self._array[first : first + len(part)] = self._grid.scatter(labels, 0)
+
+    def finish(self, samples: int) -> None:
+        """Cut the array to the samples that were drawn."""
+        self._array.resize((samples, *self._grid.shape))
+
+    def _create(self) -> Any:  # noqa: ANN401
+        return self._zarr.create_array(
+            store=str(self._folder),
+            shape=(len(self._numbers), *self._grid.shape),
+            chunks=(1, *self._grid.shape),
+            dtype="uint8",
+            attributes={
+                "first_sample": self._numbers.start,
+                "spacing_mm": list(self._grid.spacing),
+            },
+        )
+
+
 def sample_range(samples: int | range) -> range:
     """Return the numbers of the samples asked for: n means 0 … n − 1."""
     if not isinstance(samples, range):
@@ -372,9 +429,113 @@ def sample_range(samples: int | range) -> range:
     return samples
 
 
-def _parts(numbers: range, held: int, batch: int, block: int) -> Iterator[range]:
-    """Cut a range into blocks, what is left of these after ``held`` numbers into batches."""
-    for start in range(numbers.start, numbers.stop, block):
-        stop = min(start + block, numbers.stop)
-        for first in range(max(start, numbers.start + held), stop, batch):
-            yield range(first, min(first + batch, stop))
+def sample(
+    crf: DenseCRF,
+    samples: int | range = 200,
+    seed: int = 0,
+    *,
+    iterations: int = 10,
+    estimator: Estimator = "votes",
+    noise_scale: float | None = None,
+    noise_length: NoiseLength = 0.0,
+    start: Start = "cold",
+    antithetic: bool = False,
+    tolerance: float = 0.0,
+    hold: float = 0.0,
+    until: Precision | float | None = None,
+    engine: Engine = "auto",
+    accuracy: Accuracy = "calibrated",
+    batch: int | None = None,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    kernel_cache: str | Path | None = None,
+    progress: Progress | bool | None = None,
+    store: str | Path | None = None,
+) -> Posterior:
+    """Sample segmentations of a CRF.
+
+    The noise of a voxel is a pure function of the seed, the sample's number, the voxel and the
+    label: batch, threads and interruptions change nothing, and ranges of samples add up (``merge``)
+    to what one run gives.
+
+    Parameters
+    ----------
+    crf
+        The model.
+    samples
+        How many samples, or which: ``range(100, 200)``.
+    seed
+        Names the noise, 0 to 2⁶⁴ − 1.
+    iterations
+        Mean-field updates of each sample.
+    estimator
+        What the posterior's marginals are: "votes" counts each sample's labels (the paper);
+        "conditional" averages softmax(−U − pairwise): the voxel's own noise is
+        integrated out.
+    noise_scale
+        Multiplies the Gumbel noise; None means 1 for votes and 0.5 for conditional. There the
+        messages are computed from softmax(β·logits) with 1/β² = 1 − noise_scale².
+    noise_length
+        Correlation length of the noise in mm: 0 is the paper's white noise, ``math.inf`` one draw
+        for the whole image, and ``[(40, 0.7), (0, 0.3)]`` a mixture of lengths with weights. The
+        law of the noise at each voxel is Gumbel's whatever it is, so
+        without coupling the votes follow softmax(−U); but volumes spread as whole regions err.
+    start
+        "cold" starts each sample at its own softmax(−Ũ). "warm" starts at the unperturbed mean
+        field, which changes the law of the samples: not what the paper means.
+    antithetic
+        Make samples 2t and 2t + 1 opposites, which halves the variance of means.
+    tolerance
+        Let each sample converge: stop as soon as about this share of its labels would still
+        change, by the last two updates; ``iterations`` is then the most. Updates go further than
+        the paper's, to the same fixed points in fewer steps. 0 makes ``iterations`` updates.
+    hold
+        Update only the voxels where a sample dissents with a probability above this, and freeze
+        the others at marginals averaged over the noise: 0.005 changes fewer votes than the
+        filter's own error, and costs several times less. 0 updates every voxel, as the paper does.
+        Where noise is correlated between voxels, too many are active, or the engine is the GPU,
+        every voxel is updated too; ``Posterior.active_share`` is then 1.
+    until
+        Stop as soon as this precision is reached (a number is its epsilon), asked after every 32
+        samples; ``samples`` is then the most to draw.
+    engine, accuracy, batch, threads, memory, kernel_cache
+        Where and how it is computed, see ``perturb_mpm.engines.prepare``.
+    progress
+        True shows a line on stderr; a function is called with (samples done, samples asked for)
+        after each batch.
+    store
+        A folder for the label maps of all samples, (S, *spatial) uint8 in Zarr, one chunk a sample
+        (needs the extra ``zarr``).
+
+    Examples
+    --------
+    >>> unary = pm.unary_from_probabilities([[0.9, 0.5], [0.1, 0.5]])
+    >>> posterior = pm.sample(pm.DenseCRF(unary), samples=4000, seed=7, engine="reference")
+    >>> posterior.marginals.round(2)  # without coupling, votes follow the probabilities
+    array([[0.9, 0.5],
+           [0.1, 0.5]])
+    """
+    numbers, shown = sample_range(samples), progress_from(progress)
+    sampling = Sampling(
+        samples=len(numbers),
+        seed=seed,
+        iterations=iterations,
+        until=until,  # type: ignore[arg-type]  # a number becomes a Precision
+        estimator=estimator,
+        noise_scale=noise_scale,
+        noise_length=noise_length,
+        start=start,
+        antithetic=antithetic,
+        tolerance=tolerance,
+        hold=hold,
+    )
+    compute = Compute(engine, accuracy, batch, threads, memory, kernel_cache)
+    sampler = Sampler(crf, sampling, compute)
+    if sampling.until is not None:
+        sampling.until.check_reachable(len(numbers), crf.n_labels, crf.grid.voxels)
+    if store is None:
+        return sampler.draw(numbers, progress=shown)
+    samples_on_disk = SampleStore(Path(store), numbers, crf.grid)
+    posterior = sampler.draw(numbers, progress=shown, keep=samples_on_disk.write)
+    samples_on_disk.finish(posterior.samples)
+    return posterior

@@ -171,12 +171,12 @@ class Sampling:
 
     @property
     def lengths(self) -> Lengths:
-        """Over which lengths noise goes together; 0, the paper's, where none is said."""
+        """The correlation lengths of the noise, with weights; by default white noise."""
         return WHITE if self.noise_length is None else checked_lengths(self.noise_length)
 
     @property
-    def goes_together(self) -> bool:
-        """Whether neighbouring voxels err together: only then volumes spread as they should."""
+    def correlated(self) -> bool:
+        """Whether noise is correlated between voxels: only then volumes spread as they should."""
         return self.perturbation.correlated
 
     def describe(self) -> dict[str, object]:

@@ -26,7 +26,7 @@ from lab.comparators import (
 from perturb_mpm.noise.gumbel import gumbel
 from perturb_mpm.posterior.distances import total_variation
 from perturb_mpm.posterior.posterior import Posterior
-from perturb_mpm.sampling.sampling import sample
+from perturb_mpm.sampling import sample
 
 SAMPLES = 20_000
 Comparator = Callable[[pm.DenseCRF, int | range, int], Posterior]

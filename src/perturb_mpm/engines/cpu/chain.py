@@ -2,7 +2,7 @@
 
 With K̂ = diag(after) K diag(before) the normalised kernel, K̂Q is computed from values that lie
 between 0 and 1 at every stage: each stage's rows are convex combinations of the previous stage's,
-because they are divided by the mass that K̂'s own chain carries there. So they can be kept in 16
+because they are divided by the mass that K̂'s own chain carries there. So they fit into 16
 bits, and the labels of a voxel always sum to the row sum of K̂.
 
 The compiled kernels come first, then ``Filter``, the chain, and ``factorize``, which makes it.
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu.compile import kernel
 from perturb_mpm.engines.cpu.lattice import BLOCK, Lattice
+from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.row_kernels import combine, combine_narrow
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.cpu.vectors import NARROW
@@ -47,34 +48,34 @@ def begin_lists(counts, pointers):
 
     Lists follow each other, and in a list the pieces do.
     """
-    place = 0
+    head = 0
     for v in range(counts.shape[1]):
-        pointers[v] = place
+        pointers[v] = head
         for k in range(counts.shape[0]):
             entries = counts[k, v]
-            counts[k, v] = place
-            place += entries
-    pointers[counts.shape[1]] = place
+            counts[k, v] = head
+            head += entries
+    pointers[counts.shape[1]] = head
 
 
 @kernel
-def fill_lists(columns, weights, places, rows, transposed, start, stop):
+def fill_lists(columns, weights, heads, rows, transposed, start, stop):
     """Put the entries of some rows into the lists of their columns, rows rising."""
     for i in range(start, stop):
         for r in range(columns.shape[1]):
-            place = places[columns[i, r]]
-            rows[place] = i
-            transposed[place] = weights[i, r]
-            places[columns[i, r]] = place + 1
+            head = heads[columns[i, r]]
+            rows[head] = i
+            transposed[head] = weights[i, r]
+            heads[columns[i, r]] = head + 1
 
 
 @kernel
-def parts_of(columns, size, marks, parts, owners, start, stop):
+def number_parts(columns, size, marks, parts, owners, start, stop):
     """Give numbers to the pairs of a block of ``size`` rows and a column that meet.
 
     ``parts`` (N, p) takes the number of each entry's pair, ``owners`` the column of each pair, and
     ``marks`` comes with −1 for every column. Blocks begin at ``start``, and numbers at 0. Returns
-    how many there are, or −1 where ``owners`` has no room for them.
+    how many there are, or −1 where ``owners`` is too short.
     """
     count = 0
     first = 0  # the first pair of the present block
@@ -94,8 +95,9 @@ def parts_of(columns, size, marks, parts, owners, start, stop):
 
 
 @kernel
-def splat_mass(pointers, rows, weights, values, mass, start, stop):
+def splat_mass(splat, values, mass, start, stop):
     """Add up what one value a voxel, (N,), brings to each vertex."""
+    pointers, rows, weights = splat
     for v in range(start, stop):
         total = np.float64(0)
         for e in range(pointers[v], pointers[v + 1]):
@@ -104,8 +106,9 @@ def splat_mass(pointers, rows, weights, values, mass, start, stop):
 
 
 @kernel
-def splat_shares(pointers, rows, weights, values, mass, start, stop):
+def splat_shares(splat, values, mass, start, stop):
     """Turn weights into shares of each vertex's mass; a vertex without mass has none to share."""
+    pointers, rows, weights = splat
     for v in range(start, stop):
         inverse = 1 / mass[v] if mass[v] > 0 else 0.0
         for e in range(pointers[v], pointers[v + 1]):
@@ -175,8 +178,9 @@ def count_taps(found, mass, counts, start, stop):
 
 
 @kernel
-def fill_taps(found, weights, mass, new_mass, pointers, columns, coefficients, start, stop):
+def fill_taps(found, weights, mass, new_mass, taps, start, stop):
     """Write the taps of each vertex as shares of its mass."""
+    pointers, columns, coefficients = taps
     for v in range(start, stop):
         e = pointers[v]
         for s in range(weights.size):
@@ -185,20 +189,6 @@ def fill_taps(found, weights, mass, new_mass, pointers, columns, coefficients, s
                 columns[e] = u
                 coefficients[e] = weights[s] * mass[u] / new_mass[v]
                 e += 1
-
-
-@dataclass(frozen=True)
-class Taps:
-    """A sparse matrix by rows: row v holds ``columns[pointers[v]:pointers[v+1]]``."""
-
-    pointers: NDArray[np.int64]  # (rows + 1,)
-    columns: NDArray[np.int32]
-    coefficients: NDArray[np.float32]
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return len(self.pointers) - 1
 
 
 @dataclass
@@ -224,22 +214,14 @@ class Filter:
 
         Values are float32, or 16-bit whole numbers, which are rounded to the nearest.
         """
-        rounding = np.float32(0.0 if values.dtype == np.float32 else 0.5)
-        quickest = combine_narrow if values.shape[1] <= NARROW else combine
-        source, places = values, [target, spare]
+        signed = values.dtype == np.int16
+        rounding = np.float32(0.5 if values.dtype == np.uint16 else 0.0)
+        multiply = combine_narrow if values.shape[1] <= NARROW and not signed else combine
+        source, targets = values, [target, spare]
         for number, stage in enumerate(self.stages):
-            place = places[(len(self.stages) - 1 - number) % 2]
-            threads.run(
-                quickest,
-                stage.rows,
-                stage.pointers,
-                stage.columns,
-                stage.coefficients,
-                source,
-                place,
-                rounding,
-            )
-            source = place
+            into = targets[(len(self.stages) - 1 - number) % 2]
+            threads.run(multiply, stage.rows, stage, source, into, rounding)
+            source = into
 
 
 def factorize(
@@ -258,18 +240,17 @@ def factorize(
     n, vertices = len(lattice.columns), lattice.vertices
     splats = _splats(lattice, threads, wide_rows=wide_rows)
     masses = _masses(lattice, splats, np.ones(n), threads)
-    raw = gain * _sliced(lattice, masses[-1], threads)  # (N,): K·1
+    raw = gain * _read_mass(lattice, masses[-1], threads)  # (N,): K·1
     before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
         del masses
         masses = _masses(lattice, splats, before, threads)
-    total = (gain * after * _sliced(lattice, masses[-1], threads)).astype(np.float32)
+    total = (gain * after * _read_mass(lattice, masses[-1], threads)).astype(np.float32)
     own = np.minimum(gain * _own_response(lattice, threads), raw)
     diagonal = (own * before * after).astype(np.float32)
     del own, raw
     for splat, values, mass in zip(splats, [before, *masses], masses, strict=False):
-        arguments = (splat.pointers, splat.columns, splat.coefficients, values, mass)
-        threads.run(splat_shares, splat.rows, *arguments)
+        threads.run(splat_shares, splat.rows, splat, values, mass)
     del before
     carried = masses[len(splats) - 1 :]  # into the first pass, and out of each
     passes = []
@@ -295,12 +276,12 @@ def _splats(lattice: Lattice, threads: Threads, *, wide_rows: bool = False) -> t
     """
     found = _parts(lattice, threads) if wide_rows else None
     if found is None:
-        return (_transposed(lattice.columns, lattice.weights, lattice.vertices, threads),)
+        return (_transpose(lattice.columns, lattice.weights, lattice.vertices, threads),)
     parts, owners = found
     ones = np.ones((len(owners), 1), dtype=np.float32)
     return (
-        _transposed(parts, lattice.weights, len(owners), threads),
-        _transposed(owners[:, np.newaxis], ones, lattice.vertices, threads),
+        _transpose(parts, lattice.weights, len(owners), threads),
+        _transpose(owners[:, np.newaxis], ones, lattice.vertices, threads),
     )
 
 
@@ -321,7 +302,7 @@ def _parts(
     def number(k: int) -> NDArray[np.int32] | None:
         marks = np.full(lattice.vertices, -1, dtype=np.int32)
         owners = np.empty(most, dtype=np.int32)
-        count = parts_of(columns, SPLAT_BLOCK, marks, parts, owners, edges[k], edges[k + 1])
+        count = number_parts(columns, SPLAT_BLOCK, marks, parts, owners, edges[k], edges[k + 1])
         return None if count < 0 else owners[:count]
 
     found = [owners for owners in threads.each(number, range(pieces)) if owners is not None]
@@ -337,7 +318,9 @@ def _parts(
 def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
     """Return K·1 of the raw lattice, (N,)."""
     ones = np.ones(len(lattice.columns))
-    return _sliced(lattice, _masses(lattice, _splats(lattice, threads), ones, threads)[-1], threads)
+    return _read_mass(
+        lattice, _masses(lattice, _splats(lattice, threads), ones, threads)[-1], threads
+    )
 
 
 def normalizers(
@@ -354,21 +337,21 @@ def normalizers(
     return ones, ones
 
 
-def _transposed(
+def _transpose(
     columns: NDArray[np.int32], weights: NDArray[np.float32], count: int, threads: Threads
 ) -> Taps:
     """Return the transpose of (N, p) entries: the rows and weights of each of ``count`` columns."""
     pieces = _pieces(columns, threads)
     edges = [len(columns) * k // pieces for k in range(pieces + 1)]
-    places = np.zeros((pieces, count), dtype=np.int64)
-    threads.each(lambda k: count_columns(columns, places[k], edges[k], edges[k + 1]), range(pieces))
+    heads = np.zeros((pieces, count), dtype=np.int64)
+    threads.each(lambda k: count_columns(columns, heads[k], edges[k], edges[k + 1]), range(pieces))
     pointers = np.empty(count + 1, dtype=np.int64)
-    begin_lists(places, pointers)
+    begin_lists(heads, pointers)
     rows = np.empty(columns.size, dtype=np.int32)
     transposed = np.empty(columns.size, dtype=np.float32)
     lists = (rows, transposed)
     threads.each(
-        lambda k: fill_lists(columns, weights, places[k], *lists, edges[k], edges[k + 1]),
+        lambda k: fill_lists(columns, weights, heads[k], *lists, edges[k], edges[k + 1]),
         range(pieces),
     )
     return Taps(pointers, rows, transposed)
@@ -379,7 +362,9 @@ def _pieces(columns: NDArray[np.int32], threads: Threads) -> int:
     return min(threads.count, MOST_PIECES) if columns.size >= WORTH_PIECES else 1
 
 
-def _sliced(lattice: Lattice, mass: NDArray[np.float64], threads: Threads) -> NDArray[np.float64]:
+def _read_mass(
+    lattice: Lattice, mass: NDArray[np.float64], threads: Threads
+) -> NDArray[np.float64]:
     out = np.empty(len(lattice.columns))
     threads.run(slice_mass, len(out), lattice.columns, lattice.weights, mass, out)
     return out
@@ -392,8 +377,7 @@ def _masses(
     masses = [values]
     for splat in splats:
         mass = np.empty(splat.rows)
-        arguments = (splat.pointers, splat.columns, splat.coefficients, masses[-1], mass)
-        threads.run(splat_mass, splat.rows, *arguments)
+        threads.run(splat_mass, splat.rows, splat, masses[-1], mass)
         masses.append(mass)
     for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
         mass = np.empty(len(found))
@@ -415,8 +399,9 @@ def _taps(
     np.cumsum(pointers, out=pointers)
     columns = np.empty(pointers[-1], dtype=np.int32)
     coefficients = np.empty(pointers[-1], dtype=np.float32)
-    threads.run(fill_taps, rows, found, weights, mass, new_mass, pointers, columns, coefficients)
-    return Taps(pointers, columns, coefficients)
+    taps = Taps(pointers, columns, coefficients)
+    threads.run(fill_taps, rows, found, weights, mass, new_mass, taps)
+    return taps
 
 
 def _own_response(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
@@ -433,14 +418,10 @@ def slice_rows(
     """Return the filter's output at every voxel, (N, C), from its last stage."""
     n, p = lattice_filter.columns.shape
     out = np.empty((n, rows.shape[1]), dtype=np.float32)
-    threads.run(
-        combine,
-        n,
+    taps = Taps(
         np.arange(n + 1, dtype=np.int64) * p,
         lattice_filter.columns.reshape(-1),
         lattice_filter.coefficients.reshape(-1),
-        rows,
-        out,
-        np.float32(0),
     )
+    threads.run(combine, n, taps, rows, out, np.float32(0))
     return out

@@ -122,7 +122,7 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def float_of_bits(typing_context: Any, bits: Any) -> Any:
+def bits_to_float(typing_context: Any, bits: Any) -> Any:
     """Read the 32 bits of an integer as a float."""
     signature = types.float32(types.int32)
 
@@ -133,7 +133,7 @@ def float_of_bits(typing_context: Any, bits: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def widened(typing_context: Any, stored: Any) -> Any:
+def widen(typing_context: Any, stored: Any) -> Any:
     """Read a float32, or the 16 bits of a half-precision float, as float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -146,7 +146,7 @@ def widened(typing_context: Any, stored: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def narrowed(typing_context: Any, value: Any, like: Any) -> Any:
+def narrow(typing_context: Any, value: Any, like: Any) -> Any:
     """Return a float32 in the form of ``like``: itself, or the 16 bits of the nearest half."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -176,7 +176,7 @@ _announcement = _Announcement()
 
 
 @contextmanager
-def announced() -> Iterator[None]:
+def announce_compilation() -> Iterator[None]:
     """Say once in a process that kernels are being compiled, if they are."""
     with event.install_listener("numba:compile", _announcement):
         yield

@@ -1,4 +1,4 @@
-"""The exact filter: all pairs of voxels, in tiles."""
+"""The exact filter: (KQ)_i = Σ_j exp(−|f_i − f_j|²/2)·Q_j over all pairs, f (N, d), Q (N, C)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ BLOCK = 64
 def all_pairs(queries, sources, before, values, out, start, stop):
     """Write Σ_j exp(−|q_i − s_j|²/2)·before_j·values_j for queries (d, M), sources (d, N): (M, C).
 
-    The queries of a tile are the vector lanes, so that one channel is as quick as many. A block of
-    sources stays in the cache; its float32 sums are added up in float64, so that a million terms
-    lose nothing.
+    The queries of a tile fill vector instructions, so that one channel is as quick as many. A
+    block of sources stays in the cache; its float32 sums are added up in float64, so that a million
+    terms lose nothing.
     """
     d, n = sources.shape
     width = values.shape[1]
-    lanes = min(ROWS, stop - start)
-    here = np.empty((d, lanes), np.float32)
-    gaussian = np.zeros((BLOCK, lanes), np.float32)
+    width_of_tile = min(ROWS, stop - start)
+    here = np.empty((d, width_of_tile), np.float32)
+    gaussian = np.zeros((BLOCK, width_of_tile), np.float32)
     flat = gaussian.reshape(-1)
     four = np.zeros((BLOCK, width), np.float32)
-    block = np.empty((width, lanes), np.float32)
-    total = np.empty((width, lanes), np.float64)
-    for tile in range(start, stop, lanes):
+    block = np.empty((width, width_of_tile), np.float32)
+    total = np.empty((width, width_of_tile), np.float64)
+    for tile in range(start, stop, width_of_tile):
         for k in range(d):
-            for r in range(lanes):
+            for r in range(width_of_tile):
                 here[k, r] = queries[k, min(tile + r, stop - 1)]
         total[:] = 0
         for first in range(0, n, BLOCK):
@@ -47,11 +47,11 @@ def all_pairs(queries, sources, before, values, out, start, stop):
                 weight = before[first + j]
                 for k in range(width):
                     four[j, k] = values[first + j, k] * weight
-                for r in range(lanes):
+                for r in range(width_of_tile):
                     gaussian[j, r] = 0
                 for k in range(d):
                     there = sources[k, first + j]
-                    for r in range(lanes):
+                    for r in range(width_of_tile):
                         away = here[k, r] - there
                         gaussian[j, r] = fma(away, away, gaussian[j, r])
             for k in range(flat.size):
@@ -60,13 +60,13 @@ def all_pairs(queries, sources, before, values, out, start, stop):
             for j in range(0, BLOCK, 4):
                 for k in range(width):
                     v0, v1, v2, v3 = four[j, k], four[j + 1, k], four[j + 2, k], four[j + 3, k]
-                    for r in range(lanes):
+                    for r in range(width_of_tile):
                         near = fma(gaussian[j + 1, r], v1, fma(gaussian[j, r], v0, block[k, r]))
                         block[k, r] = fma(gaussian[j + 3, r], v3, fma(gaussian[j + 2, r], v2, near))
             for k in range(width):
-                for r in range(lanes):
+                for r in range(width_of_tile):
                     total[k, r] += block[k, r]
-        for r in range(min(lanes, stop - tile)):
+        for r in range(min(width_of_tile, stop - tile)):
             for k in range(width):
                 out[tile + r, k] = total[k, r]
 
@@ -110,12 +110,12 @@ class ExactFilter:
         self.total = (after * sums).astype(np.float32)
         self.diagonal = (before * after).astype(np.float32)
 
-    def among(self, places: NDArray[np.int64]) -> ExactFilter:
+    def restrict(self, voxels: NDArray[np.int64]) -> ExactFilter:
         """Return the same kernel among some of the voxels, with the numbers it has there."""
         part = copy.copy(self)
-        part.rows = len(places)
-        part._features = np.ascontiguousarray(self._features[:, places])
-        part._before = self._before[places]
+        part.rows = len(voxels)
+        part._features = np.ascontiguousarray(self._features[:, voxels])
+        part._before = self._before[voxels]
         return part
 
     def apply(
@@ -127,14 +127,14 @@ class ExactFilter:
 
     def apply_from(
         self,
-        places: NDArray[np.int64],
+        voxels: NDArray[np.int64],
         values: NDArray[np.float32],
         target: NDArray[Any],
         threads: Threads,
     ) -> None:
         """Write K·(before·values) at every voxel, (N, C), for values (V, C) at some of them."""
-        sources = np.ascontiguousarray(self._features[:, places])
-        arguments = (self._features, sources, self._before[places], values, target)
+        sources = np.ascontiguousarray(self._features[:, voxels])
+        arguments = (self._features, sources, self._before[voxels], values, target)
         threads.run(all_pairs, self.rows, *arguments)
 
     def _row_sums(self, threads: Threads) -> NDArray[np.float64]:

@@ -1,5 +1,9 @@
 """The permutohedral lattice of a kernel (Adams, Baek & Davis 2010): vertices and their blur.
 
+Features (N, d) are elevated to the plane of d + 1 coordinates that sum to 0. Each lies in a simplex
+of d + 1 lattice vertices, to which it gives its barycentric weights (N, d + 1); a blur pass mixes
+each of V vertices with its neighbours along one or two of the d + 1 directions.
+
 Vertices are found by hashing their keys (``engines/lattice/keys.py``). The compiled kernels come
 first, then the lattice that they build.
 """
@@ -26,12 +30,12 @@ AHEAD = 16  # keys, and
 NEXT = 2  # vertices with all their neighbours: time enough to fetch what they hash to
 Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
-# better kept near their neighbours than near the voxels that touch them.
+# better stored near their neighbours than near the voxels that touch them.
 CROWDED = 64
 
 
 @kernel
-def embed(features, scale, strides, keys, weights, start, stop):
+def find_simplices(features, scale, strides, keys, weights, start, stop):
     """Find the simplex around each feature vector: keys (N, d+1) of its vertices, and weights.
 
     Everything up to the weights is in float32, in the order of the published algorithm, so that
@@ -74,9 +78,9 @@ def embed(features, scale, strides, keys, weights, start, stop):
                     rank[k, t] += int32(1) - less
         for j in range(d + 1):
             for t in range(count):
-                place = rank[j, t] + excess[t]
-                up, down = int32(1 if place < 0 else 0), int32(1 if place > d else 0)
-                rank[j, t] = place + (up - down) * turn
+                shifted = rank[j, t] + excess[t]
+                up, down = int32(1 if shifted < 0 else 0), int32(1 if shifted > d else 0)
+                rank[j, t] = shifted + (up - down) * turn
                 cell[j, t] += np.float32(up - down)
                 share[j, t] = (elevated[j, t] - cell[j, t] * size) * inverse
         for j in range(d):
@@ -241,22 +245,22 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     code = key_code(low, high, scale[np.newaxis])
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)
-    threads.run(embed, n, features, scale, code.strides, keys, weights)
+    threads.run(find_simplices, n, features, scale, code.strides, keys, weights)
     table, numbers = VertexTable.of(keys.reshape(-1))
     columns = numbers.reshape(n, d + 1)
     del keys
     touched = table.count
     directions = code.directions  # (d+1,): each direction's key step
     if blur.dilation:
-        table = dilated(table, directions, blur.fewest_neighbours(d), threads)
-    place = np.arange(table.count, dtype=np.int32)
+        table = add_missing_vertices(table, directions, blur.fewest_neighbours(d), threads)
+    renumbered = np.arange(table.count, dtype=np.int32)
     if table.count * CROWDED > columns.size:
-        place = table.sort(code.curve(table.vertices))
-        columns = place[columns]
+        renumbered = table.sort(code.curve(table.vertices))
+        columns = renumbered[columns]
     steps = blur.passes(directions)
     passes = [_look_up(table, offsets, threads) for offsets, _ in steps]
     # Nothing reads the vertices that no voxel touches after the last pass.
-    passes[-1][place[touched:]] = EMPTY
+    passes[-1][renumbered[touched:]] = EMPTY
     return Lattice(blur, columns, weights, passes, tuple(w for _, w in steps))
 
 
@@ -286,11 +290,11 @@ class VertexTable:
         """Give vertices of (M,) keys their numbers, new ones by first touch; grow where it must."""
         done = 0
         while True:
-            room = np.empty(len(self.slots) // 2, dtype=np.int64)
-            room[: self.count] = self.vertices
-            table = (self.slots, self.ids, room, np.int64(self.count))
+            buffer = np.empty(len(self.slots) // 2, dtype=np.int64)
+            buffer[: self.count] = self.vertices
+            table = (self.slots, self.ids, buffer, np.int64(self.count))
             count, more = number(keys[done:], *table, numbers[done:])
-            self.vertices = room[:count].copy()
+            self.vertices = buffer[:count].copy()
             done += more
             if done == len(keys):
                 return
@@ -300,12 +304,12 @@ class VertexTable:
     def sort(self, curve: NDArray[np.int64]) -> Numbers:
         """Renumber the vertices along a curve; return the new number of each old one."""
         order = np.argsort(curve, kind="stable")
-        place = np.empty(len(order), dtype=np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
+        renumbered = np.empty(len(order), dtype=np.int32)
+        renumbered[order] = np.arange(len(order), dtype=np.int32)
         self.vertices = self.vertices[order]
         present = self.ids != EMPTY
-        self.ids[present] = place[self.ids[present]]
-        return place
+        self.ids[present] = renumbered[self.ids[present]]
+        return renumbered
 
     @property
     def count(self) -> int:
@@ -313,18 +317,18 @@ class VertexTable:
         return len(self.vertices)
 
 
-def dilated(
+def add_missing_vertices(
     table: VertexTable, directions: NDArray[np.int64], least: int, threads: Threads
 ) -> VertexTable:
     """Add the missing vertices that have at least so many neighbours, after the others."""
     steps = np.concatenate([directions, -directions])
-    room = np.empty(table.count * len(steps), dtype=np.int64)
-    arguments = (table.vertices, table.slots, table.ids, steps, room)
+    buffer = np.empty(table.count * len(steps), dtype=np.int64)
+    arguments = (table.vertices, table.slots, table.ids, steps, buffer)
     found = 0
     for first, count in threads.run(missing_neighbours, table.count, *arguments):
-        room[found : found + count] = room[first : first + count]
+        buffer[found : found + count] = buffer[first : first + count]
         found += count
-    wanted = room[:found]
+    wanted = buffer[:found]
     threads.sort(wanted)
     everything = np.concatenate([table.vertices, wanted[: keep_frequent(wanted, least)]])
     return VertexTable.of(everything, size=4 << len(everything).bit_length())[0]

@@ -1,9 +1,18 @@
-"""Perturbed energies in the engine's tiles: Philox and Gumbel noise, compiled."""
+"""Perturbed energies in the engine's tiles: Philox and Gumbel noise, compiled.
+
+For sample s, voxel i and label l, with γ the pure function of (seed, s, i, l) that ``noise``
+defines,
+
+    Ũ_l = U_l − scale·γ,    energies = min(Ũ_l − lowest, ceiling) − min(Ũ_0 − lowest, ceiling).
+
+White noise takes γ from Philox's words directly. Correlated noise takes γ = −log(−log Φ(g)) of
+normals g, which are interpolated from nodes.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import int32, types, uint32, uint64
@@ -11,7 +20,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines.cpu.compile import announced, float_of_bits, fma, kernel, narrowed
+from perturb_mpm.engines.cpu.compile import announce_compilation, bits_to_float, fma, kernel, narrow
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
@@ -27,7 +36,7 @@ from perturb_mpm.noise import (
     white_share,
 )
 
-PLANES = 4  # sums over two axes that are kept: those of a block of voxels
+PLANES = 4  # sums over two axes that are stored: those of a block of voxels
 FIRST_FACTOR, SECOND_FACTOR = (np.uint64(each) for each in PHILOX_FACTORS)
 FIRST_KEY_STEP, SECOND_KEY_STEP = (np.uint64(each) for each in PHILOX_KEY_STEPS)
 LOW = np.uint64(0xFFFFFFFF)
@@ -43,15 +52,33 @@ NORMAL_NEAR = tuple(np.float32(each) for each in polynomials.NORMAL_NEAR)
 NORMAL_FAR = tuple(np.float32(each) for each in polynomials.NORMAL_FAR)
 GUMBEL_BELOW = tuple(np.float32(each) for each in polynomials.GUMBEL_BELOW)
 GUMBEL_ABOVE = tuple(np.float32(each) for each in polynomials.GUMBEL_ABOVE)
-UNIT = np.float32(2.0**-24)
+UNIFORM_STEP = np.float32(2.0**-24)
 ZERO, ONE = np.float32(0), np.float32(1)
 ROOT_HALF = np.int32(0x3F3504F3)  # the bits of √½
 ROOT_HALF_24 = np.int32(0x4B3504F3)  # the bits of √½·2^24
 MANTISSA = np.int32(0x7FFFFF)
 
 
+class TiledUnaries(NamedTuple):
+    """What is perturbed, in the order of the mask, and the engine's order."""
+
+    base: NDArray[np.float32]  # (L, N)
+    order: NDArray[np.int64]  # (V,)
+    voxels: NDArray[np.int64]  # (N,): where each voxel lies in the whole image
+
+
+class NoiseDraw(NamedTuple):
+    """Which noise is drawn; ``ceiling`` is that of ``load_problem``."""
+
+    samples: NDArray[np.uint64]  # (B,)
+    key: NDArray[np.uint64]  # (2,)
+    scale: np.float32
+    antithetic: bool
+    ceiling: np.float32
+
+
 @intrinsic
-def bits_of_float(typing_context, value):
+def float_bits(typing_context, value):
     """Read the bits of a float32 as an integer."""
 
     def generate(context, builder, signature, arguments):
@@ -61,14 +88,14 @@ def bits_of_float(typing_context, value):
 
 
 @kernel
-def log2_of_bits(bits, root):
+def log2_from_bits(bits, root):
     """Compute log2 of the float with these bits against root·√2, to 3e-7 of itself.
 
     The relative accuracy holds next to 1 too: there it is the logarithm of 1 plus a small exact
     number.
     """
     offset = int32(bits - root)
-    small = float_of_bits(int32(int32(offset & MANTISSA) + ROOT_HALF)) - ONE  # from √½ to √2, − 1
+    small = bits_to_float(int32(int32(offset & MANTISSA) + ROOT_HALF)) - ONE  # from √½ to √2, − 1
     p = fma(LOG2[0], small, LOG2[1])
     p = fma(p, small, LOG2[2])
     p = fma(p, small, LOG2[3])
@@ -83,13 +110,13 @@ def log2_of_bits(bits, root):
 def log_exponential(word):
     """Turn 32 random bits into log2(−log2 u), u = (⌊word / 2^9⌋ + ½)·2^-23."""
     odd = np.float32(int32(uint32(uint32(word >> uint32(8)) | uint32(1))))  # u·2^24, exact
-    exponential = -log2_of_bits(bits_of_float(odd), ROOT_HALF_24)
-    return log2_of_bits(bits_of_float(exponential), ROOT_HALF)
+    exponential = -log2_from_bits(float_bits(odd), ROOT_HALF_24)
+    return log2_from_bits(float_bits(exponential), ROOT_HALF)
 
 
 @kernel
 def philox(index, samples, high, block, key, words, count):
-    """Philox 4×32-10 of the counters (index, samples, block, high) of every lane: words (4, lanes).
+    """Philox 4×32-10 of the counters (index, samples, block, high) of all values: words (4, T·B).
 
     Words live in the low halves of 64 bits, and what is above them is never cleared: only the low
     half of a factor counts.
@@ -111,7 +138,7 @@ def philox(index, samples, high, block, key, words, count):
 
 
 @kernel
-def _sum_parts(i0, size, order, voxels, smooth, planes, lines, total):
+def _sum_parts(i0, size, unaries, smooth, planes, lines, total):
     """Set each row of ``total``, (T, L·B), to the sum of the smooth parts at a voxel of a tile.
 
     Along each axis a voxel sees three nodes, the first of them and their weights looked up by its
@@ -119,7 +146,8 @@ def _sum_parts(i0, size, order, voxels, smooth, planes, lines, total):
     summed axis by axis, and the voxels of a tile, which lie side by side, share what they can:
     ``planes`` (PLANES, 9, L·B) are the sums over the first two axes, ``lines`` (3, L·B) over three.
     """
-    shape, nodes, firsts, weights, steps = smooth
+    shape, nodes, firsts, weights, _ = smooth
+    _, order, voxels = unaries
     width = nodes.shape[1]
     owners = np.empty((PLANES, 3), np.int64)
     for f in range(firsts.shape[0]):
@@ -134,7 +162,7 @@ def _sum_parts(i0, size, order, voxels, smooth, planes, lines, total):
             slot = x1 % PLANES
             if owners[slot, 0] != x0 or owners[slot, 1] != x1 or owners[slot, 2] != corner:
                 owners[slot, 0], owners[slot, 1], owners[slot, 2] = x0, x1, corner
-                _sum_plane(f, x0, x1, corner, nodes, firsts, weights, steps, planes, slot)
+                _sum_plane(f, x0, x1, corner, smooth, planes, slot)
                 plane = -1
             if slot != plane or x2 != along:
                 plane, along = slot, x2
@@ -153,8 +181,9 @@ def _sum_parts(i0, size, order, voxels, smooth, planes, lines, total):
 
 
 @kernel
-def _sum_plane(f, x0, x1, corner, nodes, firsts, weights, steps, planes, slot):
+def _sum_plane(f, x0, x1, corner, smooth, planes, slot):
     """Sum nodes over the first two axes, for three nodes along each of the other two."""
+    _, nodes, firsts, weights, steps = smooth
     width = nodes.shape[1]
     first = corner + firsts[f, 0, x0] + firsts[f, 1, x1]
     for c in range(3):
@@ -177,26 +206,35 @@ def _sum_plane(f, x0, x1, corner, nodes, firsts, weights, steps, planes, slot):
 
 
 @kernel
-def perturb(base, order, voxels, energies, samples, key, scale, antithetic, ceiling, start, stop):
-    """Set the energies of some tiles to U − scale·γ, each against label 0's.
+def _count_samples(noise, tile):
+    """Return the sample of each value of a tile, (T·B,), and which of its random bits are flipped.
 
-    ``base`` (L, N) are the unaries and ``voxels`` (N,) the voxels' places in the whole image, both
-    in the order of the mask; ``order`` (N,) is the engine's. ``samples`` (B,) and ``key`` (2,) are
-    uint64, and ``ceiling`` is that of ``load_problem``.
+    The words of an antithetic sample 2t + 1 are those of 2t with every bit flipped.
     """
-    _, count, lanes = energies.shape
+    samples, _, _, antithetic, _ = noise
     problems = samples.size
-    tile = lanes // problems
-    index, high = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
-    shaped_index, shaped_high = index.reshape(tile, problems), high.reshape(tile, problems)
-    sample, flip = np.empty(lanes, np.uint64), np.empty(lanes, np.uint32)
-    for k in range(lanes):
+    sample, flip = np.empty(tile * problems, np.uint64), np.empty(tile * problems, np.uint32)
+    for k in range(tile * problems):
         sample[k] = samples[k % problems] & (EVEN if antithetic else LOW)
         flip[k] = LOW if antithetic and samples[k % problems] & uint64(1) else uint64(0)
-    words = np.empty((4, lanes), np.uint32)
-    all_energies = np.empty((count + 1, lanes), np.float32)
+    return sample, flip
+
+
+@kernel
+def perturb(unaries, energies, noise, start, stop):
+    """Set the energies of some tiles to U − scale·γ, each against label 0's."""
+    base, order, voxels = unaries
+    samples, key, scale, _, ceiling = noise
+    _, count, values = energies.shape
+    problems = samples.size
+    tile = values // problems
+    index, high = np.empty(values, np.uint64), np.empty(values, np.uint64)
+    shaped_index, shaped_high = index.reshape(tile, problems), high.reshape(tile, problems)
+    sample, flip = _count_samples(noise, tile)
+    words = np.empty((4, values), np.uint32)
+    all_energies = np.empty((count + 1, values), np.float32)
     shaped_energies = all_energies.reshape(count + 1, tile, problems)
-    lowest, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    lowest, zero = np.empty(values, np.float32), np.empty(values, np.float32)
     per_log = scale * LN2
     for block in range(start, stop):
         i0 = block * tile
@@ -217,14 +255,14 @@ def perturb(base, order, voxels, energies, samples, key, scale, antithetic, ceil
             for w in range(min(4, count + 1 - first)):
                 l = first + w
                 for k in range(used):
-                    noise = log_exponential(uint32(words[w, k] ^ flip[k]))
-                    all_energies[l, k] = fma(per_log, noise, all_energies[l, k])
+                    drawn = log_exponential(uint32(words[w, k] ^ flip[k]))
+                    all_energies[l, k] = fma(per_log, drawn, all_energies[l, k])
         _against_first(all_energies, lowest, zero, energies, block, used, ceiling)
 
 
 @kernel
 def _against_first(all_energies, lowest, zero, energies, block, used, ceiling):
-    """Set a tile to energies (L, lanes), cut at ``ceiling`` above the lowest, minus label 0's."""
+    """Set a tile to energies (L, T·B), cut at ``ceiling`` above the lowest, minus label 0's."""
     count = all_energies.shape[0] - 1
     for k in range(used):
         lowest[k] = all_energies[0, k]
@@ -236,15 +274,15 @@ def _against_first(all_energies, lowest, zero, energies, block, used, ceiling):
     for l in range(count):
         for k in range(used):
             away = min(all_energies[l + 1, k] - lowest[k], ceiling) - zero[k]
-            energies[block, l, k] = narrowed(away, energies[block, l, k])
+            energies[block, l, k] = narrow(away, energies[block, l, k])
 
 
 @kernel
-def normal_of_bits(word):
+def normal_from_bits(word):
     """Turn 32 random bits into Φ⁻¹(u), u = (⌊word / 2^9⌋ + ½)·2^-23, to 1e-6 of itself."""
     odd = int32(uint32(uint32(word >> uint32(8)) | uint32(1)))
-    u = np.float32(odd) * UNIT  # exact, and so is 1 − u
-    w = -LN2 * log2_of_bits(bits_of_float(np.float32(4) * u * (ONE - u)), ROOT_HALF)
+    u = np.float32(odd) * UNIFORM_STEP  # exact, and so is 1 − u
+    w = -LN2 * log2_from_bits(float_bits(np.float32(4) * u * (ONE - u)), ROOT_HALF)
     near = w - np.float32(2.5)
     p = fma(NORMAL_NEAR[0], near, NORMAL_NEAR[1])
     p = fma(p, near, NORMAL_NEAR[2])
@@ -296,41 +334,25 @@ def minus_gumbel(g):
 
 
 @kernel
-def perturb_together(
-    base,
-    order,
-    voxels,
-    energies,
-    samples,
-    key,
-    scale,
-    antithetic,
-    smooth,
-    white,
-    ceiling,
-    start,
-    stop,
-):
-    """Do what ``perturb`` does with Gumbel noise made of normals that go together between voxels.
+def perturb_correlated(unaries, energies, noise, smooth, white, start, stop):
+    """Do what ``perturb`` does with Gumbel noise made of normals correlated between voxels.
 
-    ``smooth`` are the shape, node rows and tables of ``Perturber``, and ``white`` times a normal of
-    each voxel by itself is added.
+    A normal is the sum of smooth parts, and of ``white`` times a normal of each voxel's own.
     """
-    _, count, lanes = energies.shape
+    base, order, voxels = unaries
+    samples, key, scale, _, ceiling = noise
+    _, count, values = energies.shape
     problems = samples.size
-    tile = lanes // problems
-    index, high = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    tile = values // problems
+    index, high = np.empty(values, np.uint64), np.empty(values, np.uint64)
     shaped_index, shaped_high = index.reshape(tile, problems), high.reshape(tile, problems)
-    sample, flip = np.empty(lanes, np.uint64), np.empty(lanes, np.uint32)
-    for k in range(lanes):
-        sample[k] = samples[k % problems] & (EVEN if antithetic else LOW)
-        flip[k] = LOW if antithetic and samples[k % problems] & uint64(1) else uint64(0)
-    words = np.empty((4, lanes), np.uint32)
-    normals = np.empty((count + 1, lanes), np.float32)
+    sample, flip = _count_samples(noise, tile)
+    words = np.empty((4, values), np.uint32)
+    normals = np.empty((count + 1, values), np.float32)
     shaped_normals = normals.reshape(count + 1, tile, problems)
-    unaries = np.empty((count + 1, lanes), np.float32)
-    shaped_unaries = unaries.reshape(count + 1, tile, problems)
-    lowest, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    perturbed = np.empty((count + 1, values), np.float32)
+    shaped_perturbed = perturbed.reshape(count + 1, tile, problems)
+    lowest, zero = np.empty(values, np.float32), np.empty(values, np.float32)
     summed = np.zeros((tile, (count + 1) * problems), np.float32)
     planes = np.empty((PLANES, 9, summed.shape[1]), np.float32)
     lines = np.empty((3, summed.shape[1]), np.float32)
@@ -339,7 +361,7 @@ def perturb_together(
         i0 = block * tile
         size = min(tile, order.size - i0)
         used = size * problems
-        _sum_parts(i0, size, order, voxels, smooth, planes, lines, summed)
+        _sum_parts(i0, size, unaries, smooth, planes, lines, summed)
         for t in range(size):
             i = order[i0 + t]
             voxel = uint64(voxels[i])
@@ -350,19 +372,19 @@ def perturb_together(
                 unary = base[l, i]
                 for b in range(problems):
                     shaped_normals[l, t, b] = shaped_sums[t, l, b]
-                    shaped_unaries[l, t, b] = unary
+                    shaped_perturbed[l, t, b] = unary
         if white > np.float32(0):
             for first in range(0, count + 1, 4):
                 philox(index, sample, high, uint64(first // 4), key, words, used)
                 for w in range(min(4, count + 1 - first)):
                     l = first + w
                     for k in range(used):
-                        own = normal_of_bits(uint32(words[w, k] ^ flip[k]))
+                        own = normal_from_bits(uint32(words[w, k] ^ flip[k]))
                         normals[l, k] = fma(white, own, normals[l, k])
         for l in range(count + 1):
             for k in range(used):
-                unaries[l, k] = fma(scale, minus_gumbel(normals[l, k]), unaries[l, k])
-        _against_first(unaries, lowest, zero, energies, block, used, ceiling)
+                perturbed[l, k] = fma(scale, minus_gumbel(normals[l, k]), perturbed[l, k])
+        _against_first(perturbed, lowest, zero, energies, block, used, ceiling)
 
 
 class Perturber:
@@ -383,37 +405,31 @@ class Perturber:
     ) -> None:
         self.perturbation = perturbation
         # Read-only as the grid's index is, so that one compiled kernel serves every caller.
-        self._unaries = checks.read_only(np.ascontiguousarray(unaries, dtype=np.float32).view())
-        self._voxels = grid.index
-        self._order = checks.read_only(order.view())
+        base = checks.read_only(np.ascontiguousarray(unaries, dtype=np.float32).view())
+        self._unaries = TiledUnaries(base, checks.read_only(order.view()), grid.index)
         self._threads = threads
         self._lattices = length_lattices(perturbation.lengths, grid, len(unaries))
         self._tables = NodeTables.of(self._lattices, grid)
-
-    def nbytes(self, problems: int) -> int:
-        """Return how much memory the nodes of so many samples take."""
-        return self._tables.nodes * len(self._unaries) * problems * 4
 
     def fill(self, energies: NDArray[Any], samples: NDArray[np.int64], ceiling: np.float32) -> None:
         """Set the tiles ``energies`` (tiles, L − 1, T·B) to the perturbed unaries of B samples.
 
         The result is that of ``load_problem`` for each of them.
         """
-        correlated = self.perturbation.correlated
-        with announced():
+        chosen = self.perturbation
+        noise = NoiseDraw(
+            samples.astype(np.uint64),
+            key_words(chosen.seed).astype(np.uint64),
+            np.float32(chosen.scale),
+            chosen.antithetic,
+            ceiling,
+        )
+        smooth = self._smooth(samples) if chosen.correlated else ()
+        with announce_compilation():
             self._threads.run(
-                perturb_together if correlated else perturb,
+                perturb_correlated if chosen.correlated else perturb,
                 len(energies),
-                self._unaries,
-                self._order,
-                self._voxels,
-                energies,
-                samples.astype(np.uint64),
-                key_words(self.perturbation.seed).astype(np.uint64),
-                np.float32(self.perturbation.scale),
-                self.perturbation.antithetic,
-                *(self._smooth(samples) if correlated else ()),
-                ceiling,
+                *(self._unaries, energies, noise, *smooth),
             )
 
     def _smooth(self, samples: NDArray[np.int64]) -> tuple[Any, np.float32]:
@@ -425,7 +441,7 @@ class Perturber:
 
     def _nodes(self, samples: NDArray[np.int64]) -> NDArray[np.float32]:
         """Draw the normals on their nodes, (R, L·B)."""
-        labels, problems = len(self._unaries), len(samples)
+        labels, problems = len(self._unaries.base), len(samples)
         nodes = np.empty((self._tables.nodes, labels, problems), dtype=np.float32)
 
         def draw(b: int) -> None:

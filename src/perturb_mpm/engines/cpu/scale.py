@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.cpu.chain import Filter, factorize, row_sums, slice_rows
 from perturb_mpm.engines.cpu.exact import exact_rows
 from perturb_mpm.engines.cpu.lattice import Lattice, build
-from perturb_mpm.engines.cpu.store import NOTHING_KEPT, KernelStore
+from perturb_mpm.engines.cpu.store import NO_STORE, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import (
     CALIBRATION_SCALES,
@@ -28,7 +28,7 @@ def calibrated_scale(
     marginals: NDArray[np.float32],
     blur: Blur,
     threads: Threads,
-    store: KernelStore = NOTHING_KEPT,
+    store: KernelStore = NO_STORE,
 ) -> Blur:
     """Return the blur with the scale that filters (N, L) marginals best.
 
@@ -47,12 +47,12 @@ def calibrated_scale(
 
         def error(candidate: Blur) -> float:
             lattice_filter = _filter_at(queries, features, candidate, one, store)
-            found = _filtered(values, lattice_filter, one)
+            found = _apply_filter(values, lattice_filter, one)
             return float(np.mean((found - wanted) ** 2))
 
         return int(np.argmin(threads.each(error, candidates)))
 
-    return candidates[store.place(best, len(candidates), features, values, blur)]
+    return candidates[store.choice(best, len(candidates), features, values, blur)]
 
 
 def calibrated_gain(features: NDArray[np.float32], lattice: Lattice, threads: Threads) -> float:
@@ -88,7 +88,7 @@ def _filter_at(
     return store.filter(make, len(features), len(queries), "calibration", features, blur)
 
 
-def _filtered(
+def _apply_filter(
     values: NDArray[np.float32], lattice_filter: Filter, threads: Threads
 ) -> NDArray[np.float32]:
     """Return what (N, L) values become where the filter is read."""

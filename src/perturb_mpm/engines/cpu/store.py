@@ -1,8 +1,8 @@
-"""Prepared kernels kept in a folder for the next time, named by all that they are made of.
+"""Prepared kernels stored in a folder for the next time, named by all that they are made of.
 
 The folder is bounded: what was not used for longest goes first. Whatever happens to it, a run goes
 on: a file that is missing, damaged or foreign is made again, and where nothing can be written
-nothing is kept. Processes may share it: files appear whole, and a file that another process
+nothing is stored. Processes may share it: files appear whole, and a file that another process
 removes is made again.
 """
 
@@ -22,8 +22,9 @@ import numpy as np
 from llvmlite.binding import get_host_cpu_name
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu.chain import Filter, Taps
+from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.compile import sources
+from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.model import digest
 from perturb_mpm.storage import DamagedError, read_arrays, write_arrays
 from perturb_mpm.version import version
@@ -36,15 +37,15 @@ WORTH_KEEPING = 30_000  # voxels: kernels of fewer are made about as quickly as 
 _HEADERS = 1000  # bytes of a file around each array
 # Only files of these names, finished or not, are ever removed.
 _OURS = re.compile(r"[0-9a-f]{64}\.npz|\.[0-9a-f]{64}\.npz\.[0-9a-f]+\.part")
-_OF_TAPS = ("pointers", "columns", "coefficients")
-_OF_FILTER = ("columns", "coefficients", "total", "diagonal")
+_TAPS_ARRAYS = ("pointers", "columns", "coefficients")
+_FILTER_ARRAYS = ("columns", "coefficients", "total", "diagonal")
 
 Arrays = dict[str, NDArray[Any]]
 Made = TypeVar("Made")
 
 
 class KernelStore:
-    """A folder of prepared kernels, of at most ``limit`` bytes; without a folder nothing is kept.
+    """A folder of prepared kernels, of at most ``limit`` bytes; without a folder nothing is stored.
 
     Parts are all that an entry depends on: arrays and plain values.
     """
@@ -58,39 +59,39 @@ class KernelStore:
     ) -> Filter:
         """Return the filter of so many voxels, read at some of them, as ``make`` makes it."""
 
-        def kept(arrays: Arrays) -> Filter:
-            return _filter_of(arrays, voxels, read_at)
+        def read(arrays: Arrays) -> Filter:
+            return _read_filter(arrays, voxels, read_at)
 
-        return self._entry("filter", parts, make, kept, _arrays_of)
+        return self._entry("filter", parts, make, read, _to_arrays)
 
-    def place(self, make: Callable[[], int], count: int, *parts: object) -> int:
-        """Return the place among ``count`` that ``make`` finds."""
+    def choice(self, make: Callable[[], int], count: int, *parts: object) -> int:
+        """Return the number below ``count`` that ``make`` finds."""
 
-        def kept(arrays: Arrays) -> int:
-            _require(arrays["place"], np.int64, ())
-            return range(count)[int(arrays["place"])]
+        def read(arrays: Arrays) -> int:
+            _require(arrays["choice"], np.int64, ())
+            return range(count)[int(arrays["choice"])]
 
-        return self._entry("place", parts, make, kept, _array_of_place)
+        return self._entry("choice", parts, make, read, _choice_to_arrays)
 
     def _entry(
         self,
         kind: str,
         parts: tuple[object, ...],
         make: Callable[[], Made],
-        kept: Callable[[Arrays], Made],
-        arrays_of: Callable[[Made], Arrays],
+        read: Callable[[Arrays], Made],
+        to_arrays: Callable[[Made], Arrays],
     ) -> Made:
-        """Return what is kept under its name, or else what is made, which is then kept."""
+        """Return what is stored under its name, or else what is made, which is then stored."""
         if self._folder is None:
             return make()
-        path = self._folder / f"{digest(_surroundings(), kind, *parts)}.npz"
+        path = self._folder / f"{digest(_program_and_machine(), kind, *parts)}.npz"
         with suppress(DamagedError, LookupError, TypeError, ValueError):
-            found = kept(read_arrays(path, limit=self._limit))
+            found = read(read_arrays(path, limit=self._limit))
             with suppress(OSError):
                 os.utime(path)  # it was used just now
             return found
         made = make()
-        self._write(path, arrays_of(made))
+        self._write(path, to_arrays(made))
         return made
 
     def _write(self, path: Path, arrays: Arrays) -> None:
@@ -99,13 +100,13 @@ class KernelStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             if size > self._limit or shutil.disk_usage(path.parent).free < size + RESERVE:
                 return
-            self._make_room(path.parent, size)
+            self._free_space(path.parent, size)
             write_arrays(path, arrays, to_cache=True)
         except OSError as error:
             _say_once(str(path.parent), error.strerror or str(error))
 
-    def _make_room(self, folder: Path, size: int) -> None:
-        """Remove what was not used for longest, until there is room for so many bytes."""
+    def _free_space(self, folder: Path, size: int) -> None:
+        """Remove what was not used for longest, until so many bytes are free."""
         found = []
         for path in folder.iterdir():
             with suppress(OSError):  # another process has removed it
@@ -121,44 +122,44 @@ class KernelStore:
                 taken -= length
 
 
-NOTHING_KEPT = KernelStore(None)
+NO_STORE = KernelStore(None)
 
 
 def store_in(folder: str | os.PathLike[str] | None, voxels: int) -> KernelStore:
     """Return the store of a folder for a problem of so many voxels, if it is worth one."""
-    return KernelStore(folder) if voxels >= WORTH_KEEPING else NOTHING_KEPT
+    return KernelStore(folder) if voxels >= WORTH_KEEPING else NO_STORE
 
 
 @cache
-def _surroundings() -> tuple[str, ...]:
+def _program_and_machine() -> tuple[str, ...]:
     """Return what makes another program or machine of this one, whose kernels may differ."""
     return version(), sources(), get_host_cpu_name()
 
 
 @cache
 def _say_once(folder: str, reason: str) -> None:
-    log.warning("prepared kernels cannot be kept in %s: %s", folder, reason)
+    log.warning("prepared kernels cannot be stored in %s: %s", folder, reason)
 
 
-def _array_of_place(made: int) -> Arrays:
-    return {"place": np.array(made, dtype=np.int64)}
+def _choice_to_arrays(made: int) -> Arrays:
+    return {"choice": np.array(made, dtype=np.int64)}
 
 
-def _arrays_of(made: Filter) -> Arrays:
+def _to_arrays(made: Filter) -> Arrays:
     stages = {
         f"{part}_{number}": getattr(stage, part)
         for number, stage in enumerate(made.stages)
-        for part in _OF_TAPS
+        for part in _TAPS_ARRAYS
     }
-    return {**stages, **{part: getattr(made, part) for part in _OF_FILTER}}
+    return {**stages, **{part: getattr(made, part) for part in _FILTER_ARRAYS}}
 
 
-def _filter_of(arrays: Arrays, voxels: int, read_at: int) -> Filter:
+def _read_filter(arrays: Arrays, voxels: int, read_at: int) -> Filter:
     """Return the filter of some arrays; ValueError where it would read beyond any of them."""
     stages, rows = [], voxels
-    count, rest = divmod(len(arrays) - len(_OF_FILTER), len(_OF_TAPS))
+    count, rest = divmod(len(arrays) - len(_FILTER_ARRAYS), len(_TAPS_ARRAYS))
     for number in range(count):
-        pointers, columns, coefficients = (arrays[f"{part}_{number}"] for part in _OF_TAPS)
+        pointers, columns, coefficients = (arrays[f"{part}_{number}"] for part in _TAPS_ARRAYS)
         _require(pointers, np.int64, (len(pointers),))
         _require(columns, np.int32, (int(pointers[-1]),))
         _require(coefficients, np.float32, columns.shape)
@@ -167,7 +168,7 @@ def _filter_of(arrays: Arrays, voxels: int, read_at: int) -> Filter:
         _require_below(columns, rows)
         stages.append(Taps(pointers, columns, coefficients))
         rows = len(pointers) - 1
-    columns, coefficients, total, diagonal = (arrays[part] for part in _OF_FILTER)
+    columns, coefficients, total, diagonal = (arrays[part] for part in _FILTER_ARRAYS)
     _require(columns, np.int32, (read_at, columns.shape[-1]))
     _require(coefficients, np.float32, columns.shape)
     _require(total, np.float32, (read_at,))

@@ -1,22 +1,24 @@
 """Compiled kernels that carry problems into the engine's layout and results out of it.
 
 The layout of tiles and rows is described in ``row_kernels.py``. The engine walks through the voxels
-in an order of its own; outside, arrays are in the order of the mask.
+in an order of its own; outside, arrays are in the order of the mask: voxel i of the engine is voxel
+``order[i]`` there.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from perturb_mpm.engines.cpu.compile import kernel, narrowed, widened
+from perturb_mpm.engines.cpu.compile import kernel, narrow, widen
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
+NEAREST = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
 
 
 @kernel
 def load_problem(source, order, energies, problem, problems, ceiling, start, stop):
-    """Copy one problem's energies (L, N), against label 0's, to its place in the tiles.
+    """Copy energies (L, N) against label 0's to one of so many problems in the tiles.
 
     An energy more than ``ceiling`` above the voxel's lowest counts as that: a forbidden label must
     not use up the digits that tell the others apart.
@@ -26,7 +28,7 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
     lowest, base = np.empty(tile, np.float32), np.empty(tile, np.float32)
     for block in range(start // tile, (stop + tile - 1) // tile):
         i0, end = max(block * tile, start), min((block + 1) * tile, stop)
-        count, lane = end - i0, (i0 - block * tile) * problems + problem
+        count, first = end - i0, (i0 - block * tile) * problems + problem
         for l in range(labels):
             for t in range(count):
                 given[l, t] = source[l, order[i0 + t]]
@@ -39,20 +41,20 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
         for l in range(labels - 1):
             for t in range(count):
                 away = min(given[l + 1, t] - lowest[t], ceiling) - base[t]
-                k = lane + t * problems
-                energies[block, l, k] = narrowed(away, energies[block, l, k])
+                k = first + t * problems
+                energies[block, l, k] = narrow(away, energies[block, l, k])
 
 
 @kernel
-def take_off(energies, block, centre, order, i0, size, problems):
+def subtract_centre(energies, block, centre, order, i0, size, problems):
     """Take ``centre`` (L, N), against label 0's, off the energies of every problem in a tile."""
     for l in range(energies.shape[1]):
         for t in range(size):
             i = order[i0 + t]
             taken = centre[l + 1, i] - centre[0, i]
             for k in range(t * problems, (t + 1) * problems):
-                left = widened(energies[block, l, k]) - taken
-                energies[block, l, k] = narrowed(left, energies[block, l, k])
+                left = widen(energies[block, l, k]) - taken
+                energies[block, l, k] = narrow(left, energies[block, l, k])
 
 
 @kernel
@@ -61,52 +63,50 @@ def shift_energies(energies, centre, order, problems, start, stop):
     tile = energies.shape[2] // problems
     for block in range(start, stop):
         i0 = block * tile
-        take_off(energies, block, centre, order, i0, min(tile, order.size - i0), problems)
+        subtract_centre(energies, block, centre, order, i0, min(tile, order.size - i0), problems)
 
 
 @kernel
-def load_marginals(source, order, marginals, labels, problem, unit, rounding, start, stop):
-    """Copy one problem's marginals (L, N) to its place in every row."""
+def load_marginals(source, order, reference, form, marginals, labels, problem, start, stop):
+    """Copy marginals (L, N), less their reference (V, L−1, 1), to one of the problems."""
+    unit, rounding, signed = form
     for i in range(start, stop):
         best = 0
         for l in range(source.shape[0]):
-            if source[l, order[i]] > source[best, order[i]]:
+            share = source[l, order[i]]
+            if share > source[best, order[i]]:
                 best = l
-            if l:
-                marginals[i, l - 1, problem] = source[l, order[i]] * unit + rounding
+            if l and reference.size:
+                away = (share - reference[i, l - 1, 0]) * unit
+                marginals[i, l - 1, problem] = (away + NEAREST) - NEAREST if signed else away
+            elif l:
+                marginals[i, l - 1, problem] = share * unit + rounding
         labels[i, problem] = best
 
 
 @kernel
-def unload_marginals(marginals, order, unit, out, start, stop):
-    """Write marginals as (B, N, L) in the order of the voxels outside the engine."""
+def unload_marginals(marginals, reference, order, unit, out, start, stop):
+    """Write marginals, plus their reference (V, L−1, 1 or B), as (B, N, L) at ``order``."""
     inverse = ONE / unit
+    shared = reference.shape[2] == 1
     for i in range(start, stop):
-        place = order[i]
         for b in range(marginals.shape[2]):
             rest = ONE
             for l in range(marginals.shape[1]):
                 share = np.float32(marginals[i, l, b]) * inverse
-                out[b, place, l + 1] = share
+                if reference.size:
+                    share = max(share + reference[i, l, 0 if shared else b], ZERO)
+                out[b, order[i], l + 1] = share
                 rest -= share
-            out[b, place, 0] = max(rest, ZERO)
+            out[b, order[i], 0] = max(rest, ZERO)
 
 
 @kernel
-def in_order(values, order, out, start, stop):
+def sort_features(values, order, out, start, stop):
     """Write (N, d) values in the engine's order."""
     for i in range(start, stop):
         for j in range(out.shape[1]):
             out[i, j] = values[order[i], j]
-
-
-@kernel
-def against_first(values, order, sign, out, start, stop):
-    """Write (L, N) values less label 0's, times a sign, in the engine's order: out (L−1, N)."""
-    for i in range(start, stop):
-        first = np.float32(values[0, order[i]])
-        for l in range(out.shape[0]):
-            out[l, i] = sign * (np.float32(values[l + 1, order[i]]) - first)
 
 
 @kernel
@@ -137,32 +137,32 @@ def count_votes(labels, order, chosen, counts, start, stop):
 
 
 @kernel
-def narrow_rows(source, kept, target, first, start, stop):
+def narrow_rows(source, chosen, target, first, start, stop):
     """Copy some problems' values (N, L − 1, B) to rows of these alone, voxels from ``first`` on.
 
-    Both may lie in the same place, where no voxel is written over before it is copied.
+    Both may share memory, where no voxel is written over before it is copied.
     """
     for i in range(first + start, first + stop):
         for l in range(source.shape[1]):
-            for k in range(kept.size):
-                target[i, l, k] = source[i, l, kept[k]]
+            for k in range(chosen.size):
+                target[i, l, k] = source[i, l, chosen[k]]
 
 
 @kernel
-def narrow_tiles(source, problems, kept, target, first, start, stop):
+def narrow_tiles(source, problems, chosen, target, first, start, stop):
     """Copy some problems' energies to tiles of these alone, from ``first`` on, with more voxels.
 
-    Both may lie in the same place, where no other tile is written over before it is copied.
+    Both may share memory, where no other tile is written over before it is copied.
     """
-    tile, new_tile = source.shape[2] // problems, target.shape[2] // kept.size
+    tile, new_tile = source.shape[2] // problems, target.shape[2] // chosen.size
     copied = np.empty(target.shape[1:], source.dtype)
     for block in range(first + start, first + stop):
         copied[:] = 0
         for t in range(new_tile):
             i = block * new_tile + t
             if i // tile < source.shape[0]:
-                lane = (i % tile) * problems
+                k0 = (i % tile) * problems
                 for l in range(source.shape[1]):
-                    for k in range(kept.size):
-                        copied[l, t * kept.size + k] = source[i // tile, l, lane + kept[k]]
+                    for k in range(chosen.size):
+                        copied[l, t * chosen.size + k] = source[i // tile, l, k0 + chosen[k]]
         target[block] = copied

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -18,14 +17,6 @@ from numba.extending import intrinsic
 
 LINE = 64  # bytes of a cache line
 FARTHEST = 8 * LINE  # of a longer row the processor guesses the rest
-# e^x = 2^n·e^r: n the nearest whole number to x·log2 e, ln 2 in two parts, and a series in r.
-LOG2E = np.float32(1.4426950408889634)
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-ROUND = np.float32(12582912.0)  # adding and subtracting 1.5·2^23 rounds to a whole number
-SMALLEST = np.float32(-87.0)
-EXP_SERIES = tuple(
-    np.float32(each) for each in (1.3888889e-3, 8.3333333e-3, 4.1666668e-2, 0.16666667, 0.5, 1, 1)
-)
 AHEAD = 32  # entries of a sparse matrix: time enough to fetch a row
 NEXT = 4  # voxels, of about as many entries
 NARROW = 4  # values of a row that fits into one vector
@@ -120,22 +111,22 @@ class _Matrix:
     def sum_row(self, first, last, end, ahead, begin, write) -> None:
         """Write the sum over the entries first ≤ e < last, as many values at once as fit.
 
-        ``begin`` gives what a sum starts with and ``write`` takes it, both with its place in the
+        ``begin`` gives what a sum starts with and ``write`` takes it, both with its index in the
         row. Rows that are ``ahead`` entries later, before ``end``, are fetched meanwhile.
         """
         builder = self._builder
         size = builder.mul(self._width, self._values.itemsize)
-        place, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
-        builder.store(ir.Constant(INDEX, 0), place)
+        counter, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
+        builder.store(ir.Constant(INDEX, 0), counter)
         for vectors, lanes in ((6, 16), (2, 16), (1, 8), (1, 1)):
             offsets = [ir.Constant(INDEX, n * lanes) for n in range(vectors)]
             kind = ir.VectorType(FLOAT, lanes)
             totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
-            with steps(builder, place, self._width, vectors * lanes) as k:
+            with _steps(builder, counter, self._width, vectors * lanes) as k:
                 for offset, total in zip(offsets, totals):
                     builder.store(begin(builder.add(k, offset), lanes), total)
                 builder.store(first, entry)
-                with steps(builder, entry, last, 1) as e:
+                with _steps(builder, entry, last, 1) as e:
                     later = builder.add(e, ahead)
                     begins = builder.icmp_signed("==", k, ir.Constant(INDEX, 0))
                     there = builder.icmp_signed("<", later, end)
@@ -146,7 +137,7 @@ class _Matrix:
                     factor = _everywhere(builder, factor, lanes)
                     for offset, total in zip(offsets, totals):
                         x = _load(builder, self._kind, row, offset, lanes)
-                        builder.store(_fused(builder, factor, x, builder.load(total)), total)
+                        builder.store(_multiply_add(builder, factor, x, builder.load(total)), total)
                 for offset, total in zip(offsets, totals):
                     write(builder.add(k, offset), builder.load(total))
 
@@ -178,14 +169,14 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
         rows, width = cgutils.unpack_tuple(builder, values.shape)
         whole = builder.sub(builder.mul(rows, width), ir.Constant(INDEX, NARROW))
         total = cgutils.alloca_once(builder, floats)
-        builder.store(_packed(builder, cgutils.unpack_tuple(builder, arguments[0])), total)
-        place = cgutils.alloca_once(builder, INDEX)
-        builder.store(context.cast(builder, arguments[4], first, types.intp), place)
+        builder.store(_pack(builder, cgutils.unpack_tuple(builder, arguments[0])), total)
+        counter = cgutils.alloca_once(builder, INDEX)
+        builder.store(context.cast(builder, arguments[4], first, types.intp), counter)
         end = context.cast(builder, arguments[5], last, types.intp)
         size = ir.Constant(INDEX, 1)
         for length in cgutils.unpack_tuple(builder, numbers.shape):
             size = builder.mul(size, length)
-        with steps(builder, place, end, 1) as e:
+        with _steps(builder, counter, end, 1) as e:
             later = builder.add(e, ir.Constant(INDEX, AHEAD))
             with builder.if_then(builder.icmp_signed("<", later, size)):
                 column = builder.load(builder.gep(numbers.data, [later]))
@@ -197,10 +188,10 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
             with builder.if_else(builder.icmp_signed("<=", start, whole)) as (inside, near_end):
                 with inside:
                     row = _load(builder, source.dtype, values.data, start, NARROW)
-                    builder.store(_fused(builder, factor, row, builder.load(total)), total)
+                    builder.store(_multiply_add(builder, factor, row, builder.load(total)), total)
                 with near_end:
                     row = _last_values(builder, source.dtype, values.data, start, width)
-                    builder.store(_fused(builder, factor, row, builder.load(total)), total)
+                    builder.store(_multiply_add(builder, factor, row, builder.load(total)), total)
         sums = builder.load(total)
         parts = [builder.extract_element(sums, SWITCH(k)) for k in range(NARROW)]
         return context.make_tuple(builder, types.UniTuple(types.float32, NARROW), parts)
@@ -215,172 +206,20 @@ def fetch_value(typing_context, values, i):
 
     def generate(context, builder, signature, arguments):
         array = context.make_array(values)(context, builder, arguments[0])
-        place = context.cast(builder, arguments[1], i, types.intp)
-        _fetch(builder, builder.bitcast(builder.gep(array.data, [place]), BYTES))
+        counter = context.cast(builder, arguments[1], i, types.intp)
+        _fetch(builder, builder.bitcast(builder.gep(array.data, [counter]), BYTES))
         return context.get_dummy_value()
 
     return types.void(values, i), generate
-
-
-class Lanes:
-    """Values of some problems side by side, in the code that is being written.
-
-    Each method writes one instruction or a few; what they compute is exact to the bit.
-    """
-
-    def __init__(self, builder, count) -> None:
-        self._builder, self._count = builder, count
-        self._floats = ir.VectorType(FLOAT, count)
-        self._wholes = ir.VectorType(SWITCH, count)
-
-    def constant(self, value):
-        """Return the same float32 in all lanes."""
-        return ir.Constant(self._floats, [float(value)] * self._count)
-
-    def whole(self, value):
-        """Return the same 32-bit whole number in all lanes."""
-        return ir.Constant(self._wholes, [value] * self._count)
-
-    def all(self, value):
-        """Return a float32 in all lanes."""
-        return _everywhere(self._builder, value, self._count)
-
-    def variable(self, value):
-        """Return a place in memory, or a register, that holds a value."""
-        place = cgutils.alloca_once(self._builder, value.type)
-        self._builder.store(value, place)
-        return place
-
-    def add(self, a, b):
-        """Return a + b."""
-        return self._builder.fadd(a, b)
-
-    def subtract(self, a, b):
-        """Return a − b."""
-        return self._builder.fsub(a, b)
-
-    def multiply(self, a, b):
-        """Return a·b."""
-        return self._builder.fmul(a, b)
-
-    def divide(self, a, b):
-        """Return a/b."""
-        return self._builder.fdiv(a, b)
-
-    def negative(self, a):
-        """Return −a."""
-        return self._builder.fneg(a)
-
-    def fused(self, a, b, c):
-        """Return a·b + c with one rounding."""
-        return _fused(self._builder, a, b, c)
-
-    def sum(self, values):
-        """Return the sum of values in their order."""
-        total = values[0]
-        for value in values[1:]:
-            total = self.add(total, value)
-        return total
-
-    def where(self, relation, a, b, then, otherwise):
-        """Return ``then`` where the relation between a and b holds."""
-        builder = self._builder
-        return builder.select(builder.fcmp_ordered(relation, a, b), then, otherwise)
-
-    def larger(self, a, b):
-        """Return a where it is larger than b, else b."""
-        return self.where(">", a, b, a, b)
-
-    def larger_size(self, a, b):
-        """Return the larger of two that are not below 0, whose bits rise with them.
-
-        Of floats the compiler would make a store under a mask, which some processors are slow at.
-        """
-        builder = self._builder
-        a, b = builder.bitcast(a, self._wholes), builder.bitcast(b, self._wholes)
-        return builder.bitcast(builder.select(builder.icmp_signed(">", a, b), a, b), self._floats)
-
-    def size_of(self, a):
-        """Return |a|."""
-        signature = ir.FunctionType(self._floats, [self._floats])
-        name = f"llvm.fabs.v{self._count}f32"
-        return self._builder.call(
-            cgutils.get_or_insert_function(self._builder.module, signature, name), [a]
-        )
-
-    def exp_negative(self, x):
-        """Return e^x for x ≤ 0, as ``row_kernels.exp_negative`` does."""
-        builder = self._builder
-        shift = self.constant(ROUND)
-        x = self.larger(x, self.constant(SMALLEST))
-        whole = self.subtract(self.fused(x, self.constant(LOG2E), shift), shift)
-        rest = self.fused(whole, self.constant(-LN2_HIGH), x)
-        rest = self.fused(whole, self.constant(-LN2_LOW), rest)
-        p = self._series(EXP_SERIES, rest)
-        exponent = builder.add(builder.fptosi(whole, self._wholes), self.whole(127))
-        power = builder.bitcast(builder.shl(exponent, self.whole(23)), self._floats)
-        return self.multiply(p, power)
-
-    def _series(self, coefficients, x):
-        """Return a polynomial of x, its highest power first."""
-        total = self.constant(coefficients[0])
-        for coefficient in coefficients[1:]:
-            total = self.fused(total, x, self.constant(coefficient))
-        return total
-
-    def load(self, kind, start):
-        """Return values of an array as float32."""
-        return _load(self._builder, kind, start, INDEX(0), self._count)
-
-    def store(self, kind, values, start):
-        """Store float32 values in an array: rounded to signed whole numbers, cut to others."""
-        _store(self._builder, kind, values, start)
-
-    def load_float(self, start):
-        """Return float32 values."""
-        return self.load(types.float32, start)
-
-    def store_float(self, values, start):
-        """Store float32 values."""
-        self.store(types.float32, values, start)
-
-    def load_energy(self, start):
-        """Return float32 values, or halves that stand there as 16 bits."""
-        if start.type.pointee == FLOAT:
-            return self.load_float(start)
-        halves = ir.VectorType(ir.HalfType(), self._count)
-        stored = self._builder.load(self._builder.bitcast(start, halves.as_pointer()), align=2)
-        return self._builder.fpext(stored, self._floats)
-
-    def store_energy(self, values, start):
-        """Store float32 values, or the 16 bits of the nearest halves."""
-        if start.type.pointee == FLOAT:
-            self.store_float(values, start)
-            return
-        builder, halves = self._builder, ir.VectorType(ir.HalfType(), self._count)
-        near = builder.fptrunc(values, halves)
-        builder.store(near, builder.bitcast(start, halves.as_pointer()), align=2)
-
-    def load_label(self, start):
-        """Return labels of 8 bits as whole numbers of 32."""
-        narrow = ir.VectorType(ir.IntType(8), self._count)
-        stored = self._builder.load(self._builder.bitcast(start, narrow.as_pointer()), align=1)
-        return self._builder.zext(stored, self._wholes)
-
-    def store_label(self, labels, start):
-        """Store labels in 8 bits."""
-        builder, narrow = self._builder, ir.VectorType(ir.IntType(8), self._count)
-        less = builder.trunc(labels, narrow)
-        builder.store(less, builder.bitcast(start, narrow.as_pointer()), align=1)
 
 
 def _fetch_lines(builder, start, size):
     """Ask for so many bytes from an address on, or for the first of them."""
     most = ir.Constant(INDEX, FARTHEST)
     size = builder.select(builder.icmp_signed("<", size, most), size, most)
-    place = cgutils.alloca_once(builder, INDEX)
-    builder.store(ir.Constant(INDEX, 0), place)
-    with steps(builder, place, size, LINE) as k:
+    counter = cgutils.alloca_once(builder, INDEX)
+    builder.store(ir.Constant(INDEX, 0), counter)
+    with _steps(builder, counter, size, LINE) as k:
         _fetch(builder, builder.gep(start, [k]))
     _fetch(builder, builder.gep(start, [builder.sub(size, ir.Constant(INDEX, 1))]))
 
@@ -401,17 +240,17 @@ def _row(context, builder, kind, value, index_kind, index):
 
 
 @contextmanager
-def steps(builder, place, width, size) -> Iterator[ir.Value]:
-    """Write a loop that goes on from ``place`` in steps of ``size`` as long as they fit."""
+def _steps(builder, counter, width, size) -> Iterator[ir.Value]:
+    """Write a loop that goes on from ``counter`` in steps of ``size`` as long as they fit."""
     test, body, done = (builder.append_basic_block(name) for name in ("test", "body", "done"))
     builder.branch(test)
     builder.position_at_end(test)
-    here = builder.load(place)
+    here = builder.load(counter)
     after = builder.add(here, ir.Constant(INDEX, size))
     builder.cbranch(builder.icmp_signed("<=", after, width), body, done)
     builder.position_at_end(body)
     yield here
-    builder.store(after, place)
+    builder.store(after, counter)
     builder.branch(test)
     builder.position_at_end(done)
 
@@ -447,10 +286,10 @@ def _last_values(builder, kind, values, start, width):
         safe = builder.select(there, ir.Constant(INDEX, k), ir.Constant(INDEX, 0))
         one = _load(builder, kind, values, builder.add(start, safe), 1)
         lanes.append(builder.extract_element(one, SWITCH(0)))
-    return _packed(builder, lanes)
+    return _pack(builder, lanes)
 
 
-def _packed(builder, values):
+def _pack(builder, values):
     """Return float32 values as one vector."""
     vector = ir.Constant(ir.VectorType(FLOAT, len(values)), ir.Undefined)
     for k, each in enumerate(values):
@@ -466,7 +305,7 @@ def _everywhere(builder, value, lanes):
     return builder.shuffle_vector(first, undefined, zeros)
 
 
-def _fused(builder, a, b, c):
+def _multiply_add(builder, a, b, c):
     """Return a·b + c with one rounding."""
     signature = ir.FunctionType(a.type, [a.type] * 3)
     name = f"llvm.fma.v{a.type.count}f32"

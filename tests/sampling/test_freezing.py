@@ -1,4 +1,4 @@
-"""Held voxels: their averages, how they are chosen, and what sampling makes of them."""
+"""Frozen voxels: their averages, how they are chosen, and what sampling makes of them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.engines import (
-    Compute,
-    Hold,
-    HoldRule,
+from perturb_mpm.engines import Compute, FrozenVoxels, Solver, prepare, softmax
+from perturb_mpm.noise import Perturbation, gumbel
+from perturb_mpm.sampling import Sampler, Sampling, freezing
+from perturb_mpm.sampling.freezing import (
+    SPAN,
+    FreezeRule,
+    Freezing,
     averaged_marginals,
     averaging_table,
-    prepare,
-    softmax,
+    find_frozen,
 )
-from perturb_mpm.engines.averaging import SPAN
-from perturb_mpm.engines.cpu.held import HeldAverages
-from perturb_mpm.engines.lattice import morton_order
-from perturb_mpm.noise import Perturbation, gumbel
-from perturb_mpm.sampling import Sampler, Sampling
-from perturb_mpm.sampling.held import prepare_hold, rule_of
+
+
+def frozen_voxels(crf: pm.DenseCRF, solver: Solver, **options: object) -> FrozenVoxels:
+    """Return what samples with these options freeze."""
+    rule = FreezeRule.from_sampling(Sampling(**options))  # type: ignore[arg-type]
+    found = find_frozen(crf, solver, rule).frozen
+    assert found is not None
+    return found
 
 
 def certain_problem(seed: int = 1, shape: tuple[int, ...] = (9, 10, 8)) -> pm.DenseCRF:
@@ -69,24 +73,23 @@ def test_far_beyond_the_table_a_label_is_certain() -> None:
     assert 0 <= q[1, 0] < 1e-15
 
 
-def test_with_every_voxel_active_holding_changes_nothing() -> None:
+def test_with_every_voxel_active_freezing_changes_nothing() -> None:
     crf = certain_problem()
-    path = prepare_hold(crf, prepare(crf, "reference", batch=3), Sampling(iterations=4, hold=0.3))
-    assert path.hold is not None
+    path = frozen_voxels(crf, prepare(crf, "reference", batch=3), iterations=4, hold=0.3)
     rng = np.random.default_rng(5)
-    whole = Hold(
+    whole = FrozenVoxels(
         np.arange(crf.grid.voxels),
         rng.random((4, *crf.energies.shape)).astype(np.float32),  # any path cancels
         rng.random((4, *crf.energies.shape)).astype(np.float32),
-        path.hold.last,
+        path.last,
     )
     solver = prepare(crf, "reference", batch=3)
     for t in range(4):
         solver.load(crf.energies[np.newaxis], whole.marginals[[t]])
         whole.energies[t] = solver.pairwise()[0]
     found = []
-    for held in (None, whole):
-        solver.hold(held)
+    for frozen in (None, whole):
+        solver.freeze(frozen)
         solver.perturb(Perturbation(3), np.arange(3))
         for _ in range(4):
             solver.step()
@@ -96,7 +99,7 @@ def test_with_every_voxel_active_holding_changes_nothing() -> None:
 
 @pytest.mark.parametrize("estimator", ["votes", "conditional"])
 @pytest.mark.parametrize("centring", [0.0, 1.0])
-def test_holding_the_certain_gives_the_samples_of_full_sampling(
+def test_freezing_the_certain_gives_the_samples_of_full_sampling(
     estimator: str, centring: float
 ) -> None:
     crf = certain_problem()
@@ -117,15 +120,16 @@ def test_holding_the_certain_gives_the_samples_of_full_sampling(
 
 
 def test_what_is_wrong_with_the_path_is_seen() -> None:
-    """A negative control: held voxels that say the opposite change the samples."""
+    """A negative control: frozen voxels that say the opposite change the samples."""
     crf = certain_problem()
     solver = prepare(crf, "reference", batch=16)
-    held = prepare_hold(crf, solver, Sampling(iterations=4, hold=0.005)).hold
-    assert held is not None
-    wrong = Hold(held.active, held.energies[:, [1, 2, 0]], held.marginals, held.last)
+    frozen = frozen_voxels(crf, solver, iterations=4, hold=0.005)
+    wrong = FrozenVoxels(
+        frozen.active, frozen.energies[:, [1, 2, 0]], frozen.marginals, frozen.last
+    )
     labels = []
-    for each in (None, held, wrong):
-        solver.hold(each)
+    for each in (None, frozen, wrong):
+        solver.freeze(each)
         solver.perturb(Perturbation(3), np.arange(16))
         for _ in range(4):
             solver.step()
@@ -135,30 +139,29 @@ def test_what_is_wrong_with_the_path_is_seen() -> None:
     assert (labels[2] != labels[0]).mean() > 10 * right + 0.005
 
 
-def test_a_held_voxel_votes_by_its_own_noise() -> None:
+def test_a_frozen_voxel_votes_by_its_own_noise() -> None:
     crf = certain_problem()
     solver = prepare(crf, "reference", batch=4)
-    held = prepare_hold(crf, solver, Sampling(iterations=2, hold=0.2)).hold
-    assert held is not None
-    solver.hold(held)
+    frozen = frozen_voxels(crf, solver, iterations=2, hold=0.2)
+    solver.freeze(frozen)
     solver.perturb(Perturbation(6), np.arange(4))
     solver.step()
     solver.step()
     noise = gumbel(6, np.arange(4), crf.grid.index, crf.n_labels)
-    wanted = (noise - crf.energies - held.last).argmax(axis=1)
-    others = np.setdiff1d(np.arange(crf.grid.voxels), held.active)
+    wanted = (noise - crf.energies - frozen.last).argmax(axis=1)
+    others = np.setdiff1d(np.arange(crf.grid.voxels), frozen.active)
     np.testing.assert_array_equal(solver.labels()[:, others], wanted[:, others])
 
 
 def test_loading_takes_every_voxel_and_none_ends_it() -> None:
     crf = certain_problem()
     solver, plain = prepare(crf, "reference", batch=2), prepare(crf, "reference", batch=2)
-    solver.hold(prepare_hold(crf, solver, Sampling(iterations=2, hold=0.1)).hold)
+    solver.freeze(frozen_voxels(crf, solver, iterations=2, hold=0.1))
     for each in (solver, plain):
         each.load(crf.energies[np.newaxis])
         each.step()
     np.testing.assert_array_equal(solver.marginals(), plain.marginals())
-    solver.hold(None)
+    solver.freeze(None)
     for each in (solver, plain):
         each.perturb(Perturbation(), np.arange(2))
         each.step()
@@ -196,13 +199,14 @@ def test_the_first_update_counts_the_labels_that_leave_the_start(
 ) -> None:
     crf = certain_problem()
     sampling = Sampling(iterations=3, hold=0.01)
-    held = prepare_hold(crf, prepare(crf, "reference", batch=1), sampling).hold
-    assert held is not None
+    frozen = find_frozen(
+        crf, prepare(crf, "reference", batch=1), FreezeRule.from_sampling(sampling)
+    ).frozen
     start = softmax(-crf.energies[np.newaxis])[0] if warm else None
     changes = []
     for engine in ("cpu", "reference"):
         solver = prepare(crf, engine, "exact", batch=problems)
-        solver.hold(held)
+        solver.freeze(frozen)
         for seed in (1, 2):  # what the samples before left behind does not count
             solver.perturb(Perturbation(seed), np.arange(problems), start)
             changes.append(solver.step().switched)
@@ -210,14 +214,14 @@ def test_the_first_update_counts_the_labels_that_leave_the_start(
     assert np.max(changes) > 0
 
 
-def test_full_sampling_where_holding_would_not_serve_and_says_so() -> None:
+def test_full_sampling_where_freezing_would_not_serve_and_says_so() -> None:
     crf = certain_problem()
-    doubtful = pm.DenseCRF(np.zeros((2, 6, 6)), [pm.SpatialKernel(sigma=1.0, weight=1.0)])
+    uncertain = pm.DenseCRF(np.zeros((2, 6, 6)), [pm.SpatialKernel(sigma=1.0, weight=1.0)])
     options = {"samples": 6, "iterations": 2, "engine": "reference"}
     for problem, other, word in (
-        (crf, {"noise_length": 4.0}, "together"),
+        (crf, {"noise_length": 4.0}, "correlated"),
         (crf, {"start": "warm"}, "cold"),
-        (doubtful, {}, "active"),
+        (uncertain, {}, "active"),
     ):
         full = pm.sample(problem, **options, **other)
         held = pm.sample(problem, hold=0.01, **options, **other)
@@ -268,67 +272,56 @@ def test_posteriors_of_different_holds_do_not_merge() -> None:
         sampler.draw(4, after=one)
 
 
-def found_by_itself(
-    crf: pm.DenseCRF, rule: HoldRule, *, compact: bool, room: bool = True
-) -> tuple[HeldAverages, float]:
-    """Return what the CPU engine holds, and its bound; without ``room`` it keeps no path."""
-    solver = prepare(crf, "cpu", batch=2, compact=compact)
-    if not room:
-        solver._budget = 0  # type: ignore[attr-defined]
-    seen: list[HeldAverages] = []
-    solver._hold = seen.append  # type: ignore[attr-defined]
-    share, bound = solver.hold_by(rule)  # type: ignore[attr-defined]
-    assert share == pytest.approx(len(seen[0].places) / crf.grid.voxels)
-    return seen[0], bound
+def follow_rule(
+    crf: pm.DenseCRF, rule: FreezeRule, *, compact: bool = False
+) -> tuple[FrozenVoxels, Freezing]:
+    """Return what a rule freezes on the CPU engine."""
+    found = find_frozen(crf, prepare(crf, "cpu", batch=2, compact=compact), rule)
+    assert found.frozen is not None
+    assert found.active_share == pytest.approx(len(found.frozen.active) / crf.grid.voxels)
+    return found.frozen, found
 
 
-@pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("tolerance", [0.0, 1e-4])
 @pytest.mark.parametrize("centring", [0.0, 1.0])
-def test_the_path_that_an_engine_follows_is_that_of_the_host(
-    centring: float, tolerance: float, compact: bool
-) -> None:
+@pytest.mark.parametrize("tolerance", [0.0, 1e-4])
+def test_compact_marginals_freeze_what_float32_freezes(centring: float, tolerance: float) -> None:
     crf = certain_problem()
     crf = pm.DenseCRF(
         crf.grid.scatter(crf.energies, 0), crf.kernels, spacing=crf.grid.spacing, centring=centring
     )
-    sampling = Sampling(iterations=6, hold=0.01, tolerance=tolerance)
-    wanted = prepare_hold(crf, prepare(crf, "cpu", batch=2, compact=compact), sampling)
-    found, bound = found_by_itself(crf, rule_of(sampling), compact=compact)
-    assert wanted.hold is not None
-    assert bound == pytest.approx(wanted.bound_nats, rel=0.02)
-    host = HeldAverages.of(wanted.hold, morton_order(crf.grid))
-    np.testing.assert_array_equal(found.places, host.places)
-    off = 2e-3 if compact else 1e-4  # marginals of one are whole numbers of 1/65535
-    np.testing.assert_allclose(found.base, host.base, atol=off)
-    np.testing.assert_allclose(found.averages, host.averages, atol=off / 10)
-    np.testing.assert_allclose(found.held_base, host.held_base, atol=off)
+    rule = FreezeRule.from_sampling(Sampling(iterations=6, hold=0.01, tolerance=tolerance))
+    (wide, one), (narrow, other) = (follow_rule(crf, rule, compact=c) for c in (False, True))
+    assert one.bound_nats == pytest.approx(other.bound_nats, rel=0.02)
+    np.testing.assert_array_equal(wide.active, narrow.active)
+    np.testing.assert_allclose(wide.energies, narrow.energies, atol=2e-3)
+    np.testing.assert_allclose(wide.marginals, narrow.marginals, atol=2e-4)
+    np.testing.assert_allclose(wide.last, narrow.last, atol=2e-3)
 
 
-def test_where_there_is_no_room_for_the_path_it_is_followed_twice() -> None:
+def test_where_energies_are_too_many_to_store_they_are_computed_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     crf = certain_problem()
-    rule = HoldRule(0.01, 1.0, 1.0, 6)
-    (kept, bound), (again, same) = (
-        found_by_itself(crf, rule, compact=True, room=room) for room in (True, False)
-    )
-    assert bound == same
-    for name, values in vars(kept).items():
+    rule = FreezeRule(0.01, 1.0, 1.0, 6)
+    stored, one = follow_rule(crf, rule)
+    monkeypatch.setattr(freezing, "MOST_STORED_BYTES", 0)
+    again, other = follow_rule(crf, rule)
+    assert one.bound_nats == other.bound_nats
+    for name, values in vars(stored).items():
         np.testing.assert_array_equal(getattr(again, name), values, err_msg=name)
 
 
-def test_another_width_of_the_noise_holds_something_else() -> None:
-    """A negative control of the comparison above."""
+def test_another_width_of_the_noise_freezes_something_else() -> None:
     crf = certain_problem()
-    one, other = (
-        found_by_itself(crf, HoldRule(0.01, scale, 1.0, 6), compact=False)[0]
-        for scale in (1.0, 0.7)
-    )
-    _, here, there = np.intersect1d(one.places, other.places, return_indices=True)
-    assert np.abs(one.base[-1][:, here] - other.base[-1][:, there]).max() > 0.01
+    one, other = (follow_rule(crf, FreezeRule(0.01, scale, 1.0, 6))[0] for scale in (1.0, 0.7))
+    _, here, there = np.intersect1d(one.active, other.active, return_indices=True)
+    assert np.abs(one.energies[-1][:, here] - other.energies[-1][:, there]).max() > 0.01
 
 
 def test_energies_that_no_longer_move_end_the_path() -> None:
     crf = certain_problem()
-    few = found_by_itself(crf, HoldRule(0.01, 1.0, 1.0, 40, still_nats=0.05), compact=False)[0]
-    many = found_by_itself(crf, HoldRule(0.01, 1.0, 1.0, 40, still_nats=1e-4), compact=False)[0]
-    assert 2 < len(few.base) < len(many.base) < 40
+    few, many = (
+        follow_rule(crf, FreezeRule(0.01, 1.0, 1.0, 40, still_nats=still))[0]
+        for still in (0.05, 1e-4)
+    )
+    assert 2 < len(few.energies) < len(many.energies) < 40

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import perturb_mpm as pm
 from helpers.problems import masked_volume, matrix_for_one_kernel, smooth_problem
-from perturb_mpm.engines import FREE, EditableSolver, Hold, prepare
+from perturb_mpm.engines import FREE, FreezingSolver, FrozenVoxels, prepare
 from perturb_mpm.noise import Perturbation
 
 SAMPLES = np.array([4, 0, 9])
@@ -33,9 +33,9 @@ def centred_volume() -> pm.DenseCRF:
 
 def editable(
     crf: pm.DenseCRF, engine: str, accuracy: str = "exact", **more: object
-) -> EditableSolver:
+) -> FreezingSolver:
     solver = prepare(crf, engine, accuracy, **more)  # type: ignore[arg-type]
-    assert isinstance(solver, EditableSolver)
+    assert isinstance(solver, FreezingSolver)
     return solver
 
 
@@ -49,13 +49,29 @@ def some_edit(crf: pm.DenseCRF, share: float = 0.1) -> NDArray[np.int16]:
 
 
 def solved(
-    solver: EditableSolver, lengths: object, updates: int, sharpness: float = 1.0
+    solver: FreezingSolver, lengths: object, updates: int, sharpness: float = 1.0
 ) -> NDArray[np.floating]:
     perturbation = Perturbation(5, 0.8, lengths=lengths)  # type: ignore[arg-type]
     solver.perturb(perturbation, SAMPLES, sharpness=sharpness)
     for _ in range(updates):
         solver.step(sharpness=sharpness)
     return solver.marginals()
+
+
+def answer(
+    solver: FreezingSolver,
+    voxels: NDArray[np.int64],
+    fixed: NDArray[np.int16],
+    base: NDArray[np.float16],
+    updates: int,
+    sharpness: float = 1.0,
+) -> NDArray[np.floating]:
+    """Return the marginals (B, L, A) of a restricted problem after so many updates."""
+    problem = solver.restrict(voxels)
+    problem.load(base, fixed, sharpness=sharpness)
+    for _ in range(updates):
+        problem.step(sharpness=sharpness)
+    return problem.marginals()
 
 
 def with_labels(crf: pm.DenseCRF, given: NDArray[np.int16]) -> pm.DenseCRF:
@@ -78,7 +94,7 @@ def test_where_all_had_converged_an_edit_is_what_solving_everything_again_gives(
     solver = editable(crf, "reference")
     before = solved(solver, lengths, CONVERGED)
     everywhere = np.arange(crf.grid.voxels)
-    found = solver.edit(everywhere, given).solve(solver.log_odds(everywhere), CONVERGED)
+    found = answer(solver, everywhere, given, solver.log_odds(everywhere), CONVERGED)
     again = solved(editable(with_labels(crf, given), "reference"), lengths, CONVERGED)
     np.testing.assert_allclose(found, again, atol=2e-3)  # log-odds are kept in 16 bits
     assert np.abs(found - before)[:, :, given == FREE].max() > 0.05  # neighbours did follow
@@ -90,7 +106,7 @@ def test_what_had_not_converged_is_moved_by_the_edit_alone() -> None:
     before = solved(solver, 0.0, 1)
     everywhere = np.arange(crf.grid.voxels)
     nothing = np.full(crf.grid.voxels, FREE, dtype=np.int16)
-    found = solver.edit(everywhere, nothing).solve(solver.log_odds(everywhere), 5)
+    found = answer(solver, everywhere, nothing, solver.log_odds(everywhere), 5)
     np.testing.assert_allclose(found, before, atol=2e-3)
     solver.step()
     assert np.abs(solver.marginals() - before).max() > 0.05  # one more update would have moved it
@@ -107,7 +123,7 @@ def test_exact_filters_follow_the_reference(make: object, sharpness: float) -> N
         solver = editable(crf, engine)
         solved(solver, 0.0, 4, sharpness)
         before = solver.log_odds(voxels)
-        answers.append(solver.edit(voxels, given[voxels]).solve(before, 4, sharpness=sharpness))
+        answers.append(answer(solver, voxels, given[voxels], before, 4, sharpness=sharpness))
         np.testing.assert_array_equal(
             answers[-1].argmax(axis=1)[:, given[voxels] != FREE],
             np.repeat(given[voxels][given[voxels] != FREE][np.newaxis], len(SAMPLES), 0),
@@ -142,12 +158,12 @@ def test_a_lattice_among_some_voxels_is_the_whole_lattice(compact: bool) -> None
     solver = editable(crf, "cpu", "calibrated", batch=3, compact=compact)
     before = solved(solver, 0.0, 4)
     everywhere = np.arange(crf.grid.voxels)
-    kept = solver.log_odds(everywhere)
-    whole = solver.edit(everywhere, given).solve(kept, 1)
+    base = solver.log_odds(everywhere)
+    whole = answer(solver, everywhere, given, base, 1)
     moved = np.abs(whole - before).max(axis=(0, 1)) > (2e-3 if compact else 1e-3)
     chosen = np.flatnonzero((given != FREE) | moved)
     assert 0.02 < len(chosen) / len(everywhere) < 0.95
-    part = solver.edit(chosen, given[chosen]).solve(kept[chosen], 1)
+    part = answer(solver, chosen, given[chosen], base[chosen], 1)
     np.testing.assert_allclose(part, whole[:, :, chosen], atol=1e-3 if compact else 1e-5)
     reach = solver.reach(chosen, (whole - before)[0][:, chosen])
     assert reach.shape == crf.energies.shape
@@ -163,9 +179,8 @@ def test_neither_batch_nor_threads_change_a_bit(compact: bool) -> None:
         solver = editable(crf, "cpu", "plain", batch=3, threads=threads, compact=compact)
         solved(solver, 0.0, 3)
         before = solver.log_odds(voxels)
-        edit = solver.edit(voxels, given[voxels])
-        whole = edit.solve(before, 4)
-        parts = [edit.solve(np.ascontiguousarray(before[:, :, b : b + 1]), 4) for b in range(3)]
+        whole = answer(solver, voxels, given[voxels], before, 4)
+        parts = [answer(solver, voxels, given[voxels], before[:, :, [b]], 4) for b in range(3)]
         answers += [whole, np.concatenate(parts)]
     for each in answers[1:]:
         np.testing.assert_array_equal(each, answers[0])
@@ -177,7 +192,8 @@ def test_log_odds_need_every_voxel(engine: str) -> None:
     active = np.arange(0, crf.grid.voxels, 3)
     average = np.full((1, crf.n_labels, len(active)), 1 / crf.n_labels, dtype=np.float32)
     solver = editable(crf, engine)
-    solver.hold(Hold(active, np.zeros_like(average), average, np.zeros_like(crf.energies)))
+    last = np.zeros_like(crf.energies)
+    solver.freeze(FrozenVoxels(active, np.zeros_like(average), average, last))
     solved(solver, 0.0, 1)
     with pytest.raises(ValueError, match="log_odds need every voxel"):
         solver.log_odds(active)

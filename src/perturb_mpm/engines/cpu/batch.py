@@ -1,0 +1,303 @@
+"""A batch of B problems on prepared kernels: its memory, its updates and what is read of it.
+
+The same class serves the whole image and a restricted problem (``restricted.py``), which follows a
+``Path`` of T references: update t stores Q minus reference t + 1 after it read Q minus reference t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from operator import mul
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.engines.cpu import row_kernels, transfer
+from perturb_mpm.engines.cpu.compile import announce_compilation
+from perturb_mpm.engines.cpu.layout import TILE_VALUES, Blurred, TiledProblem, UpdateStep
+from perturb_mpm.engines.cpu.perturber import Perturber
+from perturb_mpm.engines.cpu.preparation import PreparedKernels
+from perturb_mpm.engines.lattice import energy_ceiling
+from perturb_mpm.engines.memory import require_batch
+from perturb_mpm.engines.protocol import Change
+from perturb_mpm.model import DenseCRF
+from perturb_mpm.noise import Perturbation
+
+DEFAULT_BATCH = 32
+NO_BASE = np.zeros((1, 0, 0), dtype=np.float32)
+NO_REFERENCE = np.zeros((1, 0, 0, 0), dtype=np.float32)
+
+
+class Path(NamedTuple):
+    """What the updates of a restricted problem take from the other voxels; empty without any."""
+
+    bases: NDArray[np.float32] = NO_BASE  # (T, V, L−1): added to the log-odds
+    references: NDArray[np.float32] = NO_REFERENCE  # (T, V, L−1, 1 or B): taken off marginals
+
+
+NO_PATH = Path()
+
+
+def choose_batch(crf: DenseCRF, wanted: int | None, kernels: PreparedKernels, budget: int) -> int:
+    """Return how many problems to solve at once, and raise MemoryError where not one fits."""
+    n, labels = crf.grid.voxels, crf.n_labels - 1
+    rows, item = kernels.rows - 1 + kernels.most_rows, kernels.dtype.itemsize
+    # Of each voxel: energies, marginals, energies without noise, and a label; a row a vertex.
+    each = n * (labels * (2 * item + 4) + 1) + rows * labels * item
+    fits = (budget - kernels.nbytes) // each
+    least = 1 if wanted is None else wanted
+    what = f"{crf.n_labels} labels on {n} voxels and {rows} lattice rows"
+    require_batch(kernels.nbytes + least * each, budget, least, what)
+    return int(wanted or min(DEFAULT_BATCH, fits))
+
+
+@dataclass(frozen=True)
+class BatchBuffers:
+    """The memory of B problems; see ``row_kernels.py`` for the layout of tiles and rows."""
+
+    energies: NDArray[Any]  # (tiles, L−1, T·B): float32, or the bits of half-precision floats
+    marginals: NDArray[Any]  # (V, L−1, B), in the format of the kernels
+    labels: NDArray[np.uint8]  # (V, B)
+    rows: NDArray[Any]  # (R, (L−1)·B)
+    spare: NDArray[Any]  # (most rows of a kernel, (L−1)·B)
+
+    @classmethod
+    def allocate(cls, kernels: PreparedKernels, labels: int, problems: int) -> BatchBuffers:
+        """Take memory for so many problems of L − 1 labels, and shape it for them."""
+        voxels, width = len(kernels.order), labels * problems
+        compact: Any = np.uint16 if kernels.compact else np.float32
+        flat = cls(
+            np.empty(labels * (voxels * problems + TILE_VALUES), dtype=compact),
+            np.empty(voxels * width, dtype=kernels.dtype),
+            np.empty(voxels * problems, dtype=np.uint8),
+            np.empty(kernels.rows * width, dtype=kernels.dtype),
+            np.empty(kernels.most_rows * width, dtype=kernels.dtype),
+        )
+        return flat.shape_for(kernels, labels, problems)
+
+    def shape_for(self, kernels: PreparedKernels, labels: int, problems: int) -> BatchBuffers:
+        """Return the same memory, shaped for no more problems than it was taken for."""
+        voxels, width = len(kernels.order), labels * problems
+        tile = max(1, TILE_VALUES // max(1, problems))
+        tiles = -(-voxels // tile)
+        shaped = BatchBuffers(
+            _shape(self.energies, tiles, labels, tile * problems),
+            _shape(self.marginals, voxels, labels, problems),
+            _shape(self.labels, voxels, problems),
+            _shape(self.rows, kernels.rows, width),
+            _shape(self.spare, kernels.most_rows, width),
+        )
+        shaped.rows[-1] = 0
+        return shaped
+
+
+def _shape(array: NDArray[Any], *shape: int) -> NDArray[Any]:
+    """Return the first values of an array's memory in another shape."""
+    whole = array if array.base is None else array.base
+    return whole[: math.prod(shape)].reshape(shape)
+
+
+class Batch:
+    """B problems of a CRF at the voxels of some prepared kernels.
+
+    ``centre`` (L, N), where the CRF has one, is taken off the energies of every problem once it
+    has begun.
+    """
+
+    def __init__(self, crf: DenseCRF, kernels: PreparedKernels, path: Path = NO_PATH) -> None:
+        self.kernels, self.path = kernels, path
+        self.centre: NDArray[np.floating] | None = None
+        self.samples = np.empty(0, dtype=np.int64)
+        self._crf, self._threads = crf, kernels.threads
+        strongest = kernels.strongest_message(crf) * (1 + crf.centring)
+        self.ceiling = np.float32(energy_ceiling(strongest))
+        self._most = self.problems = 0
+        self.buffers = BatchBuffers.allocate(kernels, crf.n_labels - 1, 0)
+        self._perturbers: dict[Perturbation, Perturber] = {}
+        self._updates = 0
+        self._blurred = False  # whether the rows are those of the present marginals
+
+    def take(self, problems: int) -> None:
+        """Make the memory that of so many problems, all of them new."""
+        labels = self._crf.n_labels - 1
+        if problems > self._most:
+            self.buffers = BatchBuffers.allocate(
+                self.kernels, labels, 0
+            )  # give the old memory back
+            self.buffers = BatchBuffers.allocate(self.kernels, labels, problems)
+            self._most = problems
+        self.buffers = self.buffers.shape_for(self.kernels, labels, problems)
+        self.buffers.energies[-1:] = 0  # voxels that only fill up the last tile
+        self.problems, self._updates, self._blurred = problems, 0, False
+
+    def load_energies(self, problem: int, energies: NDArray[np.float32]) -> None:
+        """Set one problem's energies (L, N)."""
+        order, count = self.kernels.order, np.int64(self.problems)
+        arguments = (energies, order, self.buffers.energies, np.int64(problem), count, self.ceiling)
+        self._threads.run(transfer.load_problem, len(order), *arguments)
+
+    def load_marginals(self, problem: int, marginals: NDArray[np.float32]) -> None:
+        """Set one problem's marginals (L, N) and its labels."""
+        buffers, order = self.buffers, self.kernels.order
+        self._threads.run(
+            transfer.load_marginals,
+            len(order),
+            *(marginals, order, self._reference(0), self.kernels.form),
+            *(buffers.marginals, buffers.labels, np.int64(problem)),
+        )
+        self._blurred = False
+
+    def perturb(self, perturbation: Perturbation, samples: NDArray[np.int64]) -> None:
+        """Take the perturbed energies of these samples, (B,)."""
+        self.take(len(samples))
+        self.samples = samples
+        self.perturb_energies(perturbation, self.buffers.energies)
+
+    def perturb_energies(self, perturbation: Perturbation, energies: NDArray[Any]) -> None:
+        """Set energies in tiles to those of the present samples under a perturbation."""
+        if perturbation not in self._perturbers:
+            crf, order = self._crf, self.kernels.order
+            made = Perturber(perturbation, crf.energies, crf.grid, order, self._threads)
+            # Two at most: the samples' own, and that without the voxels' noise.
+            self._perturbers = {**dict(list(self._perturbers.items())[-1:]), perturbation: made}
+        self._perturbers[perturbation].fill(energies, self.samples, self.ceiling)
+
+    def begin(self, sharpness: float = 1.0) -> None:
+        """Start all problems at softmax(−sharpness·energies), then take their centre off."""
+        buffers = self.buffers
+        nothing = np.empty((0, 0), dtype=np.float32)
+        centre = nothing if self.centre is None else self.centre
+        self._threads.run(
+            row_kernels.begin,
+            len(buffers.energies),
+            TiledProblem(buffers.energies, nothing, self._reference(0), self._reference(0)),
+            *(centre, self.kernels.order, buffers.marginals, buffers.labels),
+            *(self.kernels.form, np.float32(sharpness)),
+        )
+
+    def shift(self, energies: NDArray[Any], order: NDArray[np.int64], problems: int) -> None:
+        """Take the centre of a centred CRF off energies in tiles, of the voxels at ``order``."""
+        if self.centre is not None:
+            arguments = (energies, self.centre, order, np.int64(problems))
+            self._threads.run(transfer.shift_energies, len(energies), *arguments)
+
+    def step(self, damping: float, sharpness: float, *, watched: bool) -> Change:
+        """Update every marginal once."""
+        buffers = self.buffers
+        how = UpdateStep(np.float32(damping), np.float32(sharpness), watched)
+        with announce_compilation():
+            blurred = self._blur()
+            changes = self._threads.run(
+                row_kernels.update,
+                len(buffers.energies),
+                *(self._problem(buffers.energies), blurred),
+                *(buffers.marginals, buffers.labels, self.kernels.form, how),
+            )
+        self._updates += 1
+        self._blurred = False
+        pieces = np.array(changes, dtype=np.float64)  # (pieces, 3, B)
+        overall, foreground = pieces[:, :2].max(axis=0)
+        return Change(overall, foreground, pieces[:, 2].sum(axis=0) / self._crf.grid.voxels)
+
+    def add_conditional(
+        self, energies: NDArray[np.float32], chosen: NDArray[np.bool_], out: NDArray[np.int64]
+    ) -> None:
+        """Add softmax(−energies − pairwise) of chosen problems, in 2⁻³⁰, to out (L, N)."""
+        with announce_compilation():
+            self.shift(energies, self.kernels.order, self.problems)
+            blurred = self._blur()
+            self._threads.run(
+                row_kernels.conditional,
+                len(energies),
+                *(self._problem(energies), blurred, self.buffers.marginals),
+                *(self.kernels.form.unit, chosen, self.kernels.order, out),
+            )
+
+    def pairwise(self) -> NDArray[np.float32]:
+        """Return the pairwise energies of the present marginals, (B, L, N)."""
+        out = np.empty((self.problems, *self._crf.energies.shape), dtype=np.float32)
+        tile = self.buffers.energies.shape[2] // self.problems
+        with announce_compilation():
+            blurred = self._blur()
+            self._threads.run(
+                row_kernels.pairwise,
+                len(self.buffers.energies),
+                *(np.int64(tile), blurred, self.buffers.marginals),
+                *(self.kernels.form.unit, self.kernels.order, out),
+            )
+        return out
+
+    def write_marginals(self, out: NDArray[np.float32], order: NDArray[np.int64]) -> None:
+        """Write the marginals into out (B, N, L), each voxel's at ``order`` (V,)."""
+        reference = self._reference(self._updates)
+        arguments = (self.buffers.marginals, reference, order, self.kernels.form.unit, out)
+        self._threads.run(transfer.unload_marginals, len(order), *arguments)
+
+    def narrow(self, chosen: NDArray[np.int64]) -> None:
+        """Go on with some of the problems, in their order; the memory stays the same."""
+        wide, problems = self.buffers, self.problems
+        slim = wide.shape_for(self.kernels, self._crf.n_labels - 1, len(chosen))
+        tile, new_tile = (each.energies.shape[2] for each in (wide, slim))
+        tile, new_tile = tile // problems, new_tile // len(chosen)
+        with announce_compilation():
+            self._move(
+                transfer.narrow_tiles,
+                (wide.energies, np.int64(problems), chosen, slim.energies),
+                lambda block: block * new_tile // tile * wide.energies[0].size,
+                slim.energies,
+            )
+            for before, after in (
+                (wide.marginals, slim.marginals),
+                (wide.labels[:, np.newaxis], slim.labels[:, np.newaxis]),
+            ):
+                arguments = (before, chosen, after)
+                self._move(transfer.narrow_rows, arguments, partial(mul, before[0].size), after)
+        self.buffers, self.problems, self._blurred = slim, len(chosen), False
+        if len(self.samples) == problems:  # problems that were loaded are no samples
+            self.samples = self.samples[chosen]
+
+    def _move(
+        self,
+        move: Callable[..., None],
+        arguments: tuple[object, ...],
+        first_read: Callable[[int], int],
+        target: NDArray[Any],
+    ) -> None:
+        """Run a kernel that moves pieces towards the start of the memory that they are in.
+
+        Piece i and those after it read nothing before value ``first_read`` (i). As many are moved
+        at once as fit in front of that, which is about twice as many each time.
+        """
+        moved, pieces = 0, len(target)
+        while moved < pieces:
+            stop = min(pieces, max(moved + 1, first_read(moved) // target[0].size))
+            self._threads.run(move, stop - moved, *arguments, np.int64(moved))
+            moved = stop
+
+    def energies(self, problem: int) -> NDArray[np.float64]:
+        """Return one problem's energies against label 0's in the engine's order, (L−1, V)."""
+        stored = self.buffers.energies
+        stored = stored if stored.dtype != np.uint16 else stored.view(np.float16)
+        by_label = stored.transpose(1, 0, 2).reshape(stored.shape[1], -1)  # (L−1, tiles·T·B)
+        return by_label[:, problem :: self.problems][:, : len(self.kernels.order)].astype(float)
+
+    def _blur(self) -> Blurred:
+        """Filter the marginals with every kernel, unless that has been done."""
+        kernels, buffers = self.kernels, self.buffers
+        if not self._blurred:
+            kernels.blur(buffers.marginals, buffers.rows, buffers.spare)
+        self._blurred = True
+        return Blurred(kernels.slices, kernels.compatibilities, buffers.rows)
+
+    def _problem(self, energies: NDArray[Any]) -> TiledProblem:
+        """Return what the present update takes."""
+        base = self.path.bases[min(self._updates, len(self.path.bases) - 1)]
+        before, after = (self._reference(t) for t in (self._updates, self._updates + 1))
+        return TiledProblem(energies, base, before, after)
+
+    def _reference(self, update: int) -> NDArray[np.float32]:
+        return self.path.references[min(update, len(self.path.references) - 1)]
