@@ -406,7 +406,7 @@ def test_the_run_is_named_first(case: Case, tmp_path: Path) -> None:
     with pytest.raises(StopError):
         run_case(case, SETTINGS, tmp_path / "out", title="x", progress=Stopping(1))
     names = sorted(os.listdir(tmp_path / "out" / "state"))
-    assert names == ["case.npz", "lock", "run.json"]
+    assert names == ["case.npz", "files.json", "lock", "run.json"]
     run = json.loads((tmp_path / "out" / "state" / "run.json").read_text())
     assert run["inputs"] == case.hashes
     assert run["parameters"]["seed"] == 1

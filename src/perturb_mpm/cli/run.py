@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,7 +29,7 @@ from perturb_mpm.cli.options import (
 from perturb_mpm.sampling import MOST_SAMPLES
 
 if TYPE_CHECKING:
-    from perturb_mpm.files import Case, Program
+    from perturb_mpm.files import Case
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import BidsNames, Run, RunSettings
 
@@ -133,6 +132,7 @@ def run(
                 overwrite=out.overwrite,
                 bids=bids,
                 dicom_series=out.dicom,
+                also=out.also,
                 reading=_describe_reading(reading),
                 progress=progress,
             )
@@ -140,7 +140,6 @@ def run(
         raise KeyboardInterrupt(
             "interrupted: the same command with --resume goes on where it stopped"
         ) from None
-    _write_also(finished, out.also)
     if out.json:
         print_json({"output": str(finished.folder), **finished.summary})
     elif not out.quiet:
@@ -211,16 +210,6 @@ def _allow_samples(settings: RunSettings, labels: int) -> RunSettings:
             f"which takes up to {samples}"
         )
     return settings.changed(samples=samples)
-
-
-def _write_also(finished: Run, programs: Sequence[Program]) -> None:
-    """Write the labels as other programs want them, beside the outputs."""
-    from perturb_mpm.files import write_for_program
-
-    case = finished.case
-    values = case.labels.to_values(finished.labels, case.mask)
-    for program in programs:
-        write_for_program(finished.folder, program, values, case.geometry, case.labels)
 
 
 def _print_table(finished: Run) -> None:

@@ -4,7 +4,7 @@
 with a file is an ``InputError`` of one line.
 """
 
-from perturb_mpm.files.bids import bids_names, write_bids_sidecars
+from perturb_mpm.files.bids import bids_names, bids_sidecar_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.conversion import PROGRAM_FILES, Program, convert, write_for_program
 from perturb_mpm.files.datasets import (
@@ -18,6 +18,7 @@ from perturb_mpm.files.datasets import (
     find_probabilities,
 )
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
+from perturb_mpm.files.formats import ENDINGS
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
@@ -109,10 +110,12 @@ __all__ = [
     "write_volumes",
     "write_bids_sidecars",
     "bids_names",
+    "bids_sidecar_names",
     "write_dicom",
     "check_dicom_series",
     "DICOM_FILES",
     "write_for_program",
     "Program",
     "PROGRAM_FILES",
+    "ENDINGS",
 ]

@@ -22,6 +22,7 @@ IGNORED = (
     "*.dcm",
     *("**/state", "**/.*"),  # what a run needs to go on, and files not finished yet
 )
+_UNDESCRIBED = ("summary", "report")
 _LABEL = re.compile(r"[0-9a-zA-Z]+")
 _ENDINGS = {
     "labels": "space-orig_seg-pmpm_dseg.nii.gz",
@@ -44,6 +45,13 @@ def bids_names(subject: str, session: str | None = None) -> dict[str, str]:
         parts.append(f"ses-{session}")
     folder, start = "/".join([*parts, "anat"]), "_".join(parts)
     return {name: f"{folder}/{start}_{ending}" for name, ending in _ENDINGS.items()}
+
+
+def bids_sidecar_names(names: Mapping[str, str]) -> list[str]:
+    """Return the path of all that is written beside the outputs ``names`` of ``bids_names``."""
+    described = (Path(path) for name, path in names.items() if name not in _UNDESCRIBED)
+    beside = [_beside(path, ".json").as_posix() for path in described]
+    return [_beside(Path(names["labels"]), ".tsv").as_posix(), *beside]
 
 
 def write_bids_sidecars(

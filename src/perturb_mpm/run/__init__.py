@@ -5,6 +5,7 @@ back: case, settings, posterior and maps.
 """
 
 from perturb_mpm.run.folder import BidsNames, check_output, lock_run
+from perturb_mpm.run.manifest import register_files
 from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
 from perturb_mpm.run.outputs import report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
@@ -36,6 +37,7 @@ __all__ = [
     "draw_part",
     "load_run",
     "lock_run",
+    "register_files",
     "volume_rows",
     "volume_sets",
     "BidsNames",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Progress
 from perturb_mpm.run.coupling import Pilot
+from perturb_mpm.run.manifest import find_range_files
 from perturb_mpm.run.settings import OutputError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
@@ -64,7 +65,7 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
         if shown or time.monotonic() - saved_at > _SECONDS_AT_RISK:
             run.write_checkpoint()
             saved_at = time.monotonic()
-    for file in run.state.glob(f"{_PART}*.npz"):
+    for file in find_range_files(run.folder):
         file.unlink()
     return run
 
@@ -103,7 +104,7 @@ def _part_files(run: Run, numbers: range) -> tuple[Path, Path]:
 def _find_parts(run: Run) -> dict[int, range]:
     """Return the ranges that others have drawn, by their first sample."""
     found: dict[int, range] = {}
-    for file in sorted(run.state.glob(f"{_PART}*.npz")):
+    for file in find_range_files(run.folder):
         numbers = file.stem.removeprefix(_PART).split("-")
         if len(numbers) == 2 and all(map(str.isdecimal, numbers)):
             part = range(int(numbers[0]), int(numbers[1]))

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from perturb_mpm.files import DICOM_FILES
+from perturb_mpm.files import DICOM_FILES, PROGRAM_FILES, Program, bids_sidecar_names
+from perturb_mpm.run.manifest import (
+    MANIFEST,
+    find_range_files,
+    is_begun,
+    is_partial,
+    list_files,
+    remove_files,
+    remove_partial,
+)
 from perturb_mpm.run.settings import OutputError
-from perturb_mpm.run.state import STATE
-from perturb_mpm.storage import open_lock
+from perturb_mpm.run.state import STATE, STATE_FILES
+from perturb_mpm.storage import DAMAGE, open_lock, read_json
 
 _ENDING = ".nii.gz"
 PLAIN_NAMES = {
@@ -57,6 +65,11 @@ class Layout:
         """Every folder that gets files."""
         return tuple(dict.fromkeys([self.folder, *(file.parent for file in self.files.values())]))
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Plain name -> path in the run's folder."""
+        return {n: file.relative_to(self.folder).as_posix() for n, file in self.files.items()}
+
 
 def plan_layout(folder: Path, bids: BidsNames | None = None, ending: str = _ENDING) -> Layout:
     """Return the layout; nothing is made yet. Under BIDS names maps always end in .nii.gz."""
@@ -72,8 +85,21 @@ def plan_layout(folder: Path, bids: BidsNames | None = None, ending: str = _ENDI
     return Layout(folder, own, {name: folder / names[name] for name in PLAIN_NAMES}, bids)
 
 
+def plan_files(
+    layout: Layout, *, left_out: Collection[str] = (), dicom: bool, also: Sequence[Program]
+) -> list[str]:
+    """Return the path in its folder of every file that a run writes; ``left_out`` are outputs."""
+    outputs = {name: file for name, file in layout.outputs.items() if name not in left_out}
+    return [
+        *outputs.values(),
+        *(bids_sidecar_names(outputs) if layout.bids else ()),
+        *(DICOM_FILES.values() if dicom else ()),
+        *(PROGRAM_FILES[program] for program in also),
+        *(f"{STATE}/{name}" for name in STATE_FILES),
+    ]
+
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # what a killed ``atomic_open`` leaves
 _LOCK, _NAME = "lock", "run.json"
 
 
@@ -82,6 +108,14 @@ def check_folder(layout: Layout, needed: int) -> None:
     for folder in (layout.root, *layout.folders, layout.state):
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"`output` must be a folder, got the file {folder}; name another")
+    for folder in (*layout.folders, layout.state):
+        if not folder.resolve().is_relative_to(layout.folder.resolve()):
+            raise OutputError(
+                f"`output` must not have a link that leads out of it, got {folder}; remove it"
+            )
+    for file in layout.files.values():
+        if file.is_dir():
+            raise OutputError(f"`output` must have no folder where a file goes, got {file}")
     existing = next(place for place in (layout.folder, *layout.folder.parents) if place.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise OutputError(
@@ -112,6 +146,7 @@ def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
     What is found stays true only while the folder is locked.
     """
     if overwrite or (resume and (layout.state / _NAME).exists()):
+        find_earlier_files(layout)
         return
     taken = sorted(file.name for file in _content(layout))
     if not taken:
@@ -127,27 +162,42 @@ def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
     )
 
 
-def clear(layout: Layout) -> None:
-    """Remove the outputs and the state of an earlier run, and nothing else.
+def find_earlier_files(layout: Layout) -> list[str]:
+    """Return the names of the files of an earlier run in the folder, none where there was none.
 
-    The name of that run goes last: cut short, the folder still says what is in it.
+    Refuse a folder in which a file of somebody else has the name of one of a run's state.
     """
-    dicom = (layout.folder / name for name in DICOM_FILES.values())
-    for file in (*layout.files.values(), *dicom):
-        file.unlink(missing_ok=True)
-    remove_partial(layout)
-    for file in sorted(layout.state.iterdir(), key=lambda file: file.name == _NAME):
-        if file.name != _LOCK:
-            file.unlink()
+    folder = layout.folder
+    names = list_files(folder)
+    if names is None:
+        for name in (*(f"{STATE}/{name}" for name in STATE_FILES), MANIFEST):
+            if os.path.lexists(folder / name):
+                raise OutputError(
+                    f"`output` must not hold other files where a run keeps its state, got "
+                    f"{folder / name}, which no run of perturb-mpm has listed; move it away or "
+                    "name another folder"
+                )
+        if _is_summary(layout.files["summary"]):
+            names = list_files(folder, layout.outputs)
+    if names is None:
+        return []
+    return [*names, *(file.relative_to(folder).as_posix() for file in find_range_files(folder))]
 
 
-def remove_partial(layout: Layout) -> None:
-    """Remove what was being written when an earlier run was killed."""
-    for folder in (*layout.folders, layout.state):
-        if folder.is_dir():
-            for file in folder.iterdir():
-                if _PARTIAL.fullmatch(file.name):
-                    file.unlink(missing_ok=True)
+def clear(layout: Layout) -> None:
+    """Remove the files of an earlier run and of its corrections, and nothing else."""
+    names = find_earlier_files(layout)
+    remove_partial(layout.folder, names)
+    remove_files(layout.folder, names)
+    (layout.folder / MANIFEST).unlink(missing_ok=True)
+
+
+def _is_summary(file: Path) -> bool:
+    """Whether a file is the summary of a run, whose state may have been deleted."""
+    try:
+        return "problem_sha256" in read_json(file)
+    except DAMAGE:
+        return False
 
 
 @contextmanager
@@ -166,7 +216,10 @@ def lock_folder(layout: Layout) -> Iterator[None]:
         yield
     except BaseException:
         if not (layout.state / _NAME).exists():
-            (layout.state / _LOCK).unlink(missing_ok=True)
+            if list_files(layout.folder) and not is_begun(layout.folder):
+                (layout.folder / MANIFEST).unlink(missing_ok=True)
+            if not os.fstat(lock.fileno()).st_size:  # else it is a file of the user
+                (layout.state / _LOCK).unlink(missing_ok=True)
             _remove_empty(made)
         raise
     finally:
@@ -221,18 +274,24 @@ def explain_full_disk() -> Iterator[None]:
 
 
 def _content(layout: Layout) -> list[Path]:
-    """Return what the folder holds besides a lock; under BIDS names only what is this run's."""
+    """Return what the folder holds besides a lock and a run's list of files.
+
+    Under BIDS names it is only what is this run's.
+    """
     if layout.bids is not None:
         found = [file for file in layout.files.values() if file.exists()]
     else:
         found = [
             file
             for file in layout.folder.iterdir()
-            if file != layout.state and not _PARTIAL.fullmatch(file.name)
+            if file != layout.state and not is_partial(file)
         ]
+    ours = {layout.state / _LOCK}
+    if list_files(layout.folder) is not None:
+        ours.add(layout.folder / MANIFEST)
     state = [
         file
         for file in (layout.state.iterdir() if layout.state.is_dir() else ())
-        if file.name != _LOCK and not _PARTIAL.fullmatch(file.name)
+        if file not in ours and not is_partial(file)
     ]
     return found + ([layout.state] if state else [])

@@ -22,6 +22,7 @@ from perturb_mpm.sampling import Sampling
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
+    from perturb_mpm.files import Program
     from perturb_mpm.report import ReportData, VolumeRow
 
 MAPS_IN_WORDS = {
@@ -94,6 +95,16 @@ def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
     return write_dicom(
         run.folder, series, run.labels, run.entropy, case.geometry, case.labels, case.mask
     )
+
+
+def write_also(run: Run, programs: Sequence[Program]) -> None:
+    """Write the labels as other programs want them, beside the outputs."""
+    from perturb_mpm.files import write_for_program
+
+    case = run.case
+    values = case.labels.to_values(run.labels, case.mask)
+    for program in programs:
+        write_for_program(run.folder, program, values, case.geometry, case.labels)
 
 
 def write_page(run: Run, warnings: Sequence[str]) -> str:

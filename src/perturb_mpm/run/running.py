@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from perturb_mpm.engines import Engine, give_back
-from perturb_mpm.files import Case
+from perturb_mpm.files import Case, Program
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
@@ -23,9 +23,10 @@ from perturb_mpm.run.folder import (
     clear,
     explain_full_disk,
     lock_folder,
+    plan_files,
     plan_layout,
-    remove_partial,
 )
+from perturb_mpm.run.manifest import register_files, remove_partial
 from perturb_mpm.run.model import (
     build_crf,
     build_sampler,
@@ -36,6 +37,7 @@ from perturb_mpm.run.model import (
 )
 from perturb_mpm.run.outputs import (
     summarize_run,
+    write_also,
     write_dicom_files,
     write_maps,
     write_page,
@@ -67,6 +69,7 @@ def run_case(
     overwrite: bool = False,
     bids: BidsNames | None = None,
     dicom_series: Path | None = None,
+    also: Sequence[Program] = (),
     reading: Mapping[str, object] | None = None,
     progress: StagedProgress | None = None,
 ) -> Run:
@@ -93,6 +96,8 @@ def run_case(
         Give the files BIDS names, in the subject's folder.
     dicom_series
         A folder with the DICOM series of the image: adds DICOM files.
+    also
+        Programs to write the labels for, with names and colours: ``slicer``, ``itksnap``.
     reading
         How the files were read, as values that JSON can hold: a part of what makes the run.
     progress
@@ -112,31 +117,34 @@ def run_case(
             "`resume=True` and `overwrite=True` must not be given together: choose one"
         )
     show = progress or Silent()
-    wanted = _Wanted(case, settings, Path(output), title, bids, reading or {})
-    with _begin(wanted, show, dicom_series, resume=resume, overwrite=overwrite) as begun:
+    wanted = _Wanted(
+        case, settings, Path(output), title, bids, reading or {}, dicom_series, tuple(also)
+    )
+    with _begin(wanted, show, resume=resume, overwrite=overwrite) as begun:
         show.stage("sampling")
         sampling_started = time.monotonic()
         run = draw_samples(begun.run, begun.sampler, show, begun.pilot)
         seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
         begun.forget_engine()
 
-        run, summary = _write_outputs(run, begun, dicom_series, show)
+        run, summary = _write_outputs(run, begun, wanted, show)
         seconds["total"] = round(time.monotonic() - started, 3)
         write_json(run.files["summary"], {**summary, "timings_s": seconds})
     return run
 
 
 def _write_outputs(
-    run: Run, begun: _BegunRun, dicom_series: Path | None, show: StagedProgress
+    run: Run, begun: _BegunRun, wanted: _Wanted, show: StagedProgress
 ) -> tuple[Run, dict[str, Any]]:
     """Write all files but the summary; return the run with these, and what the summary says."""
     show.stage("writing the maps")
     write_maps(run)
     write_sampled_volumes(run)
     write_sidecars(run, begun.layout)
-    if dicom_series is not None:
+    if wanted.dicom_series is not None:
         show.stage("writing the DICOM files")
-        run = replace(run, files={**run.files, **write_dicom_files(run, dicom_series)})
+        run = replace(run, files={**run.files, **write_dicom_files(run, wanted.dicom_series)})
+    write_also(run, wanted.also)
     show.stage("writing the report")
     answer = write_page(run, begun.warnings)
     root = begun.layout.root
@@ -205,6 +213,8 @@ class _Wanted:
     title: str
     bids: BidsNames | None
     reading: Mapping[str, object]
+    dicom_series: Path | None = None
+    also: tuple[Program, ...] = ()
 
     @cached_property
     def layout(self) -> Layout:
@@ -213,9 +223,18 @@ class _Wanted:
     def run(self) -> Run:
         """Return the run as it is asked for, with nothing drawn."""
         settings = with_assumed_length(with_regions(self.settings, self.case), self.case)
-        left_out = () if self.case.ensemble else ("mutual_information",)
-        files = {name: file for name, file in self.layout.files.items() if name not in left_out}
+        files = {n: file for n, file in self.layout.files.items() if n not in self._left_out}
         return Run(self.layout.folder, self.title, files, self.case, settings, self.reading)
+
+    @property
+    def file_names(self) -> list[str]:
+        """The path in the run's folder of every file that is going to be written."""
+        dicom = self.dicom_series is not None
+        return plan_files(self.layout, left_out=self._left_out, dicom=dicom, also=self.also)
+
+    @property
+    def _left_out(self) -> tuple[str, ...]:
+        return () if self.case.ensemble else ("mutual_information",)
 
 
 @dataclass
@@ -238,7 +257,6 @@ class _BegunRun:
 def _begin(
     wanted: _Wanted,
     show: StagedProgress,
-    dicom_series: Path | None = None,
     *,
     resume: bool,
     overwrite: bool = False,
@@ -248,8 +266,8 @@ def _begin(
     run = wanted.run()
     show.stage("building the model")
     check_folder(layout, planned_bytes(case, run.settings))
-    if dicom_series is not None:
-        _check_dicom(dicom_series, case)
+    if wanted.dicom_series is not None:
+        _check_dicom(wanted.dicom_series, case)
 
     # From here on the folder is nobody else's: what is found in it stays true.
     with explain_full_disk(), lock_folder(layout):
@@ -269,7 +287,9 @@ def _begin(
         warnings = _collect_warnings(run, show)
         if overwrite:
             clear(layout)
-        remove_partial(layout)
+        names = wanted.file_names
+        register_files(layout.folder, names)
+        remove_partial(layout.folder, names)
         run.write_start(sampler.problem)
         begun = _BegunRun(layout, run, sampler, pilot, warnings)
         del sampler

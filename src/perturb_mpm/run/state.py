@@ -12,6 +12,7 @@ none is pickled. N counts the voxels inside the mask in C order, L the labels.
     samples.npz    labels (K, N) uint8: the first K ≤ 16 sampled segmentations, label indices
     snapshots.npz  samples (k,) int64, entropy (k, N) float32: the map in bits after so many samples
     posterior.npz  all votes so far: ``perturb_mpm.Posterior.load`` reads it
+    files.json     the names of all files of the run and its corrections, each before it is there
     lock           locked while a run writes here or a viewer shows it
 
 A correction made in the viewer adds files of its own.
@@ -65,6 +66,7 @@ from perturb_mpm.storage import (
 from perturb_mpm.version import version
 
 STATE = "state"
+STATE_FILES = ("run.json", "case.npz", "samples.npz", "snapshots.npz", "posterior.npz")
 MOST_SAMPLE_MAPS = 16
 UNCERTAIN_SHARE = 0.05  # of the other labels together
 
@@ -75,7 +77,7 @@ _CASE_ARRAYS = {  # type and number of axes of what case.npz must hold
     "affine": (np.float64, 2),
     "nifti_header": (np.uint8, 1),
 }
-_FORMAT = "perturb-mpm run"
+FORMAT = "perturb-mpm run"
 _FORMAT_VERSION = 1
 
 
@@ -181,7 +183,7 @@ class Run:
     def identity(self, problem: str) -> dict[str, Any]:
         """Return what must agree before a run goes on; ``problem`` is the digest of its CRF."""
         identity = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "format_version": _FORMAT_VERSION,
             "version": version(),
             "inputs": self.case.hashes,
@@ -300,7 +302,7 @@ def load_run(folder: str | Path) -> Run:
         raise StateError(f"{folder} holds no run of perturb-mpm: it has no {STATE}/run.json")
     try:
         about = found["about"]
-        files = {name: _inside(folder, file) for name, file in about["files"].items()}
+        files = {name: path_inside(folder, file) for name, file in about["files"].items()}
         dicom = {name: folder / file for name, file in DICOM_FILES.items()}
         run = Run(
             folder=folder,
@@ -334,8 +336,8 @@ def read_run_json(state: Path) -> dict[str, Any] | None:
         return None
     except DamagedError as error:
         raise StateError(str(error)) from error
-    if not isinstance(found, dict):
-        raise StateError(f"{state / 'run.json'} does not say what the run is")
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise StateError(f"{state / 'run.json'} is not the run.json of a perturb-mpm run")
     return found
 
 
@@ -438,7 +440,7 @@ def _read_case(path: Path) -> Case:
     )
 
 
-def _inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """Return a file of a run's folder, by a name that does not lead out of it."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
