@@ -17,7 +17,7 @@ import pytest
 
 from helpers.viewer_run import copy_run
 from perturb_mpm.files import Geometry, LabelScheme
-from perturb_mpm.run import OutputError, Run, load_run
+from perturb_mpm.run import OutputError, Run, load_run, run_case
 from perturb_mpm.storage import DamagedError
 from perturb_mpm.view import saving
 from perturb_mpm.view.correction import Correction, Edits
@@ -74,6 +74,31 @@ def die_before(step: int, work: Callable[[], None]) -> bool:
         work()
     finally:
         os._exit(0)
+
+
+def test_every_file_is_listed_before_it_is_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = Path.replace
+
+    def check(source: Path, target: Path) -> Path:
+        path = run.folder / "state" / "files.json"
+        if target != path:
+            listed = json.loads(path.read_text())["files"]
+            assert target.relative_to(run.folder).as_posix() in listed
+        return named(source, target)
+
+    monkeypatch.setattr(Path, "replace", check)
+    save(run, OLD)
+    assert (run.folder / FILES[0]).exists()
+    CorrectionFiles(run).remove()
+    assert not (run.folder / FILES[0]).exists()
+
+
+def test_a_run_that_begins_anew_removes_the_correction(run: Run) -> None:
+    save(run, OLD)
+    settings = run.settings.changed(samples=2, iterations=1)
+    run_case(run.case, settings, run.folder, title="another patient", overwrite=True)
+    assert not [name for name in FILES if (run.folder / name).exists()]
+    assert CorrectionFiles(load_run(run.folder)).read()[0] == {}
 
 
 @pytest.mark.parametrize("revert", [False, True])

@@ -27,7 +27,8 @@ _RANGE = re.compile(r"part-\d+-\d+(-labels)?\.npz")
 _NIFTI = ".nii.gz"
 _OF_CORRECTIONS = (  # before they were listed
     *("labels-corrected.nii.gz", "entropy-corrected.nii.gz", "report-corrected.html"),
-    *("summary-corrected.json", "edits.json", f"{STATE}/correction.npz"),
+    *("summary-corrected.json", "edits.json"),
+    *(f"{STATE}/{name}" for name in ("correction.npz", "correction.json")),
 )
 
 

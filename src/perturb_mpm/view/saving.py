@@ -27,6 +27,7 @@ from perturb_mpm.run import (
     STATE,
     OutputError,
     Run,
+    register_files,
     summarize_run,
     volume_rows,
     volume_sets,
@@ -114,6 +115,7 @@ class CorrectionFiles:
         """Make these the current edits and files; where that fails, all stays as it was."""
         self._check_run()
         self.recover()
+        self._register()
         staged = {name: self._staged_path(name) for name in FILES}
         try:
             self._write_maps(staged, edits, correction)
@@ -130,6 +132,7 @@ class CorrectionFiles:
     def remove(self) -> None:
         """Remove all files of a correction: a set without any becomes the current one."""
         self._check_run()
+        self._register()
         write_json(self._state / MANIFEST, {"format": FORMAT, "files": {}})
         self.recover()
 
@@ -154,6 +157,11 @@ class CorrectionFiles:
 
     def _staged_path(self, name: str) -> Path:
         return self._state / f"{_STAGED}{Path(name).name}"
+
+    def _register(self) -> None:
+        """List the names of a correction among the run's files, before any of them is written."""
+        staged = [f"{STATE}/{self._staged_path(name).name}" for name in FILES]
+        register_files(self.run.folder, [*FILES, *staged, f"{STATE}/{MANIFEST}"])
 
     def _check_run(self) -> None:
         """Refuse to write beside another run: locks do not work on every file system."""
