@@ -293,21 +293,3 @@ def test_each_sample_converges_by_itself_as_on_the_cpu(estimator: str) -> None:
     assert apart <= 0.002 * 9 * crf.grid.voxels
     if estimator == "conditional":
         np.testing.assert_allclose(ours.marginals, theirs.marginals, atol=0.01)
-
-
-@pytest.mark.parametrize("accuracy", ["calibrated", "exact"])
-def test_voxels_left_out_count_in_the_normalisation_as_on_the_cpu(accuracy: str) -> None:
-    crf = small()
-    voxels = np.flatnonzero(np.arange(crf.grid.voxels) % 5 > 0)
-    rng = np.random.default_rng(2)
-    sent = rng.normal(size=(crf.n_labels, len(voxels)))
-    outside = [rng.uniform(1, 5, len(voxels)) for _ in crf.terms]
-    results = []
-    for added in (outside, outside, [np.zeros(len(voxels)) for _ in crf.terms]):
-        part = crf.among(voxels, sent, added)
-        solver = prepare(part, "cpu" if results else "gpu", accuracy)
-        solver.load(part.energies[np.newaxis])
-        solver.step()
-        results.append(solver.marginals())
-    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=3e-6)
-    assert np.abs(results[1] - results[2]).max() > 1e-3

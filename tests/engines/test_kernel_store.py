@@ -18,7 +18,8 @@ import perturb_mpm as pm
 from helpers.problems import smooth_problem
 from perturb_mpm.engines import Compute
 from perturb_mpm.engines.cpu import build, preparation, scale, store
-from perturb_mpm.engines.cpu.chain import Filter, Taps
+from perturb_mpm.engines.cpu.chain import Filter
+from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.store import KernelStore
 from perturb_mpm.run import RunSettings, read_settings
 from perturb_mpm.storage import read_arrays, write_arrays
@@ -149,15 +150,6 @@ def test_another_accuracy_is_another_kernel(accuracy: str, tmp_path: Path, built
     assert built.solver == 2
 
 
-def test_row_sums_of_voxels_outside_are_part_of_the_name(tmp_path: Path, built: Counted) -> None:
-    crf = problem(kernels())
-    some = np.arange(0, crf.grid.voxels, 2)
-    sent = np.zeros((3, len(some)))
-    for outside in (1.0, 2.0, 2.0):
-        sampled(crf.among(some, sent, [np.full(len(some), outside)]), tmp_path)
-    assert built.solver == 2
-
-
 @pytest.mark.parametrize(
     "same",
     [problem(kernels(weight=1.0)), problem(kernels(), centring=1.0)],
@@ -202,7 +194,7 @@ def some_filter(rng: np.random.Generator, rows: int = 5) -> Filter:
 
 
 def arrays_of(made: Filter) -> list[NDArray[Any]]:
-    taps = [part for stage in made.stages for part in vars(stage).values()]
+    taps = [part for stage in made.stages for part in stage]
     return [*taps, made.columns, made.coefficients, made.total, made.diagonal]
 
 
@@ -283,13 +275,13 @@ def test_a_damaged_or_foreign_file_is_made_again(
     assert not keep(kept, "a")[1]  # it was replaced
 
 
-def test_a_place_is_one_of_those_there_are(tmp_path: Path) -> None:
+def test_a_choice_is_one_of_those_there_are(tmp_path: Path) -> None:
     kept = KernelStore(tmp_path)
-    assert kept.place(lambda: 3, 6, "a") == 3
-    assert kept.place(lambda: 4, 6, "a") == 3
+    assert kept.choice(lambda: 3, 6, "a") == 3
+    assert kept.choice(lambda: 4, 6, "a") == 3
     (path,) = tmp_path.iterdir()
-    write_arrays(path, {"place": np.array(6)})
-    assert kept.place(lambda: 4, 6, "a") == 4
+    write_arrays(path, {"choice": np.array(6)})
+    assert kept.choice(lambda: 4, 6, "a") == 4
 
 
 def test_the_folder_is_bounded_and_what_is_not_used_goes_first(tmp_path: Path) -> None:
