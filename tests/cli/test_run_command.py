@@ -86,6 +86,16 @@ def test_the_table_and_the_lines_of_a_log(
     assert set(np.unique(labels(out))) <= {0, 2, 4}
 
 
+def test_no_interval_is_printed_for_white_noise(
+    arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*arguments[:-1], "--paper") == 0
+    table = capfd.readouterr().out.partition("Mask")[0]
+    assert "volume" in table
+    assert "sampled" not in table
+    assert " to " not in table
+
+
 def test_printed_text_is_never_markup(
     patient: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

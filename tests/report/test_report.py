@@ -17,7 +17,7 @@ from perturb_mpm.report.data import Provenance, ReportData, Snapshot
 from perturb_mpm.report.locations import uncertain_locations
 from perturb_mpm.report.report import render_report, write_report
 
-NARROW = "reflect voxel noise alone and are far too narrow"
+NARROW = "reflects voxel noise alone and is far too narrow"
 SECTIONS = [
     "slices",
     "locations",

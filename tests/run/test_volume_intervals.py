@@ -46,11 +46,19 @@ def test_an_interval_holds_the_volume_that_is_printed(case: Case, tmp_path: Path
     assert row.volume_ml == 0
     assert row.samples_ml.min() > 0
     assert row.interval_ml[0] == 0
-    white = run_case(
-        odd, RunSettings.of_paper().changed(samples=8), tmp_path / "white", title="white"
-    )
-    rows = {each.name: each for each in volume_rows(white)}
-    assert rows[case.labels.names[0]].interval_ml[0] > 0  # where no interval is shown, none grows
+
+
+def test_white_noise_gives_no_intervals(case: Case, tmp_path: Path) -> None:
+    settings = RunSettings.of_paper().changed(samples=8)
+    white = run_case(case, settings, tmp_path / "white", title="white")
+    assert all(math.isnan(end) for row in volume_rows(white) for end in row.interval_ml)
+    rows = white.summary["labels"]
+    assert {row[f"interval_{end}_ml"] for row in rows for end in ("lower", "upper")} == {None}
+    page = white.files["report"].read_text()
+    assert "There are no intervals" in page
+    for words in ("95 % of samples", "95 % between", 'class="interval"', "Bracket", "nan"):
+        assert words not in page.partition("<body")[2].partition('id="volumes"')[2][:20_000]
+    assert len(white.files["volumes"].read_text().splitlines()) == 1 + 8 * 3
 
 
 def test_widening_and_note_survive_the_file(tmp_path: Path) -> None:

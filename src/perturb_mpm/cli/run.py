@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -219,7 +220,9 @@ def _print_table(finished: Run) -> None:
     summary = finished.summary
     table = Table()
     table.add_column("region or label" if summary["regions"] else "label")
-    for heading in ("volume\nml", "sampled 95 %\nml", "mean entropy\nbits", "uncertain\n%"):
+    has_intervals = summary["intervals"]["rest_on"] != "none"
+    headings = ["volume\nml", "sampled 95 %\nml", "mean entropy\nbits", "uncertain\n%"]
+    for heading in headings if has_intervals else [headings[0], *headings[2:]]:
         table.add_column(heading, justify="right")
     regions = summary["regions"]
     for place, row in enumerate([*regions, *summary["labels"]]):
@@ -227,13 +230,17 @@ def _print_table(finished: Run) -> None:
         table.add_row(
             f"{','.join(map(str, row.get('values', [row.get('value')])))} {row['name']}",
             f"{row['volume_ml']:.2f}",
-            f"{row['interval_lower_ml']:.2f} to {row['interval_upper_ml']:.2f}",
+            *([_interval_text(row)] if has_intervals else []),
             f"{row['mean_entropy_bits']:.3f}" if found else "",
             f"{100 * row['uncertain_frac']:.1f}" if found else "",
             end_section=place == len(regions) - 1,
         )
     print_plain(table)
     print_plain(f"Mask: {summary['mask']['origin']}.")
+
+
+def _interval_text(row: Mapping[str, Any]) -> str:
+    return f"{row['interval_lower_ml']:.2f} to {row['interval_upper_ml']:.2f}"
 
 
 def print_end(finished: Run, seconds: float) -> None:

@@ -44,8 +44,8 @@ class Histogram:
 
     bars: tuple[HistogramBar, ...]
     ticks: tuple[Tick, ...]
-    low: float  # the interval, in %
-    high: float
+    low: float | None  # the interval, in %; None where there is none
+    high: float | None
     median: float
     label_map: float
     truth: float | None = None  # where it is known
@@ -98,12 +98,12 @@ def volume_histogram(row: VolumeRow) -> Histogram | None:
         for left, count in zip(edges, counts)
         if count
     )
-    low, high = row.interval_ml
+    low, high = (None if math.isnan(end) else position(end) for end in row.interval_ml)
     return Histogram(
         bars,
         tuple(Tick(position(value), text) for value, text in round_ticks(start, stop)),
-        position(low),
-        position(high),
+        low,
+        high,
         position(row.median_ml),
         position(row.volume_ml),
         None if math.isnan(row.truth_ml) else position(row.truth_ml),

@@ -35,7 +35,7 @@ class VolumeRow:
     values: tuple[int, ...]  # the user's numbers of its labels
     volume_ml: float  # of the label map
     samples_ml: NDArray[np.float64]  # (S,)
-    interval_ml: tuple[float, float]  # 95 %; NaN where there are no samples
+    interval_ml: tuple[float, float]  # 95 %; NaN without samples, or where noise is white
     truth_ml: float = math.nan  # where it is known
 
     @property

@@ -38,10 +38,11 @@ def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
     for name, kind, members in volume_sets(labels, run.regions):
         samples_ml = sampled[:, members].sum(axis=1)
         volume_ml = float(mapped[members].sum())
-        interval_ml = _interval_ml(samples_ml, run.settings.widening.get(name, 0.0))
+        interval_ml = (math.nan, math.nan)  # white noise says nothing about volumes
         if run.settings.intervals != "none":
+            low, high = _interval_ml(samples_ml, run.settings.widening.get(name, 0.0))
             # What the page prints as the volume is possible, or it would not be printed.
-            interval_ml = (min(interval_ml[0], volume_ml), max(interval_ml[1], volume_ml))
+            interval_ml = (min(low, volume_ml), max(high, volume_ml))
         rows.append(
             VolumeRow(
                 name=name,
