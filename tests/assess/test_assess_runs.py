@@ -54,7 +54,7 @@ def test_the_page_shows_maps_over_the_image_as_reports_do(runs: Path, tmp_path: 
     assert all(len(greys) == 1 for greys, _ in slices_of(page))
     assert faults(page) == set()
     assert '<span class="side on-left">R</span>' in page
-    assert "The 95 % sample intervals hold" in page
+    assert "The 95 % sample intervals contain" in page
     for width, scheme in ((1400, "light"), (390, "dark")):
         assert violations(tmp_path / "out" / "evaluation.html", width, scheme) == []
 

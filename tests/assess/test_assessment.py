@@ -398,6 +398,6 @@ def test_the_answer_of_an_evaluation_by_hand() -> None:
     assert answer_in_words(summarise(rows), 0.063) == (
         "A wrong voxel is more uncertain than a right one in 85 % of pairs (area under ROC). "
         "Probabilities are 6.3 percentage points off on average (calibration error). "
-        "The 95 % sample intervals hold 2 of 3 true volumes of regions."
+        "The 95 % sample intervals contain 2 of 3 true volumes of regions."
     )
     assert answer_in_words([], float("nan")) == ""

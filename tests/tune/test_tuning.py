@@ -184,7 +184,7 @@ def test_bad_options_are_refused(
 def test_two_cases_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_cases(tmp_path, 2)
     assert call(arguments(tmp_path, table, "--folds", "2")) == 2
-    assert "--data must hold at least 3 cases, got 2" in capsys.readouterr().err
+    assert "--data must have at least 3 cases, got 2" in capsys.readouterr().err
 
 
 def test_a_missing_file_of_probabilities_is_named(

@@ -301,7 +301,7 @@ def _rater_rows(
 
 
 def check_evaluation_folder(folder: Path) -> None:
-    """Refuse a folder that holds a run, or files of the names to be written that are others'."""
+    """Refuse a folder that contains a run, or files of the names to be written that are others'."""
     refuse_others(
         folder,
         {
@@ -402,10 +402,10 @@ def answer_in_words(summaries: Sequence[MetricSummary], calibration_error: float
         )
     covered = [e for e in own if (e.metric, e.domain) == ("volume_covered", "brain") and e.cases]
     if covered:
-        holding = sum(each.mean * each.cases for each in covered)
+        inside = sum(each.mean * each.cases for each in covered)
         total = sum(each.cases for each in covered)
         words.append(
-            f"The 95 % sample intervals hold {holding:.0f} of {total} true volumes of regions."
+            f"The 95 % sample intervals contain {inside:.0f} of {total} true volumes of regions."
         )
     return " ".join(words)
 
@@ -496,8 +496,8 @@ def _tables(summaries: Sequence[MetricSummary]) -> list[RegionTable]:
             cells = [found.get((region, metric, each, domain)) for each in against]
             if any(cells):
                 rows.append((name, cells))
-        used = [any(cells[place] for _, cells in rows) for place in range(len(against))]
+        used = [any(cells[column] for _, cells in rows) for column in range(len(against))]
         columns = [name for name, shown in zip(against, used) if shown]
-        kept = [(name, [c for c, shown in zip(cells, used) if shown]) for name, cells in rows]
-        tables.append(RegionTable(region, columns, kept))
+        rows = [(name, [c for c, shown in zip(cells, used) if shown]) for name, cells in rows]
+        tables.append(RegionTable(region, columns, rows))
     return tables

@@ -101,7 +101,7 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
 
 
 def check_biomarkers_folder(folder: Path) -> None:
-    """Refuse a folder that holds a run, or files of the names to be written that are others'."""
+    """Refuse a folder that contains a run, or files of the names to be written that are others'."""
     refuse_others(
         folder,
         {

@@ -29,7 +29,7 @@ def crps(samples: ArrayLike, truth: float) -> float:
     x = np.sort(checks.floats(samples, "samples").astype(np.float64).ravel())
     n = len(x)
     if n == 0:
-        raise ValueError("samples must hold at least one value, got none")
+        raise ValueError("samples must have at least one value, got none")
     y = checks.number(truth, "truth")
     # Σ_{i<j} (x_j − x_i) of sorted values, without forming the pairs.
     spread = float(((2 * np.arange(n) - n + 1) * x).sum()) * 2 / n**2

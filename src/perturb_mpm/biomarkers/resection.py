@@ -226,7 +226,7 @@ def class_probabilities(
     """
     index = classify(before_ml, after_ml, classes, noise_floor_ml)
     if index.size == 0:
-        raise ValueError("before_ml and after_ml must hold at least one pair of volumes, got none")
+        raise ValueError("before_ml and after_ml must have at least one pair of volumes, got none")
     shares = np.bincount(index.ravel(), minlength=len(classes)) / index.size
     return {each.name: float(share) for each, share in zip(classes, shares)}
 

@@ -42,7 +42,7 @@ class BiomarkersOptions:
     sessions
         Which sessions of a cohort's folder are before and after surgery.
     truth
-        A folder with CASE.nii.gz of a cohort's cases, in place of the truths that it was given.
+        A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given.
     region
         Enhancing tumour by a name and its label values, as in enhancing=4, or the values alone.
     spacing

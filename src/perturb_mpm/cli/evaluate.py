@@ -51,7 +51,7 @@ class EvaluateOptions:
         numbers, one map a sample) or marginals (one map a label).
     truth
         The true label map, NIfTI, on the same grid and with the same label values; for the folder
-        of a cohort a folder with CASE.nii.gz, in place of the truths that the cohort was given.
+        of a cohort a folder with CASE.nii.gz, instead of the truths that the cohort was given.
     rater
         A rater's label map; several give measures of how alike samples and raters spread.
     mask

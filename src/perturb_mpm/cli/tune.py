@@ -51,7 +51,7 @@ class TuneOptions:
     output
         The folder to write settings.toml and scores.csv to; made where it is missing.
     truth
-        A folder with CASE.nii.gz of a cohort's cases, in place of the truths that it was given.
+        A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given.
     probabilities
         A folder with each case's probabilities, CASE.nii.gz (4-D, labels last) or nnU-Net's
         CASE.npz, by a classifier that did not see the case.
@@ -69,7 +69,7 @@ class TuneOptions:
     samples
         How many segmentations are sampled of each case for each correlation length of the noise.
     threads
-        How many threads in place of those of --settings; all cores by default.
+        How many threads instead of those of --settings; all cores by default.
     quiet
         Print nothing, and show no progress.
     json
@@ -131,9 +131,9 @@ def tune(*, options: TuneOptions) -> None:
     with shown_progress(quiet=options.quiet) as progress:
         cases = _read_cases(options, start.compute.threads, progress)
         folder = prepare_folder(options.output)
-        with _kept_kernels(start, folder) as kept:
-            tuned = tune_settings(cases, start.changed(kernel_cache=kept), effort, progress)
-    # How many threads this machine had and where it kept kernels is no part of what was learned.
+        with _kernel_folder(start, folder) as kernels:
+            tuned = tune_settings(cases, start.changed(kernel_cache=kernels), effort, progress)
+    # How many threads this machine had and where it stored kernels is no part of what was learned.
     here = {"threads": given.compute.threads, "kernel_cache": given.compute.kernel_cache}
     tuned = replace(tuned, settings=tuned.settings.changed(**here))
     files = _write(folder, tuned)
@@ -144,15 +144,15 @@ def tune(*, options: TuneOptions) -> None:
 
 
 @contextmanager
-def _kept_kernels(settings: RunSettings, folder: Path) -> Iterator[str | Path]:
+def _kernel_folder(settings: RunSettings, folder: Path) -> Iterator[str | Path]:
     """Give a folder for kernels, which are prepared again and again: the user's or one for now."""
     if settings.compute.kernel_cache is not None:
         yield settings.compute.kernel_cache
         return
     for old in folder.glob(f"{KERNELS}*"):  # of a command that was killed
         shutil.rmtree(old, ignore_errors=True)
-    with TemporaryDirectory(prefix=KERNELS, dir=folder, ignore_cleanup_errors=True) as kept:
-        yield kept
+    with TemporaryDirectory(prefix=KERNELS, dir=folder, ignore_cleanup_errors=True) as made:
+        yield made
 
 
 def _read_settings(path: Path | None) -> RunSettings:

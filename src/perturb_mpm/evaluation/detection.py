@@ -332,7 +332,7 @@ def filtered_curve(
 
 
 def binary_entropy_percent(share: ArrayLike) -> NDArray[np.float64]:
-    """Return 100·h2(p) of the share p of samples that hold a region: the uncertainty it takes.
+    """Return 100·h2(p) of the share p of samples with a voxel in a region.
 
     Examples
     --------

@@ -46,7 +46,7 @@ class Confusion:
 
     @property
     def sensitivity(self) -> float:
-        """The share of the second mask that the first holds; NaN where the second is empty."""
+        """The share of the second mask that is in the first; NaN where the second is empty."""
         return share_or_nan(self.both, self.both + self.second_only)
 
     @property

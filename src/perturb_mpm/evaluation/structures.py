@@ -32,7 +32,7 @@ def pairwise_dice(votes: ArrayLike, samples: int) -> float:
     """Return the pairwise Dice of S samples of a structure, from its votes k alone.
 
     Σ k(k − 1)/((S − 1)·Σ k): twice the intersections of all pairs over their sizes, sums before
-    ratios. Unlike the IoU of all samples it does not shrink with S. 1 where no sample holds it.
+    ratios. Unlike the IoU of all samples it does not shrink with S. 1 where no sample has it.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Lesion:
     volume_ml: float
     mean_entropy_bits: float
     mean_share: float
-    """The mean share of samples that hold its voxels."""
+    """The mean share of samples with its voxels in the structure."""
     hit: bool | None
     """Whether it touches the truth, where one is given."""
 

@@ -1,6 +1,6 @@
 """Calibrate: temperature and bias by the likelihood of true labels, with kernels or without.
 
-With the messages m of a mean field held fixed, log q = log p / T + bias + m up to a constant, and
+With the messages m of a mean field fixed, log q = log p / T + bias + m up to a constant, and
 the likelihood of 1/T and the biases has one maximum. Messages are then computed again under what
 was found: a few rounds agree to three digits.
 

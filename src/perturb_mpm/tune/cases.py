@@ -105,7 +105,7 @@ def read_cohort_cases(
         first = next(iter(read.values()))
         if case.labels != first.labels:
             raise InputError(
-                f"`data` must hold cases of the same labels, got {first.labels.names} and "
+                f"`data` must have cases of the same labels, got {first.labels.names} and "
                 f"{case.labels.names} of {each.name}"
             )
         progress(len(read), len(files))

@@ -41,7 +41,7 @@ METHODS = (ALONE, TEMPERED, LEARNED, FIXED, RESIDUAL)
 
 
 class LabelledProblem:
-    """One labelled case; what costs much is computed once and kept."""
+    """One labelled case; what is expensive is computed once."""
 
     def __init__(self, name: str, case: Case, kernels: RunSettings) -> None:
         """Take a case with its truth; ``kernels`` are the settings whose kernels may be learned."""
@@ -133,9 +133,9 @@ class LabelledProblem:
         return found
 
     def _samplers(self, settings: RunSettings) -> list[Sampler]:
-        """Return what draws the parts of the mask whose volumes add up: noise belongs to a place.
+        """Return one sampler for each part of the mask; a voxel is in one part at most.
 
-        Every voxel is in one part at most.
+        Their volumes add up, because noise depends only on the voxel.
         """
         bare = settings.changed(iterations=0, strength=0.0, tolerance=0.0)
         possible = softmax(-self._energies(settings), axis=0)[1:].sum(axis=0) > IMPOSSIBLE
@@ -199,7 +199,7 @@ class VolumePrediction:
 
     @property
     def inside(self) -> bool:
-        """Whether the interval holds the truth."""
+        """Whether the interval contains the truth."""
         return self.lower_ml <= self.true_ml <= self.upper_ml
 
     @property

@@ -184,7 +184,7 @@ def prepare_study(
 ) -> Study:
     """Check the cases and regions, and read what is true."""
     if len(cases) < FEWEST_CASES:
-        raise SettingsError(f"`data` must hold at least {FEWEST_CASES} cases, got {len(cases)}")
+        raise SettingsError(f"`data` must have at least {FEWEST_CASES} cases, got {len(cases)}")
     dealt = Folds.deal(len(cases), options.folds)
     scheme = next(iter(cases.values())).labels
     try:

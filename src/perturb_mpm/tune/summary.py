@@ -48,10 +48,10 @@ def means(scores: Sequence[CaseScores], regions: Sequence[str]) -> dict[str, dic
             row |= {key: nan_mean([getattr(m, key) for m in maps]) for key in MAP_COLUMNS}
         if volumes:
             for name in regions:
-                of = [v[name] for v in volumes]
-                row[f"inside {name}"] = nan_mean([float(v.inside) for v in of])
-                row[f"width {name}"] = nan_mean([v.width for v in of])
-                row[f"crps {name}"] = nan_mean([v.crps for v in of])
+                predicted = [v[name] for v in volumes]
+                row[f"inside {name}"] = nan_mean([float(v.inside) for v in predicted])
+                row[f"width {name}"] = nan_mean([v.width for v in predicted])
+                row[f"crps {name}"] = nan_mean([v.crps for v in predicted])
         rows[method] = row
     return rows
 
@@ -65,31 +65,31 @@ def verdict(tuned: Tuned) -> str:
     unary, coupling = settings.unary, settings.coupling
     if unary.temperature == 1 and unary.bias is None and coupling.strength == 0:
         words += (
-            " Neither temperature, bias nor kernels beat the probabilities alone on cases left "
-            "out, so labels and maps stay as they are."
+            " On cases left out, neither temperature, bias nor kernels improve on the "
+            "probabilities alone, so labels and maps stay as they are."
         )
     else:
         words += (
-            f" On cases left out the log score near foreground is "
+            f" On cases left out, the log score near foreground is "
             f"{learned['log_score_nats']:.4f} nats (probabilities alone "
             f"{alone['log_score_nats']:.4f}), the calibration error "
             f"{learned['calibration_error']:.4f} ({alone['calibration_error']:.4f})."
         )
         if coupling.strength == 0:
-            words += " Kernels do not beat no kernels and are left out."
+            words += " Kernels did not improve these scores and are left out."
     shares = ", ".join(f"{name} {100 * learned[f'inside {name}']:.0f} %" for name in tuned.regions)
-    words += f" 95 % intervals held the true volume of cases left out: {shares}."
+    words += f" 95 % intervals contained the true volume in cases left out: {shares}."
     worse = [n for n in tuned.regions if learned[f"crps {n}"] > rows[RESIDUAL][f"crps {n}"]]
     if worse:
         words += (
-            " The errors of other cases' volumes alone predict volumes as well or better for "
-            f"{', '.join(worse)}: there the spread says little about the single case."
+            f" For {', '.join(worse)}, the errors of other cases predict volumes at least as "
+            "well: there the spread of samples says little about the single case."
         )
     return words
 
 
 def describe_settings(settings: RunSettings) -> str:
-    """Return temperature, bias, coupling and length of the noise in a line."""
+    """Return temperature, bias, coupling and correlation length of the noise in a line."""
     parts = [f"temperature {settings.unary.temperature:g}"]
     if settings.unary.bias is not None and any(settings.unary.bias):
         parts.append(f"bias {', '.join(f'{each:g}' for each in settings.unary.bias)} nats")
@@ -100,7 +100,7 @@ def describe_settings(settings: RunSettings) -> str:
     else:
         parts.append("no kernels")
     length = simplest(settings.sampling.lengths)
-    parts.append(f"noise that goes together over {length:g} mm")
+    parts.append(f"noise correlated over {length:g} mm")
     return "; ".join(parts)
 
 
