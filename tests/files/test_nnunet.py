@@ -414,6 +414,33 @@ def test_axes_that_nothing_shows_are_refused_unless_a_reference_is_given(tmp_pat
     np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
 
 
+@pytest.mark.parametrize("turned", [True, False])
+def test_the_caller_or_the_truth_may_show_the_axes(tmp_path: Path, turned: bool) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    truth = (tmp_path / "P01.nii.gz").rename(tmp_path / "truth.nii.gz")
+    if not turned:
+        np.savez(npz, probabilities=maps.transpose(3, 2, 1, 0))
+    expected = np.moveaxis(maps, -1, 0)
+    told = read_case(first, npz, npz_axes="ras" if turned else "image")
+    shown = read_case(first, npz, truth=truth)
+    np.testing.assert_allclose(told.probabilities, expected, atol=1e-6)
+    np.testing.assert_allclose(shown.probabilities, expected, atol=1e-6)
+    with pytest.raises(InputError, match="`npz_axes` must be image or ras, got lps"):
+        read_case(first, npz, npz_axes="lps")  # type: ignore[arg-type]
+
+
+def test_a_truth_that_the_network_missed_leaves_the_axes_as_they_are(tmp_path: Path) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    (tmp_path / "P01.nii.gz").unlink()
+    missed = np.zeros(maps.shape[:3], np.uint8)
+    missed[0, 4, 0] = 1
+    stored = np.load(npz)["probabilities"].transpose(0, 3, 2, 1)
+    case = read_case(first, npz, truth=write(tmp_path / "truth.nii.gz", missed, LPS))
+    np.testing.assert_allclose(case.probabilities, stored, atol=1e-6)
+
+
 def test_a_label_map_of_another_patient_is_refused(tmp_path: Path) -> None:
     maps = lesion()
     first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)

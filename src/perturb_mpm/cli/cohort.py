@@ -140,6 +140,7 @@ def cohort(
         read.read_labels(),
         read.background,
         read.dataset_json,
+        read.npz_axes,
         read.image_names,
         read.model,
     )

@@ -71,6 +71,9 @@ class ReadingOptions:
         Your name for each image; else from the names of their files.
     dataset_json
         nnU-Net's dataset.json; looked for beside an .npz.
+    npz_axes
+        Needed where neither label map nor plans.json lies with an .npz: image, if its axes are
+        those of the image, or ras, if nnU-Net's reader has turned them.
     """
 
     kind: Literal["probabilities", "logits", "labels"] = "probabilities"
@@ -80,6 +83,7 @@ class ReadingOptions:
     background: int | None = None
     image_names: Words = None
     dataset_json: Path | None = None
+    npz_axes: Literal["image", "ras"] | None = None
 
     def check_model(self, probabilities: tuple[Path, ...]) -> None:
         """Refuse a model beside probabilities, or one that is no file."""

@@ -168,6 +168,7 @@ def _read_case(
             labels=labels,
             dataset_json=reading.dataset_json,
             reference=inputs.reference,
+            npz_axes=reading.npz_axes,
             mask=inputs.mask,
             image_names=reading.image_names,
             background=reading.background,
@@ -185,8 +186,9 @@ def _describe_reading(reading: ReadingOptions) -> dict[str, object]:
     if reading.model is not None:
         return {"kind": "model"}
     confidence = {"confidence": reading.confidence} if reading.kind == "labels" else {}
-    background = {} if reading.background is None else {"background": reading.background}
-    return {"kind": reading.kind, **confidence, **background}
+    given = {"background": reading.background, "npz_axes": reading.npz_axes}
+    stated = {name: value for name, value in given.items() if value is not None}
+    return {"kind": reading.kind, **confidence, **stated}
 
 
 def _read_bids_names(text: str | None) -> BidsNames | None:

@@ -53,6 +53,7 @@ class CaseReading:
     labels: LabelScheme | tuple[int, ...] | None = None
     background: int | None = None
     dataset_json: Path | None = None
+    npz_axes: str | None = None
     image_names: tuple[str, ...] | None = None
     model: Path | None = None
     """Made by ``perturb-mpm train``: computes the probabilities instead of reading them."""
@@ -62,8 +63,9 @@ class CaseReading:
         if self.model is not None:
             return {"kind": "model"}
         confidence = {"confidence": self.confidence} if self.kind == "labels" else {}
-        background = {} if self.background is None else {"background": self.background}
-        return {"kind": self.kind, **confidence, **background}
+        given = {"background": self.background, "npz_axes": self.npz_axes}
+        stated = {name: value for name, value in given.items() if value is not None}
+        return {"kind": self.kind, **confidence, **stated}
 
     def resolve(self) -> CaseReading:
         """Return the same with absolute paths, which hold in any working folder."""
@@ -99,6 +101,8 @@ class CaseReading:
             confidence=self.confidence,
             labels=self.labels,
             dataset_json=self.dataset_json,
+            npz_axes=self.npz_axes,  # type: ignore[arg-type] # is checked there
+            truth=case.truth,
             mask=case.mask,
             image_names=names,
             background=self.background,

@@ -29,7 +29,7 @@ from perturb_mpm.files.labels import (
 from perturb_mpm.files.mistakes import background_warning, foreground_warning
 from perturb_mpm.files.named_regions import RegionValues
 from perturb_mpm.files.names import other_patient_warnings
-from perturb_mpm.files.nnunet import Dataset, find_dataset, read_dataset
+from perturb_mpm.files.nnunet import Dataset, KnownGrid, NpzAxes, find_dataset, read_dataset
 from perturb_mpm.files.probabilities import (
     EnsembleMaps,
     Kind,
@@ -105,6 +105,8 @@ def read_case(
     labels: LabelScheme | Sequence[int] | None = None,
     dataset_json: AnyPath | None = None,
     reference: AnyPath | None = None,
+    npz_axes: NpzAxes | None = None,
+    truth: AnyPath | None = None,
     mask: AnyPath | None = None,
     image_names: Sequence[str] | None = None,
     background: int | None = None,
@@ -134,6 +136,11 @@ def read_case(
         A file on whose grid, and in whose order of axes, the voxels of an .npz are; else the label
         map beside it says so, else the first image. Near-exact agreement with the label map
         decides in which order nnU-Net has stored the axes.
+    npz_axes
+        ``image`` where the axes of an .npz are those of the image, ``ras`` where nnU-Net's reader
+        has turned them to RAS; needed where neither label map nor plans.json shows it.
+    truth
+        The true label map of a labelled case, which shows it too; it is not read for anything else.
     mask
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
@@ -154,6 +161,9 @@ def read_case(
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
+    if npz_axes not in (None, *get_args(NpzAxes)):
+        raise InputError(f"`npz_axes` must be image or ras, got {npz_axes}")
+    known = KnownGrid(reference, npz_axes, truth)
     paths = all_paths(probabilities)
     sources = [Source("probabilities", path) for path in paths]
     for argument, path in ((named_by or "mask", mask), ("reference", reference)):
@@ -177,7 +187,7 @@ def read_case(
     else:
         members = (
             _from_maps(align(maps, image), kind, labels, dataset, background)
-            for maps in read_members(paths, kind, dataset, reference, image, digests)
+            for maps in read_members(paths, kind, dataset, known, image, digests)
         )
         found, ensemble = _combine(members, keep=keep_members)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from perturb_mpm.files.formats import ENDINGS, format_ending, write_nrrd
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme, label_map_values, rgb
-from perturb_mpm.files.nnunet import find_dataset, read_dataset, read_prediction
+from perturb_mpm.files.nnunet import KnownGrid, find_dataset, read_dataset, read_prediction
 from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
 from perturb_mpm.files.volumes import read_volume, require_same_grid, save_like
 from perturb_mpm.storage import atomic_open
@@ -101,7 +101,7 @@ def _read_npz(
         raise InputError(f"`inputs` must name one .npz and nothing else, got {len(sources)} files")
     path = find_dataset(sources[0].path)
     dataset = read_dataset(Source("inputs", path)) if path else None
-    maps = read_prediction(sources[0], dataset, reference, None, Digests())
+    maps = read_prediction(sources[0], dataset, KnownGrid(reference), None, Digests())
     return maps.voxels, maps.geometry
 
 

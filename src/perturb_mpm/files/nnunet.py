@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,10 +251,22 @@ def read_npz(source: Source) -> NDArray[np.float32]:
         return stored.transpose(0, 3, 2, 1).astype(np.float32, order="C")
 
 
+NpzAxes = Literal["image", "ras"]
+
+
+@dataclass(frozen=True)
+class KnownGrid:
+    """What the caller knows of where the voxels of an .npz are."""
+
+    reference: AnyPath | None = None  # a file of the same grid and order of axes
+    axes: NpzAxes | None = None  # those of the grid, or turned to RAS; None: not known
+    truth: AnyPath | None = None  # the true label map, which the maps resemble
+
+
 def read_prediction(
     source: Source,
     dataset: Dataset | None,
-    reference: AnyPath | None,
+    known: KnownGrid,
     image: Volume | None,
     digests: Digests,
     *,
@@ -264,6 +276,7 @@ def read_prediction(
 
     A region is where its map is above ``threshold``: ½ for probabilities, 0 for logits.
     """
+    reference = known.reference
     maps = read_npz(source)
     digests.add(source)
     path = _find_label_map(source.path, image.source.path if image else None)
@@ -286,7 +299,7 @@ def read_prediction(
             f"it: they are taken to be where those of {grid.source.path.name} are"
         )
         notes = (words,)
-    placement = _Placement(source, maps.shape[1:], grid, _read_reader(source, digests))
+    placement = _Placement(source, maps.shape[1:], grid, _read_reader(source, digests), known.axes)
     if not placement.turns:
         z, y, x = maps.shape[:0:-1]
         raise source.error(
@@ -296,7 +309,11 @@ def read_prediction(
         )
     told = reference is not None
     if label_map is None or label_map.voxels.shape != grid.geometry.shape:
-        turn = placement.assume(told=told)
+        turn = None
+        if known.truth is not None and not told:
+            truth = read_volume(Source(source.argument, Path(known.truth)), Digests())
+            turn = placement.compare_truth(decide_labels(maps, dataset, threshold), truth)
+        turn = turn or placement.assume(told=told)
     elif dataset is not None and not dataset.fits(len(maps)):
         turn = placement.turns[0]  # these maps are refused later
     else:
@@ -322,12 +339,19 @@ class _Placement:
     """
 
     def __init__(
-        self, source: Source, shape: tuple[int, ...], grid: Volume, reader: str | None
+        self,
+        source: Source,
+        shape: tuple[int, ...],
+        grid: Volume,
+        reader: str | None,
+        axes: NpzAxes | None,
     ) -> None:
         self.source, self.grid = source, grid
         self.from_ras = _turn_from_ras(grid.geometry, shape)
         self.known: Turn | None = None
-        if reader is not None:
+        if axes is not None:
+            self.known = self.from_ras if axes == "ras" else _AS_STORED
+        elif reader is not None:
             self.known = self.from_ras if reader in _REORIENTING_READERS else _AS_STORED
         elif grid.geometry.ending in PICTURE_ENDINGS:
             self.known = _AS_STORED
@@ -350,10 +374,26 @@ class _Placement:
             raise self.source.error(
                 "does not say in which order its axes are, and neither label map nor plans.json "
                 f"lies beside it: nnU-Net may have turned {self.grid.source.path.name} "
-                f"({self.grid.geometry.axis_codes}) to RAS; put one of them there, or name a file "
-                "with the same order of axes by `reference`"
+                f"({self.grid.geometry.axis_codes}) to RAS; put one of them there, or say "
+                '`npz_axes="image"` if it has not, `npz_axes="ras"` if it has'
             )
         return first
+
+    def compare_truth(self, labels: NDArray[np.integer], truth: Volume) -> Turn | None:
+        """Return which of the turns that nnU-Net's readers make is most like a true label map.
+
+        Where a network found nothing of it, the axes are taken as they are. None where the reader
+        is known, or the truth is on another grid.
+        """
+        if self.known is not None or truth.voxels.shape != self.grid.geometry.shape:
+            return None
+        true, found = truth.voxels != 0, labels != 0  # (X, Y, Z)
+        turns = [turn for turn in (_AS_STORED, self.from_ras) if turn in self.turns]
+        return max(
+            turns,
+            key=lambda turn: int(np.count_nonzero(_turn_axes(found, turn) & true)),
+            default=None,
+        )
 
     def compare(
         self, labels: NDArray[np.integer], label_map: Volume, background: int, *, told: bool

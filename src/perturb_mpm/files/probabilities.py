@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import FEWEST_LABELS, MOST_LABELS
 from perturb_mpm.files.images import first_voxel
 from perturb_mpm.files.mistakes import labels_axis, scale_advice, scaled_logits_advice
-from perturb_mpm.files.nnunet import PROBABLE, Dataset, read_prediction
-from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
+from perturb_mpm.files.nnunet import PROBABLE, Dataset, KnownGrid, read_prediction
+from perturb_mpm.files.source import Digests, InputError, Source
 from perturb_mpm.files.volumes import Volume, read_volume, require_same_grid
 from perturb_mpm.posterior import marginal_entropy
 
@@ -34,7 +34,7 @@ def read_members(
     paths: Sequence[Path],
     kind: Kind,
     dataset: Dataset | None,
-    reference: AnyPath | None,
+    known: KnownGrid,
     image: Volume,
     digests: Digests,
 ) -> Iterator[Volume]:
@@ -56,7 +56,7 @@ def read_members(
     for index, (source, archive) in enumerate(zip(sources, archives)):
         if archive:
             threshold = 0.0 if kind == "logits" else PROBABLE
-            yield read_prediction(source, dataset, reference, image, digests, threshold=threshold)
+            yield read_prediction(source, dataset, known, image, digests, threshold=threshold)
         else:
             volume = read_volume(source, digests) if index or first is None else first
             yield _require_labels_last(volume, image)

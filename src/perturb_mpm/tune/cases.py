@@ -49,6 +49,7 @@ def read_labelled_cases(
             image_names=list(images),
             named_by="data",
             labels=scheme,
+            truth=case.truth,
         )
         read[case.name] = replace(found, truth=case.read_truth(found.geometry, scheme))
         progress(len(read), len(files))
