@@ -96,6 +96,37 @@ def test_no_interval_is_printed_for_white_noise(
     assert " to " not in table
 
 
+@pytest.mark.parametrize("option", ["--image", "--mask", "--settings", "--model", "--reference"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_input_that_the_run_would_replace_is_refused(
+    option: str, linked: bool, arguments: list[str], out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    (out / "labels.nii.gz").write_bytes(Path(arguments[2]).read_bytes())
+    named = out / "labels.nii.gz"
+    if linked:
+        named = out.parent / "elsewhere.nii.gz"
+        named.symlink_to(out / "labels.nii.gz")
+    before = named.read_bytes()
+    given = [option, *arguments[2:4], str(named)] if option == "--image" else [option, str(named)]
+    rest = ["run", *arguments[4:]] if option == "--image" else arguments
+    if option == "--settings":
+        named.write_text("[sampling]\nseed = 3\n")
+        before = named.read_bytes()
+    assert call(*rest, *given, "--overwrite") == 2
+    assert f"write over or remove, got {named}" in capfd.readouterr().err
+    assert named.read_bytes() == before
+    assert os.listdir(out) == ["labels.nii.gz"]
+
+
+def test_an_input_beside_the_outputs_stays(patient: Path, arguments: list[str]) -> None:
+    before = content(patient, ["t1.nii.gz", "p.nii.gz"])
+    out = ["--output", str(patient)]
+    assert call(*arguments[: -len(QUICK) - 2], *out, *QUICK, "--overwrite") == 0
+    assert call(*arguments[: -len(QUICK) - 2], *out, *QUICK, "--overwrite") == 0
+    assert content(patient, ["t1.nii.gz", "p.nii.gz"]) == before
+
+
 def test_printed_text_is_never_markup(
     patient: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

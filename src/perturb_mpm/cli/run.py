@@ -109,12 +109,16 @@ def run(
     options: SettingsOptions | None = None,
 ) -> None:
     """Sample segmentations of one patient; write labels, uncertainty, volumes and a report."""
-    from perturb_mpm.run import check_output, run_case
+    from perturb_mpm.files import output_ending
+    from perturb_mpm.run import check_inputs, check_output, plan_layout, run_case
 
     reading, options = reading or ReadingOptions(), options or SettingsOptions()
     settings = settings_from_options(options)
     bids = _read_bids_names(out.bids)
     check_output(out.output, bids=bids, resume=out.resume, overwrite=out.overwrite)
+    layout = plan_layout(out.output, bids, output_ending(inputs.image[0]))
+    files = _list_inputs(inputs, reading, options)
+    check_inputs(layout, files, out.also, overwrite=out.overwrite)
     if out.dicom is not None and not out.dicom.is_dir():
         raise UsageError(f"--dicom must be a folder with a DICOM series, got {out.dicom}")
     started = time.monotonic()
@@ -179,6 +183,18 @@ def _read_case(
     images = read_images(inputs.image, mask=inputs.mask, image_names=reading.image_names)
     progress.stage("classifying the voxels")
     return case_from_model(reading.model, images, labels, reading.background)
+
+
+def _list_inputs(
+    inputs: InputOptions, reading: ReadingOptions, options: SettingsOptions
+) -> list[Path]:
+    """Return every file that is read, those that nnU-Net has beside an .npz included."""
+    from perturb_mpm.files import prediction_files
+
+    named = (inputs.mask, inputs.reference, reading.model, reading.dataset_json, options.settings)
+    archives = [path for path in inputs.probabilities if path.suffix == ".npz"]
+    beside = [each for path in archives for each in prediction_files(path)]
+    return [*inputs.image, *inputs.probabilities, *(path for path in named if path), *beside]
 
 
 def _describe_reading(reading: ReadingOptions) -> dict[str, object]:

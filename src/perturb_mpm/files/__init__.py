@@ -18,7 +18,7 @@ from perturb_mpm.files.datasets import (
     find_probabilities,
 )
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
-from perturb_mpm.files.formats import ENDINGS
+from perturb_mpm.files.formats import ENDINGS, output_ending
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
@@ -118,4 +118,5 @@ __all__ = [
     "Program",
     "PROGRAM_FILES",
     "ENDINGS",
+    "output_ending",
 ]

@@ -4,7 +4,13 @@
 back: case, settings, posterior and maps.
 """
 
-from perturb_mpm.run.folder import BidsNames, check_output, lock_run
+from perturb_mpm.run.folder import (
+    BidsNames,
+    check_inputs,
+    check_output,
+    lock_run,
+    plan_layout,
+)
 from perturb_mpm.run.manifest import register_files
 from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
 from perturb_mpm.run.outputs import report_data, summarize_run, write_page
@@ -33,6 +39,8 @@ __all__ = [
     "Run",
     "run_case",
     "check_output",
+    "check_inputs",
+    "plan_layout",
     "begin_case",
     "draw_part",
     "load_run",

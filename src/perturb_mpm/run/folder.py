@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +138,29 @@ def check_output(
     check_folder(layout, needed=0)
     if layout.folder.is_dir():
         check_content(layout, resume=resume, overwrite=overwrite)
+
+
+def check_inputs(
+    layout: Layout, inputs: Iterable[Path], also: Sequence[Program], *, overwrite: bool
+) -> None:
+    """Refuse a file to read that the run would write over or remove; change nothing.
+
+    ``also`` are the programs that the run writes the labels for.
+    """
+    names = plan_files(layout, dicom=True, also=also)
+    names += find_earlier_files(layout) if overwrite and layout.folder.is_dir() else []
+    written = {_location(layout.folder / name) for name in names}
+    for path in inputs:
+        if path.exists() and not written.isdisjoint({_location(path), path.resolve()}):
+            raise OutputError(
+                f"`output` must not hold an input that the run would write over or remove, got "
+                f"{path}; name another folder"
+            )
+
+
+def _location(path: Path) -> Path:
+    """Return where a name lies, not what a link of that name leads to."""
+    return path.parent.resolve() / path.name
 
 
 def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
