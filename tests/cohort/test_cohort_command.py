@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +213,107 @@ def test_the_same_command_again_skips_what_is_done(
     assert call(*cohort, "--output", str(out)) == 0
     assert asked == ["B1", "A2"]
     write_one(tmp_path, "A1", 77)  # another patient under the name of one that is done
-    assert call(*cohort, "--output", str(out)) == 3
+    assert call(*cohort, "--output", str(out)) == 0
     assert asked == ["B1", "A2", "A1"]
-    assert "got others: inputs." in {r["case"]: r["error"] for r in rows_of(out)}["A1"]
+    assert call(*cohort, "--output", str(tmp_path / "fresh")) == 0
+    assert outputs(out) == outputs(tmp_path / "fresh")
+
+
+def test_an_input_of_equal_size_and_time_is_known_by_its_content(
+    cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cohort = [option for option in cohort if option != "--quiet"] + ["--match", "A*"]
+    out, maps = tmp_path / "out", tmp_path / "predicted"
+    truths = ["--truth", str(tmp_path / "labelsTs")]
+    assert call(*cohort, *truths, "--output", str(out)) == 0
+    (out / "A1" / "notes.txt").write_text("of the reader")
+    for path in maps.glob("A2*"):
+        os.utime(path)  # another time, the same content: not run again
+    written = (out / "A2" / "summary.json").stat().st_mtime_ns
+    file, status = maps / "A1.npz", (maps / "A1.npz").stat()
+    other = file.with_name("other.npz")
+    p = np.load(file)["probabilities"]
+    np.savez(other, probabilities=np.ascontiguousarray(p[:, ::-1]))
+    other.replace(file)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    capsys.readouterr()
+    assert call(*cohort, *truths, "--output", str(out)) == 0
+    assert "A1 is run anew: the content of " in capsys.readouterr().err
+    assert (out / "A2" / "summary.json").stat().st_mtime_ns == written
+    assert call(*cohort, *truths, "--output", str(tmp_path / "fresh")) == 0
+    assert outputs(out, ("A1", "A2")) == outputs(tmp_path / "fresh", ("A1", "A2"))
+    assert (out / "A1" / "notes.txt").read_text() == "of the reader"
+    records = {r["case"]: r for r in json.loads((out / "cohort.json").read_text())["records"]}
+    assert "A1.npz has changed" in records["A1"]["run_anew"]
+    assert records["A2"]["run_anew"] is None
+
+
+def test_results_of_an_input_before_leave_the_tables_while_it_is_run_anew(
+    cohort: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    one = [*cohort, "--match", "A1", "--output", str(out)]
+    assert call(*one) == 0
+    before = outputs(out, ("A1",))
+    kept = {path: path.read_bytes() for path in (tmp_path / "predicted").glob("A1*")}
+    write_one(tmp_path, "A1", 77)
+    from perturb_mpm.run import running
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "draw_samples", interrupt)
+    assert call(*one) == 130
+    monkeypatch.undo()
+    (row,) = rows_of(out)
+    assert (row["status"], row["volume_ml"]) == ("failed", "")
+    for path, content_before in kept.items():
+        path.write_bytes(content_before)
+    again = tmp_path / "again"
+    write_small_cohort(again, ("A1",))  # the images of before
+    for path in (again / "imagesTs").glob("A1*"):
+        path.replace(tmp_path / "imagesTs" / path.name)
+    assert call(*one) == 0
+    assert outputs(out, ("A1",)) == before
+
+
+def test_a_case_that_is_killed_while_its_run_is_removed_is_run_by_the_same_command(
+    cohort: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    one = [*cohort, "--match", "A1", "--output"]
+    assert call(*one, str(out)) == 0
+    (out / "A1" / "notes.txt").write_text("of the reader")
+    write_one(tmp_path, "A1", 77)
+    from perturb_mpm.run import running
+
+    def interrupt(layout: Any) -> None:
+        (layout.state / "run.json").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "clear", interrupt)
+    assert call(*one, str(out)) == 130
+    monkeypatch.undo()
+    assert call(*one, str(out)) == 0
+    assert call(*one, str(tmp_path / "fresh")) == 0
+    assert outputs(out, ("A1",)) == outputs(tmp_path / "fresh", ("A1",))
+    assert (out / "A1" / "notes.txt").exists()
+
+
+def test_a_run_that_is_not_the_cohorts_is_never_replaced(cohort: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    images = [str(tmp_path / "imagesTs" / f"A2_000{k}.nii.gz") for k in range(2)]
+    maps = str(tmp_path / "predicted" / "A2.npz")
+    own = ["run", "--image", *images, "--probabilities", maps, *SETTINGS]
+    assert call(*own, "--output", str(out / "A1")) == 0
+    before = outputs(out, ("A1",))
+    for _ in range(2):
+        assert call(*cohort, "--match", "A1", "--output", str(out)) == 3
+        (row,) = rows_of(out)
+        assert "holds a run that is not of this cohort" in row["error"]
+        assert "overwrite" not in row["error"]
+        assert outputs(out, ("A1",)) == before
 
 
 def test_ctrl_c_leaves_everything_resumable(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.small_cohort import write_small_cohort
+from perturb_mpm.cohort import one_case
 from perturb_mpm.cohort.one_case import CaseReading, CaseRunner
 from perturb_mpm.files import CaseFiles, CaseFolders, find_cases
 from perturb_mpm.run import RunSettings
@@ -46,3 +47,40 @@ def test_a_record_names_no_machine_and_no_process(case: CaseFiles, tmp_path: Pat
     text = (runner.folder / "cohort" / "A1.json").read_text("utf-8")
     assert socket.gethostname() not in text.replace(str(tmp_path), "")
     assert re.fullmatch(r"[0-9a-f]{8}", str(record.worker))
+
+
+def test_a_range_that_fails_is_logged_and_the_case_fails_with_its_error(
+    case: CaseFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = RunSettings().changed(samples=4, iterations=2, threads=1)
+    runner = CaseRunner(settings, CaseReading(), tmp_path / "out", {})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no memory for this range")
+
+    monkeypatch.setattr(one_case, "draw_part", refuse)
+    monkeypatch.setattr(one_case, "run_case", refuse)
+    runner.draw(case, range(2, 4))
+    assert "samples 2 to 3 of A1 are not drawn: no memory for this range" in caplog.text
+    assert caplog.records[-1].levelname == "WARNING"
+    assert runner.run(case).error == "no memory for this range"
+
+
+def test_files_that_change_while_they_are_read_are_refused(
+    case: CaseFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = CaseRunner(RunSettings().changed(samples=4), CaseReading(), tmp_path / "out", {})
+    real = CaseReading.read
+
+    def read(self: CaseReading, files: CaseFiles, **how: bool) -> object:
+        found = real(self, files, **how)
+        files.images[0].write_bytes(files.images[1].read_bytes())
+        return found
+
+    monkeypatch.setattr(CaseReading, "read", read)
+    record = runner.run(case)
+    assert record.outcome is None
+    assert "must not change while they are read" in str(record.error)

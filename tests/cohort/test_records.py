@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ from helpers.report_cases import pixels_of
 from perturb_mpm.cohort.records import (
     CaseOutcome,
     CaseRecord,
+    FileStamp,
     RegionFigures,
     draw_picture,
     read_record,
 )
 from perturb_mpm.files import geometry_from_affine
 from perturb_mpm.report import EntropyScale
+from perturb_mpm.storage import DamagedError
 
 SHAPE = (24, 30, 8)
 LABELS = ("background", "core", "oedema", "enhancing")
@@ -89,15 +92,36 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         warnings=("a strange mask",),
         picture="data:,",
     )
-    stamps = (("/a.nii.gz", 10, 20), ("/gone.nii.gz", None, None))
-    done = CaseRecord("A", None, {"seed": 5}, stamps, "1f", outcome, 1.5, 300)
+    stamps = (FileStamp("/a.nii.gz", 10, 20, "ab"), FileStamp("/gone.nii.gz", None, None, None))
+    done = CaseRecord(
+        "A", None, {"seed": 5}, stamps, "1f", outcome=outcome, seconds=1.5, peak_memory_mb=300
+    )
     failed = CaseRecord("B", "no such file", {"seed": 5}, (), None)
     for record in (done, failed):
         record.write(tmp_path)
         assert read_record(tmp_path, record.case) == record
     assert (done.status, failed.status) == ("done", "failed")
     (tmp_path / "cohort" / "C.json").write_text((tmp_path / "cohort" / "A.json").read_text())
-    assert read_record(tmp_path, "C") is None  # the record of another case
-    for damaged in ("[]", "{}", '{"case": "C"', '{"case": "C", "status": "done", "inputs": 3}'):
-        (tmp_path / "cohort" / "C.json").write_text(damaged)
-        assert read_record(tmp_path, "C") is None
+    with pytest.raises(DamagedError, match=r"C\.json is no record of C: it is the record of A;"):
+        read_record(tmp_path, "C")
+    assert read_record(tmp_path, "D") is None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"case": "C"', '{"case": "C", "status": "done", "inputs": 3}']
+)
+def test_a_damaged_record_is_named_with_what_to_do(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "cohort" / "C.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(DamagedError, match="the same command runs the case again") as refused:
+        read_record(tmp_path, "C")
+    assert str(refused.value).count(str(path)) == 1
+
+
+def test_a_record_that_lacks_an_entry_says_which(tmp_path: Path) -> None:
+    content = {**CaseRecord("C", None, {}, (), None).to_json(), "status": "done"}
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort" / "C.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedError, match="it lacks 'truth'"):
+        read_record(tmp_path, "C")

@@ -6,14 +6,21 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cohort.records import CaseRecord, FileStamp, read_record, summarise_run
+from perturb_mpm.checks import ExpectedError, visible_text
+from perturb_mpm.cohort.records import (
+    CaseRecord,
+    FileStamp,
+    changed_files,
+    read_record,
+    stamp_file,
+    summarise_run,
+)
 from perturb_mpm.files import (
     Case,
     CaseFiles,
@@ -25,8 +32,17 @@ from perturb_mpm.files import (
     read_images,
     read_label_map,
 )
-from perturb_mpm.run import RunSettings, begin_case, draw_part, run_case
-from perturb_mpm.storage import LockedError, error_text, json_ready
+from perturb_mpm.run import (
+    STATE,
+    OutputError,
+    Run,
+    RunSettings,
+    UnusableRunError,
+    begin_case,
+    draw_part,
+    run_case,
+)
+from perturb_mpm.storage import DamagedError, LockedError, error_text, json_ready, read_json
 from perturb_mpm.version import version
 
 _LOG = logging.getLogger("perturb_mpm")
@@ -34,6 +50,9 @@ _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
 # Tells processes apart in records that people share, where no machine is to be named.
 _WORKER = secrets.token_hex(4)
+_RUN = "run.json"
+_NOT_ENDED = "it was begun and has not ended: the same command goes on with it"
+_OUT_OF_DATE = "its results are out of date: the same command runs it"
 
 
 @dataclass(frozen=True)
@@ -131,6 +150,25 @@ def build_request(settings: RunSettings, reading: CaseReading) -> dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How far a case is: finished, or what is known of the run before."""
+
+    finished: bool = False
+    record: CaseRecord | None = None
+    inputs: tuple[FileStamp, ...] = ()  # as they are now; none where there is no record
+    changed: tuple[str, ...] = ()  # inputs whose content is no longer what was run
+    damage: str | None = None  # of its record
+
+    def describe(self) -> str | None:
+        """Return in words why a case that was done is run again, None where there is no news."""
+        if self.damage is not None:
+            return self.damage
+        if self.changed and self.record is not None and self.record.begun:
+            return f"the content of {', '.join(self.changed)} has changed since it was run"
+        return None
+
+
+@dataclass(frozen=True)
 class CaseRunner:
     """What all cases of a cohort have in common, and the work on one of them.
 
@@ -142,18 +180,32 @@ class CaseRunner:
     folder: Path  # of the cohort
     request: Mapping[str, Any]  # what was asked for
 
-    def is_finished(self, case: CaseFiles) -> bool:
-        """Whether a case is done as asked for, from the same files, and its outputs are there.
+    def inspect(self, case: CaseFiles) -> Standing:
+        """Return whether a case is done as asked for, from the same files, with its outputs there.
 
-        Files are compared by path, size and time of change: where one has changed, the case is
-        read again, and its run then compares the SHA-256 of all that it read.
+        Files are known by their content, of which every byte is read: another patient's file may
+        have the size and the time of the one before.
         """
-        record = read_record(self.folder, case.name)
-        if record is None or record.outcome is None:
-            return False
-        if record.request != self.request or record.inputs != _stamp_files(case):
-            return False
-        return all((self.folder / case.name / file).is_file() for file in record.outcome.files)
+        try:
+            record = read_record(self.folder, case.name)
+        except DamagedError as error:
+            return Standing(damage=str(error))
+        if record is None:
+            return Standing()
+        now = self._stamp_inputs(case)
+        others = [stamp_file(Path(stamp.path)) for stamp in record.other_inputs]
+        changed = changed_files((*record.inputs, *record.other_inputs), (*now, *others))
+        same = [stamp.path for stamp in now] == [stamp.path for stamp in record.inputs]
+        own = self.folder / case.name
+        finished = (
+            record.outcome is not None
+            and record.request == self.request
+            and same
+            and not changed
+            and record.run_sha256 == stamp_file(own / STATE / _RUN).sha256
+            and all((own / file).is_file() for file in record.outcome.files)
+        )
+        return Standing(finished, record, now, changed)
 
     def run(
         self,
@@ -167,21 +219,15 @@ class CaseRunner:
         to ``wait_s`` seconds the call waits for another process that writes to the case's folder.
         """
         until = time.monotonic() + wait_s
+        attempt = self._begin_attempt(case)
         while True:
             started = time.monotonic()
             _reset_peak()
-            outcome, words = None, None
+            outcome, words, finished = None, None, None
             try:
                 with _limit_threads(self.settings.compute.threads):
-                    run = run_case(
-                        self._read(case),
-                        self.settings,
-                        self.folder / case.name,
-                        title=case.name,
-                        resume=True,
-                        reading=self.reading.describe(),
-                    )
-                    outcome = summarise_run(run, case.truth)
+                    finished = attempt.run_or_replace(run_case, resume=True)
+                    outcome = summarise_run(finished, case.truth)
             except LockedError as error:
                 if time.monotonic() < until:
                     time.sleep(1)
@@ -191,8 +237,13 @@ class CaseRunner:
                 words = _describe_error(error)
             usage = (Usage(time.monotonic() - started, _peak_mb()), *before)
             peaks = [each.peak_memory_mb for each in usage if each.peak_memory_mb is not None]
+            state = stamp_file(self.folder / case.name / STATE / _RUN)
             record = replace(
-                self.record(case, words, _WORKER),
+                attempt.record,
+                error=words,
+                other_inputs=() if finished is None else _other_inputs(finished, attempt.record),
+                begun=outcome is not None or (attempt.record.begun and state.sha256 is not None),
+                run_sha256=None if outcome is None else state.sha256,
                 outcome=outcome,
                 seconds=round(sum(each.seconds for each in usage), 3),
                 peak_memory_mb=max(peaks, default=None),
@@ -207,16 +258,11 @@ class CaseRunner:
         """
         try:
             with _limit_threads(self.settings.compute.threads):
-                return begin_case(
-                    self._read(case),
-                    self.settings,
-                    self.folder / case.name,
-                    title=case.name,
-                    reading=self.reading.describe(),
-                )
-        except Exception:  # noqa: BLE001 - ``run`` meets it again
-            _LOG.debug("%s cannot be begun", case.name, exc_info=True)
+                drawn: int = self._begin_attempt(case).run_or_replace(begin_case)
+        except Exception as error:  # noqa: BLE001 - ``run`` meets it again
+            _LOG.warning("%s cannot be begun: %s", case.name, _describe_error(error))
             return None
+        return drawn
 
     def draw(self, case: CaseFiles, part: range) -> Usage:
         """Draw a range of the samples of a case that is begun; what fails, ``run`` does again."""
@@ -225,38 +271,139 @@ class CaseRunner:
         try:
             with _limit_threads(self.settings.compute.threads):
                 draw_part(
-                    self._read(case),
+                    self.read(case, self._stamp_inputs(case)),
                     self.settings,
                     self.folder / case.name,
                     part,
                     title=case.name,
                     reading=self.reading.describe(),
                 )
-        except Exception:  # noqa: BLE001 - ``run`` draws these itself
-            _LOG.debug("samples %s of %s are not drawn", part, case.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - ``run`` draws these itself, or says why not
+            _LOG.warning(
+                "samples %d to %d of %s are not drawn: %s",
+                part.start,
+                part.stop - 1,
+                case.name,
+                _describe_error(error),
+            )
         return Usage(time.monotonic() - started, _peak_mb())
 
+    def withdraw(self, case: CaseFiles, standing: Standing) -> bool:
+        """Take back the record of results that are not this case's as it is now; say if it was so.
+
+        The inputs stay those of before: that they have changed, ``run`` sees again.
+        """
+        before = standing.record
+        if standing.damage is not None:
+            self.record(case, _OUT_OF_DATE).write(self.folder)
+            return True
+        if before is None or before.outcome is None:
+            return False
+        replace(before, outcome=None, error=_OUT_OF_DATE).write(self.folder)
+        return True
+
     def record(self, case: CaseFiles, error: str | None, worker: str | None = None) -> CaseRecord:
-        """Return a record of a case that says no more than its error, if any."""
-        return CaseRecord(case.name, error, self.request, _stamp_files(case), worker)
+        """Return a record of a case that says no more than its error, if any.
 
-    def _read(self, case: CaseFiles) -> Case:
-        return self.reading.read(case, keep_members=self.settings.unary.members == "cycle")
+        What is known of its folder stays known.
+        """
+        record = CaseRecord(case.name, error, self.request, self._stamp_inputs(case), worker)
+        with suppress(DamagedError):
+            if (before := read_record(self.folder, case.name)) is not None:
+                return replace(record, begun=before.begun, run_anew=before.run_anew)
+        return record
+
+    def read(self, case: CaseFiles, before: Sequence[FileStamp] = ()) -> Case:
+        """Read a case; refuse files that are no longer those of the stamps."""
+        found = self.reading.read(case, keep_members=self.settings.unary.members == "cycle")
+        changed = changed_files(before, self._stamp_inputs(case))
+        if changed:
+            raise InputError(
+                f"`images` and what belongs to them must not change while they are read, got "
+                f"another content of {', '.join(changed)}: the same command tries it again"
+            )
+        return found
+
+    def _begin_attempt(self, case: CaseFiles) -> _Attempt:
+        """Write a record that says that the case is not done, before anything of it changes."""
+        standing, own = self.inspect(case), self.folder / case.name
+        before = standing.record
+        begun = _is_empty(own)
+        if before is not None and before.begun and before.request == self.request:
+            state = own / STATE / _RUN
+            # A run that somebody else has put here since is not ours to replace.
+            is_ours = before.run_sha256 in (None, stamp_file(state).sha256)
+            begun = begun or is_ours or _is_damaged(state)
+        why = standing.describe()
+        if why is None and before is not None and before.outcome is None:
+            why = before.run_anew  # which has not ended either
+        inputs = standing.inputs or self._stamp_inputs(case)
+        record = CaseRecord(
+            case.name, _NOT_ENDED, self.request, inputs, _WORKER, begun=begun, run_anew=why
+        )
+        record.write(self.folder)
+        return _Attempt(self, case, record)
+
+    def _stamp_inputs(self, case: CaseFiles) -> tuple[FileStamp, ...]:
+        """Return the stamps of every file that a case is read from."""
+        archives = [path for path in case.probabilities if path.suffix == ".npz"]
+        beside = [each for path in archives for each in prediction_files(path)]
+        common = [each for each in (self.reading.dataset_json, self.reading.model) if each]
+        paths = dict.fromkeys(each.resolve() for each in (*case.paths, *beside, *common))
+        return tuple(stamp_file(path) for path in paths)
 
 
-def _stamp_files(case: CaseFiles) -> tuple[FileStamp, ...]:
-    """Return the stamps of every file that a case is read from."""
-    archives = [path for path in case.probabilities if path.suffix == ".npz"]
-    beside = [each for path in archives for each in prediction_files(path)]
-    found: list[FileStamp] = []
-    for path in dict.fromkeys(each.resolve() for each in (*case.paths, *beside)):
+@dataclass
+class _Attempt:
+    """A case that is about to be run, and the record of it so far."""
+
+    runner: CaseRunner
+    case: CaseFiles
+    record: CaseRecord
+
+    def run_or_replace(self, function: Callable[..., Any], **how: bool) -> Any:  # noqa: ANN401
+        """Go on with the run in the folder; where that cannot be and it is ours, begin anew."""
+        runner, case = self.runner, self.case
+        folder = runner.folder / case.name
+        found = runner.read(case, self.record.inputs)
+        about = {"title": case.name, "reading": runner.reading.describe()}
         try:
-            status = path.stat()
-        except OSError:
-            found.append((str(path), None, None))
-        else:
-            found.append((str(path), status.st_size, status.st_mtime_ns))
-    return tuple(found)
+            return function(found, runner.settings, folder, **about, **how)
+        except UnusableRunError as error:
+            if not self.record.begun:
+                raise OutputError(
+                    f"`output`: {folder} holds a run that is not of this cohort: {error.reason}; "
+                    "move or remove that folder, then the same command runs the case"
+                ) from error
+            why = self.record.run_anew or error.reason
+        _LOG.info("%s is run anew: %s", case.name, why)
+        self.record = replace(self.record, run_anew=why, run_sha256=None)
+        self.record.write(runner.folder)
+        return function(found, runner.settings, folder, **about, overwrite=True)
+
+
+def _other_inputs(run: Run, record: CaseRecord) -> tuple[FileStamp, ...]:
+    """Return the stamps of files that a case was read from and that only its inputs name."""
+    known = {stamp.sha256 for stamp in record.inputs}
+    folders = dict.fromkeys(Path(stamp.path).parent for stamp in record.inputs)
+    names = [name for name, digest in run.case.hashes.items() if digest not in known]
+    paths = (folder / name for name in names for folder in folders)
+    return tuple(stamp_file(path) for path in paths if path.is_file())
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder has nothing in it but the lock of a run that was refused."""
+    return not any(path.is_file() and path.name != "lock" for path in folder.rglob("*"))
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a JSON file is there and cannot be read."""
+    try:
+        return not isinstance(read_json(path), dict)
+    except FileNotFoundError:
+        return False
+    except DamagedError:
+        return True
 
 
 @contextmanager
@@ -291,6 +438,6 @@ def _peak_mb() -> int | None:
 def _describe_error(error: Exception) -> str:
     """Return what an error says, in one line; one that nobody expected with its kind."""
     if isinstance(error, ExpectedError) or (isinstance(error, MemoryError) and str(error)):
-        return " ".join(str(error).split())
+        return visible_text(" ".join(str(error).split()))
     kind = "" if isinstance(error, OSError | MemoryError) else f"{type(error).__name__}: "
-    return f"{kind}{error_text(error)}"
+    return visible_text(f"{kind}{error_text(error)}")

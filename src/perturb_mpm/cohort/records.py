@@ -6,30 +6,65 @@ records. The figures compare a run's label map with its marginals and, where it 
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.evaluation import dice, expected_dice
 from perturb_mpm.run import Run, volume_rows
-from perturb_mpm.storage import DAMAGE, read_json, write_json
+from perturb_mpm.storage import (
+    DAMAGE,
+    DamagedError,
+    error_text,
+    read_json,
+    require_file,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.report import VolumeRow
 
 RECORDS = "cohort"
 """The folder in the output that holds a record of every case; no case may have its name."""
-_BULKY = ("picture", "request", "inputs", "files")
+_BULKY = ("picture", "request", "inputs", "other_inputs", "files", "begun", "run_sha256")
 _UNCERTAIN = 2  # of uncertainty.nii.gz
 _SIDE = 96  # pixels of a picture at most
 
-FileStamp = tuple[str, int | None, int | None]
-"""Path, size in bytes and time of change in ns of a file; None where there is no such file."""
+
+class FileStamp(NamedTuple):
+    """A file as it was read: its content is known by its SHA-256; None where there is no file."""
+
+    path: str
+    size: int | None  # bytes
+    time_ns: int | None  # of its last change
+    sha256: str | None
+
+
+def stamp_file(path: Path) -> FileStamp:
+    """Return the stamp of a file, of which every byte is read."""
+    try:
+        require_file(path)
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, DamagedError):
+        return FileStamp(str(path), None, None, None)
+    return FileStamp(str(path), status.st_size, status.st_mtime_ns, digest)
+
+
+def changed_files(before: Iterable[FileStamp], now: Iterable[FileStamp]) -> tuple[str, ...]:
+    """Return the paths in both whose content differs, whatever their sizes and times are."""
+    known = {stamp.path: stamp.sha256 for stamp in before}
+    return tuple(
+        stamp.path for stamp in now if stamp.path in known and stamp.sha256 != known[stamp.path]
+    )
 
 
 @dataclass(frozen=True)
@@ -79,6 +114,10 @@ class CaseRecord:
     request: Mapping[str, Any]
     inputs: tuple[FileStamp, ...]
     worker: str | None  # a random name of the process; None where it was lost
+    other_inputs: tuple[FileStamp, ...] = ()  # that the inputs name, such as the voxels of a header
+    begun: bool = False  # the folder of the case was empty, or holds this cohort's own run
+    run_sha256: str | None = None  # of the run.json of the finished run
+    run_anew: str | None = None  # why a run that the folder held was replaced
     outcome: CaseOutcome | None = None
     seconds: float | None = None
     peak_memory_mb: int | None = None
@@ -95,8 +134,12 @@ class CaseRecord:
             "status": self.status,
             "error": self.error,
             "request": self.request,
-            "inputs": self.inputs,
+            "inputs": [list(stamp) for stamp in self.inputs],
+            "other_inputs": [list(stamp) for stamp in self.other_inputs],
             "worker": self.worker,
+            "begun": self.begun,
+            "run_sha256": self.run_sha256,
+            "run_anew": self.run_anew,
             **({} if self.outcome is None else asdict(self.outcome)),
             "seconds": self.seconds,
             "peak_memory_mb": self.peak_memory_mb,
@@ -108,9 +151,10 @@ class CaseRecord:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CaseRecord:
-        """Return the record of a file; KeyError or TypeError where it is none."""
+        """Return the record of a file; any ``DAMAGE`` where it is none."""
         found = {field.name: content[field.name] for field in fields(cls) if field.name in content}
-        found["inputs"] = tuple(tuple(stamp) for stamp in content["inputs"])
+        for name in ("inputs", "other_inputs"):
+            found[name] = tuple(FileStamp(*stamp) for stamp in content[name])
         if content["status"] == "done":
             figures = {field.name: content[field.name] for field in fields(CaseOutcome)}
             figures["rows"] = tuple(RegionFigures(**row) for row in content["rows"])
@@ -133,12 +177,21 @@ class CaseRecord:
 
 
 def read_record(folder: Path, case: str) -> CaseRecord | None:
-    """Return the record of a case, None where there is none or it is damaged."""
+    """Return the record of a case, None where there is none; ``DamagedError`` says what to do."""
+    path = _record_path(folder, case)
     try:
-        found = CaseRecord.from_json(read_json(_record_path(folder, case)))
-    except (FileNotFoundError, KeyError, TypeError, *DAMAGE):
+        found = CaseRecord.from_json(read_json(path))
+        if found.case != case:
+            raise ValueError(f"it is the record of {found.case}")
+    except FileNotFoundError:
         return None
-    return found if found.case == case else None
+    except DAMAGE as error:
+        words = error_text(error).removeprefix(f"{path} cannot be read: ")
+        raise DamagedError(
+            f"{path} is no record of {case}: {words}; the same command runs the case again, or "
+            "remove the file"
+        ) from error
+    return found
 
 
 def _record_path(folder: Path, case: str) -> Path:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +24,7 @@ from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import Case, CaseFiles, CaseFolders, InputError, find_cases
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings, SettingsError
-from perturb_mpm.storage import DAMAGE, error_text, open_lock, read_json, write_json
+from perturb_mpm.storage import DAMAGE, DamagedError, error_text, open_lock, read_json, write_json
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MOST_PARTS = 256
 """Into how many ranges the samples of one case may be split."""
 _REQUEST = "request.json"
+_HASHING_THREADS = 4
 _MOST_NAMED = 3
 _LONGEST_NAME = 200  # bytes
 _BASE = 400 * 10**6  # bytes: the interpreter with everything loaded
@@ -122,7 +124,7 @@ def check_cohort(
     runner = _make_runner(settings, folder, reading)
     pace = _seconds_a_voxel(cases, runner.folder)
     for case in cases:
-        finished = runner.is_finished(case)
+        finished = runner.inspect(case).finished
         try:
             found = runner.reading.read(case)
         except DAMAGE as error:
@@ -157,7 +159,10 @@ def expected_memory(case: Case, settings: RunSettings) -> int:
 
 def _seconds_a_voxel(cases: Sequence[CaseFiles], folder: Path) -> float | None:
     """Return how long a voxel took in the cases that are done, None where none is."""
-    records = (read_record(folder, case.name) for case in cases)
+    records: list[CaseRecord | None] = []
+    for case in cases:
+        with suppress(DamagedError):
+            records.append(read_record(folder, case.name))
     done = [
         (each.seconds or 0.0, each.outcome.mask_voxels) for each in records if each and each.outcome
     ]
@@ -200,7 +205,8 @@ def run_cohort(
     """Run every case into a folder of its own, then write the cohort's tables and its page.
 
     The same call again skips cases that are done, goes on with those that were begun, and tries
-    those that failed once more. A case that fails never stops the others.
+    those that failed once more. Every input is hashed: where its content has changed, the case is
+    run anew. A case that fails never stops the others.
 
     Parameters
     ----------
@@ -235,7 +241,7 @@ def run_cohort(
     show, runner = progress or Silent(), _make_runner(settings, folder, reading)
     _check_split(split, settings, client)
     with _cohort_folder(runner.folder, runner.request):
-        left = [case for case in cases if not runner.is_finished(case)]
+        left = _find_unfinished(runner, cases, show)
         skipped = len(cases) - len(left)
         if skipped:
             show.stage(f"{skipped} of {len(cases)} cases are done already")
@@ -248,6 +254,28 @@ def run_cohort(
             show(count, len(left))
         show.stage("writing the tables and the page")
         return _write_all(runner, cases, skipped)
+
+
+def _find_unfinished(
+    runner: CaseRunner, cases: Sequence[CaseFiles], show: StagedProgress
+) -> list[CaseFiles]:
+    """Return the cases that are not done; results of other inputs leave the tables at once."""
+    if any((runner.folder / RECORDS / f"{case.name}.json").exists() for case in cases):
+        show.stage(f"comparing the inputs of {len(cases)} cases with those that were run")
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:  # hashing and reading release Python's lock
+        standings = list(pool.map(runner.inspect, cases))
+    left: list[CaseFiles] = []
+    withdrawn = 0
+    for case, standing in zip(cases, standings):
+        if standing.finished:
+            continue
+        left.append(case)
+        withdrawn += runner.withdraw(case, standing)
+        if (why := standing.describe()) is not None:
+            show.warn(f"{case.name} is run anew: {why}")
+    if withdrawn:
+        _write_all(runner, cases, len(cases) - len(left))
+    return left
 
 
 def _make_runner(
@@ -312,7 +340,9 @@ def _cohort_folder(folder: Path, request: Mapping[str, Any]) -> Iterator[None]:
 def _check_same(path: Path, folder: Path, request: Mapping[str, Any]) -> None:
     """Refuse the folder of a cohort that was asked for something else."""
     try:
-        before = read_json(path)
+        known = read_json(path)
+        if not isinstance(known, dict):
+            raise TypeError("it does not say what was asked for")
     except FileNotFoundError:
         write_json(path, request)
         return
@@ -321,7 +351,6 @@ def _check_same(path: Path, folder: Path, request: Mapping[str, Any]) -> None:
             f"`output` holds a damaged {path}: {error_text(error)}; "
             "remove it or name another folder"
         ) from error
-    known = before if isinstance(before, dict) else {}
     changed = [
         f"{key} was {_short(known.get(key))}, is {_short(value)}"
         for key, value in request.items()

@@ -23,6 +23,7 @@ from perturb_mpm.run.settings import (
     OutputError,
     RunSettings,
     SettingsError,
+    UnusableRunError,
     read_settings,
     settings_from_text,
     settings_text,
@@ -63,5 +64,6 @@ __all__ = [
     "STATE",
     "OutputError",
     "SettingsError",
+    "UnusableRunError",
     "StateError",
 ]

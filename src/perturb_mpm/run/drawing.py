@@ -18,7 +18,7 @@ from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Progress
 from perturb_mpm.run.coupling import Pilot
 from perturb_mpm.run.manifest import find_range_files
-from perturb_mpm.run.settings import OutputError
+from perturb_mpm.run.settings import UnusableRunError
 from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
 from perturb_mpm.sampling import Sampler
 from perturb_mpm.storage import DAMAGE, error_text, read_arrays, write_arrays
@@ -161,7 +161,9 @@ def _load_samples(run: Run, problem: str, pilot: Pilot | None) -> Run:
         run = run.with_checkpoint()
         run.check_votes(problem)
     except DAMAGE as error:
-        raise OutputError(
-            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error_text(error)}"
+        raise UnusableRunError(
+            "`output` holds a damaged state, begin anew with `overwrite=True`: "
+            f"{error_text(error)}",
+            f"its state is damaged: {error_text(error)}",
         ) from error
     return run

@@ -21,7 +21,7 @@ from perturb_mpm.run.manifest import (
     remove_files,
     remove_partial,
 )
-from perturb_mpm.run.settings import OutputError
+from perturb_mpm.run.settings import OutputError, UnusableRunError
 from perturb_mpm.run.state import STATE, STATE_FILES
 from perturb_mpm.storage import DAMAGE, open_lock, read_json
 
@@ -175,9 +175,10 @@ def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:
     if not taken:
         return
     if resume:
-        raise OutputError(
+        raise UnusableRunError(
             f"`output` must be an empty folder or one with a run to resume, got {layout.folder}, "
-            f"which holds {taken[0]}; name another or pass `overwrite=True`"
+            f"which holds {taken[0]}; name another or pass `overwrite=True`",
+            f"it holds {taken[0]} and no run to resume",
         )
     raise OutputError(
         f"`output` must be an empty folder, got {layout.folder}, which is not: name another, go on "

@@ -44,7 +44,7 @@ from perturb_mpm.run.outputs import (
     write_sampled_volumes,
     write_sidecars,
 )
-from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError
+from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError, UnusableRunError
 from perturb_mpm.run.state import (
     MOST_SAMPLE_MAPS,
     Run,
@@ -162,6 +162,7 @@ def begin_case(
     output: str | Path,
     *,
     title: str,
+    overwrite: bool = False,
     reading: Mapping[str, object] | None = None,
 ) -> int:
     """Begin a run, or go on with it, without drawing more; return how many samples it holds.
@@ -170,7 +171,7 @@ def begin_case(
     ``run_case`` with ``resume=True`` ends the run.
     """
     wanted = _Wanted(case, settings, Path(output), title, None, reading or {})
-    with _begin(wanted, Silent(), resume=True) as begun:
+    with _begin(wanted, Silent(), resume=not overwrite, overwrite=overwrite) as begun:
         return begin_samples(begun.run, begun.sampler.problem, begun.pilot)
 
 
@@ -366,8 +367,10 @@ def _read_begun_run(layout: Layout) -> dict[str, Any] | None:
             raise StateError(f"{layout.state / 'run.json'} names no engine")
         read_coupling(before or {})
     except DAMAGE as error:
-        raise OutputError(
-            f"`output` holds a damaged state, begin anew with `overwrite=True`: {error_text(error)}"
+        raise UnusableRunError(
+            "`output` holds a damaged state, begin anew with `overwrite=True`: "
+            f"{error_text(error)}",
+            f"its state is damaged: {error_text(error)}",
         ) from error
     return before
 
@@ -376,7 +379,8 @@ def _check_same(run: Run, before: Mapping[str, Any], problem: str) -> None:
     """Refuse to go on with a run of other inputs or parameters."""
     found = describe_difference(before, run.identity(problem))
     if found:
-        raise OutputError(
+        raise UnusableRunError(
             f"`resume=True` must have the inputs and parameters of the run in {run.folder}, got "
-            f"others: {found}; name another `output` or begin anew with `overwrite=True`"
+            f"others: {found}; name another `output` or begin anew with `overwrite=True`",
+            f"it has other inputs or parameters: {found}",
         )

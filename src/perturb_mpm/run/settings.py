@@ -37,6 +37,17 @@ class OutputError(ExpectedError):
     """The output folder cannot be used."""
 
 
+class UnusableRunError(OutputError):
+    """The run in the output folder cannot go on: it is damaged, or of other inputs or parameters.
+
+    ``reason`` says which, without advice.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 ColourMap = Literal["inferno", "viridis", "jet", "hot"]
 KernelKind = Literal["spatial", "bilateral"]
 Intervals = Literal["none", "assumed", "learned"]
