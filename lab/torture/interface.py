@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 import perturb_mpm as pm
 from lab.torture.attack import Attack, Finding, Trial, judge
 from perturb_mpm.biomarkers import wilcoxon_exact
+from perturb_mpm.checks import ExpectedError
+
+try:
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+    from hypothesis import strategies as st
+    from hypothesis.extra import numpy as arrays
+except ImportError as error:
+    raise ExpectedError(
+        "torture needs the package hypothesis: pip install 'perturb-mpm[test]'"
+    ) from error
 
 EXAMPLES = 50  # of one trial
 _ERRORS = (TypeError, ValueError, MemoryError)

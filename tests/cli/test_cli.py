@@ -263,6 +263,29 @@ def test_help_shows_an_example_and_loads_nothing_heavy(arguments: list[str], exa
     assert not modules & {"numba", "torch", "matplotlib", "nibabel", "scipy"}
 
 
+def test_an_error_is_one_line_that_fits(capfd: pytest.CaptureFixture[str]) -> None:
+    from perturb_mpm.checks import LONGEST_MESSAGE
+
+    long = [f"{number}/image.nii.gz" for number in range(400)]
+    assert call("run", "--image", "a.nii.gz", "--output", "/dev/null/" + "x/" * 900) == 2
+    assert call("run", *long, "--output", "o") == 2
+    for line in capfd.readouterr().err.splitlines():
+        assert len(line) <= LONGEST_MESSAGE
+
+
+def test_torture_without_its_package_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from lab.__main__ import app\n"
+        "from perturb_mpm.cli import run_app\n"
+        "run_app(app, ['torture', '--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'perturb-mpm[test]'" in done.stderr
+
+
 def test_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> None:
     from importlib.metadata import version
 

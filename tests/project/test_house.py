@@ -26,7 +26,7 @@ DIALECT = re.compile(
     r"(^|_)(held|settled?|doubtful|place[sd]?|rooms?|told|pool)(_|$)", re.IGNORECASE
 )
 PROSE = re.compile(
-    r"\b(go(es|ing)? together between|doubtful voxels?|held voxels?|settled)\b", re.I
+    r"\b(go(es|ing)? together between|doubtful voxels?|held voxels?|settled)\b", re.IGNORECASE
 )
 
 

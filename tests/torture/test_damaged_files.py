@@ -255,6 +255,30 @@ def test_states_that_cannot_be_read(
     assert len(str(caught.value)) <= LONGEST_MESSAGE
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("affine", lambda array: array[:, :3]),
+        ("affine", lambda array: np.where(np.eye(4) == 1, np.inf, array)),
+        ("mask", lambda array: array[1:]),
+        ("images", lambda array: array[:, :, 1:]),
+        ("images", lambda array: array[:0]),
+        ("probabilities", lambda array: array[:, 1:]),
+        ("probabilities", lambda array: array[1:]),
+    ],
+)
+def test_a_state_whose_arrays_do_not_fit_each_other(
+    tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    folder = copy_run(tmp_path / "case")
+    path = folder / "state" / "case.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    write_arrays(path, {**arrays, name: change(arrays[name])})
+    with pytest.raises(StateError, match=r"holds a damaged run: .* must be "):
+        load_run(folder)
+
+
 @pytest.mark.parametrize("place", ["../../elsewhere.json", "/etc/hostname"])
 def test_a_state_that_leads_out_of_its_folder(tmp_path: Path, place: str) -> None:
     folder = copy_run(tmp_path / "case")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from perturb_mpm.checks import ExpectedError
+from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError, in_short
 from perturb_mpm.cli.console import (
     UsageError,
     accept_all_characters,
@@ -59,5 +59,6 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
 
 def _fail(name: str, message: str, code: int) -> None:
     """Say in one line what went wrong, and exit."""
-    print_line(" ".join(message.split()), name)
+    line = " ".join(message.split())
+    print_line(in_short(line, LONGEST_MESSAGE - len(f"{name}: ")), name)
     raise SystemExit(code)

@@ -403,8 +403,17 @@ def _read_case(path: Path) -> Case:
     for name, (dtype, axes) in _CASE_ARRAYS.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != axes:
             raise ValueError(f"{name} must be {dtype} with {axes} axes")
-    if arrays["images"].shape[1:] != mask.shape:
-        raise ValueError("images must have the shape of the mask")
+    voxels = int(mask.sum())
+    expected = {
+        "images": (len(words["image_names"]), *mask.shape),
+        "probabilities": (len(words["label_values"]), voxels),
+        "affine": (4, 4),
+    }
+    if "members" in words:
+        expected["mutual_information"] = (voxels,)
+    for name, shape in expected.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} must be {shape}, got {arrays[name].shape}")
     for name in ("images", "probabilities", "affine"):
         checks.finite(arrays[name], name)
     geometry = Geometry(
