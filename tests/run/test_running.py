@@ -152,7 +152,7 @@ def test_the_noises_lengths_are_told_of(case: Case, tmp_path: Path) -> None:
     result = run_case(case, settings, tmp_path / "o", title="f")
     assert result.summary["volumes_reflect_voxel_noise_alone"] is False
     words = result.summary["perturbation"]
-    assert "goes together over the whole image (25 %) and 30 mm (75 %)" in words
+    assert "correlated over the whole image (25 %) and 30 mm (75 %)" in words
 
 
 def test_until_stops_where_the_library_stops(case: Case, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_conditional_maps_need_their_estimator() -> None:
         SETTINGS.changed(marginals="conditional")
 
 
-def test_without_a_word_noise_goes_together_over_the_radius_of_what_is_found(
+def test_the_default_correlation_length_is_the_radius_of_what_is_found(
     case: Case, tmp_path: Path
 ) -> None:
     run = run_case(case, RunSettings().changed(samples=8), tmp_path / "a", title="defaults")

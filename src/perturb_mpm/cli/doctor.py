@@ -44,7 +44,7 @@ def self_test() -> list[Check]:
         "cpu engine against the reference": _engines_agree,
         "samples follow the softmax without coupling": _samples_follow_softmax,
         "ranges of samples add up to one run": _ranges_add_up,
-        "held voxels against full sampling": _held_voxels_agree,
+        "held voxels against full sampling": _frozen_voxels_agree,
     }
     return [_run(name, check) for name, check in checks.items()]
 
@@ -105,7 +105,7 @@ def _ranges_add_up() -> tuple[bool, str]:
     return second.merge(first) == whole, "bit for bit"
 
 
-def _held_voxels_agree() -> tuple[bool, str]:
+def _frozen_voxels_agree() -> tuple[bool, str]:
     import numpy as np
 
     from perturb_mpm.model import DenseCRF
@@ -115,15 +115,15 @@ def _held_voxels_agree() -> tuple[bool, str]:
     energies = crf.energies.reshape(crf.n_labels, *crf.shape).copy()
     energies[0, :3] -= 12  # three quarters are nearly certain
     certain = DenseCRF(energies, crf.kernels)
-    full, held = (
+    full, frozen = (
         sample(certain, _SAMPLES, iterations=3, engine="cpu", hold=hold) for hold in (0.0, 0.01)
     )
-    moved = np.abs(full.voxel_counts.astype(int) - held.voxel_counts).sum() / 2
-    wrong = float(moved / held.voxel_counts.sum())
-    passed = held.active_share < 1 and wrong < _MOST_WRONG_VOTES
+    moved = np.abs(full.voxel_counts.astype(int) - frozen.voxel_counts).sum() / 2
+    wrong = float(moved / frozen.voxel_counts.sum())
+    passed = frozen.active_share < 1 and wrong < _MOST_WRONG_VOTES
     return passed, (
-        f"{100 * wrong:.2g} % of the votes differ, {100 * held.active_share:.0f} % of the voxels "
-        f"active, a held message moves by {held.hold_bound_nats:.2g} nats at most"
+        f"{100 * wrong:.2g} % of the votes differ, {100 * frozen.active_share:.0f} % of the voxels "
+        f"active, a frozen message moves by {frozen.hold_bound_nats:.2g} nats at most"
     )
 
 

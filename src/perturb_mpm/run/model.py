@@ -56,7 +56,7 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
 
 
 def assumed_length_mm(case: Case) -> float:
-    """Return how far noise goes together where nobody says: about as far as the structure reaches.
+    """Return the correlation length of the noise where none is given: the structure's radius.
 
     It is the radius of a ball of the volume that the probabilities expect as foreground.
     """

@@ -270,7 +270,7 @@ def _largest_change(run: Run) -> float | None:
 
 
 def convergence_in_words(posterior: Posterior) -> str:
-    """Return how far the samples have come, and what was held while they did."""
+    """Return how far the samples converged, and what was frozen while they did."""
     words = ""
     if posterior.label_changes is not None:
         share = 100 * float(posterior.label_changes.max())
@@ -278,9 +278,9 @@ def convergence_in_words(posterior: Posterior) -> str:
     if posterior.active_share < 1:
         words += (
             f" Each sample updated {100 * posterior.active_share:.2g} % of the voxels; the others "
-            f"dissent with a probability below {posterior.hold:g} and were held at their averages, "
-            f"from which noise moves their message by {posterior.hold_bound_nats:.2g} nats at most "
-            "(standard deviation)."
+            f"disagree with a probability below {posterior.hold:g} and were frozen at their "
+            f"averages: noise would move their message by {posterior.hold_bound_nats:.2g} nats at "
+            "most (standard deviation)."
         )
     return words.strip()
 
@@ -306,7 +306,7 @@ def perturbation_in_words(settings: RunSettings) -> str:
     if lengths != WHITE:
         parts = [f"{_length(length)} ({100 * weight:.0f} %)" for length, weight in lengths]
         words = " and ".join(parts) if len(parts) > 1 else _length(lengths[0][0])
-        return f"Gumbel noise that goes together over {words}"
+        return f"Gumbel noise correlated over {words}"
     return "Gumbel noise, independent at every voxel"
 
 
