@@ -137,7 +137,7 @@ def test_a_matrix_transposed_in_pieces_is_the_transpose(
     rng = np.random.default_rng(0)
     columns = rng.integers(0, 40, size=(101, 3)).astype(np.int32)
     weights = rng.random((101, 3)).astype(np.float32)
-    found = chain._transposed(columns, weights, 41, Threads(count))
+    found = chain._transpose(columns, weights, 41, Threads(count))
     for v in range(41):
         entries = slice(found.pointers[v], found.pointers[v + 1])
         rows, places = np.nonzero(columns == v)
@@ -154,6 +154,6 @@ def test_pieces_change_no_bit_of_a_filter(monkeypatch: pytest.MonkeyPatch) -> No
         lattice = build(features, BLURS["calibrated"], THREADS)
         filters.append(chain.factorize(lattice, "symmetric", 1.0, THREADS, wide_rows=True))
     for one, other in zip(filters[0].stages, filters[1].stages, strict=True):
-        for part in vars(one):
+        for part in one._fields:
             np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
     assert filters[0].stages[0].rows != filters[0].stages[1].rows  # the splat is in two stages

@@ -163,7 +163,7 @@ def test_voxels_beyond_32_bits_have_noise_of_their_own() -> None:
     order = np.arange(GRID.voxels)
     perturber = Perturber(Perturbation(1), np.zeros_like(BASE), GRID, order, Threads(1))
     far = GRID.index + 2**47
-    perturber._voxels = checks.read_only(far)
+    perturber._unaries = perturber._unaries._replace(voxels=checks.read_only(far))
     perturber.fill(tiles, np.array([6, 7]), CEILING)
     noise = gumbel(1, [6, 7], far, LABELS)
     truth = noise[:, :1] - noise[:, 1:]
