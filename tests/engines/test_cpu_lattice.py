@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from perturb_mpm.engines import lattice as keys
 from perturb_mpm.engines.cpu import chain
 from perturb_mpm.engines.cpu.chain import Filter, factorize, slice_rows
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.lattice import BLURS, Blur, keys
+from perturb_mpm.engines.lattice import BLURS, Blur
 
 THREADS = Threads(2)
 

@@ -11,15 +11,14 @@ import perturb_mpm as pm
 from perturb_mpm.engines.lattice import (
     BLURS,
     Blur,
-    NodeTables,
     against_first_label,
-    groups_of,
+    group_kernels,
     key_code,
     morton_order,
     published_gain,
 )
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import length_lattices
+from perturb_mpm.noise import NodeTables, length_lattices
 
 
 def test_the_curve_goes_through_a_square_in_z() -> None:
@@ -67,19 +66,19 @@ def test_potts_kernels_share_a_group_and_matrices_have_their_own() -> None:
         pm.SpatialKernel(3.0, 4.0),
     ]
     crf = pm.DenseCRF(unary=np.zeros((3, 5)), kernels=kernels)
-    groups = groups_of(crf.terms, 3)
+    groups = group_kernels(crf.terms, 3)
     assert [group.members for group in groups] == [[0, 2], [1]]
     assert groups[0].weights == [2.0, 4.0]
     matrices, offsets = against_first_label(groups)
     np.testing.assert_array_equal(offsets, [[1, 1], [1, 2]])
     np.testing.assert_array_equal(matrices[0], [[-2, -1], [-1, -2]])
-    assert groups_of((), 3)[0].members == []
+    assert group_kernels((), 3)[0].members == []
 
 
 def test_tables_find_the_nodes_that_smooth_noise_is_made_of() -> None:
     grid = Grid((4, 5), spacing=(1.0, 2.0))
     lattices = length_lattices(((8.0, 0.5), (3.0, 0.5)), grid, 2)
-    tables = NodeTables.of(lattices, grid)
+    tables = NodeTables.build(lattices, grid)
     nodes = np.random.default_rng(0).normal(size=tables.nodes)
     for f, lattice in enumerate(lattices):
         own = nodes[tables.starts[f] : tables.starts[f + 1]].reshape(lattice.shape)

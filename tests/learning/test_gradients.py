@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import perturb_mpm as pm
 from helpers.problems import NORMALIZATIONS, random_problem
+from perturb_mpm.engines import morton_order
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.lattice import morton_order
 from perturb_mpm.learning import unrolled
 from perturb_mpm.learning.kernel_filters import FilterMaker
 from perturb_mpm.learning.objectives import OBJECTIVES, Objective

@@ -23,7 +23,7 @@ REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 BLOCK = re.compile(r"^```\{eval-rst\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Doors whose every function and class is public.
 WHOLE = ("", ".posterior", ".evaluation", ".biomarkers", ".phantom")
-# Names at these doors that serve other rooms of the package and no user.
+# Names at these doors that serve other packages and no user.
 INTERNAL = {"Tally", "count_type", "copy_json", "check_nested"}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine, available_cores
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
+from perturb_mpm.engines.lattice import BLURS, morton_order, published_gain
 from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
 from perturb_mpm.engines.protocol import (
     FRACTION_BITS,
@@ -35,6 +36,7 @@ __all__ = [
     "Accuracy",
     "available_bytes",
     "available_cores",
+    "BLURS",
     "Change",
     "change_between",
     "check_convergent",
@@ -49,11 +51,13 @@ __all__ = [
     "FrozenVoxels",
     "give_back",
     "kernel_matrix",
+    "morton_order",
     "MOST_ITERATIONS",
     "NarrowingSolver",
     "prepare",
     "prepare_with",
     "Problems",
+    "published_gain",
     "require",
     "resolve_budget",
     "RestrictedProblem",

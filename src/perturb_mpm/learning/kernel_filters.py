@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import Accuracy
-from perturb_mpm.engines.lattice import BLURS, published_gain
+from perturb_mpm.engines import BLURS, Accuracy, published_gain
 from perturb_mpm.model import Normalization
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines import softmax
-from perturb_mpm.engines.lattice import morton_order
+from perturb_mpm.engines import morton_order, softmax
 from perturb_mpm.learning.kernel_filters import (
     NORMALIZER_SHARES,
     FilterMaker,

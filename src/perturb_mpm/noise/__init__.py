@@ -21,7 +21,7 @@ from perturb_mpm.noise.gumbel import (
     gumbel,
     key_words,
 )
-from perturb_mpm.noise.nodes import SUPPORT, NodeLattice
+from perturb_mpm.noise.nodes import SUPPORT, NodeLattice, NodeTables
 from perturb_mpm.noise.perturbation import Perturbation
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "INDEX_BITS",
     "key_words",
     "NodeLattice",
+    "NodeTables",
     "Perturbation",
     "PHILOX_FACTORS",
     "PHILOX_KEY_STEPS",

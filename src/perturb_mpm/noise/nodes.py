@@ -1,4 +1,4 @@
-"""Smooth Gaussian noise in millimetres, as a pure function of (seed, sample, place, label).
+"""Smooth Gaussian noise in millimetres, as a pure function of (seed, sample, position, label).
 
 It has mean 0 and variance 1 at every voxel, and between two voxels at a distance of r mm the
 correlation exp(−r² / 2ℓ²): 0.61 at one length ℓ, 0.14 at two, 0.01 at three. White noise on cells
@@ -8,6 +8,7 @@ is smoothed to nodes, a few for each length, and the voxels interpolate between 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +19,7 @@ from perturb_mpm.model import Grid
 from perturb_mpm.noise.gumbel import INDEX_BITS, bits
 
 SUPPORT = 3  # the nodes that a voxel sees along an axis
+MOST_AXES = 4
 
 _REACH = 3  # the cells that a node sees on each side
 _NODES_PER_LENGTH = 1.5
@@ -150,3 +152,47 @@ def _smooth_axis(cells: NDArray[np.float64], k: int, axis: Axis) -> NDArray[np.f
         window = (slice(None),) * k + (slice(j, j + axis.nodes),)
         total = total + tap * cells[window]
     return total
+
+
+@dataclass(frozen=True)
+class NodeTables:
+    """How the voxels of a grid see the nodes of F lattices, whose rows stand one after the other.
+
+    Images of fewer than four axes have axes of length 1 before their own. For lattice f, axis a and
+    coordinate x, ``firsts[f, a, x]`` is the first row (rows of several axes add up),
+    ``weights[f, a, x]`` are those of SUPPORT nodes, and ``steps[f, a]`` are the rows from a node to
+    the next.
+    """
+
+    starts: NDArray[np.int64]  # (F + 1,): where the rows of each lattice start, and their number
+    shape: tuple[int, ...]  # MOST_AXES numbers
+    firsts: NDArray[np.int64]  # (F, MOST_AXES, longest)
+    weights: NDArray[np.float32]  # (F, MOST_AXES, longest, SUPPORT)
+    steps: NDArray[np.int64]  # (F, MOST_AXES)
+
+    @classmethod
+    def build(cls, lattices: Sequence[NodeLattice], grid: Grid) -> NodeTables:
+        """Make the tables of some lattices on a grid."""
+        rows = [math.prod(lattice.shape) for lattice in lattices]
+        starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+        shape = (1,) * (MOST_AXES - grid.ndim) + grid.shape
+        count, longest = len(lattices), max(shape)
+        firsts = np.zeros((count, MOST_AXES, longest), dtype=np.int64)
+        weights = np.zeros((count, MOST_AXES, longest, SUPPORT), dtype=np.float32)
+        steps = np.zeros((count, MOST_AXES), dtype=np.int64)
+        for f, lattice in enumerate(lattices):
+            padding = MOST_AXES - len(lattice.axes)
+            weights[f, :padding, 0, 0] = 1
+            firsts[f, 0, :] = starts[f]
+            for k, axis in enumerate(lattice.axes):
+                here = slice(axis.low, axis.low + len(axis.first))
+                step = math.prod(lattice.shape[k + 1 :])
+                firsts[f, padding + k, here] += step * axis.first
+                weights[f, padding + k, here] = axis.weights
+                steps[f, padding + k] = step
+        return cls(starts, shape, firsts, weights, steps)
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes of all lattices."""
+        return int(self.starts[-1])

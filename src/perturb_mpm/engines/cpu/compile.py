@@ -55,7 +55,8 @@ def sources() -> str:
     """
     digest = hashlib.sha256(numba.__version__.encode())
     here = Path(__file__).parent
-    for path in sorted([*here.glob("*.py"), *(here.parent / "lattice").glob("*.py")]):
+    constants = (here.parents[1] / "noise").glob("*.py")  # of Philox, and the polynomials
+    for path in sorted([*here.glob("*.py"), here.parent / "lattice.py", *constants]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

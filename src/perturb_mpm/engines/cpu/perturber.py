@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu.compile import announce_compilation, bits_to_float, fma, kernel, narrow
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
     FARTHEST,
     PHILOX_FACTORS,
     PHILOX_KEY_STEPS,
     PHILOX_ROUNDS,
+    NodeTables,
     Perturbation,
     key_words,
     length_lattices,
@@ -409,7 +409,7 @@ class Perturber:
         self._unaries = TiledUnaries(base, checks.read_only(order.view()), grid.index)
         self._threads = threads
         self._lattices = length_lattices(perturbation.lengths, grid, len(unaries))
-        self._tables = NodeTables.of(self._lattices, grid)
+        self._tables = NodeTables.build(self._lattices, grid)
 
     def fill(self, energies: NDArray[Any], samples: NDArray[np.int64], ceiling: np.float32) -> None:
         """Set the tiles ``energies`` (tiles, L − 1, T·B) to the perturbed unaries of B samples.

@@ -29,7 +29,7 @@ from perturb_mpm.engines.lattice import (
     BLURS,
     KernelGroup,
     against_first_label,
-    groups_of,
+    group_kernels,
     morton_order,
     published_gain,
 )
@@ -220,7 +220,7 @@ def _stack_slices(
     crf: DenseCRF, filters: Sequence[Filter | ExactFilter], unit: float, threads: Threads
 ) -> tuple[Slices, Compatibilities]:
     """Stack the slices of all kernels, which forget theirs; rows are in units of 1/unit."""
-    groups, voxels = groups_of(crf.terms, crf.n_labels), crf.grid.voxels
+    groups, voxels = group_kernels(crf.terms, crf.n_labels), crf.grid.voxels
     starts = np.concatenate([[0], np.cumsum([f.rows for f in filters])]).astype(np.int32)
     members = [m for each in groups for m in each.members]
     weights = [weight for each in groups for weight in each.weights]

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.device import is_interpreted
 from perturb_mpm.engines.gpu.memory import BatchLayout
-from perturb_mpm.engines.lattice import NodeTables
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
     FARTHEST,
@@ -29,6 +28,7 @@ from perturb_mpm.noise import (
     PHILOX_KEY_STEPS,
     PHILOX_ROUNDS,
     NodeLattice,
+    NodeTables,
     Perturbation,
     key_words,
     length_lattices,
@@ -556,7 +556,7 @@ class SmoothDrawer:
         self._device = device
         self._axes = grid.ndim
         self._lattices = length_lattices(perturbation.lengths, grid, n_labels)
-        self._tables = tables = NodeTables.of(self._lattices, grid)
+        self._tables = tables = NodeTables.build(self._lattices, grid)
         self._firsts = torch.from_numpy(tables.firsts).to(device)
         self._weights = torch.from_numpy(tables.weights).to(device)
         self._steps = torch.from_numpy(tables.steps).to(device)

@@ -25,7 +25,7 @@ from perturb_mpm.engines.gpu.messages import (
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, Unaries, perturb
 from perturb_mpm.engines.gpu.update_kernel import count_votes
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
-from perturb_mpm.engines.lattice import energy_ceiling, groups_of
+from perturb_mpm.engines.lattice import energy_ceiling, group_kernels
 from perturb_mpm.engines.protocol import (
     Accuracy,
     Change,
@@ -70,7 +70,7 @@ class GpuSolver:
         self._unaries = torch.zeros((crf.n_labels, layout.rows), device=device)
         energies = on_device(np.asarray(crf.energies), device)
         self._unaries[:, : layout.voxels] = energies.float()[:, self._order]
-        groups = groups_of(crf.terms, crf.n_labels)
+        groups = group_kernels(crf.terms, crf.n_labels)
         places = (self._order, self._index)
         exact: list[ExactFilter] = []
         lattices: list[LatticeFilter] = []
