@@ -35,10 +35,10 @@ app.command(
     help_epilogue="Example:  python -m lab gliomas --data brats2021_2mm --model model.npz",
 )
 app.command(
-    "lab.held.command:held",
-    name="held",
-    help="Compare held voxels and settled samples with full sampling, sample by sample.",
-    help_epilogue="Example:  python -m lab held --data data --model model.npz --quick",
+    "lab.frozen.command:frozen",
+    name="frozen",
+    help="Compare frozen voxels and converged samples with full sampling, sample by sample.",
+    help_epilogue="Example:  python -m lab frozen --data data --model model.npz --quick",
 )
 app.command(
     "lab.volumes.command:volumes",

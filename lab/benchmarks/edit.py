@@ -114,7 +114,7 @@ def ball(grid: Grid, entropy: NDArray[np.floating], label: int) -> NDArray[np.in
 
 def measure(case: Case, name: str, settings: RunSettings, samples: int) -> EditRow:
     """Return the figures of one edit of a case under some settings."""
-    from lab.held import warm_up
+    from lab.frozen import warm_up
     from perturb_mpm.engines import Compute
     from perturb_mpm.posterior import marginal_entropy
     from perturb_mpm.run import assumed_length_mm, build_crf

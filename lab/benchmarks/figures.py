@@ -13,12 +13,12 @@ from lab.benchmarks.worker import ROOT
 
 CPU_RESULTS = machine.RESULTS / "cpu.json"
 GPU_RESULTS = machine.RESULTS / "gpu.json"
-HELD_RESULTS = machine.RESULTS / "held.json"
+FROZEN_RESULTS = machine.RESULTS / "frozen.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 COST_BEGIN, COST_END = "<!-- cost -->", "<!-- end of cost -->"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
-HELD_BEGIN, HELD_END = "<!-- held figures -->", "<!-- end of held figures -->"
+FROZEN_BEGIN, FROZEN_END = "<!-- frozen figures -->", "<!-- end of frozen figures -->"
 GPU_BEGIN, GPU_END = "<!-- gpu figures -->", "<!-- end of gpu figures -->"
 
 WHOLE_BRAIN = 1_000_000  # voxels; smaller problems are in the JSON alone
@@ -34,7 +34,7 @@ GPU_HEADER = (
     "from `exact`'s, %: brain, tumour | largest bias of a label's volume, % |"
 )
 
-HELD_HEADER = (
+FROZEN_HEADER = (
     "| kernels, noise, what is updated | CPU s, to prepare | CPU s, in all | s by the clock | "
     "× faster by the clock than every voxel | × faster than a loop through pydensecrf2 |"
 )
@@ -89,7 +89,7 @@ def _sampling(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _correlated(row: dict[str, Any], digits: int) -> str:
-    """Return the clause of noise that goes together, empty where it was not measured."""
+    """Return the clause of correlated noise, empty where it was not measured."""
     seconds = row.get("sample_correlated_s")
     return "" if seconds is None else f", {seconds:.{digits}f} s with noise over 20 mm and 60 mm"
 
@@ -172,15 +172,16 @@ def _gpu_sentence(row: dict[str, Any]) -> str:
     )
 
 
-def held_rendered(results: dict[str, Any]) -> str:
-    """Return the Markdown of what held voxels and settled samples cost."""
+def render_frozen(results: dict[str, Any]) -> str:
+    """Return the Markdown of what frozen voxels and converged samples cost."""
     rows, machine = results["rows"], results["machine"]
     about = (
         f"BraTS2021_01658 at 1 mm with a forest's probabilities, {results['samples']} samples from "
         f"arrays to posterior; {machine['cpu']}, {results['threads']} threads, "
-        f"{machine['date'][:10]}. `python -m lab.benchmarks.held --model MODEL.npz` does it again."
+        f"{machine['date'][:10]}. `python -m lab.benchmarks.frozen --model MODEL.npz` does it "
+        "again."
     )
-    lines = [about, "", HELD_HEADER, "|---|--:|--:|--:|--:|--:|"]
+    lines = [about, "", FROZEN_HEADER, "|---|--:|--:|--:|--:|--:|"]
     peer, one = rows["pydensecrf2"], rows["one problem, an iteration"]["clock_s"]
     full = 0.0
     for name, row in rows.items():
@@ -208,8 +209,8 @@ if __name__ == "__main__":
     on_cpu, on_gpu = read_results(CPU_RESULTS), read_results(GPU_RESULTS)
     text = with_figures(PAGE.read_text(encoding="utf-8"), cpu_rendered(on_cpu))
     text = with_figures(text, gpu_rendered(on_gpu), GPU_BEGIN, GPU_END)
-    held = read_results(HELD_RESULTS)
-    text = with_figures(text, held_rendered(held), HELD_BEGIN, HELD_END)
+    frozen = read_results(FROZEN_RESULTS)
+    text = with_figures(text, render_frozen(frozen), FROZEN_BEGIN, FROZEN_END)
     PAGE.write_text(text, encoding="utf-8")
     cost = cost_rendered(on_cpu, on_gpu)
     text = with_figures(README.read_text(encoding="utf-8"), cost, COST_BEGIN, COST_END)

@@ -243,7 +243,7 @@ def _print_table(finished: Run) -> None:
     for heading in headings if has_intervals else [headings[0], *headings[2:]]:
         table.add_column(heading, justify="right")
     regions = summary["regions"]
-    for place, row in enumerate([*regions, *summary["labels"]]):
+    for number, row in enumerate([*regions, *summary["labels"]]):
         found = row["mean_entropy_bits"] is not None
         table.add_row(
             f"{','.join(map(str, row.get('values', [row.get('value')])))} {row['name']}",
@@ -251,7 +251,7 @@ def _print_table(finished: Run) -> None:
             *([_interval_text(row)] if has_intervals else []),
             f"{row['mean_entropy_bits']:.3f}" if found else "",
             f"{100 * row['uncertain_frac']:.1f}" if found else "",
-            end_section=place == len(regions) - 1,
+            end_section=number == len(regions) - 1,
         )
     print_plain(table)
     print_plain(f"Mask: {summary['mask']['origin']}.")

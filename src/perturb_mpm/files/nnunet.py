@@ -307,19 +307,19 @@ def read_prediction(
             f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
             + ("; name a file of its own grid by `reference`" if notes else "")
         )
-    told = reference is not None
+    stated = reference is not None
     if label_map is None or label_map.voxels.shape != grid.geometry.shape:
         turn = None
-        if known.truth is not None and not told:
+        if known.truth is not None and not stated:
             truth = read_volume(Source(source.argument, Path(known.truth)), Digests())
             turn = placement.compare_truth(decide_labels(maps, dataset, threshold), truth)
-        turn = turn or placement.assume(told=told)
+        turn = turn or placement.assume(stated=stated)
     elif dataset is not None and not dataset.fits(len(maps)):
         turn = placement.turns[0]  # these maps are refused later
     else:
         labels = decide_labels(maps, dataset, threshold)
         background = dataset.labels.values[0] if dataset else 0
-        turn, warnings = placement.compare(labels, label_map, background, told=told)
+        turn, warnings = placement.compare(labels, label_map, background, stated=stated)
         notes += warnings
     turned = _turn_axes(np.moveaxis(maps, 0, -1), turn)  # (X, Y, Z, C)
     return Volume(source, turned, grid.geometry, notes)
@@ -366,10 +366,10 @@ class _Placement:
         ordered = dict.fromkeys([*likely, _AS_STORED, self.from_ras, *every])
         self.turns = [turn for turn in ordered if _turn_shape(shape, turn) == grid.geometry.shape]
 
-    def assume(self, *, told: bool) -> Turn:
+    def assume(self, *, stated: bool) -> Turn:
         """Return the turn where no label map shows it; refuse where it cannot be known."""
         first = self.turns[0]
-        certain = first in (self.known, self.from_ras) or (told and first == _AS_STORED)
+        certain = first in (self.known, self.from_ras) or (stated and first == _AS_STORED)
         if not certain:
             raise self.source.error(
                 "does not say in which order its axes are, and neither label map nor plans.json "
@@ -396,7 +396,7 @@ class _Placement:
         )
 
     def compare(
-        self, labels: NDArray[np.integer], label_map: Volume, background: int, *, told: bool
+        self, labels: NDArray[np.integer], label_map: Volume, background: int, *, stated: bool
     ) -> tuple[Turn, tuple[str, ...]]:
         """Return the turn that makes labels (X, Y, Z) those of the label map, and what is unsure.
 
@@ -417,7 +417,7 @@ class _Placement:
                 f"the most probable labels have a Dice of {best:.2f} at most with nnU-Net's label "
                 f"map {name}, however the axes are turned: are both of one patient?"
             )
-            if not told:
+            if not stated:
                 raise self.source.error(f"{words} If so, name {name} by `reference`")
             return self.turns[0], (words,)
         if self.known is None and _AS_STORED in ties and self.from_ras in ties[1:]:

@@ -36,14 +36,14 @@ class Inside:
         """Return the voxels of a grid whose mask lies inside this one's, (C, N)."""
         if grid is self.grid:
             return self.values
-        places = np.searchsorted(self.grid.index, grid.index)
-        known = np.take(self.grid.index, places, mode="clip") == grid.index
+        ranks = np.searchsorted(self.grid.index, grid.index)
+        known = np.take(self.grid.index, ranks, mode="clip") == grid.index
         if not known.all():
             raise ValueError(
                 "kernels must know every voxel inside the mask, got those of another CRF, whose "
                 f"mask leaves out {int((~known).sum())} of them: make kernels from whole images"
             )
-        return np.take(self.values, places, axis=1)
+        return np.take(self.values, ranks, axis=1)
 
 
 class Kernel(ABC):

@@ -79,20 +79,20 @@ def gumbel(
     """
     seed = checked_seed(seed)
     chosen = checked_samples(samples)
-    places = _checked_indices(voxels, "voxels", 2**INDEX_BITS)
+    indices = _checked_indices(voxels, "voxels", 2**INDEX_BITS)
     n_labels = checks.integer(
         n_labels, "n_labels", minimum=checks.FEWEST_LABELS, maximum=checks.MOST_LABELS
     )
     antithetic = checks.flag(antithetic, "antithetic")
-    noise = np.empty((chosen.size, n_labels, places.size), dtype=np.float32)
-    step = max(1, _AT_ONCE // max(1, n_labels * places.size))
+    noise = np.empty((chosen.size, n_labels, indices.size), dtype=np.float32)
+    step = max(1, _AT_ONCE // max(1, n_labels * indices.size))
     for start in range(0, chosen.size, step):
         part = chosen[start : start + step]
         if antithetic:
-            words = bits(seed, part & ~1, places, n_labels)  # (b, L, N)
+            words = bits(seed, part & ~1, indices, n_labels)  # (b, L, N)
             words = np.where(part[:, np.newaxis, np.newaxis] & 1, ~words, words)
         else:
-            words = bits(seed, part, places, n_labels)
+            words = bits(seed, part, indices, n_labels)
         noise[start : start + step] = -np.log(-np.log(uniform(words)))
     return noise
 

@@ -82,10 +82,10 @@ class NodeLattice:
             weights = axis.weights.reshape(-1, *(1,) * (box.ndim - 1 - k), SUPPORT)
             near = [weights[..., j] * box.take(axis.first + j, axis=k) for j in range(SUPPORT)]
             box = near[0] + near[1] + near[2]
-        return box[self._places]
+        return box[self._nearest]
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], ...]:
+    def _nearest(self) -> tuple[NDArray[np.int64], ...]:
         """Where each voxel inside the mask lies in the box around them, (N,) for each axis."""
         coordinates = np.unravel_index(self._grid.index, self._grid.shape)
         return tuple(along - axis.low for along, axis in zip(coordinates, self.axes))

@@ -24,7 +24,7 @@ from perturb_mpm.noise.gumbel import checked_seed, gumbel
 class Perturbation:
     """Gumbel noise γ for every voxel and label.
 
-    Scale 1 of white noise is the paper's. ``lengths`` makes the noise go together between voxels
+    Scale 1 of white noise is the paper's. ``lengths`` correlates the noise of voxels
     and keeps its law at each (see ``correlated``). With ``antithetic`` samples 2t and 2t + 1 are
     opposites: 1 − u in place of u.
     """

@@ -117,7 +117,7 @@ def _describe(
     shares = data.marginals[:, *voxels.T]  # (L, n)
     means = shares.mean(axis=1, dtype=np.float64)  # (L,)
     first, second = sorted(pair, key=lambda each: (-means[each], each))
-    centre = _most_doubtful(voxels, np.minimum(shares[first], shares[second]), data)
+    centre = _most_uncertain_voxel(voxels, np.minimum(shares[first], shares[second]), data)
     return UncertainLocation(
         rank=rank,
         where=surroundings.describe(voxels, (first, second), centre),
@@ -132,7 +132,7 @@ def _describe(
     )
 
 
-def _most_doubtful(voxels: Voxels, weaker: NDArray[np.floating], data: ReportData) -> Voxel:
+def _most_uncertain_voxel(voxels: Voxels, weaker: NDArray[np.floating], data: ReportData) -> Voxel:
     """Return where most of a location's doubt is near, among voxels where both labels are strong.
 
     ``weaker`` (n,) is the probability of the weaker of both labels.

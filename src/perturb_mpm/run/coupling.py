@@ -164,15 +164,15 @@ def _measure_shifts(
     least = LEAST_SHARE * expected[foreground].sum()
     sets = {**{labels.names[label]: (label,) for label in foreground}, **run.regions}
     for name, members in sets.items():
-        place = list(members)
-        size = expected[place].sum()
+        rows = list(members)
+        size = expected[rows].sum()
         if size <= least:
             continue
-        differences = moved[:, place].sum(axis=1) / size  # (S,)
+        differences = moved[:, rows].sum(axis=1) / size  # (S,)
         several = len(differences) > 1  # one says nothing of how sure it is
         yield VolumeShift(
             name,
-            float(solved[place].sum() / size - 1),
+            float(solved[rows].sum() / size - 1),
             float(differences.mean()) if several else 0.0,
             float(differences.std(ddof=1)) / math.sqrt(len(differences)) if several else 0.0,
         )

@@ -99,12 +99,12 @@ def plan_files(
     ]
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCK, _NAME = "lock", "run.json"
 
 
 def check_folder(layout: Layout, needed: int) -> None:
-    """Refuse a place that is no folder or cannot take ``needed`` bytes; change nothing."""
+    """Refuse an output that is no folder or cannot take ``needed`` bytes; change nothing."""
     for folder in (layout.root, *layout.folders, layout.state):
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"`output` must be a folder, got the file {folder}; name another")
@@ -116,7 +116,7 @@ def check_folder(layout: Layout, needed: int) -> None:
     for file in layout.files.values():
         if file.is_dir():
             raise OutputError(f"`output` must have no folder where a file goes, got {file}")
-    existing = next(place for place in (layout.folder, *layout.folder.parents) if place.exists())
+    existing = next(path for path in (layout.folder, *layout.folder.parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise OutputError(
             f"`output` must be a folder you may write to, got {layout.folder}: no write "
@@ -272,7 +272,7 @@ def _open_lock(folder: Path) -> BinaryIO:
 
 def _make_folders(folder: Path) -> list[Path]:
     """Make a folder and its parents; return those that were missing, outermost first."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()][::-1]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()][::-1]
     folder.mkdir(parents=True, exist_ok=True)
     return missing
 
@@ -289,7 +289,7 @@ def explain_full_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _DISK_FULL:
             raise
         raise OutputError(
             f"`output` has no room left ({error.strerror}): make room, then the same with "

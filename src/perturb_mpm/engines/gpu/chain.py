@@ -227,8 +227,8 @@ def _shares(
     present = present & (share > 0)
     total = tl.sum(share, axis=1)
     share = share / tl.where(total > 0, total, 1.0)[:, None]
-    place = tl.cumsum(present.to(tl.int32), axis=1) - 1
-    at = row[:, None] * taps + place
+    position = tl.cumsum(present.to(tl.int32), axis=1) - 1
+    at = row[:, None] * taps + position
     tl.store(columns + at, there.to(tl.int32), mask=present)
     tl.store(coefficients + at, share.to(tl.float32), mask=present)
     tl.store(sources + there, tl.full((ROWS, TAPS), 1, tl.uint8), mask=present)

@@ -85,9 +85,9 @@ def _combine(
                 other=0.0,
             )
             total += coefficient[:, None] * values.to(tl.float32)
-    place = tl.load(targets + row, mask=real, other=0).to(tl.int64)[:, None] * stride
+    position = tl.load(targets + row, mask=real, other=0).to(tl.int64)[:, None] * stride
     written = real[:, None] & inside[None, :]
-    tl.store(target + place + lanes[None, :], total.to(target.dtype.element_ty), mask=written)
+    tl.store(target + position + lanes[None, :], total.to(target.dtype.element_ty), mask=written)
 
 
 def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:

@@ -70,9 +70,9 @@ def free_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return int(SHARE_OF_FREE * available_bytes())
     free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_stats_as_nested_dict(device)  # each number alone takes as long
+    in_use = torch.cuda.memory_stats_as_nested_dict(device)  # each number alone takes as long
     reserved, allocated = (
-        held[f"{kind}_bytes"]["all"]["current"] for kind in ("reserved", "allocated")
+        in_use[f"{kind}_bytes"]["all"]["current"] for kind in ("reserved", "allocated")
     )
     return int(SHARE_OF_FREE * (free + reserved - allocated))
 

@@ -62,11 +62,11 @@ def _all_pairs(
             other=0.0,
         )
         total = tl.dot(kernel, value, total, input_precision="ieee")
-    place = row.to(tl.int64)[:, None] * out_stride + lanes[None, :]
+    position = row.to(tl.int64)[:, None] * out_stride + lanes[None, :]
     kept = (row < count)[:, None] & inside[None, :]
     if first_tile > 0:
-        total += tl.load(out + place, mask=kept, other=0.0)
-    tl.store(out + place, total, mask=kept)
+        total += tl.load(out + position, mask=kept, other=0.0)
+    tl.store(out + position, total, mask=kept)
 
 
 def all_pairs(
@@ -216,7 +216,7 @@ class AlongAxes:
 
     def __init__(self, grid: Grid, sigma: np.ndarray, index: torch.Tensor) -> None:
         self._matrices = []
-        place = torch.zeros_like(index)
+        position = torch.zeros_like(index)
         shape = []
         for k, (size, spacing) in enumerate(zip(grid.shape, grid.spacing)):
             along = index // int(np.prod(grid.shape[k + 1 :], dtype=np.int64)) % size
@@ -224,11 +224,11 @@ class AlongAxes:
             x = torch.arange(high - low + 1, dtype=torch.float64, device=index.device)
             squares = ((x[:, None] - x) * (spacing / float(sigma[k]))) ** 2
             self._matrices.append(torch.exp(-squares / 2).float())
-            place = place * (high - low + 1) + along - low
+            position = position * (high - low + 1) + along - low
             shape.append(high - low + 1)
-        self._shape, self._place = shape, place
+        self._shape, self._place = shape, position
         self.device = index.device
-        self.nbytes = place.nbytes
+        self.nbytes = position.nbytes
 
     def apply(self, values: torch.Tensor, width: int) -> torch.Tensor:
         """Return K·values, (N, width) float32, for values (rows, ·), zero beyond N."""

@@ -18,7 +18,7 @@ def voxel_indices(grid: Grid, device: torch.device) -> torch.Tensor:
 
 
 def voxel_coordinates(grid: Grid, index: torch.Tensor) -> list[torch.Tensor]:
-    """Return the coordinates along each axis of voxels with these places in the image, (N,)."""
+    """Return the coordinates along each axis of voxels with these indices in the image, (N,)."""
     rest, along = index, []
     for size in reversed(grid.shape):
         along.append(rest % size)
@@ -45,7 +45,7 @@ def kernel_features(
 ) -> torch.Tensor:
     """Return a kernel's features in units of sigma, (N, d) float64, in the engine's order.
 
-    ``index`` are the voxels' places in the whole image in that order, ``images`` those of
+    ``index`` are the voxels' indices in the whole image in that order, ``images`` those of
     ``upload_images``.
     """
     kernel, grid = term.kernel, term.grid

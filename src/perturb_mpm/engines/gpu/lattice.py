@@ -85,9 +85,9 @@ def _embed(
         holder = rank == d - r
         here = tl.sum(tl.where(holder, share, 0.0), axis=1)
         weight = tl.where(r == 0, here + (1.0 - top), here - before)
-        place = row * (d + 1) + r
-        tl.store(keys + place, key, mask=real)
-        tl.store(weights + place, tl.maximum(weight, 0.0), mask=real)
+        position = row * (d + 1) + r
+        tl.store(keys + position, key, mask=real)
+        tl.store(weights + position, tl.maximum(weight, 0.0), mask=real)
         key += tl.sum(tl.where(holder, along, 0), axis=1)
         before = here
 
@@ -137,18 +137,18 @@ def _curve(keys, codes, tables, count, lowest, d, BLOCK: tl.constexpr):
     for j in range(d):
         size = tl.load(tables + j)
         digit, rest = rest % size, rest // size
-        place = tl.load(tables + 2 * d + j)
+        position = tl.load(tables + 2 * d + j)
         for _ in range(tl.load(tables + d + j).to(tl.int32)):
-            code |= (digit & 1) << place
+            code |= (digit & 1) << position
             digit = digit >> 1
-            place += d
+            position += d
     tl.store(codes + at, code, mask=at < count)
 
 
 def curve_codes(
     keys: torch.Tensor, lowest: int, sizes: tuple[int, ...], *, last_is_first: bool = False
 ) -> torch.Tensor:
-    """Return the places on a Morton curve, as ``engines.lattice.morton_code`` does, (M,).
+    """Return the positions on a Morton curve, as ``engines.lattice.morton_code`` does, (M,).
 
     A key less ``lowest`` is a mixed-radix number of coordinates below ``sizes``, the first the
     quickest, or the last where ``last_is_first``.
@@ -213,7 +213,7 @@ def missing_neighbours(vertices: torch.Tensor, steps: torch.Tensor) -> torch.Ten
 
 
 @triton.jit(do_not_specialize=["count", "top", "taps"])
-def _look_up(vertices, place, steps, found, count, top, taps, BLOCK: tl.constexpr):
+def _look_up(vertices, position, steps, found, count, top, taps, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = at < count
     tap = tl.program_id(1)
@@ -221,20 +221,20 @@ def _look_up(vertices, place, steps, found, count, top, taps, BLOCK: tl.constexp
     low = _below(vertices, key, count, top, BLOCK)
     there = tl.load(vertices + low, mask=low < count, other=0)
     present = (low < count) & (there == key)
-    result = tl.load(place + low, mask=present, other=-1).to(tl.int32)
-    row = tl.load(place + at, mask=real, other=0)
+    result = tl.load(position + low, mask=present, other=-1).to(tl.int32)
+    row = tl.load(position + at, mask=real, other=0)
     tl.store(found + row * taps + tap, result, mask=real)
 
 
-def look_up(vertices: torch.Tensor, place: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return the places of the vertices at the given key steps, −1 if absent, (V, steps).
+def look_up(vertices: torch.Tensor, position: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Return the positions of the vertices at the given key steps, −1 if absent, (V, steps).
 
-    ``vertices`` (V,) are sorted keys, ``place`` (V,) says which row each of them is.
+    ``vertices`` (V,) are sorted keys, ``position`` (V,) says which row each of them is.
     """
-    found = torch.empty((len(vertices), len(steps)), dtype=torch.int32, device=place.device)
+    found = torch.empty((len(vertices), len(steps)), dtype=torch.int32, device=position.device)
     _look_up[(triton.cdiv(len(vertices), BLOCK), len(steps))](
         vertices,
-        place,
+        position,
         steps,
         found,
         len(vertices),
@@ -332,44 +332,44 @@ def _connect(
     torch.ne(ordered[1:], ordered[:-1], out=first[1:])
     starts = torch.nonzero(first)[:, 0]
     touched = ordered[starts]
-    touched_places = torch.arange(len(touched), device=keys.device)
+    touched_positions = torch.arange(len(touched), device=keys.device)
     vertices = touched
     if blur.dilation:
         added = _dilation(touched, tables.neighbours, blur.fewest_neighbours(d))
-        vertices, touched_places = _merge(touched, added)
-    place = torch.arange(len(vertices), device=keys.device)  # of each vertex by key
+        vertices, touched_positions = _merge(touched, added)
+    position = torch.arange(len(vertices), device=keys.device)  # of each vertex by key
     if code.sizes is not None and along_curve:
         curve = torch.argsort(curve_codes(vertices, code.lowest, code.sizes), stable=True)
-        place = torch.empty_like(curve).scatter_(0, curve, place)
-        touched_places = place[touched_places]
+        position = torch.empty_like(curve).scatter_(0, curve, position)
+        touched_positions = position[touched_positions]
     columns = torch.empty(len(corners), dtype=torch.int32, device=keys.device)
-    columns[corners] = touched_places.int()[first.cumsum(0, dtype=torch.int32) - 1]
+    columns[corners] = touched_positions.int()[first.cumsum(0, dtype=torch.int32) - 1]
     return Lattice(
         blur=blur,
         columns=columns.view(keys.shape),
         weights=weights,
         corners=corners,
-        touched=touched_places,
+        touched=touched_positions,
         pointers=torch.cat([starts, starts.new_full((1,), len(ordered))]),
         vertices=len(vertices),
-        passes=tuple(look_up(vertices, place, steps) for steps in tables.steps),
+        passes=tuple(look_up(vertices, position, steps) for steps in tables.steps),
         pass_weights=tables.weights,
     )
 
 
 def _merge(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge sorted keys, none of which is in both; return where those of the first are, too."""
-    places = torch.arange(len(one), device=one.device) + torch.searchsorted(other, one)
+    positions = torch.arange(len(one), device=one.device) + torch.searchsorted(other, one)
     rest = torch.arange(len(other), device=one.device) + torch.searchsorted(one, other)
     every = one.new_empty(len(one) + len(other))
-    every[places], every[rest] = one, other
-    return every, places
+    every[positions], every[rest] = one, other
+    return every, positions
 
 
 def _dilation(vertices: torch.Tensor, steps: torch.Tensor, least: int) -> torch.Tensor:
     """Return the keys of missing vertices that have at least so many neighbours."""
     wanted = torch.sort(missing_neighbours(vertices, steps))[0]
-    # Equal keys lie side by side: a run is long enough where the key so many places on is the same.
+    # Equal keys lie side by side: a run is long enough where the key so many steps on is the same.
     key = wanted[: len(wanted) - least + 1]
     enough = (key == wanted[least - 1 :]) & (key != NO_KEY)
     enough[1:] &= key[1:] != key[:-1]

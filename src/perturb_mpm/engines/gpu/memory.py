@@ -225,6 +225,6 @@ def take_memory(
 
 def require_for_build(voxels: int, features: int, budget: int) -> None:
     """Raise MemoryError where a lattice of so many features could not even be built."""
-    # Of each corner: its key and place twice while they are sorted, weights, shares and columns.
+    # Of each corner: its key and position twice while they are sorted, weights, shares and columns.
     needed = voxels * (16 * features + 64 * (features + 1))
     require(needed, budget, f"building a kernel of {features} features on {voxels} voxels", REMEDY)

@@ -224,7 +224,7 @@ def _perturb(
     problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
     label = tl.arange(0, LABELS)
     known = (label < n_labels)[None, None, :]
-    place = tl.load(index + voxel, mask=voxel < voxels, other=0)
+    position = tl.load(index + voxel, mask=voxel < voxels, other=0)
     energy = tl.load(
         unaries + label[None, :] * rows + voxel[:, None],
         mask=(label < n_labels)[None, :],
@@ -236,10 +236,10 @@ def _perturb(
     node_channel = (problem * n_labels)[None, :, None] + label[None, None, :]
     node_real = (problem < problems)[None, :, None] & known
     smooth = tl.zeros((VOXELS, PROBLEMS, LABELS), tl.float32)
-    x3 = place % shape_3
-    x2 = (place // shape_3) % shape_2
-    x1 = (place // shape_3 // shape_2) % shape_1
-    x0 = place // shape_3 // shape_2 // shape_1
+    x3 = position % shape_3
+    x2 = (position // shape_3) % shape_2
+    x1 = (position // shape_3 // shape_2) % shape_1
+    x0 = position // shape_3 // shape_2 // shape_1
     for f in range(n_lengths):
         table = f * 4 * longest
         corner = tl.load(firsts + table + x0) + tl.load(firsts + table + longest + x1)
@@ -271,10 +271,10 @@ def _perturb(
             flip = tl.where((sample & 1) != 0, 0xFFFFFFFF, 0).to(tl.uint32)
             sample -= sample & 1
         nothing = tl.zeros((VOXELS, PROBLEMS, BLOCKS), tl.uint32)
-        c0 = nothing + place.to(tl.uint32)[:, None, None]
+        c0 = nothing + position.to(tl.uint32)[:, None, None]
         c1 = nothing + sample.to(tl.uint32)[None, :, None]
         c2 = nothing + tl.arange(0, BLOCKS).to(tl.uint32)[None, None, :]
-        c3 = nothing + (place >> 32).to(tl.uint32)[:, None, None]
+        c3 = nothing + (position >> 32).to(tl.uint32)[:, None, None]
         w0, w1, w2, w3 = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
         words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # (…, BLOCKS, 2, 2), rising
         words = tl.reshape(words, (VOXELS, PROBLEMS, LABELS)) ^ flip[None, :, None]
@@ -321,7 +321,7 @@ def _white(
     PROBLEMS: tl.constexpr,
 ):
     """Return the energies of every label under white noise, a tuple of (VOXELS, PROBLEMS)."""
-    place = tl.load(index + voxel, mask=voxel < voxels, other=0)
+    position = tl.load(index + voxel, mask=voxel < voxels, other=0)
     sample = tl.load(samples + problem, mask=problem < problems, other=0)
     flip = tl.zeros((PROBLEMS,), tl.uint32)
     if ANTITHETIC:
@@ -329,9 +329,9 @@ def _white(
         sample -= sample & 1
     flip = flip[None, :]
     nothing = tl.zeros((VOXELS, PROBLEMS), tl.uint32)
-    c0 = nothing + place.to(tl.uint32)[:, None]
+    c0 = nothing + position.to(tl.uint32)[:, None]
     c1 = nothing + sample.to(tl.uint32)[None, :]
-    c3 = nothing + (place >> 32).to(tl.uint32)[:, None]
+    c3 = nothing + (position >> 32).to(tl.uint32)[:, None]
     energies: tl.tuple = ()
     for first in tl.static_range(0, LABELS, 4):
         c2 = nothing + first // 4

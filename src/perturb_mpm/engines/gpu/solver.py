@@ -65,19 +65,19 @@ class GpuSolver:
         dtype = torch.float16 if compact else torch.float32
         index = voxel_indices(crf.grid, device)
         self._order = morton_order(crf.grid, index)
-        self._index = index[self._order]  # (N,): the voxels' places in the image
+        self._index = index[self._order]  # (N,): the voxels' positions in the image
         layout = BatchLayout(crf.grid.voxels, crf.n_labels, 0)
         self._unaries = torch.zeros((crf.n_labels, layout.rows), device=device)
         energies = on_device(np.asarray(crf.energies), device)
         self._unaries[:, : layout.voxels] = energies.float()[:, self._order]
         groups = group_kernels(crf.terms, crf.n_labels)
-        places = (self._order, self._index)
+        positions = (self._order, self._index)
         exact: list[ExactFilter] = []
         lattices: list[LatticeFilter] = []
         if accuracy == "exact":
-            exact = exact_filters(crf, *places, dtype)
+            exact = exact_filters(crf, *positions, dtype)
         else:
-            lattices = lattice_filters(crf, *places, self._unaries, accuracy, budget)
+            lattices = lattice_filters(crf, *positions, self._unaries, accuracy, budget)
         filters: list[ExactFilter | LatticeFilter] = [*exact, *lattices]
         give_back(budget, device)
         self._diagonals = [f.diagonal for f in filters]

@@ -141,8 +141,8 @@ def _slice(
         vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES
     )
     voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
-    place = voxel[:, None] * out_stride + out_lanes[None, :]
-    tl.store(messages + place, total, mask=inside[None, :])
+    position = voxel[:, None] * out_stride + out_lanes[None, :]
+    tl.store(messages + position, total, mask=inside[None, :])
 
 
 def slice_group(

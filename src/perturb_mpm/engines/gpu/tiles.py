@@ -134,12 +134,12 @@ def _fill(
             sent += tl.where(hit, brought[None, :], 0.0)
         mass = tl.sum(sent, axis=1)
         inverse = tl.where(mass > 0, 1.0 / tl.where(mass > 0, mass, 1.0), 0.0)
-        place = begin + number
-        inside = place < end
+        position = begin + number
+        inside = position < end
         nothing = tl.full((STEP,), -1, tl.int32)
-        tl.store(vertices + place, nothing, mask=inside & (number >= count))
-        tl.store(masses + place, mass, mask=inside)
-        dense = place[:, None] * TILE + tl.arange(0, TILE)[None, :]
+        tl.store(vertices + position, nothing, mask=inside & (number >= count))
+        tl.store(masses + position, mass, mask=inside)
+        dense = position[:, None] * TILE + tl.arange(0, TILE)[None, :]
         tl.store(slices + dense, sliced.to(slices.dtype.element_ty), mask=inside[:, None])
         sent = (sent * inverse[:, None]).to(splats.dtype.element_ty)
         tl.store(splats + dense, sent, mask=inside[:, None])

@@ -96,8 +96,8 @@ def _update(
     logits = tl.zeros((TILE, PROBLEMS, LABELS), tl.float32)
     for g in range(groups):
         if EXACT:
-            place = (g * tiles * TILE + voxel).to(tl.int64)[:, None] * stride + lanes[None, :]
-            message = tl.load(rows + place, mask=inside[None, :], other=0.0)
+            position = (g * tiles * TILE + voxel).to(tl.int64)[:, None] * stride + lanes[None, :]
+            message = tl.load(rows + position, mask=inside[None, :], other=0.0)
         else:
             first = tl.load(starts + tile * groups + g)
             stop = tl.load(starts + tile * groups + g + 1)
@@ -150,9 +150,9 @@ def _update(
         best = tl.where(largest > zero, lowest + 1, 0)
         problem = block * PROBLEMS + tl.arange(0, PROBLEMS)
         real = problem < problems
-        place = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
-        last = tl.load(labels + place, mask=real[None, :], other=0).to(tl.int32)
-        tl.store(labels + place, best.to(tl.uint8), mask=real[None, :])
+        position = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
+        last = tl.load(labels + position, mask=real[None, :], other=0).to(tl.int32)
+        tl.store(labels + position, best.to(tl.uint8), mask=real[None, :])
         moved = tl.where((voxel < voxels)[:, None], moved, 0.0)
         switched = (best != last) & (voxel < voxels)[:, None]
         out = changes + problem * tiles + tile  # the tiles of a problem side by side, to be reduced
@@ -296,11 +296,11 @@ def _count(
             hit = (given == l).to(tl.int32)
             votes_of = tl.sum(hit * taken[None, :], axis=1)
             total += tl.where(label[None, :] == l, votes_of[:, None], 0)
-            place = (tl.program_id(0) * n_labels + l) * problems + problem
-            tl.store(sizes + place, tl.sum(hit, axis=0).to(tl.uint8), mask=real)
-    place = label.to(tl.int64)[None, :] * voxels + voxel[:, None]
+            position = (tl.program_id(0) * n_labels + l) * problems + problem
+            tl.store(sizes + position, tl.sum(hit, axis=0).to(tl.uint8), mask=real)
+    position = label.to(tl.int64)[None, :] * voxels + voxel[:, None]
     known = inside[:, None] & (label < n_labels)[None, :]
-    tl.store(votes + place, total.to(votes.dtype.element_ty), mask=known)
+    tl.store(votes + position, total.to(votes.dtype.element_ty), mask=known)
 
 
 def count_votes(

@@ -21,26 +21,26 @@ from perturb_mpm.sampling import Sampler, Sampling
 from perturb_mpm.segmenter import SegmenterModel
 from perturb_mpm.tune import classify_cases
 
-PAGE_NAME = "held.md"
+PAGE_NAME = "frozen.md"
 HOLD = 0.005
 TOLERANCE = 5e-5
 CONVERGED = 40
-"""Iterations of full sampling that settled samples are compared with."""
+"""Iterations of full sampling that converged samples are compared with."""
 
 BLUR_MM, FLOOR = 1.5, 1e-4
 LENGTHS_MM = (0.0, 6.0, 40.0)
 
-OPENING = """Written by `python -m lab held --data FOLDER --model MODEL.npz{options}`; {samples}
+OPENING = """Written by `python -m lab frozen --data FOLDER --model MODEL.npz{options}`; {samples}
 samples of seed 1, the engine `{engine}`. Every sample is compared with the sample of the same noise
 under full sampling: the share of votes that differ, the share of voxels whose modal label
 differs, the largest change of a label's mean volume and the same in standard deviations of the
 samples' own volumes. `hold` ({hold:g}) is compared with full sampling of ten iterations,
 `tolerance` ({tolerance:g}) with full sampling of {converged}. *Active* is the share of voxels
-that are updated, the bound that of the standard deviation by which noise moves a held message."""
+that are updated, the bound that of the standard deviation by which noise moves a frozen message."""
 TIME = "Time is CPU time of sampling alone, against full sampling of ten iterations."
-NOISE = """Noise that goes together between voxels does not average out, so `hold` updates every
+NOISE = """Correlated noise does not average out, so `hold` updates every
 voxel there, which is full sampling, and says so; `tolerance` serves any noise, with weak kernels.
-Under kernels as strong as the paper's samples creep on for many tens of updates: neither settled
+Under kernels as strong as the paper's samples creep on for many tens of updates: neither converged
 samples nor the 40 updates that they are compared with have converged there. `run --paper` makes ten
 updates and asks no rule."""
 
@@ -53,7 +53,7 @@ COLUMNS = ("case", "probabilities", "kernels", "noise", "estimator", "", "active
 
 
 @dataclass(frozen=True)
-class HeldRow:
+class FrozenRow:
     """One case, one setting: how far it is from full sampling with the same noise."""
 
     case: str
@@ -132,7 +132,7 @@ def blurred_truth(case: Case) -> Case:
 
 def measure_case(
     name: str, unaries: str, case: Case, samples: int, engine: Engine, *, few: bool = False
-) -> Iterator[HeldRow]:
+) -> Iterator[FrozenRow]:
     """Yield the rows of one case; ``few`` leaves out what is measured on smaller images."""
     kernels = {"paper": RunSettings.of_paper(), "run": RunSettings()}
     for kernel, settings in kernels.items():
@@ -148,7 +148,7 @@ def measure_case(
                     found = draw(case, settings, sampling, engine)
                     equal = full if reference is base else draw(case, settings, reference, engine)
                     changes = found.posterior.label_changes
-                    yield HeldRow(
+                    yield FrozenRow(
                         case=name,
                         unaries=unaries,
                         kernels=kernel,
@@ -163,23 +163,23 @@ def measure_case(
                     )
 
 
-def measure_held(
+def measure_frozen(
     data: Path,
     model: Path,
     samples: int,
     engine: Engine,
     *,
     quick: bool,
-    told: Callable[[HeldRow], object],
-) -> list[HeldRow]:
-    """Measure gliomas at 2 mm and 1 mm, and hippocampi of a network; ``told`` hears each row."""
+    report: Callable[[FrozenRow], object],
+) -> list[FrozenRow]:
+    """Measure gliomas at 2 mm and 1 mm, and hippocampi of a network; ``report`` hears each row."""
     scheme = SegmenterModel.load(model).labels
-    rows: list[HeldRow] = []
+    rows: list[FrozenRow] = []
 
-    def keep(found: Iterator[HeldRow]) -> None:
+    def keep(found: Iterator[FrozenRow]) -> None:
         for row in found:
             rows.append(row)
-            told(row)
+            report(row)
 
     for folder, most in (
         ("brats2021_2mm", 1 if quick else 5),
@@ -198,7 +198,9 @@ def measure_held(
     return rows
 
 
-def page(rows: list[HeldRow], samples: int, engine: Engine = "cpu", *, quick: bool = False) -> str:
+def page(
+    rows: list[FrozenRow], samples: int, engine: Engine = "cpu", *, quick: bool = False
+) -> str:
     """Return the page in Markdown."""
     options = (" --engine gpu" if engine == "gpu" else "") + (" --quick" if quick else "")
     opening = OPENING.format(
@@ -232,7 +234,7 @@ def page(rows: list[HeldRow], samples: int, engine: Engine = "cpu", *, quick: bo
     ]
     opening += f" {TIME}" if timed else ""
     parts = [
-        "# Held voxels and settled samples",
+        "# Frozen voxels and converged samples",
         paragraph(opening),
         paragraph(NOISE),
         paragraph(CHOICE),
@@ -240,7 +242,7 @@ def page(rows: list[HeldRow], samples: int, engine: Engine = "cpu", *, quick: bo
     return "\n\n".join([*parts, markdown_table(header, lines), paragraph(findings(rows))]) + "\n"
 
 
-def findings(rows: list[HeldRow]) -> str:
+def findings(rows: list[FrozenRow]) -> str:
     """Return in words the worst of each mode and kernels."""
     words = []
     for mode, kernels in product(("hold", "tolerance"), ("paper", "run")):

@@ -1,4 +1,4 @@
-"""The comparison of held and settled samples with full sampling, on samples known by heart."""
+"""The comparison of frozen and converged samples with full sampling, on samples known by heart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.held import HeldRow, compared
-from lab.held.measuring import Drawn, blurred_truth, findings, measure_case, page
+from lab.frozen import FrozenRow, compared
+from lab.frozen.measuring import Drawn, blurred_truth, findings, measure_case, page
 from lab.patients import labelled_case
 from perturb_mpm.files import Case, LabelScheme
 from perturb_mpm.model import Grid
@@ -71,5 +71,5 @@ def test_a_case_is_measured_and_the_page_has_its_rows() -> None:
     text = page(rows, 3)
     assert text.count("made up") == len(rows)
     worst = replace(rows[0], mode="hold", wrong_votes=0.0123)
-    assert isinstance(worst, HeldRow)
+    assert isinstance(worst, FrozenRow)
     assert "1.2e-02" in findings([*rows, worst])

@@ -1,4 +1,4 @@
-"""``python -m lab held``: cost that follows the doubt, beside full sampling with the same noise."""
+"""``python -m lab frozen``: frozen voxels and converged samples beside full sampling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lab.console import Flag, print_results, write_text
 from perturb_mpm.cli import prepare_folder
 
 
-def held(
+def frozen(
     *,
     data: Path,
     model: Path,
-    output: Path = Path("held"),
+    output: Path = Path("frozen"),
     samples: int = 32,
     engine: Literal["cpu", "gpu"] = "cpu",
     quick: Flag = False,
@@ -42,15 +42,15 @@ def held(
     json
         Print all rows as JSON instead of the findings.
     """
-    from lab.held.measuring import PAGE_NAME, HeldRow, findings, measure_held, page
+    from lab.frozen.measuring import PAGE_NAME, FrozenRow, findings, measure_frozen, page
 
     folder = prepare_folder(output)
-    done: list[HeldRow] = []
+    done: list[FrozenRow] = []
 
-    def told(row: HeldRow) -> None:
+    def report(row: FrozenRow) -> None:
         done.append(row)  # the page grows row by row: an interruption leaves what was measured
         write_text(folder / PAGE_NAME, page(done, samples, engine, quick=quick))
 
-    rows = measure_held(data, model, samples, engine, quick=quick, told=told)
+    rows = measure_frozen(data, model, samples, engine, quick=quick, report=report)
     results = {"rows": [asdict(row) for row in rows]}
     print_results([folder / PAGE_NAME], findings(rows), results, quiet=quiet, json=json)

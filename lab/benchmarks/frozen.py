@@ -1,4 +1,4 @@
-"""Time ``sample`` with held voxels and settled samples: ``python -m lab.benchmarks.held --help``.
+"""Time frozen voxels and converged samples: ``python -m lab.benchmarks.frozen --help``.
 
 From arrays to posterior, in one process, beside full sampling of ten iterations and, where
 pydensecrf2 is at hand, its loop over the same perturbed problems, which has one thread. Seconds of
@@ -31,14 +31,14 @@ ROUNDS = 2
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Held voxels and settled samples, beside full sampling and pydensecrf2.",
-        epilog="example: python -m lab.benchmarks.held --model model.npz --samples 200",
+        description="Frozen voxels and converged samples, beside full sampling and pydensecrf2.",
+        epilog="example: python -m lab.benchmarks.frozen --model model.npz --samples 200",
     )
     parser.add_argument("--model", type=Path, required=True, help="a model that `train` wrote")
     parser.add_argument("--case", type=Path, default=case_folder(), help="a folder of BraTS")
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--threads", type=int, help="of ours; all cores where it is left out")
-    parser.add_argument("--json", type=Path, default=machine.RESULTS / "held.json")
+    parser.add_argument("--json", type=Path, default=machine.RESULTS / "frozen.json")
     return parser.parse_args()
 
 
@@ -50,14 +50,14 @@ def ways(samples: int) -> dict[str, tuple[Any, Any]]:
     paper, usual = RunSettings.of_paper(), RunSettings()
     white = Sampling(samples=samples, noise_length=0.0)
     correlated = Sampling(samples=samples, noise_length=40.0)
-    settled = partial(replace, iterations=MOST_ITERATIONS, tolerance=TOLERANCE)
+    converged = partial(replace, iterations=MOST_ITERATIONS, tolerance=TOLERANCE)
     return {
         "paper, every voxel, 10 iterations": (paper, white),
         f"paper, hold {HOLD:g}, 10 iterations": (paper, replace(white, hold=HOLD)),
         "run, 40 mm, every voxel, 10 iterations": (usual, correlated),
-        f"run, 40 mm, tolerance {TOLERANCE:g}": (usual, settled(correlated)),
+        f"run, 40 mm, tolerance {TOLERANCE:g}": (usual, converged(correlated)),
         "run, white, every voxel, 10 iterations": (usual, white),
-        f"run, white, tolerance {TOLERANCE:g}": (usual, settled(white)),
+        f"run, white, tolerance {TOLERANCE:g}": (usual, converged(white)),
     }
 
 
@@ -95,7 +95,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 def main() -> None:
     options = arguments()
-    from lab.held import warm_up
+    from lab.frozen import warm_up
     from perturb_mpm.engines import Compute, prepare
     from perturb_mpm.files import find_labelled_cases
     from perturb_mpm.run import RunSettings, build_crf
@@ -144,10 +144,10 @@ def main() -> None:
     rows["one problem, an iteration"] = {"clock_s": one}
     if theirs := peer_seconds(case, options.samples):
         rows["pydensecrf2"] = theirs
-        held = rows[f"paper, hold {HOLD:g}, 10 iterations"]["clock_s"]
+        frozen = rows[f"paper, hold {HOLD:g}, 10 iterations"]["clock_s"]
         print(
-            f"pydensecrf2: {theirs['all_s']:.0f} s, {theirs['all_s'] / held:.1f} times hold's; an "
-            f"iteration of one problem {theirs['step_s'] / one:.1f} times ours"
+            f"pydensecrf2: {theirs['all_s']:.0f} s, {theirs['all_s'] / frozen:.1f} times hold's; "
+            f"an iteration of one problem {theirs['step_s'] / one:.1f} times ours"
         )
     machine.write_results(options.json, results)
 
