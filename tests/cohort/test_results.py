@@ -57,7 +57,7 @@ def record(name: str, expected: float | None, volume: float = 10.0, **others: An
         "picture": data_uri(grey_png(np.full((4, 4), 90, np.uint8))),
     }
     outcome = CaseOutcome(**{**figures, **others})
-    return CaseRecord(name, None, {}, (), "w", outcome, seconds=1.5, peak_memory_mb=300)
+    return CaseRecord(name, None, {}, (), "w", outcome=outcome, seconds=1.5, peak_memory_mb=300)
 
 
 def failed(name: str, error: str) -> CaseRecord:
