@@ -164,6 +164,10 @@ def test_a_lattice_among_some_voxels_is_the_whole_lattice(compact: bool) -> None
     chosen = np.flatnonzero((given != FREE) | moved)
     assert 0.02 < len(chosen) / len(everywhere) < 0.95
     part = answer(solver, chosen, given[chosen], base[chosen], 1)
+    fixed = given != FREE
+    np.testing.assert_array_equal(
+        whole[:, :, fixed], np.eye(crf.n_labels)[given[fixed]].T[None].repeat(3, 0)
+    )
     np.testing.assert_allclose(part, whole[:, :, chosen], atol=1e-3 if compact else 1e-5)
     reach = solver.reach(chosen, (whole - before)[0][:, chosen])
     assert reach.shape == crf.energies.shape

@@ -229,6 +229,7 @@ class CpuRestricted:
         """Take log-odds (A, L − 1, B), start at their softmax, with the labels that are fixed."""
         batch = self._batch
         batch.take(base.shape[2])
+        self._fixed = fixed
         here, labels = base[self._rank], fixed[self._rank]
         self._set_energies(here)
         reference = np.empty(here.shape, dtype=np.float32)
@@ -263,6 +264,8 @@ class CpuRestricted:
         shape = (batch.problems, len(self._rank), batch.buffers.marginals.shape[1] + 1)
         out = np.empty(shape, dtype=np.float32)
         batch.write_marginals(out, self._rank)
+        given = np.flatnonzero(self._fixed != FREE)  # exact, whatever 16 bits make of them
+        out[:, given] = np.eye(out.shape[2], dtype=np.float32)[self._fixed[given]]
         return out.transpose(0, 2, 1)
 
     def _set_energies(self, log_odds: NDArray[np.float16]) -> None:
