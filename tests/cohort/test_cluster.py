@@ -20,6 +20,7 @@ from helpers.small_case import call
 from helpers.small_cohort import outputs, write_small_cohort
 from perturb_mpm.cohort import (
     CaseReading,
+    CaseRecord,
     ClusterError,
     cluster,
     connect_scheduler,
@@ -231,10 +232,15 @@ def test_cases_of_the_gpu_go_to_workers_that_offer_one(cases: list[Any], tmp_pat
         connect_scheduler(address) as client,
     ):
         client.wait_for_workers(2)
-        records: list[dict[str, Any]] = []
+        records: list[CaseRecord] = []
         run_cohort(cases, settings, tmp_path / "out", client, finished=records.append)
         assert len(records) == len(NAMES)
-        assert {record.worker.split()[0] for record in records} == {"with"}
+        tokens = client.run(
+            lambda: __import__("perturb_mpm.cohort.one_case", fromlist=["_WORKER"])._WORKER
+        )
+        workers = client.scheduler_info()["workers"]
+        offering = {tokens[address] for address in workers if workers[address]["name"] == "with"}
+        assert {record.worker for record in records} == offering
     with (
         hand_started(tmp_path, (), ()) as (address, _),
         connect_scheduler(address) as client,
@@ -363,7 +369,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
 def test_cores_and_memory_are_split_and_what_is_asked_for_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster, "_cores", lambda: 9)
+    monkeypatch.setattr(cluster, "available_cores", lambda: 9)
     shared = share_machine(RunSettings(), 4).compute
     assert shared.threads == 2
     assert isinstance(shared.memory, int)

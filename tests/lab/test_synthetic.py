@@ -88,7 +88,7 @@ def test_errors_by_hand() -> None:
     variation, logs = errors(np.array([0.5, 0.2]), np.array([0.25, 0.2]))
     assert variation == pytest.approx(0.125)
     assert logs == pytest.approx((np.log(2) + np.log(1.5)) / 4)
-    np.testing.assert_allclose(synthetic.smoothed(np.array([0, 10]), 10), [0.5 / 11, 10.5 / 11])
+    np.testing.assert_allclose(synthetic.smooth(np.array([0, 10]), 10), [0.5 / 11, 10.5 / 11])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_known_table(
             crf = problem(voxels, draw, setting)
             truth = exact(crf)
             counts = synthetic.votes(crf, [samples], draw)[0]
-            estimates = (synthetic.mean_field_marginals(crf), synthetic.smoothed(counts, samples))
+            estimates = (synthetic.mean_field_marginals(crf), synthetic.smooth(counts, samples))
             found.append([errors(estimate, truth)[metric] for estimate in estimates])
         first, second = np.mean(found, axis=0)
         assert first == pytest.approx(of_mean_field, abs=2e-4)

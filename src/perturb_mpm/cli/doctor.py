@@ -44,7 +44,7 @@ def self_test() -> list[Check]:
         "cpu engine against the reference": _engines_agree,
         "samples follow the softmax without coupling": _samples_follow_softmax,
         "ranges of samples add up to one run": _ranges_add_up,
-        "held voxels against full sampling": _frozen_voxels_agree,
+        "frozen voxels against full sampling": _frozen_voxels_agree,
     }
     return [_run(name, check) for name, check in checks.items()]
 

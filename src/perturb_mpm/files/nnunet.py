@@ -300,14 +300,14 @@ def read_prediction(
         )
         notes = (words,)
     placement = _Placement(source, maps.shape[1:], grid, _read_reader(source, digests), known.axes)
-    if not placement.turns:
+    stated = reference is not None
+    if not placement.turns or (stated and label_map is None and not placement.is_likely):
         z, y, x = maps.shape[:0:-1]
         raise source.error(
             f"must have the shape of {grid.source}, got Z, Y, X = {z}, {y}, {x} against "
             f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
             + ("; name a file of its own grid by `reference`" if notes else "")
         )
-    stated = reference is not None
     if label_map is None or label_map.voxels.shape != grid.geometry.shape:
         turn = None
         if known.truth is not None and not stated:
@@ -365,6 +365,11 @@ class _Placement:
         likely = [self.known] if self.known else []
         ordered = dict.fromkeys([*likely, _AS_STORED, self.from_ras, *every])
         self.turns = [turn for turn in ordered if _turn_shape(shape, turn) == grid.geometry.shape]
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the shape allows a turn that one of nnU-Net's readers makes."""
+        return self.turns[0] in (self.known, _AS_STORED, self.from_ras)
 
     def assume(self, *, stated: bool) -> Turn:
         """Return the turn where no label map shows it; refuse where it cannot be known."""
