@@ -1,14 +1,18 @@
-"""Learning the parameters of a CRF from labelled cases.
+"""Learning the parameters of a CRF, from labelled cases or from image and grid alone.
 
-They are learned by gradients through the mean-field iterations (Krähenbühl & Koltun 2013).
+Labelled cases teach by gradients through the mean-field iterations (Krähenbühl & Koltun 2013).
 """
 
+from perturb_mpm.learning.evidence import ImageEvidence, grid_temperature, image_evidence
 from perturb_mpm.learning.learner import Learned, filter_maker, learn, learn_from
 from perturb_mpm.learning.objectives import ObjectiveName
 from perturb_mpm.learning.unrolled import Phase, Problem, make_problem
 
 __all__ = [
     "filter_maker",
+    "grid_temperature",
+    "image_evidence",
+    "ImageEvidence",
     "learn",
     "learn_from",
     "Learned",

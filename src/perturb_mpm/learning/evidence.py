@@ -1,0 +1,254 @@
+"""What image and grid say about probabilities, without a label.
+
+**Image evidence.** Does the image predict these probabilities? With P_i the probabilities of voxel
+i, leave out what is near it and ask whether voxels that look alike say what it is:
+
+    A_i = Σ_j s_ij g_ij P_j / Σ_j s_ij g_ij,    C_i = Σ_j s_ij P_j / Σ_j s_ij,    |x_i − x_j| > b
+
+where s is a Gaussian of position and g one of intensity: A is what a bilateral kernel tells voxel
+i, C what position alone tells it. Both are mixed with 2 % of the mean probabilities. The skill
+
+    1 − mean KL(P_i ‖ A_i) / mean KL(P_i ‖ C_i),    over voxels near the predicted foreground,
+
+is the share of what position leaves open that the image explains: near 0 where intensities say
+nothing about the labels (one sequence of a hippocampus), near 1 where they say nearly all.
+
+**The grid's temperature.** Truth and training labels are voxels, so a border is known no better
+than to s² = 2·h²/12 along an axis of voxel size h. With P′ the probabilities filtered by
+[v/2, 1 − v, v/2] along every axis, v = 1/6, the temperature at which the probabilities are as sure
+as their grid allows is
+
+    T* = argmin_T Σ_i KL(P′_i ‖ softmax(log P_i / T)),    over the same voxels.
+
+The sum is convex in 1/T, and its derivative is E_softmax[log P] − E_P′[log P].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perturb_mpm import checks
+from perturb_mpm.model import Grid
+
+# Bandwidths of the bilateral kernel: mm, standard deviations of the intensities inside the mask.
+BANDWIDTHS = ((20.0, 0.3), (20.0, 0.5), (20.0, 1.0))
+
+NEAR_MM = 5.0
+"""Voxels within this distance of the predicted foreground count: elsewhere nothing is in doubt."""
+
+EXCLUDED_MM = 6.0
+"""Voxels nearer than this predict a voxel by being its neighbours, whatever the image says."""
+
+_ASKED = 500  # voxels i; the skill is then known to about ±.02
+_ANSWERING = 20_000  # voxels j, drawn once for all i: within .02 of asking all of a brain
+_AT_ONCE = 64  # voxels i whose pairs are in memory together
+_PRIOR = 0.02
+_CLIP = 1e-6
+_GRID_VARIANCE = 1 / 6  # of a border's position, in voxels²: two roundings to a voxel, 1/12 each
+_COLDEST, _HOTTEST = 0.05, 20.0
+
+
+@dataclass(frozen=True)
+class ImageEvidence:
+    """How well the image predicts probabilities; see ``image_evidence``."""
+
+    skill: float
+    """The largest of ``skills``: 1 is all, 0 or less nothing."""
+    sigma_space: float
+    """The bandwidth that has it, mm."""
+    sigma_intensity: float
+    """The same in standard deviations of the intensities inside the mask."""
+    skills: tuple[float, ...]
+    """The skill of every bandwidth asked for."""
+
+
+def image_evidence(
+    images: ArrayLike,
+    probabilities: ArrayLike,
+    *,
+    spacing: float | Sequence[float] | None = None,
+    mask: ArrayLike | None = None,
+    bandwidths: Sequence[tuple[float, float]] = BANDWIDTHS,
+    excluded_mm: float = EXCLUDED_MM,
+    seed: int = 0,
+) -> ImageEvidence | None:
+    """Return how well images (C, *spatial) predict probabilities (L, *spatial) beyond position.
+
+    None where no foreground is predicted, and where position alone explains everything.
+    ``bandwidths`` are pairs of mm and standard deviations. The same arguments give the same answer.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> inside = np.zeros((40, 40)); inside[10:20, 8:30] = 1
+    >>> p = np.stack([0.95 - 0.9 * inside, 0.05 + 0.9 * inside])
+    >>> bright = inside + 0.1 * rng.normal(size=inside.shape)
+    >>> pm.image_evidence(bright[np.newaxis], p).skill > 0.8
+    True
+    >>> noise = rng.normal(size=inside.shape)
+    >>> pm.image_evidence(noise[np.newaxis], p).skill < 0.1
+    True
+    """
+    p, grid = _probabilities_inside(probabilities, spacing, mask)
+    checks.number(excluded_mm, "excluded_mm", minimum=0)
+    features = _standardize(images, grid)  # (N, C)
+    for space, intensity in bandwidths:
+        checks.number(space, "bandwidths", positive=True)
+        checks.number(intensity, "bandwidths", positive=True)
+    _, candidates = _near_foreground(p, grid)
+    if len(candidates) == 0:
+        return None
+    rng = np.random.default_rng(checks.integer(seed, "seed", minimum=0))
+    asked = rng.choice(candidates, min(_ASKED, len(candidates)), replace=False)
+    answering = rng.choice(grid.voxels, min(_ANSWERING, grid.voxels), replace=False)
+    positions = grid.positions().astype(np.float32)  # (N, ndim)
+    prior = p.mean(axis=0)  # (L,)
+    excess = np.zeros((2, len(bandwidths)))  # summed KL of A and of C, nats
+    for start in range(0, len(asked), _AT_ONCE):
+        i = asked[start : start + _AT_ONCE]
+        far2 = _square_distances(positions[i], positions[answering])  # (I, J) mm²
+        apart2 = _square_distances(features[i], features[answering])  # (I, J) sd²
+        allowed = far2 > excluded_mm**2
+        for space in {space for space, _ in bandwidths}:
+            s = np.exp(far2 * np.float32(-0.5 / space**2)) * allowed
+            by_position = _excess_nats(p[i], _weighted_mean(s, p[answering], prior))
+            for k, (_, intensity) in enumerate(bandwidths):
+                if bandwidths[k][0] != space:
+                    continue
+                g = np.exp(apart2 * np.float32(-0.5 / intensity**2))
+                g *= s
+                excess[0, k] += _excess_nats(p[i], _weighted_mean(g, p[answering], prior))
+                excess[1, k] += by_position
+    if not np.all(excess[1] > 0):
+        return None
+    skills = 1 - excess[0] / excess[1]
+    best = int(skills.argmax())
+    return ImageEvidence(float(skills[best]), *map(float, bandwidths[best]), tuple(skills.tolist()))
+
+
+def grid_temperature(
+    probabilities: ArrayLike,
+    *,
+    spacing: float | Sequence[float] | None = None,
+    mask: ArrayLike | None = None,
+) -> float | None:
+    """Return the temperature at which probabilities (L, *spatial) are as sure as their grid allows.
+
+    It needs no label, and it is a floor of doubt: a network that has memorised its patients is
+    wrong by more than its grid. None where no foreground is predicted.
+
+    Examples
+    --------
+    >>> edge = 1 / (1 + np.exp(-8.0 * (np.arange(20) - 9.6)))  # from 0 to 1 within a voxel
+    >>> pm.grid_temperature(np.stack([1 - edge, edge])) > 1.5
+    True
+    """
+    from scipy.ndimage import correlate1d
+
+    p, grid = _probabilities_inside(probabilities, spacing, mask)
+    box, near = _near_foreground(p, grid)
+    if len(near) == 0:
+        return None
+    if len(near) > _ANSWERING:  # more of them change the third digit
+        near = np.random.default_rng(0).choice(near, _ANSWERING, replace=False)
+    taps = [_GRID_VARIANCE / 2, 1 - _GRID_VARIANCE, _GRID_VARIANCE / 2]
+    background = np.eye(p.shape[1], dtype=p.dtype)[0]
+    whole = grid.scatter(p.T, background)  # (L, *spatial)
+    here = (slice(None), *box)
+    blurred = whole[here]
+    for axis, size in enumerate(grid.shape, start=1):
+        if size > 1:
+            blurred = correlate1d(blurred, taps, axis=axis, mode="nearest")
+    whole[here] = blurred
+    target = grid.gather(whole)[:, near].astype(np.float64)  # (L, M)
+    target /= target.sum(axis=0)
+    logs = np.log(p[near].T.astype(np.float64))  # (L, M)
+    wanted = float((target * logs).sum())
+    low, high = 1 / _HOTTEST, 1 / _COLDEST  # of 1/T, in which the expectation rises
+    for _ in range(50):
+        middle = float(np.sqrt(low * high))
+        shares = np.exp(middle * (logs - logs.max(axis=0)))
+        shares /= shares.sum(axis=0)
+        if float((shares * logs).sum()) > wanted:
+            high = middle
+        else:
+            low = middle
+    return 1 / float(np.sqrt(low * high))
+
+
+def _probabilities_inside(
+    probabilities: ArrayLike, spacing: float | Sequence[float] | None, mask: ArrayLike | None
+) -> tuple[NDArray[np.float32], Grid]:
+    """Return the probabilities inside the mask, (N, L), none of them 0, and their grid."""
+    given = checks.floats(probabilities, "probabilities")
+    checks.labels_first(given, "probabilities")
+    grid = Grid(given.shape[1:], spacing, mask)
+    inside = grid.gather(given).T.astype(np.float32)  # (N, L)
+    np.maximum(inside, np.float32(_CLIP), out=inside)
+    inside /= inside.sum(axis=1, keepdims=True)
+    return np.ascontiguousarray(inside), grid
+
+
+def _standardize(images: ArrayLike, grid: Grid) -> NDArray[np.float32]:
+    """Return images (C, *spatial) inside the mask, (N, C), in standard deviations."""
+    given = checks.floats(images, "images")
+    if given.ndim != grid.ndim + 1 or given.shape[1:] != grid.shape:
+        raise ValueError(
+            f"images must be (channels, *spatial) with the spatial shape {grid.shape} of the "
+            f"probabilities, got {given.shape}"
+        )
+    checks.finite(given, "images")
+    inside = grid.gather(given).astype(np.float64)  # (C, N)
+    inside -= inside.mean(axis=1, keepdims=True)
+    spread = inside.std(axis=1, keepdims=True)
+    inside /= np.where(spread > 0, spread, 1)
+    return np.ascontiguousarray(inside.T, dtype=np.float32)
+
+
+def _near_foreground(
+    p: NDArray[np.float32], grid: Grid
+) -> tuple[tuple[slice, ...], NDArray[np.int64]]:
+    """Return which voxels inside the mask lie near predicted foreground, (M,) of N, and a box.
+
+    The box holds these voxels and their neighbours.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    foreground = p.argmax(axis=1) != 0  # (N,)
+    if not foreground.any():
+        return (), np.empty(0, dtype=np.int64)
+    # The distance is asked for in a box around the foreground alone: a brain is ten times larger.
+    corners = np.stack(np.unravel_index(grid.index[foreground], grid.shape))  # (ndim, F)
+    margins = [int(np.ceil(NEAR_MM / size)) + 1 for size in grid.spacing]
+    box = tuple(
+        slice(max(low - margin, 0), high + margin + 1)
+        for low, high, margin in zip(corners.min(axis=1), corners.max(axis=1), margins)
+    )
+    whole = grid.scatter(foreground, outside=False)
+    near = np.zeros(grid.shape, dtype=np.bool_)
+    near[box] = distance_transform_edt(~whole[box], sampling=grid.spacing) <= NEAR_MM
+    return box, np.flatnonzero(grid.gather(near))
+
+
+def _square_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return |a_i − b_j|², (I, J), for a (I, K) and b (J, K)."""
+    squares = (a**2).sum(axis=1)[:, np.newaxis] + (b**2).sum(axis=1) - 2 * (a @ b.T)
+    return np.maximum(squares, 0)
+
+
+def _excess_nats(p: NDArray[np.float32], predicted: NDArray[np.float32]) -> float:
+    """Return Σ_i KL(p_i ‖ predicted_i) for (I, L) probabilities."""
+    return float((p * np.log(p / predicted)).sum())
+
+
+def _weighted_mean(
+    weights: NDArray[np.float32], p: NDArray[np.float32], prior: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return Σ_j w_ij p_j / Σ_j w_ij, (I, L), mixed with the prior; the prior where w is 0."""
+    total = weights.sum(axis=1, keepdims=True)  # (I, 1)
+    mean = np.where(total > 0, weights @ p / np.where(total > 0, total, 1), prior)
+    return np.asarray((1 - _PRIOR) * mean + _PRIOR * prior, dtype=np.float32)
