@@ -1,4 +1,4 @@
-"""What image and grid say about probabilities: skill by hand, its ends, and the grid's temperature."""
+"""What image and grid say about probabilities: the skill by hand, the grid's temperature."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perturb_mpm.learning import grid_temperature, image_evidence
 from perturb_mpm.learning import evidence as module
+from perturb_mpm.learning import grid_temperature, image_evidence
 
 Array = NDArray[np.float64]
 
@@ -19,9 +19,7 @@ def rectangle(shape: tuple[int, ...] = (40, 40)) -> tuple[Array, Array]:
     return inside, np.stack([0.95 - 0.9 * inside, 0.05 + 0.9 * inside])
 
 
-def skill_by_hand(
-    image: Array, p: Array, space: float, intensity: float, excluded: float
-) -> float:
+def skill_by_hand(image: Array, p: Array, space: float, intensity: float, excluded: float) -> float:
     """Return the skill over all voxels near foreground, pair by pair, in one dimension."""
     voxels = len(image)
     z = (image - image.mean()) / image.std()

@@ -83,14 +83,15 @@ def image_evidence(
 
     Examples
     --------
+    >>> from perturb_mpm.learning import image_evidence
     >>> rng = np.random.default_rng(0)
     >>> inside = np.zeros((40, 40)); inside[10:20, 8:30] = 1
     >>> p = np.stack([0.95 - 0.9 * inside, 0.05 + 0.9 * inside])
     >>> bright = inside + 0.1 * rng.normal(size=inside.shape)
-    >>> pm.image_evidence(bright[np.newaxis], p).skill > 0.8
+    >>> image_evidence(bright[np.newaxis], p).skill > 0.8
     True
     >>> noise = rng.normal(size=inside.shape)
-    >>> pm.image_evidence(noise[np.newaxis], p).skill < 0.1
+    >>> image_evidence(noise[np.newaxis], p).skill < 0.1
     True
     """
     p, grid = _probabilities_inside(probabilities, spacing, mask)
@@ -143,8 +144,9 @@ def grid_temperature(
 
     Examples
     --------
+    >>> from perturb_mpm.learning import grid_temperature
     >>> edge = 1 / (1 + np.exp(-8.0 * (np.arange(20) - 9.6)))  # from 0 to 1 within a voxel
-    >>> pm.grid_temperature(np.stack([1 - edge, edge])) > 1.5
+    >>> grid_temperature(np.stack([1 - edge, edge])) > 1.5
     True
     """
     from scipy.ndimage import correlate1d
