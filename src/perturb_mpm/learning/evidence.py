@@ -128,7 +128,8 @@ def image_evidence(
         return None
     skills = 1 - excess[0] / excess[1]
     best = int(skills.argmax())
-    return ImageEvidence(float(skills[best]), *map(float, bandwidths[best]), tuple(skills.tolist()))
+    space, intensity = bandwidths[best]
+    return ImageEvidence(float(skills[best]), space, intensity, tuple(skills.tolist()))
 
 
 def grid_temperature(
@@ -238,8 +239,9 @@ def _near_foreground(
 
 def _square_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return |a_i − b_j|², (I, J), for a (I, K) and b (J, K)."""
-    squares = (a**2).sum(axis=1)[:, np.newaxis] + (b**2).sum(axis=1) - 2 * (a @ b.T)
-    return np.maximum(squares, 0)
+    squares: NDArray[np.float32] = (a**2).sum(axis=1)[:, np.newaxis] + (b**2).sum(axis=1)
+    squares -= 2 * (a @ b.T)
+    return np.maximum(squares, 0, out=squares)
 
 
 def _excess_nats(p: NDArray[np.float32], predicted: NDArray[np.float32]) -> float:
