@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -136,9 +137,16 @@ def _program_and_machine() -> tuple[str, ...]:
     return version(), sources(), get_host_cpu_name()
 
 
-@cache
+_told: set[tuple[str, str]] = set()
+_telling = Lock()  # filters are prepared in threads, and two may fail at once
+
+
 def _say_once(folder: str, reason: str) -> None:
-    log.warning("prepared kernels cannot be stored in %s: %s", folder, reason)
+    with _telling:
+        known = (folder, reason) in _told
+        _told.add((folder, reason))
+    if not known:
+        log.warning("prepared kernels cannot be stored in %s: %s", folder, reason)
 
 
 def _choice_to_arrays(made: int) -> Arrays:
