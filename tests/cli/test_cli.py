@@ -291,3 +291,25 @@ def test_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> No
 
     assert call("--version") == 0
     assert capfd.readouterr().out.strip() == version("perturb-mpm")
+
+
+def test_the_package_runs_as_the_command_does() -> None:
+    command = [sys.executable, "-m", "perturb_mpm", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", done.stdout.strip())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "perturb_mpm", "--install-completion"]
+    home = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    subprocess.run(command, env=home, capture_output=True, check=True)
+    (script,) = tmp_path.rglob("perturb-mpm")
+    asking = (
+        f"source {script}; for words in 'coh' 'cohort --gat'; do COMP_WORDS=(perturb-mpm $words); "
+        "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _perturb_mpm; echo ${COMPREPLY[@]}; done"
+    )
+    bash = shutil.which("bash")
+    assert bash is not None
+    done = subprocess.run([bash, "-c", asking], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cohort", "--gather"]

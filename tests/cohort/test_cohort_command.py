@@ -396,7 +396,7 @@ def test_json_is_a_line_a_case_and_one_for_all(
         (["--workers", "2", "--scheduler", "tcp://x:1"], "must not be given together"),
         (["--until", "0.1"], "--until must come with --samples"),
         (["--match", "nobody"], "--match must choose at least one of 3 cases"),
-        (["--images", "nowhere"], "--image"),
+        (["--images", "nowhere"], "--images: not found: nowhere"),
     ],
 )
 def test_bad_options_are_refused(

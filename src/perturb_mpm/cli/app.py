@@ -100,3 +100,6 @@ app.command(
         "--output biomarkers"
     ),
 )
+app.register_install_completion_command(
+    help="Let bash, zsh, fish or PowerShell complete commands and options."
+)

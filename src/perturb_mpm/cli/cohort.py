@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cli.console import (
     MOST_WORKERS,
     Files,
@@ -33,13 +34,14 @@ from perturb_mpm.cli.options import (
 if TYPE_CHECKING:
     from distributed import Client
 
-    from perturb_mpm.cohort import CaseCheck, CaseReading, CaseRecord, CohortResult
-    from perturb_mpm.files import CaseFiles
+    from perturb_mpm.cohort import CaseCheck, CaseReading, CaseRecord, CohortResult, Part
+    from perturb_mpm.files import CaseFiles, CaseFolders
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import RunSettings
 
-_EXIT_SOME_FAILED = 3
+EXIT_SOME_FAILED = 3
 _MOST_NAMED = 20
+_OPTIONS = {"images": "images"}
 
 
 @Parameter(name="*", group=INPUTS)
@@ -97,6 +99,11 @@ class WorkOptions:
     split
         Over how many workers the samples of one case are spread, for cases so large that one
         worker takes too long; the result is the same.
+    part
+        Which part of the cases to run, as in 3/40, for an array of jobs that all write to one
+        folder; run --gather when they have ended.
+    gather
+        Write the tables and the page of cases that were run in parts; run none.
     dry_run
         Read every case, and say what would be run, what it takes and what cannot be read; run
         nothing.
@@ -111,6 +118,8 @@ class WorkOptions:
     scheduler: Annotated[str | None, Parameter(group=WORKERS)] = None
     cluster: Annotated[Path | None, Parameter(group=WORKERS)] = None
     split: Annotated[int, Parameter(group=WORKERS)] = 1
+    part: Annotated[str | None, Parameter(group=WORKERS)] = None
+    gather: Annotated[Flag, Parameter(group=WORKERS)] = False
     dry_run: Flag = False
     quiet: Flag = False
     json: Flag = False
@@ -124,17 +133,55 @@ def cohort(
     options: SettingsOptions | None = None,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
-    from perturb_mpm.cohort import MOST_PARTS, CaseReading, find_cohort, run_cohort
-    from perturb_mpm.files import CaseFolders
+    with _name_images():
+        _run_cohort(cases, read or ReadingOptions(), work, options or SettingsOptions())
+
+
+@contextmanager
+def _name_images() -> Iterator[None]:
+    """Let errors name the option ``--images`` of this command, where ``run`` has ``--image``."""
+    try:
+        yield
+    except ExpectedError as error:
+        raise UsageError(in_options(str(error), _OPTIONS)) from error
+
+
+def _run_cohort(
+    cases: CohortOptions, read: ReadingOptions, work: WorkOptions, options: SettingsOptions
+) -> None:
+    from perturb_mpm.cohort import MOST_PARTS, Part, find_cohort
 
     whole_number(work.workers, "--workers", 1, MOST_WORKERS)
     whole_number(work.split, "--split", 1, MOST_PARTS)
     _check_workers(work)
-    read, options = read or ReadingOptions(), options or SettingsOptions()
+    part = None if work.part is None else Part.from_text(work.part)
     settings = settings_from_options(options)
     if settings.sampling.until is not None and not says_samples(options):
         raise UsageError("--until must come with --samples, the most that a case may take")
-    reading = CaseReading(
+    reading = make_reading(read)
+    read.check_model(cases.probabilities)
+    found = find_cohort(_make_folders(cases, read), cases.layout, cases.match)
+    if work.dry_run:
+        chosen = found if part is None else part.choose(found)
+        _dry_run(chosen, settings, reading, work)
+        return
+    try:
+        result = _run_or_gather(found, settings, reading, work, part)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
+    if work.json:
+        _print_result_line(result)
+    elif not work.quiet:
+        print_result(result)
+    if result.failed:
+        raise SystemExit(EXIT_SOME_FAILED)
+
+
+def make_reading(read: ReadingOptions) -> CaseReading:
+    """Return how the options say that the files of every case are read."""
+    from perturb_mpm.cohort import CaseReading
+
+    return CaseReading(
         read.kind,
         read.confidence,
         read.read_labels(),
@@ -144,41 +191,45 @@ def cohort(
         read.image_names,
         read.model,
     )
-    read.check_model(cases.probabilities)
-    folders = CaseFolders(
+
+
+def _make_folders(cases: CohortOptions, read: ReadingOptions) -> CaseFolders:
+    from perturb_mpm.files import CaseFolders
+
+    return CaseFolders(
         cases.images,
         cases.probabilities,
         cases.mask,
         cases.truth,
         without_probabilities=read.model is not None,
     )
-    found = find_cohort(folders, cases.layout, cases.match)
-    if work.dry_run:
-        _dry_run(found, settings, reading, work)
-        return
-    try:
-        with (
-            shown_progress(quiet=work.quiet or work.json) as progress,
-            _workers(work, settings, progress) as (client, settings),
-        ):
-            result = run_cohort(
-                found,
-                settings,
+
+
+def _run_or_gather(
+    cases: list[CaseFiles],
+    settings: RunSettings,
+    reading: CaseReading,
+    work: WorkOptions,
+    part: Part | None,
+) -> CohortResult:
+    """Run the cases, or a part of them, or write the tables of parts that were run."""
+    from perturb_mpm.cohort import gather_cohort, run_cohort
+
+    with shown_progress(quiet=work.quiet or work.json) as progress:
+        if work.gather:
+            return gather_cohort(cases, settings, work.output, reading=reading, progress=progress)
+        with _workers(work, settings, progress) as (client, shared):
+            return run_cohort(
+                cases,
+                shared,
                 work.output,
                 client,
                 reading=reading,
                 split=work.split,
+                part=part,
                 progress=progress,
                 finished=_print_line if work.json else None,
             )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
-    if work.json:
-        _print_result_line(result)
-    elif not work.quiet:
-        _print_result(result)
-    if result.failed:
-        raise SystemExit(_EXIT_SOME_FAILED)
 
 
 def _check_workers(work: WorkOptions) -> None:
@@ -191,6 +242,9 @@ def _check_workers(work: WorkOptions) -> None:
     chosen = [name for name, is_given in kinds.items() if is_given]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} must not be given together: choose one")
+    if work.gather and (chosen or work.part is not None or work.dry_run):
+        others = [*chosen, *(["--part"] if work.part else []), *(["--dry-run"] * work.dry_run)]
+        raise UsageError(f"--gather must not be given with {others[0]}: it runs nothing")
     if work.split > 1 and not chosen:
         raise UsageError("--split must come with --workers, --scheduler or --cluster")
 
@@ -243,7 +297,7 @@ def _dry_run(
     if not work.quiet and not work.json:
         _print_checks(checks, work)
     if any(each.error for each in checks):
-        raise SystemExit(_EXIT_SOME_FAILED)
+        raise SystemExit(EXIT_SOME_FAILED)
 
 
 def _print_checks(checks: list[CaseCheck], work: WorkOptions) -> None:
@@ -253,7 +307,7 @@ def _print_checks(checks: list[CaseCheck], work: WorkOptions) -> None:
     for heading in ("case", "voxels in\nthe mask", "labels", "memory\nGB", ""):
         table.add_column(heading, justify="right" if heading not in ("case", "") else "left")
     for each in checks:
-        words = in_options(each.error) if each.error else "done" if each.finished else ""
+        words = in_options(each.error, _OPTIONS) if each.error else "done" if each.finished else ""
         memory = "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.1f}"
         table.add_row(each.case, _text(each.voxels), _text(each.labels), memory, words)
     readable = [each for each in checks if not each.error]
@@ -279,16 +333,20 @@ def _unreadable(checks: list[CaseCheck]) -> str:
     return f"{count} cannot be read" if count else "all can be read"
 
 
-def _print_result(result: CohortResult) -> None:
+def print_result(result: CohortResult) -> None:
+    """Print how many cases are done, which failed, and where the table and the page are."""
     done = result.cases - len(result.failed)
     before = f", {result.skipped} of them before" if result.skipped else ""
     print_plain(f"{done} of {result.cases} cases are done{before}")
     for count, (name, error) in enumerate(result.failed.items()):
         if count == _MOST_NAMED:
-            print_plain(f"  and {len(result.failed) - count} more, see {result.files['csv']}")
+            print_plain(f"  and {len(result.failed) - count} more")
             break
-        print_plain(f"  failed: {name}: {in_options(error)}")
-    print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")
+        print_plain(f"  failed: {name}: {in_options(error, _OPTIONS)}")
+    if result.files:
+        print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")
+    else:
+        print_plain("when all parts have ended: the same command with --gather instead of --part")
 
 
 def _print_line(record: CaseRecord) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,15 +50,19 @@ class UsageError(ExpectedError):
     """An option is wrong; the message says which, what it must be and what it got."""
 
 
-def in_options(message: str) -> str:
-    """Return an error's message with the arguments that stand in backticks written as options."""
-    return re.sub(r"`([a-z_]+)(?:=([^`]+))?`", _as_option, message)
+def in_options(message: str, options: Mapping[str, str] | None = None) -> str:
+    """Return an error's message with the arguments that stand in backticks written as options.
 
+    ``options`` are those of one command whose name is not the usual one.
+    """
+    names = {**_OPTION, **(options or {})}
 
-def _as_option(found: re.Match[str]) -> str:
-    name, value = found.groups()
-    option = f"--{_OPTION.get(name, name).replace('_', '-')}"
-    return option if value in {None, "True"} else f"{option} {value.strip(chr(34))}"
+    def write_option(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        option = f"--{names.get(name, name).replace('_', '-')}"
+        return option if value in {None, "True"} else f"{option} {value.strip(chr(34))}"
+
+    return re.sub(r"`([a-z_]+)(?:=([^`]+))?`", write_option, message)
 
 
 def whole_number(value: int, option: str, smallest: int, largest: int) -> None:

@@ -20,8 +20,10 @@ from perturb_mpm.cohort.running import (
     MOST_PARTS,
     CaseCheck,
     CohortResult,
+    Part,
     check_cohort,
     find_cohort,
+    gather_cohort,
     run_cohort,
 )
 
@@ -31,6 +33,8 @@ __all__ = [
     "check_cohort",
     "CaseCheck",
     "run_cohort",
+    "Part",
+    "gather_cohort",
     "MOST_PARTS",
     "CohortResult",
     "CaseRecord",

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 RECORDS = "cohort"
 """The folder in the output that holds a record of every case; no case may have its name."""
+TABLES = {"csv": "cohort.csv", "json": "cohort.json", "html": "cohort.html"}
+"""What is written of all cases, by its ending."""
 _BULKY = ("picture", "request", "inputs", "other_inputs", "files", "begun", "run_sha256")
 _UNCERTAIN = 2  # of uncertainty.nii.gz
 _SIDE = 96  # pixels of a picture at most

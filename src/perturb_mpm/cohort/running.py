@@ -3,6 +3,9 @@
 out/CASE/           what ``run_case`` writes
 out/cohort/         request.json: what was asked for; CASE.json: the record of a case; lock
 out/cohort.csv, cohort.json, cohort.html
+
+An array of jobs runs parts of a cohort into one folder, each job its own cases; ``gather_cohort``
+then writes the tables and the page of all.
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perturb_mpm import checks
 from perturb_mpm.cohort.one_case import CaseReading, CaseRunner, build_request
-from perturb_mpm.cohort.records import RECORDS, CaseRecord, read_record
+from perturb_mpm.cohort.records import RECORDS, TABLES, CaseRecord, read_record
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import Case, CaseFiles, CaseFolders, InputError, find_cases
 from perturb_mpm.progress import Silent, StagedProgress
@@ -29,9 +32,14 @@ from perturb_mpm.storage import DAMAGE, DamagedError, error_text, open_lock, rea
 if TYPE_CHECKING:
     from distributed import Client
 
+_Item = TypeVar("_Item")
+
 MOST_PARTS = 256
 """Into how many ranges the samples of one case may be split."""
+MOST_JOBS = 100_000
+"""Into how many parts a cohort may be cut."""
 _REQUEST = "request.json"
+_NOT_RUN = "it was not run: the command with its part runs it"
 _HASHING_THREADS = 4
 _MOST_NAMED = 3
 _LONGEST_NAME = 200  # bytes
@@ -88,6 +96,37 @@ def _check_names(cases: Sequence[CaseFiles]) -> None:
         if name.lower() in seen:  # some file systems ignore upper and lower case
             raise InputError(f"`images` must hold a case once, got {name} twice")
         seen.add(name.lower())
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of ``count`` parts of a cohort: every ``count``-th case, by name.
+
+    Examples
+    --------
+    >>> from perturb_mpm.cohort import Part
+    >>> Part.from_text("2/3").choose(["A", "B", "C", "D", "E"])
+    ['B', 'E']
+    """
+
+    number: int  # from 1
+    count: int
+
+    @classmethod
+    def from_text(cls, text: str) -> Part:
+        """Return the part that "3/40" means."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
+        number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not 1 <= number <= count <= MOST_JOBS:
+            raise SettingsError(
+                "`part` must be a number and how many parts there are, as in 3/40, at most "
+                f"{MOST_JOBS}, got {text}"
+            )
+        return cls(number, count)
+
+    def choose(self, cases: Sequence[_Item]) -> list[_Item]:
+        """Return the cases of this part."""
+        return list(cases[self.number - 1 :: self.count])
 
 
 @dataclass(frozen=True)
@@ -188,7 +227,7 @@ class CohortResult:
     cases: int
     skipped: int  # that were finished before
     failed: dict[str, str]  # case -> error
-    files: dict[str, Path]  # cohort.csv, cohort.json, cohort.html by their ending
+    files: dict[str, Path]  # cohort.csv, cohort.json, cohort.html by their ending; none of a part
 
 
 def run_cohort(
@@ -199,6 +238,7 @@ def run_cohort(
     *,
     reading: CaseReading | None = None,
     split: int = 1,
+    part: Part | None = None,
     progress: StagedProgress | None = None,
     finished: Callable[[CaseRecord], object] | None = None,
 ) -> CohortResult:
@@ -223,6 +263,9 @@ def run_cohort(
         How the files are read.
     split
         Over how many workers the samples of each case are spread; changes no result.
+    part
+        The part of the cases to run, while other processes run the others into the same folder;
+        ``gather_cohort`` then writes the tables and the page.
     progress
         Shows how many cases are done; a case that fails is a warning.
     finished
@@ -240,8 +283,9 @@ def run_cohort(
     """
     show, runner = progress or Silent(), _make_runner(settings, folder, reading)
     _check_split(split, settings, client)
-    with _cohort_folder(runner.folder, runner.request):
-        left = _find_unfinished(runner, cases, show)
+    with _cohort_folder(runner.folder, runner.request, part):
+        cases = cases if part is None else part.choose(cases)
+        left = _find_unfinished(runner, cases, show, in_part=part is not None)
         skipped = len(cases) - len(left)
         if skipped:
             show.stage(f"{skipped} of {len(cases)} cases are done already")
@@ -252,14 +296,50 @@ def run_cohort(
             if finished is not None:
                 finished(record)
             show(count, len(left))
+        if part is not None:
+            return _summarise(runner, cases, skipped)
         show.stage("writing the tables and the page")
         return _write_all(runner, cases, skipped)
 
 
+def gather_cohort(
+    cases: Sequence[CaseFiles],
+    settings: RunSettings,
+    folder: str | Path,
+    *,
+    reading: CaseReading | None = None,
+    progress: StagedProgress | None = None,
+) -> CohortResult:
+    """Write the tables and the page of cases that were run in parts; run none.
+
+    A case that no part has run, or whose inputs have changed since, counts as failed.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from perturb_mpm.cohort import Part, find_cohort, gather_cohort, run_cohort
+    >>> from perturb_mpm.files import CaseFolders
+    >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
+    >>> settings = pm.RunSettings().changed(samples=4)
+    >>> run_cohort(cases, settings, "in-parts", part=Part(1, 2)).cases
+    1
+    >>> gather_cohort(cases, settings, "in-parts").failed
+    {'B': 'it was not run: the command with its part runs it'}
+    """
+    show, runner = progress or Silent(), _make_runner(settings, folder, reading)
+    with _cohort_folder(runner.folder, runner.request):
+        left = _find_unfinished(runner, cases, show)
+        show.stage("writing the tables and the page")
+        return _write_all(runner, cases, len(cases) - len(left))
+
+
 def _find_unfinished(
-    runner: CaseRunner, cases: Sequence[CaseFiles], show: StagedProgress
+    runner: CaseRunner, cases: Sequence[CaseFiles], show: StagedProgress, *, in_part: bool = False
 ) -> list[CaseFiles]:
-    """Return the cases that are not done; results of other inputs leave the tables at once."""
+    """Return the cases that are not done; results of other inputs leave the tables at once.
+
+    A part of a cohort cannot write tables: it removes those that are out of date.
+    """
     if any((runner.folder / RECORDS / f"{case.name}.json").exists() for case in cases):
         show.stage(f"comparing the inputs of {len(cases)} cases with those that were run")
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:  # hashing and reading release Python's lock
@@ -273,7 +353,10 @@ def _find_unfinished(
         withdrawn += runner.withdraw(case, standing)
         if (why := standing.describe()) is not None:
             show.warn(f"{case.name} is run anew: {why}")
-    if withdrawn:
+    if withdrawn and in_part:
+        for name in TABLES.values():
+            (runner.folder / name).unlink(missing_ok=True)
+    elif withdrawn:
         _write_all(runner, cases, len(cases) - len(left))
     return left
 
@@ -312,27 +395,45 @@ def _write_all(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> 
     """Write tables and page of the cases; the error of each that failed is returned."""
     from perturb_mpm.cohort.results import write_results
 
-    found = (read_record(runner.folder, case.name) for case in cases)
-    records = [record for record in found if record is not None]
-    files = write_results(runner.folder, records, runner.request)
+    files = write_results(runner.folder, _read_records(runner, cases), runner.request)
+    return replace(_summarise(runner, cases, skipped), files=files)
+
+
+def _summarise(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> CohortResult:
+    """Return what became of the cases, without any table."""
+    records = _read_records(runner, cases)
     failed = {each.case: each.error or "" for each in records if each.outcome is None}
-    return CohortResult(runner.folder, len(cases), skipped, dict(sorted(failed.items())), files)
+    return CohortResult(runner.folder, len(cases), skipped, dict(sorted(failed.items())), {})
+
+
+def _read_records(runner: CaseRunner, cases: Sequence[CaseFiles]) -> list[CaseRecord]:
+    """Return the record of every case; one that was never run counts as failed."""
+    return [
+        read_record(runner.folder, case.name)
+        or CaseRecord(case.name, _NOT_RUN, runner.request, (), None)
+        for case in cases
+    ]
 
 
 @contextmanager
-def _cohort_folder(folder: Path, request: Mapping[str, Any]) -> Iterator[None]:
-    """Take the folder for this cohort alone: locked, and of the same request if it was begun."""
+def _cohort_folder(
+    folder: Path, request: Mapping[str, Any], part: Part | None = None
+) -> Iterator[None]:
+    """Lock the folder, which must be new or of the same request; parts share it."""
     state = folder / RECORDS
-    try:
-        lock = open_lock(
-            state / "lock",
-            f"`output` must not be in use, got {folder}, where another cohort is being run",
-        )
-    except OSError as error:
-        raise OutputError(
-            f"`output` must be a folder you may write to, got {folder}: {error_text(error)}"
-        ) from error
-    with lock:
+    in_use = f"`output` must not be in use, got {folder}, where another cohort"
+    with ExitStack() as locks:
+        try:
+            lock = state / "lock"
+            whole = open_lock(lock, f"{in_use} or part is being run", shared=part is not None)
+            locks.enter_context(whole)
+            if part is not None:
+                own = state / f"part-{part.number}-of-{part.count}.lock"
+                locks.enter_context(open_lock(own, f"{in_use} runs this part"))
+        except OSError as error:
+            raise OutputError(
+                f"`output` must be a folder you may write to, got {folder}: {error_text(error)}"
+            ) from error
         _check_same(state / _REQUEST, folder, request)
         yield
 

@@ -25,7 +25,9 @@ class LockedError(ExpectedError):
 if sys.platform == "win32":  # pragma: no cover - another system
     import msvcrt
 
-    def _lock(file: BinaryIO) -> None:
+    def _lock(file: BinaryIO, *, shared: bool) -> None:
+        if shared:
+            return  # Windows knows none that several may have
         file.seek(0)
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -36,16 +38,17 @@ if sys.platform == "win32":  # pragma: no cover - another system
 
 else:
 
-    def _lock(file: BinaryIO) -> None:
+    def _lock(file: BinaryIO, *, shared: bool) -> None:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
-def open_lock(path: Path, message: str) -> BinaryIO:
+def open_lock(path: Path, message: str, *, shared: bool = False) -> BinaryIO:
     """Return a file, made where it is missing, that is locked for this process while it is open.
 
-    If another process has it, ``LockedError`` says ``message``. A link, a pipe or a device in its
+    If another process has it, ``LockedError`` says ``message``. A ``shared`` lock excludes only
+    those that are not (on Windows it excludes nobody). A link, a pipe or a device in its
     stead is refused. Where the file system has no locks, a second process goes unnoticed, and the
     log says so.
     """
@@ -56,7 +59,7 @@ def open_lock(path: Path, message: str) -> BinaryIO:
         except FileNotFoundError:
             continue  # whoever had the lock has removed the folder meanwhile
         try:
-            _lock(file)
+            _lock(file, shared=shared)
         except BlockingIOError:
             file.close()
             raise LockedError(message) from None
