@@ -17,7 +17,7 @@ import pytest
 
 from helpers.small_case import call
 from helpers.small_cohort import outputs, write_small_cohort
-from perturb_mpm.cohort import Part
+from perturb_mpm.cohort import CohortPart
 from perturb_mpm.run import SettingsError
 from perturb_mpm.storage import open_lock
 
@@ -50,7 +50,7 @@ def cohort(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
 def test_parts_are_every_case_once(count: int) -> None:
     cases = list(range(11))
-    parts = [Part(number, count).choose(cases) for number in range(1, count + 1)]
+    parts = [CohortPart(number, count).choose(cases) for number in range(1, count + 1)]
     assert sorted(case for part in parts for case in part) == cases
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -60,7 +60,7 @@ def test_parts_are_every_case_once(count: int) -> None:
 )
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="`part` must be a number and how many parts"):
-        Part.from_text(text)
+        CohortPart.from_text(text)
 
 
 @pytest.mark.slow
@@ -171,6 +171,6 @@ def test_the_examples_for_slurm_and_snakemake_run(tmp_path: Path) -> None:
     (common,) = re.findall(r'^COHORT = "(.*)"$', snakefile, re.MULTILINE)
     each, last = re.findall(r'shell: COHORT \+ "([^"]*)"', snakefile)
     for number in (1, 2):
-        run(common + each.format(threads=1, wildcards=Part(number, 2)) + "2")
+        run(common + each.format(threads=1, wildcards=CohortPart(number, 2)) + "2")
     run(common + last)
     assert table(tmp_path / "out") == in_slurm

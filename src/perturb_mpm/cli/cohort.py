@@ -34,7 +34,7 @@ from perturb_mpm.cli.options import (
 if TYPE_CHECKING:
     from distributed import Client
 
-    from perturb_mpm.cohort import CaseCheck, CaseReading, CaseRecord, CohortResult, Part
+    from perturb_mpm.cohort import CaseCheck, CaseReading, CaseRecord, CohortPart, CohortResult
     from perturb_mpm.files import CaseFiles, CaseFolders
     from perturb_mpm.progress import StagedProgress
     from perturb_mpm.run import RunSettings
@@ -149,12 +149,12 @@ def _name_images() -> Iterator[None]:
 def _run_cohort(
     cases: CohortOptions, read: ReadingOptions, work: WorkOptions, options: SettingsOptions
 ) -> None:
-    from perturb_mpm.cohort import MOST_PARTS, Part, find_cohort
+    from perturb_mpm.cohort import MOST_PARTS, CohortPart, find_cohort
 
     whole_number(work.workers, "--workers", 1, MOST_WORKERS)
     whole_number(work.split, "--split", 1, MOST_PARTS)
     _check_workers(work)
-    part = None if work.part is None else Part.from_text(work.part)
+    part = None if work.part is None else CohortPart.from_text(work.part)
     settings = settings_from_options(options)
     if settings.sampling.until is not None and not says_samples(options):
         raise UsageError("--until must come with --samples, the most that a case may take")
@@ -210,7 +210,7 @@ def _run_or_gather(
     settings: RunSettings,
     reading: CaseReading,
     work: WorkOptions,
-    part: Part | None,
+    part: CohortPart | None,
 ) -> CohortResult:
     """Run the cases, or a part of them, or write the tables of parts that were run."""
     from perturb_mpm.cohort import gather_cohort, run_cohort

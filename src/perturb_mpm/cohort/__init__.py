@@ -19,8 +19,8 @@ from perturb_mpm.cohort.records import CaseRecord
 from perturb_mpm.cohort.running import (
     MOST_PARTS,
     CaseCheck,
+    CohortPart,
     CohortResult,
-    Part,
     check_cohort,
     find_cohort,
     gather_cohort,
@@ -33,7 +33,7 @@ __all__ = [
     "check_cohort",
     "CaseCheck",
     "run_cohort",
-    "Part",
+    "CohortPart",
     "gather_cohort",
     "MOST_PARTS",
     "CohortResult",

@@ -99,13 +99,13 @@ def _check_names(cases: Sequence[CaseFiles]) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class CohortPart:
     """One of ``count`` parts of a cohort: every ``count``-th case, by name.
 
     Examples
     --------
-    >>> from perturb_mpm.cohort import Part
-    >>> Part.from_text("2/3").choose(["A", "B", "C", "D", "E"])
+    >>> from perturb_mpm.cohort import CohortPart
+    >>> CohortPart.from_text("2/3").choose(["A", "B", "C", "D", "E"])
     ['B', 'E']
     """
 
@@ -113,7 +113,7 @@ class Part:
     count: int
 
     @classmethod
-    def from_text(cls, text: str) -> Part:
+    def from_text(cls, text: str) -> CohortPart:
         """Return the part that "3/40" means."""
         found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
         number, count = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -238,7 +238,7 @@ def run_cohort(
     *,
     reading: CaseReading | None = None,
     split: int = 1,
-    part: Part | None = None,
+    part: CohortPart | None = None,
     progress: StagedProgress | None = None,
     finished: Callable[[CaseRecord], object] | None = None,
 ) -> CohortResult:
@@ -317,11 +317,11 @@ def gather_cohort(
     Examples
     --------
     >>> from pathlib import Path
-    >>> from perturb_mpm.cohort import Part, find_cohort, gather_cohort, run_cohort
+    >>> from perturb_mpm.cohort import CohortPart, find_cohort, gather_cohort, run_cohort
     >>> from perturb_mpm.files import CaseFolders
     >>> cases = find_cohort(CaseFolders(Path("imagesTs"), (Path("predicted"),)))
     >>> settings = pm.RunSettings().changed(samples=4)
-    >>> run_cohort(cases, settings, "in-parts", part=Part(1, 2)).cases
+    >>> run_cohort(cases, settings, "in-parts", part=CohortPart(1, 2)).cases
     1
     >>> gather_cohort(cases, settings, "in-parts").failed
     {'B': 'it was not run: the command with its part runs it'}
@@ -417,7 +417,7 @@ def _read_records(runner: CaseRunner, cases: Sequence[CaseFiles]) -> list[CaseRe
 
 @contextmanager
 def _cohort_folder(
-    folder: Path, request: Mapping[str, Any], part: Part | None = None
+    folder: Path, request: Mapping[str, Any], part: CohortPart | None = None
 ) -> Iterator[None]:
     """Lock the folder, which must be new or of the same request; parts share it."""
     state = folder / RECORDS
