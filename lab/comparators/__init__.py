@@ -6,6 +6,13 @@ good for, and up to which size, stands in its own words.
 
 from lab.comparators.common import GridCRF, independent, unary_only
 from lab.comparators.contours import contours
+from lab.comparators.distances import (
+    hamming_loss,
+    log_probability_error,
+    smoothed_frequencies,
+    total_variation,
+    total_variation_map,
+)
 from lab.comparators.enumeration import Enumeration, exact, full_perturbation, perturb_and_map
 from lab.comparators.gibbs import Chains, gibbs, run_chains
 from lab.comparators.grid_cut import MinMarginals, graph_cut, min_marginals, perturb_and_map_grid
@@ -26,4 +33,9 @@ __all__ = [
     "min_marginals",
     "MinMarginals",
     "contours",
+    "hamming_loss",
+    "total_variation",
+    "total_variation_map",
+    "log_probability_error",
+    "smoothed_frequencies",
 ]

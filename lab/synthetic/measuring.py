@@ -19,19 +19,17 @@ from lab.comparators import (
     full_perturbation,
     gibbs,
     independent,
+    log_probability_error,
     perturb_and_map,
+    smoothed_frequencies,
+    total_variation,
     unary_only,
 )
 from perturb_mpm.engines import kernel_matrix
 from perturb_mpm.inference import ConvergenceWarning
 from perturb_mpm.model import DenseCRF, SpatialKernel
 from perturb_mpm.noise import gumbel
-from perturb_mpm.posterior import (
-    Posterior,
-    log_probability_error,
-    smoothed_frequencies,
-    total_variation,
-)
+from perturb_mpm.posterior import Posterior
 
 SHAPES = {6: (2, 3), 9: (3, 3), 12: (3, 4)}
 ITERATIONS = 10

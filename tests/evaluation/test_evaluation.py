@@ -34,7 +34,7 @@ from perturb_mpm.evaluation import (
     reliability as calibration,
 )
 from perturb_mpm.evaluation.case import domain_mask
-from perturb_mpm.evaluation.raters import pairwise_overlap
+from perturb_mpm.evaluation.structures import pairwise_overlap
 
 A = np.array([True, True, True, False, False, False])
 B = np.array([True, False, False, True, False, False])

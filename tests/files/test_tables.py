@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from perturb_mpm.files import InputError, LabelScheme, Source
-from perturb_mpm.files.bids import bids_names, write_bids_sidecars
+from perturb_mpm.files.conversion import bids_names, write_bids_sidecars
 from perturb_mpm.files.tables import MOST_ROWS, read_table, write_table, write_volumes
 
 SCHEME = LabelScheme((0, 4), ("background", 'tumour, "core"'))

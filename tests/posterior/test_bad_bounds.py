@@ -10,18 +10,13 @@ from perturb_mpm.posterior import (
     anytime_interval,
     clopper_pearson,
     entropy_bound,
-    hamming_loss,
     hoeffding,
-    log_probability_error,
     plug_in_bias,
     samples_needed,
-    smoothed_frequencies,
-    total_variation,
     total_variation_bound,
 )
 
 COUNTS = np.array([[3, 1], [1, 3]])
-P = np.full((2, 3), 0.5)
 
 CASES = [
     Bad(
@@ -198,48 +193,6 @@ CASES = [
         ValueError,
         r"support must be at least 1, got 0",
         lambda: plug_in_bias([0, 2], 10),
-    ),
-    Bad(
-        "hamming_shapes",
-        ValueError,
-        r"a and b must have the same shape and at least one voxel, got \(2,\) and \(3,\)",
-        lambda: hamming_loss([1, 2], [1, 2, 3]),
-    ),
-    Bad(
-        "hamming_mask",
-        ValueError,
-        r"mask must have the shape \(2,\), got \(3,\)",
-        lambda: hamming_loss([1, 2], [1, 2], [1, 1, 1]),
-    ),
-    Bad(
-        "variation_one_axis",
-        ValueError,
-        r"p and q must be \(labels, \*spatial\), got shape \(3,\)",
-        lambda: total_variation(P[0], P[0]),
-    ),
-    Bad(
-        "variation_nan",
-        ValueError,
-        r"q must be finite, got 6 NaN",
-        lambda: total_variation(P, P * np.nan),
-    ),
-    Bad(
-        "variation_mask_empty",
-        ValueError,
-        r"mask must contain at least one voxel",
-        lambda: total_variation(P, P, np.zeros(3)),
-    ),
-    Bad(
-        "log_of_zero",
-        ValueError,
-        r"q must be positive, got 0.0: smoothed_frequencies",
-        lambda: log_probability_error(P, P * [0, 1, 1]),
-    ),
-    Bad(
-        "smoothed_negative",
-        ValueError,
-        r"counts must be \(labels, \*spatial\) and at least 0",
-        lambda: smoothed_frequencies(-COUNTS),
     ),
 ]
 

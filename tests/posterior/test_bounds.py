@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from scipy.special import xlogy
 from scipy.stats import binom
 
+from lab.comparators import hamming_loss, total_variation, total_variation_map
 from perturb_mpm.posterior import (
     clopper_pearson,
     entropy_bound,
-    hamming_loss,
     hoeffding,
     plug_in_bias,
     samples_needed,
-    total_variation,
     total_variation_bound,
-    total_variation_map,
 )
 
 CONFIDENCE = 0.95

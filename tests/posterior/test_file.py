@@ -12,8 +12,8 @@ import pytest
 
 from helpers.posteriors import GRID, MASK, PARAMETERS, L, of_counts, run
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.posterior import file as posterior_file
 from perturb_mpm.posterior.posterior import Posterior
+from perturb_mpm.posterior.votes import FORMAT, VERSION
 
 
 @pytest.fixture
@@ -209,8 +209,8 @@ def test_foreign_files_are_refused(saved: Path, spoil: Callable[[Path], None]) -
 
 def test_a_header_that_lacks_an_entry_is_refused(saved: Path) -> None:
     header = {
-        "format": posterior_file.FORMAT,
-        "version": posterior_file.VERSION,
+        "format": FORMAT,
+        "version": VERSION,
         "arrays": ["counts", "sample_index", "volumes"],
     }
     repacked(saved, header=np.array(json.dumps(header)))

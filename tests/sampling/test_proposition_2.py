@@ -16,8 +16,8 @@ import perturb_mpm as pm
 from helpers.label_maps import comparator_maps, mpm_maps
 from helpers.problems import random_problem
 from lab.comparators import Enumeration, perturb_and_map
+from lab.comparators.distances import hamming_loss, total_variation, total_variation_map
 from perturb_mpm.posterior.bounds import total_variation_bound
-from perturb_mpm.posterior.distances import hamming_loss, total_variation, total_variation_map
 
 SAMPLES = 1000
 ITERATIONS = 30  # all but a few strongly coupled samples stand still by then

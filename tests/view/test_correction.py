@@ -15,8 +15,13 @@ from perturb_mpm.engines import Compute
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
 from perturb_mpm.sampling import sample_edited
-from perturb_mpm.view.correction import Correction, CorrectionError, Corrector
-from perturb_mpm.view.saving import CorrectionFiles, volume_changes
+from perturb_mpm.view.correction import (
+    Correction,
+    CorrectionError,
+    CorrectionFiles,
+    Corrector,
+    volume_changes,
+)
 
 CORE = 2
 DEFAULTS = RunSettings().changed(

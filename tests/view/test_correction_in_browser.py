@@ -343,7 +343,7 @@ def test_failures_are_told_in_words(server: ViewServer, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("perturb_mpm.view.saving.write_page", full)
+    monkeypatch.setattr("perturb_mpm.view.correction.write_page", full)
     with open_page(server.address, width=700, height=620) as opened:
         ready(opened)
         choose_pen(opened, CORE)

@@ -19,9 +19,15 @@ from helpers.viewer_run import copy_run
 from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.run import OutputError, Run, load_run, run_case
 from perturb_mpm.storage import DamagedError
-from perturb_mpm.view import saving
-from perturb_mpm.view.correction import Correction, Edits
-from perturb_mpm.view.saving import FILES, CorrectionFiles, EditsError, EditsFile
+from perturb_mpm.view import correction as saving
+from perturb_mpm.view.correction import (
+    FILES,
+    Correction,
+    CorrectionFiles,
+    Edits,
+    EditsError,
+    EditsFile,
+)
 
 ONE_EDIT = '{"format": 1, "run": "digest", "edits": [{"order": 1, "voxel": %s, "new_label": %d}]}'
 OLD: Edits = {5000: 1, 5001: 1}

@@ -28,10 +28,15 @@ from perturb_mpm.files import Geometry, LabelScheme
 from perturb_mpm.report import ReportData
 from perturb_mpm.run import OutputError, report_data, run_case
 from perturb_mpm.storage import LockedError
-from perturb_mpm.view import saving
+from perturb_mpm.view import correction as saving
 from perturb_mpm.view import session as session_module
-from perturb_mpm.view.content import Volumes
-from perturb_mpm.view.server import MOST_BODY_BYTES, MOST_EDITED_VOXELS, TOKEN_HEADER, ViewServer
+from perturb_mpm.view.server import (
+    MOST_BODY_BYTES,
+    MOST_EDITED_VOXELS,
+    TOKEN_HEADER,
+    ViewServer,
+    Volumes,
+)
 from perturb_mpm.view.session import Session, open_session
 
 CORE = 2

@@ -40,14 +40,6 @@ from perturb_mpm.evaluation.prediction import (
     from_posterior,
     from_samples,
 )
-from perturb_mpm.evaluation.raters import (
-    best_dice,
-    generalized_energy_distance,
-    level_dice,
-    matched_iou,
-    pairwise_overlap,
-    rater_correlation,
-)
 from perturb_mpm.evaluation.reliability import (
     Reliability,
     brier,
@@ -57,9 +49,15 @@ from perturb_mpm.evaluation.reliability import (
     top_label,
 )
 from perturb_mpm.evaluation.structures import (
+    best_dice,
+    generalized_energy_distance,
     image_uncertainty,
     lesions,
+    level_dice,
+    matched_iou,
     pairwise_dice,
+    pairwise_overlap,
+    rater_correlation,
     risk_coverage,
     volume_variation,
 )

@@ -4,9 +4,16 @@
 with a file is an ``InputError`` of one line.
 """
 
-from perturb_mpm.files.bids import bids_names, bids_sidecar_names, write_bids_sidecars
 from perturb_mpm.files.case import Case, read_case
-from perturb_mpm.files.conversion import PROGRAM_FILES, Program, convert, write_for_program
+from perturb_mpm.files.conversion import (
+    PROGRAM_FILES,
+    Program,
+    bids_names,
+    bids_sidecar_names,
+    convert,
+    write_bids_sidecars,
+    write_for_program,
+)
 from perturb_mpm.files.datasets import (
     LAYOUTS,
     CaseFiles,
@@ -24,16 +31,14 @@ from perturb_mpm.files.images import ImageSet, read_images
 from perturb_mpm.files.labels import (
     SCHEMES,
     LabelScheme,
+    RegionValues,
+    check_region_values,
     choose_scheme,
     label_colours,
     label_indices,
     label_map_from_text,
     labels_from_text,
     read_label_map,
-)
-from perturb_mpm.files.named_regions import (
-    RegionValues,
-    check_region_values,
     region_members,
     region_values_from_text,
     regions_from_text,

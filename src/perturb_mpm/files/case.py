@@ -21,20 +21,21 @@ from perturb_mpm.files.images import (
 )
 from perturb_mpm.files.labels import (
     LabelScheme,
+    RegionValues,
     choose_scheme,
     confidence_warning,
     label_map_values,
     probabilities_from_label_map,
 )
-from perturb_mpm.files.mistakes import background_warning, foreground_warning
-from perturb_mpm.files.named_regions import RegionValues
 from perturb_mpm.files.names import other_patient_warnings
 from perturb_mpm.files.nnunet import Dataset, KnownGrid, NpzAxes, find_dataset, read_dataset
 from perturb_mpm.files.probabilities import (
     EnsembleMaps,
     Kind,
+    background_warning,
     combine_members,
     distribution_from_maps,
+    foreground_warning,
     read_members,
 )
 from perturb_mpm.files.source import (

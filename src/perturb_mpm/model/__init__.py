@@ -1,6 +1,15 @@
 """The model: grid, unary energies, kernels and the dense CRF."""
 
-from perturb_mpm.model.crf import EXACT_VOXELS, DenseCRF, PairwiseTerm, digest, fingerprint
+from perturb_mpm.model.crf import (
+    EXACT_VOXELS,
+    DenseCRF,
+    PairwiseTerm,
+    digest,
+    fingerprint,
+    unary_from_labels,
+    unary_from_logits,
+    unary_from_probabilities,
+)
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.model.kernels import (
     BilateralKernel,
@@ -11,7 +20,6 @@ from perturb_mpm.model.kernels import (
     Sigma,
     SpatialKernel,
 )
-from perturb_mpm.model.unary import unary_from_labels, unary_from_logits, unary_from_probabilities
 
 __all__ = [
     "BilateralKernel",

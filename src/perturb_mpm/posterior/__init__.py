@@ -17,20 +17,9 @@ from perturb_mpm.posterior.decision import (
     decide_labels,
     marginal_entropy,
 )
-from perturb_mpm.posterior.distances import (
-    hamming_loss,
-    log_probability_error,
-    smoothed_frequencies,
-    total_variation,
-    total_variation_map,
-)
 from perturb_mpm.posterior.posterior import Estimator, MarginalKind, Posterior
 from perturb_mpm.posterior.precision import Precision, anytime_halfwidth, anytime_interval
-from perturb_mpm.posterior.votes import (
-    Tally,
-    copy_json,
-    count_type,
-)
+from perturb_mpm.posterior.votes import Tally, copy_json, count_type
 
 __all__ = [
     "Posterior",
@@ -48,11 +37,6 @@ __all__ = [
     "total_variation_bound",
     "entropy_bound",
     "plug_in_bias",
-    "hamming_loss",
-    "total_variation",
-    "total_variation_map",
-    "log_probability_error",
-    "smoothed_frequencies",
     "CERTAIN",
     "UNDECIDED",
     "UNCERTAIN",

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from perturb_mpm import checks
 from perturb_mpm.engines import FRACTION_BITS
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import display, file
+from perturb_mpm.posterior import display
 from perturb_mpm.posterior import votes as parts
 from perturb_mpm.posterior.bounds import plug_in_bias
 from perturb_mpm.posterior.decision import (
@@ -312,12 +312,12 @@ class Posterior:
 
         The reference has a page on what is inside; NumPy alone can read it.
         """
-        file.write(self, path)
+        parts.write_file(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that ``save`` wrote; one that is damaged, foreign or newer is refused."""
-        content = file.read(path)
+        content = parts.read_file(path)
         try:
             return cls(**content)
         except (TypeError, ValueError) as error:

@@ -26,8 +26,15 @@ from numpy.typing import NDArray
 
 from perturb_mpm.report import uncertain_locations
 from perturb_mpm.run import STATE, OutputError, Run, load_run, lock_run, report_data
-from perturb_mpm.view.correction import Correction, Corrector, Edits, no_correction
-from perturb_mpm.view.saving import CorrectionFiles, VolumeChange, volume_changes
+from perturb_mpm.view.correction import (
+    Correction,
+    CorrectionFiles,
+    Corrector,
+    Edits,
+    VolumeChange,
+    no_correction,
+    volume_changes,
+)
 
 MOST_LOCATIONS = 12
 _ASK_AGAIN_S = 0.1

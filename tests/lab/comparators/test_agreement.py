@@ -23,8 +23,8 @@ from lab.comparators import (
     perturb_and_map,
     unary_only,
 )
+from lab.comparators.distances import total_variation
 from perturb_mpm.noise.gumbel import gumbel
-from perturb_mpm.posterior.distances import total_variation
 from perturb_mpm.posterior.posterior import Posterior
 from perturb_mpm.sampling import sample
 

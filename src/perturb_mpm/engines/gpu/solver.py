@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.convergent import convergent_marginals
-from perturb_mpm.engines.gpu import transfer
+from perturb_mpm.engines.gpu import memory
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device, on_host
 from perturb_mpm.engines.gpu.exact import ExactFilter
@@ -122,13 +122,11 @@ class GpuSolver:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
         self._take_buffers(len(energies), "energies")
         for b, problem in enumerate(energies):
-            transfer.load_energies(
-                self._buffers, b, self._taken(problem, "energies"), self._ceiling
-            )
+            memory.load_energies(self._buffers, b, self._taken(problem, "energies"), self._ceiling)
             if marginals is None:
-                transfer.begin(self._buffers, b)
+                memory.begin(self._buffers, b)
         for b, problem in enumerate(() if marginals is None else marginals):
-            transfer.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
+            memory.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
         self._shift(self._buffers.energies, self._buffers.layout)
 
     def perturb(
@@ -160,7 +158,7 @@ class GpuSolver:
         if marginals is not None:
             start = self._taken(marginals, "marginals")
             for b in range(len(samples)):
-                transfer.load_marginals(buffers, b, start)
+                memory.load_marginals(buffers, b, start)
         self._shift(buffers.energies, buffers.layout)
 
     def step(
@@ -185,14 +183,14 @@ class GpuSolver:
             watched=watched,
         )
         self._fresh = False
-        return transfer.read_change(changes, buffers.layout.problems, buffers.layout.voxels)
+        return memory.read_change(changes, buffers.layout.problems, buffers.layout.voxels)
 
     @property
     def diagonal(self) -> NDArray[np.float32]:
         """What each voxel would send to itself, (N,)."""
         total = np.zeros(self._crf.grid.voxels, dtype=np.float32)
         for term, d in zip(self._crf.terms, self._diagonals):
-            own = transfer.in_mask_order(d.float(), self._order).cpu().numpy()
+            own = memory.in_mask_order(d.float(), self._order).cpu().numpy()
             total += np.float32(np.abs(term.compatibility).max()) * own
         return total
 
@@ -213,11 +211,11 @@ class GpuSolver:
             self._shift(energies, part)
             pairwise = self._pairwise(first, stop)  # (b, L, N)
             logits = -pairwise
-            own = transfer.by_problem(energies[:, : part.width], part)
+            own = memory.by_problem(energies[:, : part.width], part)
             logits[:, 1:] -= own
-            units = transfer.fixed_point(torch.softmax(logits, 1))
+            units = memory.fixed_point(torch.softmax(logits, 1))
             total += (units * taken[first:stop, None, None].long()).sum(0)
-        return on_host(transfer.in_mask_order(total, self._order))
+        return on_host(memory.in_mask_order(total, self._order))
 
     def count_votes(
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
@@ -233,7 +231,7 @@ class GpuSolver:
             if not self._voted.all():
                 return sizes.cpu().numpy()
             votes, self._votes = self._votes, None
-        transfer.add_votes(transfer.in_mask_order(votes, self._order), counts)
+        memory.add_votes(memory.in_mask_order(votes, self._order), counts)
         return sizes.cpu().numpy()
 
     def _chosen(self, chosen: NDArray[np.bool_] | None, problems: int) -> torch.Tensor:
@@ -245,18 +243,18 @@ class GpuSolver:
         """Return Q, (B, L, N)."""
         layout = self._buffers.layout
         if layout.problems == 1:
-            q = transfer.read_marginals(self._buffers, 0)
-            return on_host(transfer.in_mask_order(q, self._order))[np.newaxis]
+            q = memory.read_marginals(self._buffers, 0)
+            return on_host(memory.in_mask_order(q, self._order))[np.newaxis]
         out = np.empty((layout.problems, layout.n_labels, layout.voxels), dtype=np.float32)
         for b in range(layout.problems):
-            q = transfer.read_marginals(self._buffers, b)
-            out[b] = on_host(transfer.in_mask_order(q, self._order))
+            q = memory.read_marginals(self._buffers, b)
+            out[b] = on_host(memory.in_mask_order(q, self._order))
         return out
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
         labels = self._buffers.labels[: self._buffers.layout.voxels].T
-        return on_host(transfer.in_mask_order(labels, self._order))
+        return on_host(memory.in_mask_order(labels, self._order))
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
@@ -265,7 +263,7 @@ class GpuSolver:
         for first in range(0, layout.problems, self._problems_at_once):
             stop = min(first + self._problems_at_once, layout.problems)
             part = self._pairwise(first, stop)
-            out[first:stop] = on_host(transfer.in_mask_order(part, self._order))
+            out[first:stop] = on_host(memory.in_mask_order(part, self._order))
         return out
 
     @property
@@ -284,7 +282,7 @@ class GpuSolver:
             message = self._messages.receive(buffers, g, lanes.start, lanes.stop - lanes.start)
             message -= old * coupling.diagonals[g][:, None]
             rest = (coupling.totals[g] - coupling.diagonals[g])[: layout.voxels]
-            total += transfer.couple_labels(message, rest, matrix, layout)
+            total += memory.couple_labels(message, rest, matrix, layout)
         return total
 
     def _perturb_samples(
@@ -332,14 +330,14 @@ class GpuSolver:
         energies = np.zeros_like(old)
         for b, problem in enumerate(energies):
             stored = self._buffers.problem(self._buffers.energies, b).T.double()
-            problem[1:] = transfer.in_mask_order(stored, self._order).cpu().numpy()
+            problem[1:] = memory.in_mask_order(stored, self._order).cpu().numpy()
         diagonals = [
-            transfer.in_mask_order(d.double(), self._order).cpu().numpy() for d in self._diagonals
+            memory.in_mask_order(d.double(), self._order).cpu().numpy() for d in self._diagonals
         ]
         new = convergent_marginals(self._crf, -energies - self.pairwise(), old, diagonals)
         new = (1 - damping) * new + damping * old
         for b, problem in enumerate(new):
-            transfer.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
+            memory.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
         self._fresh = False
         return change_between(old, new)
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.posterior import (
+from helpers.bad import Bad
+from lab.comparators import (
     hamming_loss,
     log_probability_error,
     smoothed_frequencies,
@@ -11,6 +12,7 @@ from perturb_mpm.posterior import (
     total_variation_map,
 )
 
+P = np.full((2, 3), 0.5)
 MASK = np.array([[1, 1, 0], [0, 2, 0]])
 
 
@@ -55,3 +57,56 @@ def test_smoothed_frequencies_are_positive_and_sum_to_one() -> None:
     assert f.sum() == pytest.approx(1.0)
     assert f.min() > 0
     log_probability_error(f, np.full((4, 1), 0.25))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Bad(
+            "hamming_shapes",
+            ValueError,
+            r"a and b must have the same shape and at least one voxel, got \(2,\) and \(3,\)",
+            lambda: hamming_loss([1, 2], [1, 2, 3]),
+        ),
+        Bad(
+            "hamming_mask",
+            ValueError,
+            r"mask must have the shape \(2,\), got \(3,\)",
+            lambda: hamming_loss([1, 2], [1, 2], [1, 1, 1]),
+        ),
+        Bad(
+            "variation_one_axis",
+            ValueError,
+            r"p and q must be \(labels, \*spatial\), got shape \(3,\)",
+            lambda: total_variation(P[0], P[0]),
+        ),
+        Bad(
+            "variation_nan",
+            ValueError,
+            r"q must be finite, got 6 NaN",
+            lambda: total_variation(P, P * np.nan),
+        ),
+        Bad(
+            "variation_mask_empty",
+            ValueError,
+            r"mask must contain at least one voxel",
+            lambda: total_variation(P, P, np.zeros(3)),
+        ),
+        Bad(
+            "log_of_zero",
+            ValueError,
+            r"q must be positive, got 0.0: smoothed_frequencies",
+            lambda: log_probability_error(P, P * [0, 1, 1]),
+        ),
+        Bad(
+            "smoothed_negative",
+            ValueError,
+            r"counts must be \(labels, \*spatial\) and at least 0",
+            lambda: smoothed_frequencies([[-3, -1], [-1, -3]]),
+        ),
+    ],
+    ids=lambda bad: bad.name,
+)
+def test_it_is_refused_in_words(bad: Bad) -> None:
+    with pytest.raises(bad.error, match=bad.message):
+        bad.call()

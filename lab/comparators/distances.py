@@ -15,7 +15,8 @@ def hamming_loss(a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None) -> f
 
     Examples
     --------
-    >>> pm.posterior.hamming_loss([0, 1, 1, 2], [0, 1, 2, 2])
+    >>> from lab import comparators
+    >>> comparators.hamming_loss([0, 1, 1, 2], [0, 1, 2, 2])
     0.25
     """
     one, other = _alike(a, b, "a", "b")
@@ -30,8 +31,9 @@ def total_variation(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = None) -
 
     Examples
     --------
+    >>> from lab import comparators
     >>> p, q = [[0.9, 0.5], [0.1, 0.5]], [[0.7, 0.5], [0.3, 0.5]]
-    >>> round(pm.posterior.total_variation(p, q), 3)
+    >>> round(comparators.total_variation(p, q), 3)
     0.1
     """
     return float(_inside(total_variation_map(p, q), mask).mean())
@@ -42,8 +44,9 @@ def total_variation_map(p: ArrayLike, q: ArrayLike) -> NDArray[np.float64]:
 
     Examples
     --------
+    >>> from lab import comparators
     >>> p, q = [[0.9, 0.5], [0.1, 0.5]], [[0.7, 0.5], [0.3, 0.5]]
-    >>> pm.posterior.total_variation_map(p, q).round(3)
+    >>> comparators.total_variation_map(p, q).round(3)
     array([0.2, 0. ])
     """
     one, other = _marginals(p, q)
@@ -61,8 +64,9 @@ def log_probability_error(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = N
 
     Examples
     --------
+    >>> from lab import comparators
     >>> p, q = [[0.5], [0.5]], [[0.25], [0.75]]
-    >>> round(pm.posterior.log_probability_error(p, q), 3)
+    >>> round(comparators.log_probability_error(p, q), 3)
     0.549
     """
     one, other = _marginals(p, q)
@@ -84,7 +88,8 @@ def smoothed_frequencies(counts: ArrayLike) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> pm.posterior.smoothed_frequencies([[10, 5], [0, 5]]).round(3)
+    >>> from lab import comparators
+    >>> comparators.smoothed_frequencies([[10, 5], [0, 5]]).round(3)
     array([[0.955, 0.5  ],
            [0.045, 0.5  ]])
     """
