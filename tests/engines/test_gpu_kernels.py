@@ -14,14 +14,23 @@ import torch
 import triton
 import triton.language as tl
 
+from helpers.gpu_twins import (
+    all_pairs_twin,
+    combine_twin,
+    count_votes_twin,
+    perturb_twin,
+    slice_group_twin,
+    splat_twin,
+    update_twin,
+)
 from helpers.interpreter import need_gpu_or_interpreter
 from helpers.philox import PUBLISHED, words
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
-from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine, combine_twin
+from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine
 from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host
-from perturb_mpm.engines.gpu.exact import all_pairs, all_pairs_twin, widen_features
+from perturb_mpm.engines.gpu.exact import all_pairs, widen_features
 from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.memory import BatchLayout, BatchMemory
 from perturb_mpm.engines.gpu.perturb_kernel import (
@@ -29,16 +38,13 @@ from perturb_mpm.engines.gpu.perturb_kernel import (
     SmoothDrawer,
     Unaries,
     perturb,
-    perturb_twin,
 )
-from perturb_mpm.engines.gpu.tile_kernels import slice_group, slice_group_twin, splat, splat_twin
+from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
 from perturb_mpm.engines.gpu.tiles import PIECE, STEP, TILE, Tiles, cut_lists
 from perturb_mpm.engines.gpu.update_kernel import (
     MessageCoupling,
     count_votes,
-    count_votes_twin,
     update,
-    update_twin,
 )
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform

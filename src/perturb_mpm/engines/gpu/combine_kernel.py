@@ -116,13 +116,3 @@ def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: i
             UNROLL=UNROLL,
             num_warps=warps,
         )
-
-
-def combine_twin(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:
-    """Do what ``combine`` does in plain PyTorch."""
-    for row, start, stop in zip(matrix.targets, matrix.starts, matrix.stops, strict=True):
-        if stop < 0:
-            continue
-        values = source[matrix.columns[start:stop].long(), :width].float()
-        total = (matrix.coefficients[start:stop, None] * values).sum(0)
-        target[row, :width] = total.to(target.dtype)

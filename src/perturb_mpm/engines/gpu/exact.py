@@ -128,15 +128,6 @@ def _columns(width: int, widest: int) -> list[tuple[int, int, int]]:
     return parts
 
 
-def all_pairs_twin(
-    features: torch.Tensor, rows: torch.Tensor, values: torch.Tensor
-) -> torch.Tensor:
-    """Return the sums at the rows (M,) of (N, d) features, (M, C), in plain PyTorch and float64."""
-    f = features.double()
-    squares = ((f[rows, None] - f) ** 2).sum(2)
-    return torch.exp(-squares / 2) @ values.double()
-
-
 def widen_features(features: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what queries and sources are multiplied with each other, (rows, K) each.
 

@@ -134,12 +134,6 @@ def philox_twin(
     return c0, c1, c2, c3
 
 
-def log_exponential_twin(words: torch.Tensor) -> torch.Tensor:
-    """Return log2(−log2 u) of random words in the low halves of int64, in float64."""
-    uniform = ((words >> 9).double() + 0.5) * 2.0**-23
-    return torch.log2(-torch.log2(uniform))
-
-
 @dataclass(frozen=True)
 class Unaries:
     """What is perturbed, in the engine's order."""
@@ -527,22 +521,6 @@ def _perturb_by_label(
         BLOCKS=blocks,
         num_warps=4,
     )
-
-
-def perturb_twin(problem: Unaries, noise: Noise, layout: BatchLayout) -> torch.Tensor:
-    """Return energies under white noise, (B, L − 1, N), in plain PyTorch."""
-    index = problem.index
-    n, labels = layout.voxels, layout.n_labels
-    sample = noise.samples[:, None, None]
-    drawn = sample & ~1 if noise.antithetic else sample
-    blocks = torch.arange(-(-labels // 4), device=index.device)[None, :, None]
-    counter = torch.broadcast_tensors(index & 0xFFFFFFFF, drawn, blocks, index >> 32)
-    words = torch.stack(philox_twin(counter, noise.key), 2).reshape(len(sample), -1, n)[:, :labels]
-    if noise.antithetic:
-        words = torch.where(sample & 1 != 0, words ^ 0xFFFFFFFF, words)
-    energy = problem.energies[:, :n] + noise.scale * math.log(2) * log_exponential_twin(words)
-    away = (energy - energy.amin(1, keepdim=True)).clamp(max=problem.ceiling)
-    return away[:, 1:] - away[:, :1]
 
 
 class SmoothDrawer:

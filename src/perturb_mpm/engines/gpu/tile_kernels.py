@@ -104,15 +104,6 @@ def splat(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: 
         )
 
 
-def splat_twin(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: int) -> None:
-    """Do what ``splat`` does in plain PyTorch."""
-    owner = tiles.owners()  # (E,)
-    values = marginals[:, :width].float().reshape(tiles.count, TILE, width)
-    for e in torch.nonzero(tiles.vertices >= 0)[:, 0].tolist():
-        share = tiles.splats[e].float()  # (T,)
-        partials[e, :width] = (share @ values[owner[e]]).to(partials.dtype)
-
-
 @triton.jit
 def _slice(
     rows,
@@ -174,17 +165,3 @@ def slice_group(
         num_warps=4,
     )
     return messages
-
-
-def slice_group_twin(
-    tiles: Tiles, rows: torch.Tensor, group: int, layout: BatchLayout, first: int, width: int
-) -> torch.Tensor:
-    """Do what ``slice_group`` does in plain PyTorch."""
-    messages = torch.zeros((layout.tiles, TILE, width), device=rows.device)
-    for tile in range(layout.tiles):
-        start, stop = tiles.starts[tile * tiles.groups + group :][:2].tolist()
-        vertices = tiles.vertices[start:stop].long()
-        real = vertices >= 0
-        values = rows[vertices[real], first : first + width].float()
-        messages[tile] = tiles.slices[start:stop][real].float().T @ values
-    return messages.reshape(layout.rows, width)

@@ -291,11 +291,6 @@ class Tiles:
         """What a slice needs."""
         return self.vertices, self.slices, self.starts
 
-    def owners(self) -> torch.Tensor:
-        """Return the tile of each entry, (E,)."""
-        sizes = self.starts[:: self.groups].diff().long()
-        return torch.repeat_interleave(torch.arange(self.count, device=sizes.device), sizes)
-
 
 def make_tiles(
     filters: Sequence[LatticeFilter],

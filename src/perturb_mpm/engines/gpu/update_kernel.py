@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from perturb_mpm.engines.gpu.memory import BatchLayout, Buffers
-from perturb_mpm.engines.gpu.tile_kernels import slice_group_twin, slice_tile
+from perturb_mpm.engines.gpu.tile_kernels import slice_tile
 from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
 
 FORBIDDEN = tl.constexpr(-1e30)
@@ -222,50 +222,6 @@ def update(
     return torch.stack([changes[0].amax(1), changes[1].amax(1), changes[2].sum(1)])
 
 
-def update_twin(
-    buffers: Buffers,
-    tiles: Tiles | None,
-    coupling: MessageCoupling,
-    *,
-    damping: float,
-    sharpness: float,
-    watched: bool,
-) -> torch.Tensor | None:
-    """Do what ``update`` does in plain PyTorch."""
-    layout = buffers.layout
-    n, labels = layout.voxels, layout.n_labels - 1
-
-    def by_label(values: torch.Tensor) -> torch.Tensor:
-        return values[:n, : layout.width].float().unflatten(1, (-1, layout.padded))[:, :, :labels]
-
-    old = by_label(buffers.marginals)  # (N, B, L − 1)
-    logits = -by_label(buffers.energies)
-    for g in range(len(coupling.matrices)):
-        whole, own = coupling.totals[g, :n, None, None], coupling.diagonals[g, :n, None, None]
-        if tiles is None:
-            message = by_label(buffers.exact[g])
-        else:
-            message = whole * by_label(
-                slice_group_twin(tiles, buffers.rows, g, layout, 0, layout.width)
-            )
-        message = message - own * old
-        matrix, offset = coupling.matrices[g, :labels, :labels], coupling.offsets[g, :labels]
-        logits = logits - message @ matrix.T - offset * (whole - own)
-    logits = torch.cat([torch.zeros_like(logits[:, :, :1]), sharpness * logits], 2)
-    before = torch.cat([1 - old.sum(2, keepdim=True), old], 2)
-    new = (damping * before + (1 - damping) * torch.softmax(logits, 2)).clamp(min=0)
-    new = new / new.sum(2, keepdim=True)
-    stored = buffers.marginals[:n, : layout.width].unflatten(1, (-1, layout.padded))
-    stored[:, :, :labels] = new[:, :, 1:].to(stored.dtype)
-    if not watched:
-        return None
-    best, last = new.argmax(2), buffers.labels[:n].long()
-    buffers.labels[:n] = best.to(torch.uint8)
-    moved = (new - before).abs().amax(2)  # (N, B)
-    foreground = torch.where(best + last > 0, moved, 0.0)
-    return torch.stack([moved.amax(0), foreground.amax(0), (best != last).float().sum(0)])
-
-
 @triton.jit
 def _count(
     labels,
@@ -336,12 +292,3 @@ def count_votes(
     )
     # PyTorch copies bytes into the type they are summed in: no wider one than a count needs.
     return votes, sizes.sum(0, dtype=torch.int32).T.long()
-
-
-def count_votes_twin(
-    labels: torch.Tensor, layout: BatchLayout, chosen: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do what ``count_votes`` does in plain PyTorch."""
-    every = torch.arange(layout.n_labels, device=labels.device)
-    given = labels[: layout.voxels, :, None] == every
-    return (given & chosen[:, None]).sum(1).T, given.sum(0)
