@@ -9,6 +9,8 @@ import pytest
 
 from perturb_mpm.evaluation import (
     area_surface_dice,
+    confusion,
+    dice,
     surface_distances,
 )
 from perturb_mpm.evaluation.masks import element_areas
@@ -120,3 +122,60 @@ def test_medpy_measures_the_same(seed: int) -> None:
     assert found.hausdorff == pytest.approx(binary.hd(one, other, SPACING))
     assert found.hausdorff95_pooled == pytest.approx(binary.hd95(one, other, SPACING))
     assert found.average == pytest.approx(binary.assd(one, other, SPACING))
+
+
+A = np.array([True, True, True, False, False, False])
+B = np.array([True, False, False, True, False, False])
+
+
+def test_overlap_by_hand() -> None:
+    counts = confusion(A, B)
+    assert (counts.both, counts.first_only, counts.second_only, counts.neither) == (1, 2, 1, 2)
+    assert dice(A, B) == 2 / 5
+    assert counts.iou == 1 / 4
+    assert (counts.sensitivity, counts.specificity, counts.precision) == (1 / 2, 1 / 2, 1 / 3)
+
+
+def test_overlap_of_empty_masks() -> None:
+    nothing = np.zeros(3, dtype=bool)
+    assert dice(nothing, nothing) == confusion(nothing, nothing).iou == 1
+    assert dice(nothing, ~nothing) == 0
+    assert math.isnan(confusion(nothing, nothing).sensitivity)
+    assert math.isnan(confusion(nothing, ~nothing).specificity)
+
+
+def test_masks_must_be_booleans_of_one_shape() -> None:
+    with pytest.raises(TypeError, match="first must be an array of booleans, got dtype int64"):
+        dice(np.array([0, 1]), np.array([True, False]))
+    with pytest.raises(ValueError, match=r"same shape, got \(2,\) and \(3,\)"):
+        dice(np.array([True, False]), np.array([True, False, True]))
+
+
+def test_surface_distances_of_shifted_boxes() -> None:
+    first = np.zeros((20, 12, 12), dtype=bool)
+    second = np.zeros_like(first)
+    first[4:8, 4:8, 4:8] = True
+    second[7:11, 4:8, 4:8] = True  # shifted by 3 voxels of 2 mm
+    apart = surface_distances(first, second, (2.0, 1.0, 1.0))
+    assert apart.hausdorff95 == pytest.approx(6.0)
+    assert apart.dice(6.0) == 1
+    assert apart.dice(1.0) < 0.5
+    assert surface_distances(first, first, 1.0).hausdorff95 == 0
+    nothing = np.zeros_like(first)
+    lone, none = (surface_distances(each, nothing, 1.0) for each in (first, nothing))
+    assert (lone.hausdorff95, lone.dice(1.0)) == (math.inf, 0)
+    assert (none.hausdorff95, none.dice(1.0)) == (0, 1)
+
+
+def test_dice_as_torchmetrics() -> None:
+    torch = pytest.importorskip("torch")
+    segmentation = pytest.importorskip("torchmetrics.functional.segmentation")
+    generator = np.random.default_rng(4)
+    first, second = generator.random((2, 8, 8, 8)) < 0.3
+    theirs = segmentation.dice_score(
+        torch.tensor(first[np.newaxis, np.newaxis]),
+        torch.tensor(second[np.newaxis, np.newaxis]),
+        num_classes=1,
+        input_format="one-hot",
+    )
+    assert dice(first, second) == pytest.approx(float(theirs), abs=1e-6)

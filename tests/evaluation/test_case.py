@@ -18,6 +18,7 @@ from perturb_mpm.evaluation import (
     from_samples,
     summarise,
 )
+from perturb_mpm.evaluation.case import domain_mask
 
 SHAPE = (6, 5, 4)
 
@@ -197,3 +198,23 @@ def test_truth_outside_the_mask_does_not_count() -> None:
     assert value(found, "hausdorff95_mm", "lesion") == 0
     assert value(found, "truth_outside_mask_voxels", ALL, "image") == 2
     assert value(known, "truth_outside_mask_voxels", ALL, "image") == 0
+
+
+def test_domains() -> None:
+    brain = np.array([True] * 9 + [False])
+    predicted = np.zeros(10, dtype=bool)
+    true = np.zeros(10, dtype=bool)
+    predicted[[3, 4]] = True
+    true[[4, 5]] = True
+
+    def voxels(domain: str) -> list[int]:
+        mask = domain_mask(domain, predicted, true, brain, (2.0,), margin_mm=4.0)  # type: ignore[arg-type]
+        return np.flatnonzero(mask).tolist()
+
+    assert voxels("brain") == list(range(9))
+    assert voxels("prediction") == [3, 4]
+    assert voxels("truth") == [4, 5]
+    assert voxels("union") == [3, 4, 5]
+    assert voxels("dilated") == [1, 2, 3, 4, 5, 6, 7]
+    with pytest.raises(ValueError, match="domain must be one of brain, union"):
+        voxels("tumour")

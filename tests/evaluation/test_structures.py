@@ -1,0 +1,113 @@
+"""Measures of whole structures, images and raters against cases computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from perturb_mpm.evaluation import (
+    best_dice,
+    generalized_energy_distance,
+    image_uncertainty,
+    lesions,
+    level_dice,
+    matched_iou,
+    pairwise_dice,
+    rater_correlation,
+    risk_coverage,
+    volume_variation,
+)
+from perturb_mpm.evaluation.structures import pairwise_overlap
+
+
+def masks(*rows: str) -> np.ndarray:
+    return np.array([[mark == "x" for mark in row] for row in rows])
+
+
+def test_energy_distance_by_hand() -> None:
+    samples, raters = masks("xx..", "x..."), masks("xx..", ".xx.")
+    # d(S, Y): 0, 2/3; 1/2, 1. d(S, S'): 0, 1/2 twice. d(Y, Y'): 0, 2/3 twice.
+    expected = 2 * (0 + 2 / 3 + 1 / 2 + 1) / 4 - 2 * (1 / 2) / 4 - 2 * (2 / 3) / 4
+    assert generalized_energy_distance(samples, raters) == pytest.approx(expected)
+    assert generalized_energy_distance(raters, raters) == pytest.approx(0)
+    by_dice = pairwise_overlap(samples, raters, "dice")
+    assert by_dice == pytest.approx(np.array([[1, 1 / 2], [2 / 3, 0]]))
+
+
+def test_matching_by_hand() -> None:
+    samples, raters = masks("xx..", "x..."), masks("xx..", ".xx.")
+    # Matched straight they overlap with 1 and 0, crossed with 1/3 and 1/2.
+    assert matched_iou(samples, raters) == pytest.approx(0.5)
+    assert matched_iou(masks("xx.."), raters) == pytest.approx((1 + 1 / 3) / 2)
+    assert best_dice(samples, raters) == pytest.approx([1, 1 / 2])
+
+
+def test_empty_masks_agree() -> None:
+    nothing = masks("....", "....")
+    assert generalized_energy_distance(nothing, nothing) == 0
+    assert matched_iou(nothing, masks("x...")) == 0
+
+
+def test_rater_maps() -> None:
+    raters = masks("xx..", "x...")
+    assert rater_correlation([0.0, 1.0, 0.0, 0.0], raters) == pytest.approx(1)
+    assert rater_correlation([1.0, 0.0, 1.0, 1.0], raters) == pytest.approx(-1)
+    assert math.isnan(rater_correlation([0.0, 1.0, 0.0, 0.0], raters[:1]))
+    assert level_dice([1.0, 0.5, 0.0, 0.0], raters) == pytest.approx(1)
+    # At 0.1 … 0.5 the raters hold two voxels, the map one; above, one and one.
+    assert level_dice([1.0, 0.0, 0.0, 0.0], raters) == pytest.approx((5 * 2 / 3 + 4) / 9)
+    with pytest.raises(ValueError, match="raters must be booleans"):
+        level_dice([1.0], [[1]])
+    with pytest.raises(ValueError, match="masks on one grid"):
+        pairwise_overlap(raters, raters[:, :3])
+
+
+def test_structures_by_hand() -> None:
+    assert volume_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
+    assert math.isnan(volume_variation([0.0, 0.0]))
+    # Two samples of two voxels that share one: Dice 1/2.
+    assert pairwise_dice([1, 2, 1, 0], samples=2) == pytest.approx(0.5)
+    assert pairwise_dice([3, 3, 0], samples=3) == 1
+    assert pairwise_dice([0, 0], samples=3) == 1
+
+
+def test_lesions_one_by_one() -> None:
+    structure = np.zeros((6, 5, 1), dtype=bool)
+    structure[0:2, 0, 0] = True
+    structure[4, 4, 0] = True
+    entropy = np.arange(30.0).reshape(6, 5, 1)
+    share = np.full((6, 5, 1), 0.5)
+    truth = np.zeros_like(structure)
+    truth[1, 0, 0] = True
+    found = lesions(structure, entropy, share, (2.0, 2.0, 2.0), truth)
+    assert [each.volume_ml for each in found] == pytest.approx([0.016, 0.008])
+    assert [each.mean_entropy_bits for each in found] == pytest.approx([2.5, 24.0])
+    assert [each.hit for each in found] == [True, False]
+    assert len(lesions(structure, entropy, share, (1, 1, 1), fewest_voxels=2)) == 1
+    assert lesions(np.zeros_like(structure), entropy, share, (1, 1, 1)) == []
+
+
+def test_one_number_for_an_image() -> None:
+    u = np.zeros((20, 20, 20))
+    u[3:13, 3:13, 3:13] = 0.5
+    mask = np.ones(u.shape, dtype=bool)
+    values = image_uncertainty(u, mask)
+    assert values["sum"] == pytest.approx(500)
+    assert values["patch"] == pytest.approx(0.5)
+    assert values["above"] == pytest.approx(0.5)
+    assert math.isnan(image_uncertainty(u, ~mask)["sum"])
+
+
+def test_risk_coverage_by_hand() -> None:
+    curve = risk_coverage([0.9, 0.5, 0.7], [0.1, 0.6, 0.2])
+    assert curve.risk == pytest.approx([0.1, 0.15, 0.3])
+    assert curve.aurc == pytest.approx(0.55 / 3)
+    assert curve.excess == pytest.approx(0)
+    inverted = risk_coverage([0.5, 0.9, 0.7], [0.1, 0.6, 0.2])
+    assert inverted.risk == pytest.approx([0.6, 0.4, 0.3])
+    # Where all are equally confident every coverage has the mean risk.
+    assert risk_coverage([1, 1, 1], [0.1, 0.6, 0.2]).risk == pytest.approx([0.3, 0.3, 0.3])
+    with pytest.raises(ValueError, match="same length"):
+        risk_coverage([1.0], [0.1, 0.2])
