@@ -10,6 +10,7 @@ RUN := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.6.0
 WORKERS ?= auto
+SPREAD = -n $(WORKERS) --dist loadfile  # a file stays with one worker, which makes its fixtures once
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -23,13 +24,13 @@ demo: $(VENV)/.base  ## segment a made-up patient; open demo/report.html
 	$(VENV)/bin/perturb-mpm demo --output demo
 
 test: $(VENV)/.test  ## run the tests, one worker a core
-	$(RUN) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(RUN) -m pytest $(SPREAD) $(PYTEST_ARGS)
 
 test-lowest: $(LOWEST)/.test  ## run the tests with the oldest packages that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(LOWEST)/bin/python -m pytest $(SPREAD) $(PYTEST_ARGS)
 
 coverage: $(VENV)/.test  ## the same, and show what no test reaches
-	$(RUN) -m pytest -n $(WORKERS) --cov --cov-report=term $(PYTEST_ARGS)
+	$(RUN) -m pytest $(SPREAD) --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint  ## check style and types
 	$(RUN) -m ruff check .

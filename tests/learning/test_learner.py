@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::perturb_mpm.ConvergenceWarning"
 Draws = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 
 ITERATIONS = 5
-SIDE = 3
+SHAPE = (2, 3)  # 729 labellings
 TRUE: dict[str, Any] = {
     "temperature": 0.6,
     "bias": (0.0, 0.8, -0.6),
@@ -30,14 +30,14 @@ TRUE: dict[str, Any] = {
 
 
 def tiny_crf(
-    logits: NDArray[np.float64],  # (3, draws, 3, 3)
-    image: NDArray[np.float64],  # (draws, 3, 3)
+    logits: NDArray[np.float64],  # (3, draws, 2, 3)
+    image: NDArray[np.float64],  # (draws, 2, 3)
     temperature: float = 1.0,
     bias: tuple[float, ...] = (0.0, 0.0, 0.0),
     weights: tuple[float, float] = (1.0, 1.0),
     sigmas: tuple[float, float, float] = (1.0, 2.0, 0.7),
 ) -> pm.DenseCRF:
-    """Grids of 3 × 3 voxels, so far apart that no kernel reaches from one to another."""
+    """Grids of 2 × 3 voxels, so far apart that no kernel reaches from one to another."""
     offsets = np.array(bias)[:, np.newaxis, np.newaxis, np.newaxis]
     return pm.DenseCRF(
         -logits / temperature - offsets,
@@ -54,25 +54,25 @@ def tiny_crf(
 def draws(count: int, seed: int) -> Draws:
     """Logits, an image and labels drawn exactly from the true CRF, by enumeration."""
     rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(3, count, SIDE, SIDE))
-    image = rng.normal(size=(count, SIDE, SIDE))
-    labels = np.empty((count, SIDE, SIDE), dtype=np.int64)
+    logits = rng.normal(size=(3, count, *SHAPE))
+    image = rng.normal(size=(count, *SHAPE))
+    labels = np.empty((count, *SHAPE), dtype=np.int64)
     for t in range(count):
         one = tiny_crf(logits[:, t : t + 1], image[t : t + 1], **TRUE)
-        labels[t] = Enumeration(one).draw(range(1), seed=1000 * seed + t).reshape(SIDE, SIDE)
+        labels[t] = Enumeration(one).draw(range(1), seed=1000 * seed + t).reshape(SHAPE)
     return logits, image, labels
 
 
 def many_draws(parts: int, seed: int) -> list[Draws]:
-    """Several parts of 50 draws each: all pairs of 450 voxels are few."""
-    return [draws(50, seed + part) for part in range(parts)]
+    """Several parts of 25 draws each: all pairs of 150 voxels are few."""
+    return [draws(25, seed + part) for part in range(parts)]
 
 
 @pytest.fixture(scope="module")
 def learned() -> Learned:
     parts = many_draws(12, seed=100)
     crfs = [tiny_crf(logits, image) for logits, image, _ in parts]
-    return learn(crfs, [labels for *_, labels in parts], iterations=ITERATIONS, steps=20)
+    return learn(crfs, [labels for *_, labels in parts], iterations=ITERATIONS, steps=12)
 
 
 def iou(parts: list[Draws], make: Callable[..., pm.DenseCRF]) -> float:
