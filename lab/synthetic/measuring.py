@@ -88,7 +88,7 @@ class ErrorRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measure:
+class ProblemErrors:
     """Makes the rows of one binary problem, whose exact marginals of label 1 are known."""
 
     experiment: str
@@ -298,11 +298,11 @@ def noise_seed(seed: int, draw: int) -> int:
 
 def pose_problem(
     experiment: str, voxels: int, draw: int, setting: KernelSetting
-) -> tuple[DenseCRF, Enumeration, Measure]:
+) -> tuple[DenseCRF, Enumeration, ProblemErrors]:
     """Return a problem, all its labellings, and what measures errors against them."""
     crf = problem(voxels, draw, setting)
     every = Enumeration(crf)
-    return crf, every, Measure(experiment, setting, draw, every.marginals[1].ravel())
+    return crf, every, ProblemErrors(experiment, setting, draw, every.marginals[1].ravel())
 
 
 def curve(

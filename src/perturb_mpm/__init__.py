@@ -22,6 +22,7 @@ from perturb_mpm.sampling import Sampler, Sampling, sample
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
+    from perturb_mpm.assess import measure
     from perturb_mpm.files import Case, read_case
     from perturb_mpm.run import Run, RunSettings, build_crf, load_run, run_case
 
@@ -36,6 +37,7 @@ _LATER = {
     "load_run": "run",
     "Run": "run",
     "RunSettings": "run",
+    "measure": "assess",
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "load_run",
     "Run",
     "RunSettings",
+    "measure",
     "__version__",
 ]
 

@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 BLOCK = re.compile(r"^```\{eval-rst\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Doors whose every function and class is public.
-WHOLE = ("", ".posterior", ".evaluation", ".biomarkers", ".phantom")
+WHOLE = ("", ".posterior", ".evaluation", ".measures", ".biomarkers", ".phantom")
 # Names at these doors that serve other packages and no user.
-INTERNAL = {"Tally", "count_type", "copy_json", "check_nested"}
+INTERNAL = {"Tally", "count_type", "copy_json", "check_nested", "LabelMap", "Column"}
 
 
 def listed() -> list[tuple[str, str]]:

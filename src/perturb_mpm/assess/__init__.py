@@ -1,10 +1,21 @@
-"""From files to measured uncertainty and biomarkers: one case, a cohort, a pair of scans."""
+"""From files to numbers: uncertainty against a truth, measures of a run, two scans compared."""
 
 from perturb_mpm.assess.evaluation import (
     CaseAssessment,
     assess_case,
     check_evaluation_folder,
     write_evaluation,
+)
+from perturb_mpm.assess.measuring import (
+    MeasureRow,
+    Surroundings,
+    check_measures_folder,
+    measure,
+    measure_rows,
+    measured_patient,
+    measurements_as_json,
+    read_surroundings,
+    write_measurements,
 )
 from perturb_mpm.assess.scan_pairs import (
     Line,
@@ -29,6 +40,15 @@ from perturb_mpm.assess.scans import (
 from perturb_mpm.assess.sources import cases_done, read_cohort
 
 __all__ = [
+    "measured_patient",
+    "check_measures_folder",
+    "measure",
+    "measure_rows",
+    "MeasureRow",
+    "measurements_as_json",
+    "read_surroundings",
+    "Surroundings",
+    "write_measurements",
     "assess_case",
     "biomarker_lines",
     "Biomarkers",

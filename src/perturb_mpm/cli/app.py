@@ -49,6 +49,15 @@ app.command(
     help_epilogue="Example:  perturb-mpm view case",
 )
 app.command(
+    "perturb_mpm.cli.measure:measure",
+    name="measure",
+    help="Measure every sample of a run: size, shape, distances, dose, your own; P of a rule.",
+    help_epilogue=(
+        "Example:  perturb-mpm measure case --measure volume diameter "
+        "--rule 'enhancing.volume > 10' --output measures"
+    ),
+)
+app.command(
     "perturb_mpm.cli.convert:convert",
     name="convert",
     help="Write a volume in another format, its voxels where they were.",

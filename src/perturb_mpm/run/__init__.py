@@ -4,6 +4,7 @@
 back: case, settings, posterior and maps.
 """
 
+from perturb_mpm.run.drawing import rebuild_sampler, redraw_samples
 from perturb_mpm.run.folder import (
     BidsNames,
     check_inputs,
@@ -30,7 +31,7 @@ from perturb_mpm.run.settings import (
     write_settings,
 )
 from perturb_mpm.run.state import STATE, Run, StateError, load_run
-from perturb_mpm.run.volumes import volume_rows, volume_sets
+from perturb_mpm.run.volumes import INTERVAL, volume_rows, volume_sets
 
 __all__ = [
     "assumed_length_mm",
@@ -45,8 +46,11 @@ __all__ = [
     "begin_case",
     "draw_part",
     "load_run",
+    "rebuild_sampler",
+    "redraw_samples",
     "lock_run",
     "register_files",
+    "INTERVAL",
     "volume_rows",
     "volume_sets",
     "BidsNames",

@@ -1,4 +1,4 @@
-"""Drawing a run's samples piece by piece, each piece safe on disk before the next.
+"""Drawing a run's samples piece by piece, each piece safe on disk before the next, or once more.
 
 Ranges that others drew lie in the run's state as part-FIRST-STOP.npz, with the labels of the first
 samples in part-FIRST-STOP-labels.npz: ``draw_samples`` takes them where it comes to them.
@@ -18,9 +18,10 @@ from perturb_mpm.posterior import Posterior
 from perturb_mpm.progress import Progress
 from perturb_mpm.run.coupling import Pilot
 from perturb_mpm.run.manifest import find_range_files
+from perturb_mpm.run.model import build_crf, build_sampler, member_energies
 from perturb_mpm.run.settings import UnusableRunError
-from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run
-from perturb_mpm.sampling import Sampler
+from perturb_mpm.run.state import MOST_SAMPLE_MAPS, Run, StateError
+from perturb_mpm.sampling import Keep, Sampler
 from perturb_mpm.storage import DAMAGE, error_text, read_arrays, write_arrays
 
 SHOWN_AFTER = (10, 25, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -93,6 +94,56 @@ def draw_range(run: Run, sampler: Sampler, numbers: range) -> None:
         if first.labels is not None:
             write_arrays(labels, {"labels": first.labels})
         drawn.save(file)
+
+
+def rebuild_sampler(run: Run) -> Sampler:
+    """Return the sampler that drew a run's samples; StateError where it cannot be made again."""
+    settings = run.settings.changed(samples=run.posterior.samples, until=None)
+    try:
+        members = member_energies(run.case, settings)
+    except ValueError as error:
+        raise StateError(
+            f'{run.folder}: a run with `members="cycle"` does not keep its members, so that its '
+            "samples cannot be drawn again"
+        ) from error
+    sampler = build_sampler(build_crf(run.case, settings), settings, members)
+    if sampler.problem != run.posterior.problem:
+        raise StateError(
+            f"{run.folder}: this version makes another problem of the case than the one that was "
+            "sampled; sample it again"
+        )
+    try:
+        sampler.prepare()
+    except (ImportError, RuntimeError) as error:
+        raise StateError(
+            f"{run.folder}: its samples were drawn on the engine {settings.compute.engine}, which "
+            f"cannot be used here: {error}"
+        ) from error
+    return sampler
+
+
+def redraw_samples(
+    run: Run, sampler: Sampler, numbers: range, keep: Keep, progress: Progress | None = None
+) -> None:
+    """Draw some of a run's samples again; ``keep`` gets their numbers and labels (B, N).
+
+    StateError where they have other volumes than the run's: another machine or version.
+    """
+    known = run.posterior.volumes  # (S, L) mm³
+    voxel_mm3 = float(np.prod(run.posterior.grid.spacing))
+    n_labels = run.posterior.n_labels
+
+    def compare(part: range, labels: NDArray[np.uint8]) -> None:
+        for number, each in zip(part, labels, strict=True):
+            sizes = np.bincount(each, minlength=n_labels)
+            if not np.array_equal(sizes, np.rint(known[number] / voxel_mm3)):
+                raise StateError(
+                    f"{run.folder}: sample {number}, drawn again, differs from the run's: it was "
+                    "drawn by another version or on another kind of machine; sample it again"
+                )
+        keep(part, labels)
+
+    sampler.draw(numbers, keep=compare, progress=progress)
 
 
 def _part_files(run: Run, numbers: range) -> tuple[Path, Path]:

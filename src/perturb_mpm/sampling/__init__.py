@@ -1,7 +1,7 @@
 """Perturb-and-MPM: segmentations sampled from a dense CRF, and counted."""
 
 from perturb_mpm.sampling.editing import Edit, EditedVotes, Editor, edited_crf, sample_edited
-from perturb_mpm.sampling.sampler import Sampler, sample, sample_range
+from perturb_mpm.sampling.sampler import Keep, Sampler, sample, sample_range
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "edited_crf",
     "EditedVotes",
     "Editor",
+    "Keep",
     "MOST_SAMPLES",
     "sample",
     "sample_edited",

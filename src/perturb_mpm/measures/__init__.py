@@ -1,0 +1,32 @@
+"""Whatever one would measure on a truth, measured on every sample: its spread is its uncertainty.
+
+A ``Measure`` is a function of one ``Structure`` of one sampled label map; ``Measurer`` takes
+samples as they are drawn, and ``Measurements`` are the numbers of all of them.
+"""
+
+from perturb_mpm.measures.measure import (
+    DEFAULT_MEASURES,
+    MEASURES,
+    Compute,
+    Measure,
+    define_measure,
+    find_measures,
+)
+from perturb_mpm.measures.measurements import Column, Measurements, Measurer, Rule
+from perturb_mpm.measures.structure import LabelMap, MeasuredPatient, Structure
+
+__all__ = [
+    "define_measure",
+    "Measure",
+    "find_measures",
+    "MEASURES",
+    "DEFAULT_MEASURES",
+    "Compute",
+    "Structure",
+    "LabelMap",
+    "MeasuredPatient",
+    "Measurer",
+    "Measurements",
+    "Column",
+    "Rule",
+]

@@ -1,0 +1,201 @@
+"""A measure: a name, a unit and a function of one structure; those that are built in, by name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import overload
+
+from perturb_mpm.measures import relations, shapes
+from perturb_mpm.measures.structure import MeasuredPatient, Structure
+
+Compute = Callable[[Structure], float]
+
+DEFAULT_MEASURES = (
+    *("volume", "area", "diameter", "bidirectional", "axial_diameter", "perpendicular_diameter"),
+    *("sphericity", "components"),
+)
+_DOSE = re.compile(r"([dv])(\d+(?:\.\d+)?)")
+_NAME = re.compile(r"[^\s.<>=,:]+(:[^<>=]+)?")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of one structure, with its name and unit ("" where it has none).
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import Measure
+    >>> Measure("voxels", "", lambda structure: structure.voxels).column("core")
+    'core.voxels'
+    """
+
+    name: str
+    unit: str
+    compute: Compute
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name must be one word without dots or signs, got {self.name!r}")
+        if not callable(self.compute):
+            raise TypeError(f"compute must be a function, got {type(self.compute).__name__}")
+
+    def __call__(self, structure: Structure) -> float:
+        """Return the measure of one structure."""
+        return float(self.compute(structure))
+
+    def column(self, structure: str) -> str:
+        """Return the heading of its column, such as ``core.volume_ml``."""
+        return f"{structure}.{self.name}" + (f"_{self.unit}" if self.unit else "")
+
+
+@overload
+def define_measure(function: Compute, /) -> Measure: ...
+@overload
+def define_measure(*, name: str | None = None, unit: str = "") -> Callable[[Compute], Measure]: ...
+def define_measure(
+    function: Compute | None = None, /, *, name: str | None = None, unit: str = ""
+) -> Measure | Callable[[Compute], Measure]:
+    """Make a measure of a function; it is called by the function's name unless ``name`` is given.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import define_measure
+    >>> @define_measure(unit="mm")
+    ... def height(structure):
+    ...     return structure.mask.shape[2] * structure.spacing[2]
+    >>> height.name, height.unit
+    ('height', 'mm')
+    """
+
+    def define(compute: Compute) -> Measure:
+        return Measure(name or str(getattr(compute, "__name__", "")), unit, compute)
+
+    return define if function is None else define(function)
+
+
+_PLAIN: Mapping[str, tuple[str, Compute]] = {
+    "volume": ("ml", shapes.volume_ml),
+    "area": ("mm2", shapes.surface_area_mm2),
+    "diameter": ("mm", shapes.diameter_mm),
+    "bidirectional": ("mm2", shapes.bidirectional_mm2),
+    "axial_diameter": ("mm", shapes.axial_diameter_mm),
+    "perpendicular_diameter": ("mm", shapes.perpendicular_diameter_mm),
+    "sphericity": ("", shapes.sphericity),
+    "components": ("", shapes.components),
+    "margin": ("mm", relations.margin_mm),
+    "dice": ("", relations.dice_with_label_map),
+    "surface_dice": ("", relations.surface_dice),
+    "hd95": ("mm", relations.hausdorff95_mm),
+    "mean_dose": ("gy", relations.mean_dose_gy),
+}
+_BESIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
+    "distance": ("mm", relations.distance_mm),
+    "contact": ("mm2", relations.contact_mm2),
+    "overlap": ("ml", relations.overlap_ml),
+}
+_INSIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
+    "mean": ("", relations.mean_intensity),
+    "sd": ("", relations.sd_intensity),
+    "median": ("", partial(relations.percentile_intensity, percent=50)),
+    "p10": ("", partial(relations.percentile_intensity, percent=10)),
+    "p90": ("", partial(relations.percentile_intensity, percent=90)),
+    "entropy": ("bits", relations.entropy_intensity),
+}
+MEASURES = (*_PLAIN, *(f"{name}:MASK" for name in _BESIDE), *(f"{n}:IMAGE" for n in _INSIDE))
+"""What is built in; also dX and vX with a dose, as in d95 and v20."""
+
+
+def find_measures(
+    words: Sequence[str | Measure | Compute], patient: MeasuredPatient
+) -> tuple[Measure, ...]:
+    """Return the measures of some names, each once; ValueError where what they need is missing.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import MeasuredPatient, find_measures
+    >>> patient = MeasuredPatient(pm.Grid((2, 2, 2)), {"core": (1,)}, np.ones((2, 2, 2), np.uint8))
+    >>> [measure.column("core") for measure in find_measures(["volume", "area"], patient)]
+    ['core.volume_ml', 'core.area_mm2']
+    """
+    found: dict[str, Measure] = {}
+    for word in words:
+        for each in _measures_named(word, patient):
+            found[each.name] = each
+    if not found:
+        raise ValueError("`measure` must name at least one measure, got none")
+    return tuple(found.values())
+
+
+def _measures_named(word: str | Measure | Compute, patient: MeasuredPatient) -> Iterator[Measure]:
+    if isinstance(word, Measure):
+        yield word
+    elif not isinstance(word, str):
+        yield define_measure(word)
+    elif word in _PLAIN:
+        if word == "mean_dose":
+            _require_dose(patient, word)
+        unit, compute = _PLAIN[word]
+        yield Measure(word, unit, compute)
+    elif (dose := _DOSE.fullmatch(word)) is not None:
+        _require_dose(patient, word)
+        yield _dose_measure(word, dose[1], float(dose[2]))
+    else:
+        name, _, argument = word.partition(":")
+        if name in _BESIDE:
+            _require(argument, (*patient.masks, *patient.structures), word, "a mask or structure")
+            unit, beside = _BESIDE[name]
+            yield Measure(word, unit, _with(beside, argument))
+        elif name in _INSIDE:
+            _require(argument, tuple(patient.images), word, "an image")
+            unit, inside = _INSIDE[name]
+            yield Measure(word, unit, _with(inside, argument))
+        else:
+            yield _import_measure(word)
+
+
+def _with(compute: Callable[[Structure, str], float], argument: str) -> Compute:
+    return lambda structure: compute(structure, argument)
+
+
+def _dose_measure(word: str, kind: str, number: float) -> Measure:
+    if kind == "v":
+        return Measure(word, "", partial(relations.volume_at_dose, least_gy=number))
+    if not 0 < number <= 100:
+        raise ValueError(f"`measure` dX needs a percentage above 0, at most 100, got {word}")
+    return Measure(word, "gy", partial(relations.dose_to_volume_gy, percent=number))
+
+
+def _require(argument: str, known: Sequence[str], word: str, kind: str) -> None:
+    if argument not in known:
+        raise ValueError(
+            f"`measure` {word} must name {kind} after the colon, one of "
+            f"{', '.join(known) or 'none that is given'}, got {argument or 'nothing'}"
+        )
+
+
+def _require_dose(patient: MeasuredPatient, word: str) -> None:
+    if patient.dose_gy is None:
+        raise ValueError(f"`measure` {word} needs a `dose`, got none")
+
+
+def _import_measure(word: str) -> Measure:
+    """Return a user's measure, ``module:function``."""
+    module, colon, name = word.partition(":")
+    if not colon or not re.fullmatch(r"[\w.]+", module) or not name.isidentifier():
+        raise ValueError(
+            f"`measure` must be one of {', '.join(MEASURES)}, dX or vX with a dose, or "
+            f"module:function, got {word!r}"
+        )
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"`measure` {word} cannot be imported: {error}") from error
+    if isinstance(found, Measure):
+        return found
+    if not callable(found):
+        raise ValueError(f"`measure` {word} must be a function, got {type(found).__name__}")
+    return Measure(name, "", found)
