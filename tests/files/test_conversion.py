@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helpers.bids_data import errors_in
 from helpers.patient_files import AFFINE, SHAPE
 from helpers.small_case import read, write_files
 from perturb_mpm.files import (
@@ -75,23 +72,6 @@ def test_tissues_without_background_are_all_there(tmp_path: Path) -> None:
     found = read_volume(Source("labels", path)).voxels
     np.testing.assert_array_equal(found, np.where(values == 9, 0, values))
     assert b"Segment0_Name:=CSF" in path.read_bytes()
-
-
-def errors_in(dataset: Path) -> list[str]:
-    """Return what the validator (version 2 or later) calls errors."""
-    names = ("bids-validator-deno", "bids-validator")
-    places = (None, str(Path(sys.executable).parent))
-    found = [shutil.which(name, path=place) for name in names for place in places]
-    program = next((path for path in found if path), None)
-    if program is None:
-        pytest.skip("the BIDS validator is not installed")
-    done = subprocess.run(
-        [program, str(dataset), "--json"], capture_output=True, timeout=300, check=False
-    )
-    issues = json.loads(done.stdout)["issues"]["issues"]
-    return [
-        f"{issue['code']} {issue['location']}" for issue in issues if issue["severity"] == "error"
-    ]
 
 
 def test_the_validator_finds_no_error(tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ def test_several_folders_are_an_ensemble_and_a_member_that_lacks_is_told(tmp_pat
     assert "B.npz" in part.missing
 
 
+def test_a_flat_folder_has_one_image_a_case(tmp_path: Path) -> None:
+    images, maps = tmp_path / "images", tmp_path / "predicted"
+    touch(images / "b.2.nii.gz", images / "a.nii", images / "notes.txt", maps / "b.2.npz")
+    first, second = find_cases(CaseFolders(images, (maps,)))
+    assert (first.name, first.images) == ("a", (images / "a.nii",))
+    assert "must hold a.npz or a.nii.gz" in (first.missing or "")
+    assert (second.name, second.probabilities) == ("b.2", (maps / "b.2.npz",))
+    with pytest.raises(InputError, match="`layout` must be one of nnunet, brats, bids, table"):
+        find_labelled_cases(images, "flat")
+
+
 def test_brats_layout_takes_the_label_map_as_the_truth(tmp_path: Path) -> None:
     data, maps = tmp_path / "data", tmp_path / "p"
     for name in ("P1", "P2"):

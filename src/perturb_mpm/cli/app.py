@@ -43,6 +43,17 @@ app.command(
     ),
 )
 app.command(
+    "perturb_mpm.cli.bids:bids",
+    name="bids",
+    help="Run the subjects of a BIDS dataset; write a derivative dataset (a BIDS App).",
+    help_epilogue=(
+        "Example:  perturb-mpm bids data data/derivatives/perturb-mpm participant "
+        "--participant-label 01 02 --derivatives nnunet\n\n"
+        "Exit codes: 0 done; 3 some cases failed; 2 bad input; 130 interrupted, the same command "
+        "goes on; 1 other failures."
+    ),
+)
+app.command(
     "perturb_mpm.cli.view:view",
     name="view",
     help="Look at a run in the browser, and correct its labels.",

@@ -52,8 +52,9 @@ class CohortOptions:
     Parameters
     ----------
     images
-        A folder with CASE_0000.nii.gz … (nnU-Net), CASE/CASE_t1.nii.gz … (BraTS) or sub-01/anat
-        (BIDS), or a CSV or TSV table with a row a case: case, images, probabilities, mask, truth.
+        A folder with CASE_0000.nii.gz … (nnU-Net), CASE/CASE_t1.nii.gz … (BraTS), sub-01/anat
+        (BIDS) or CASE.nii.gz (flat: one image a case), or a CSV or TSV table with a row a case:
+        case, images, probabilities, mask, truth.
     probabilities
         The folder with CASE.npz or CASE.nii.gz of every case; several folders are an ensemble.
     mask
@@ -70,7 +71,7 @@ class CohortOptions:
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
     mask: Path | None = None
     truth: Path | None = None
-    layout: Literal["nnunet", "brats", "bids", "table"] | None = None
+    layout: Literal["nnunet", "brats", "bids", "flat", "table"] | None = None
     match: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
 
 
@@ -333,7 +334,10 @@ def _unreadable(checks: list[CaseCheck]) -> str:
     return f"{count} cannot be read" if count else "all can be read"
 
 
-def print_result(result: CohortResult) -> None:
+def print_result(
+    result: CohortResult,
+    next_step: str = "when all parts have ended: the same command with --gather instead of --part",
+) -> None:
     """Print how many cases are done, which failed, and where the table and the page are."""
     done = result.cases - len(result.failed)
     before = f", {result.skipped} of them before" if result.skipped else ""
@@ -346,7 +350,7 @@ def print_result(result: CohortResult) -> None:
     if result.files:
         print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")
     else:
-        print_plain("when all parts have ended: the same command with --gather instead of --part")
+        print_plain(next_step)
 
 
 def _print_line(record: CaseRecord) -> None:

@@ -4,6 +4,13 @@
 runs them. A case that fails is one row, and the same call again goes on where it stopped.
 """
 
+from perturb_mpm.cohort.bids_app import (
+    BidsCase,
+    BidsRequest,
+    find_bids_cases,
+    run_participants,
+    write_group_results,
+)
 from perturb_mpm.cohort.cluster import (
     ClusterError,
     ClusterFile,
@@ -35,6 +42,11 @@ __all__ = [
     "run_cohort",
     "CohortPart",
     "gather_cohort",
+    "BidsRequest",
+    "BidsCase",
+    "find_bids_cases",
+    "run_participants",
+    "write_group_results",
     "MOST_PARTS",
     "CohortResult",
     "CaseRecord",

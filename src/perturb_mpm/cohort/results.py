@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from perturb_mpm.cohort.records import CaseOutcome, CaseRecord
+from perturb_mpm.cohort.records import TABLES, CaseOutcome, CaseRecord
 from perturb_mpm.files import write_table
 from perturb_mpm.storage import atomic_open, write_json
 from perturb_mpm.version import version
@@ -159,10 +159,18 @@ def write_results(
 ) -> dict[str, Path]:
     """Write the tables and the page; return the files by their endings."""
     cases = rank_cases(records)
-    files = {ending: folder / f"cohort.{ending}" for ending in ("csv", "json", "html")}
+    files = {ending: folder / name for ending, name in TABLES.items()}
     write_table(files["csv"], COLUMNS, _table_rows(cases))
     write_json(files["json"], _cohort_json(cases, request))
     write_page(files["html"], cases)
+    return files
+
+
+def write_group(folder: Path, cases: Sequence[RankedCase], inside: str) -> dict[str, Path]:
+    """Write group.tsv and group.html; ``inside`` is the way from them to the cases' folders."""
+    files = {"csv": folder / "group.tsv", "html": folder / "group.html"}
+    write_table(files["csv"], COLUMNS, _table_rows(cases), delimiter="\t")
+    write_page(files["html"], cases, inside)
     return files
 
 
@@ -217,14 +225,14 @@ def _done(cases: Sequence[RankedCase]) -> dict[str, CaseOutcome]:
     return {case: outcome for case, outcome in found if outcome is not None}
 
 
-def write_page(path: Path, cases: Sequence[RankedCase]) -> None:
+def write_page(path: Path, cases: Sequence[RankedCase], inside: str = "") -> None:
     """Write the page of ranked cases; the same cases give the same bytes."""
     with atomic_open(path) as file:
-        file.write(render_page(cases).encode(errors="backslashreplace"))
+        file.write(render_page(cases, inside).encode(errors="backslashreplace"))
 
 
-def render_page(cases: Sequence[RankedCase]) -> str:
-    """Return the page as HTML."""
+def render_page(cases: Sequence[RankedCase], inside: str = "") -> str:
+    """Return the page as HTML; ``inside`` is the way from it to the cases' folders."""
     from perturb_mpm.report import page_environment
 
     done = _done(cases)
@@ -252,7 +260,7 @@ def render_page(cases: Sequence[RankedCase]) -> str:
             left_out=len(every) - len(shown),
             first=cases[: min(_LOOK_FIRST, max(1, len(done) // 2), len(done))],
             rows={case: {row.name: row for row in each.rows} for case, each in done.items()},
-            links={case: quote(f"{case}/{each.report}") for case, each in done.items()},
+            links={case: quote(f"{inside}{case}/{each.report}") for case, each in done.items()},
             accuracy=measure_ranking(outcomes),
             distributions=[each for each in spread if each is not None],
             rest_on=sorted({each.intervals_rest_on for each in outcomes}),

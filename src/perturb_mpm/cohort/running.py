@@ -39,7 +39,7 @@ MOST_PARTS = 256
 MOST_JOBS = 100_000
 """Into how many parts a cohort may be cut."""
 _REQUEST = "request.json"
-_NOT_RUN = "it was not run: the command with its part runs it"
+_NOT_RUN = "it was not run"
 _HASHING_THREADS = 4
 _MOST_NAMED = 3
 _LONGEST_NAME = 200  # bytes
@@ -111,6 +111,12 @@ class CohortPart:
 
     number: int  # from 1
     count: int
+    name: str | None = None  # of a part that was chosen otherwise
+
+    @property
+    def lock(self) -> str:
+        """The name of the file that only one process of this part may lock."""
+        return f"part-{self.name or f'{self.number}-of-{self.count}'}.lock"
 
     @classmethod
     def from_text(cls, text: str) -> CohortPart:
@@ -324,13 +330,37 @@ def gather_cohort(
     >>> run_cohort(cases, settings, "in-parts", part=CohortPart(1, 2)).cases
     1
     >>> gather_cohort(cases, settings, "in-parts").failed
-    {'B': 'it was not run: the command with its part runs it'}
+    {'B': 'it was not run'}
     """
     show, runner = progress or Silent(), _make_runner(settings, folder, reading)
     with _cohort_folder(runner.folder, runner.request):
         left = _find_unfinished(runner, cases, show)
         show.stage("writing the tables and the page")
         return _write_all(runner, cases, len(cases) - len(left))
+
+
+def gather_records(names: Sequence[str], folder: Path) -> tuple[CohortResult, list[CaseRecord]]:
+    """Write the tables and the page of the cases whose names are given, as their records say.
+
+    Inputs are not compared. Return the records too; one that was never run counts as failed.
+    """
+    from perturb_mpm.cohort.results import write_results
+
+    path = folder / RECORDS / _REQUEST
+    try:
+        request = read_json(path)
+    except (*DAMAGE, FileNotFoundError) as error:
+        raise InputError(
+            f"`output` must be a folder in which cases were run, got {folder}: {error_text(error)}"
+        ) from error
+    with _cohort_folder(folder, request):
+        records = [
+            read_record(folder, name) or CaseRecord(name, _NOT_RUN, request, (), None)
+            for name in names
+        ]
+        files = write_results(folder, records, request)
+    failed = {each.case: each.error or "" for each in records if each.outcome is None}
+    return CohortResult(folder, len(names), 0, failed, files), records
 
 
 def _find_unfinished(
@@ -428,8 +458,8 @@ def _cohort_folder(
             whole = open_lock(lock, f"{in_use} or part is being run", shared=part is not None)
             locks.enter_context(whole)
             if part is not None:
-                own = state / f"part-{part.number}-of-{part.count}.lock"
-                locks.enter_context(open_lock(own, f"{in_use} runs this part"))
+                own = open_lock(state / part.lock, f"{in_use} runs this part")
+                locks.enter_context(own)
         except OSError as error:
             raise OutputError(
                 f"`output` must be a folder you may write to, got {folder}: {error_text(error)}"

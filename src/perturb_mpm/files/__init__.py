@@ -6,6 +6,7 @@ with a file is an ``InputError`` of one line.
 
 from perturb_mpm.files.case import Case, read_case
 from perturb_mpm.files.conversion import (
+    OUR_SEGMENTATION,
     PROGRAM_FILES,
     Program,
     bids_names,
@@ -115,6 +116,7 @@ __all__ = [
     "write_volumes",
     "write_bids_sidecars",
     "bids_names",
+    "OUR_SEGMENTATION",
     "bids_sidecar_names",
     "write_dicom",
     "check_dicom_series",

@@ -190,26 +190,29 @@ def _segments(scheme: LabelScheme) -> list[tuple[int, str, str]]:
 
 
 BIDS_VERSION = "1.10.0"
+OUR_SEGMENTATION = "seg-pmpm"
+"""In every name that this program gives."""
 IGNORED = (
     *("*_map.nii.gz", "*_map.json", "*_volumes.*", "*_summary.json", "*_report.html"),
     "*.dcm",
     *("**/state", "**/.*"),  # what a run needs to go on, and files not finished yet
+    *("runs", "group.*"),  # of the BIDS App: a folder a case, and what is written of all
 )
 _UNDESCRIBED = ("summary", "report")
 _LABEL = re.compile(r"[0-9a-zA-Z]+")
 _ENDINGS = {
-    "labels": "space-orig_seg-pmpm_dseg.nii.gz",
-    "marginals": "space-orig_seg-pmpm_probseg.nii.gz",
-    "entropy": "space-orig_seg-pmpm_desc-entropy_map.nii.gz",
-    "uncertainty": "space-orig_seg-pmpm_desc-uncertainty_map.nii.gz",
-    "mutual_information": "space-orig_seg-pmpm_desc-mutualinformation_map.nii.gz",
-    "volumes": "space-orig_seg-pmpm_volumes.csv",
-    "summary": "space-orig_seg-pmpm_summary.json",
-    "report": "space-orig_seg-pmpm_report.html",
+    "labels": f"space-orig_{OUR_SEGMENTATION}_dseg.nii.gz",
+    "marginals": f"space-orig_{OUR_SEGMENTATION}_probseg.nii.gz",
+    "entropy": f"space-orig_{OUR_SEGMENTATION}_desc-entropy_map.nii.gz",
+    "uncertainty": f"space-orig_{OUR_SEGMENTATION}_desc-uncertainty_map.nii.gz",
+    "mutual_information": f"space-orig_{OUR_SEGMENTATION}_desc-mutualinformation_map.nii.gz",
+    "volumes": f"space-orig_{OUR_SEGMENTATION}_volumes.csv",
+    "summary": f"space-orig_{OUR_SEGMENTATION}_summary.json",
+    "report": f"space-orig_{OUR_SEGMENTATION}_report.html",
 }
 
 
-def bids_names(subject: str, session: str | None = None) -> dict[str, str]:
+def bids_names(subject: str, session: str | None = None, run: str | None = None) -> dict[str, str]:
     """Return the path of every output inside the dataset, under its plain name."""
     _check_label("subject", subject)
     parts = [f"sub-{subject}"]
@@ -217,6 +220,9 @@ def bids_names(subject: str, session: str | None = None) -> dict[str, str]:
         _check_label("session", session)
         parts.append(f"ses-{session}")
     folder, start = "/".join([*parts, "anat"]), "_".join(parts)
+    if run is not None:
+        _check_label("run", run)
+        start += f"_run-{run}"
     return {name: f"{folder}/{start}_{ending}" for name, ending in _ENDINGS.items()}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files.conversion import OUR_SEGMENTATION
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme, read_label_map
 from perturb_mpm.files.names import name_images, select_sequences, standard_name, without_endings
@@ -119,7 +120,7 @@ def find_cases(folders: CaseFolders, layout: str | None = None) -> list[CaseFile
     """
     searched = (*folders.probabilities, folders.mask, folders.truth)
     names = (*("probabilities" for _ in folders.probabilities), "mask", "truth")
-    _check_data("images", folders.images, layout)
+    _check_data("images", folders.images, layout, RUN_LAYOUTS)
     for name, folder in zip(names, searched, strict=True):
         if folder is not None and not folder.is_dir():
             raise InputError(f"`{name}` must be a folder with a file a case, got {folder}")
@@ -130,7 +131,7 @@ def find_cases(folders: CaseFolders, layout: str | None = None) -> list[CaseFile
 
 def find_labelled_cases(data: Path, layout: str) -> list[CaseFiles]:
     """Return the cases with a true label map in a folder or table, sorted by name."""
-    _check_data("data", data, layout)
+    _check_data("data", data, layout, LAYOUTS)
     return _sort_cases(_LABELLED_LAYOUTS[layout](data), "data", data, layout)
 
 
@@ -155,9 +156,9 @@ def _find_file(folder: Path, case: str, endings: Sequence[str]) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _check_data(argument: str, data: Path, layout: str | None) -> None:
-    if layout is not None and layout not in LAYOUTS:
-        raise InputError(f"`layout` must be one of {', '.join(LAYOUTS)}, got {layout}")
+def _check_data(argument: str, data: Path, layout: str | None, known: Sequence[str]) -> None:
+    if layout is not None and layout not in known:
+        raise InputError(f"`layout` must be one of {', '.join(known)}, got {layout}")
     if not data.exists():
         raise InputError(f"`{argument}`: not found: {data}")
 
@@ -187,9 +188,12 @@ def _recognise_layout(images: Path) -> str:
         return "bids"
     if any(path.is_dir() and any(path.glob(f"{path.name}[_-]*")) for path in inside):
         return "brats"
+    if any(path.is_file() and path.name.endswith(_LABEL_MAPS) for path in inside):
+        return "flat"
     raise InputError(
         "`images` must be a table or a folder with CASE_0000.nii.gz (nnU-Net), CASE/CASE_t1.nii.gz "
-        f"(BraTS) or sub-01/anat (BIDS), got {images}, which has none of these"
+        "(BraTS), sub-01/anat (BIDS) or CASE.nii.gz (flat), got "
+        f"{images}, which has none of these"
     )
 
 
@@ -207,6 +211,14 @@ def _find_nnunet(folders: CaseFolders) -> Iterator[CaseFiles]:
     """Yield the cases of CASE_0000.nii.gz, CASE_0001.nii.gz … in one folder."""
     for name, channels in _nnunet_channels(folders.images).items():
         yield CaseFiles(name, tuple(channels[number] for number in sorted(channels)))
+
+
+def _find_flat(folders: CaseFolders) -> Iterator[CaseFiles]:
+    """Yield the cases of CASE.nii.gz in one folder, one image each."""
+    for path in sorted(folders.images.iterdir()):
+        if path.is_file() and path.name.endswith(_LABEL_MAPS):
+            ending = next(each for each in _LABEL_MAPS if path.name.endswith(each))
+            yield CaseFiles(path.name.removesuffix(ending), (path,), ("image",))
 
 
 def _find_labelled_nnunet(root: Path) -> Iterator[CaseFiles]:
@@ -270,13 +282,20 @@ def _bids_names(images: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _find_bids_to_run(folders: CaseFolders) -> Iterator[CaseFiles]:
-    """Yield BIDS cases whose derivatives hold _probseg; a single _dseg is the truth."""
-    for case, inside, truths in _find_bids(folders.images):
+    """Yield BIDS cases whose derivatives hold _probseg.
+
+    The truth is a single _dseg of another derivative: one beside probabilities is their label map.
+    What this program wrote itself is neither.
+    """
+    for case, inside, found in _find_bids(folders.images):
         derived = folders.probabilities or sorted(folders.images.glob("derivatives/*"))
-        maps = [path for each in derived for path in sorted((each / inside).glob("*_probseg.*"))]
+        every = [path for each in derived for path in sorted((each / inside).glob("*_probseg.*"))]
+        maps = [path for path in every if path.name.endswith(_PROBABILITIES)]
+        predicted = {path.parent for path in maps}
+        truths = [path for path in found if path.parent not in predicted]
         yield replace(
             case,
-            probabilities=tuple(path for path in maps if path.name.endswith(_PROBABILITIES)),
+            probabilities=tuple(path for path in maps if OUR_SEGMENTATION not in path.name),
             truth=truths[0] if len(truths) == 1 else None,
         )
 
@@ -354,6 +373,7 @@ _RUN_LAYOUTS: dict[str, Callable[[CaseFolders], Iterator[CaseFiles]]] = {
     "brats": lambda folders: (case for case in _find_brats(folders.images) if case.images),
     "bids": _find_bids_to_run,
     "table": _find_in_table,
+    "flat": _find_flat,
 }
 _LABELLED_LAYOUTS: dict[str, Callable[[Path], Iterator[CaseFiles]]] = {
     "nnunet": _find_labelled_nnunet,
@@ -361,8 +381,9 @@ _LABELLED_LAYOUTS: dict[str, Callable[[Path], Iterator[CaseFiles]]] = {
     "bids": _find_labelled_bids,
     "table": _find_labelled_in_table,
 }
-LAYOUTS = tuple(_RUN_LAYOUTS)
-"""How the files of cases may be laid out."""
+RUN_LAYOUTS = tuple(_RUN_LAYOUTS)
+LAYOUTS = tuple(_LABELLED_LAYOUTS)
+"""How the files of labelled cases may be laid out; ``RUN_LAYOUTS`` are those of cases to run."""
 
 
 def _add_named_files(case: CaseFiles, folders: CaseFolders) -> CaseFiles:

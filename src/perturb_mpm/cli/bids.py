@@ -1,0 +1,174 @@
+"""``perturb-mpm bids``: a BIDS App, from a dataset to a derivative dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from perturb_mpm.checks import ExpectedError
+from perturb_mpm.cli.cohort import EXIT_SOME_FAILED, make_reading, print_result
+from perturb_mpm.cli.console import Flag, UsageError, in_options, print_json, shown_progress
+from perturb_mpm.cli.options import (
+    INPUTS,
+    OUTPUT,
+    ReadingOptions,
+    SettingsOptions,
+    says_samples,
+    settings_from_options,
+)
+
+if TYPE_CHECKING:
+    from perturb_mpm.cohort import BidsRequest, CohortResult
+    from perturb_mpm.run import RunSettings
+
+Labels = Annotated[
+    tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
+]
+
+
+@Parameter(name="*", group=INPUTS)
+@dataclass(frozen=True, kw_only=True)
+class ParticipantOptions:
+    """Which cases are run.
+
+    Parameters
+    ----------
+    participant_label
+        The subjects, without sub-; else all.
+    session_label
+        The sessions, without ses-; else all.
+    derivatives
+        Which derivative has the probabilities (or, with --kind labels, the label maps): its folder
+        in BIDS_DIR/derivatives, or any other folder; several are an ensemble. Needed where several
+        derivatives have some.
+    skip_bids_validation
+        Take a folder without a dataset_description.json. The program itself looks at no more: the
+        BIDS validator does.
+    """
+
+    participant_label: Annotated[
+        Labels, Parameter(name=("--participant-label", "--participant_label"))
+    ] = ()
+    session_label: Annotated[Labels, Parameter(name=("--session-label", "--session_label"))] = ()
+    derivatives: Labels = ()
+    skip_bids_validation: Annotated[
+        Flag, Parameter(name=("--skip-bids-validation", "--skip_bids_validation"))
+    ] = False
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class ShowingOptions:
+    """How much of the machine is used, and what is shown.
+
+    Parameters
+    ----------
+    n_cpus
+        How many cores to use; else all that this process may use. The same as --threads.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print what became of the cases as one JSON object.
+    """
+
+    n_cpus: Annotated[int | None, Parameter(name=("--n-cpus", "--n_cpus"))] = None
+    quiet: Flag = False
+    json: Flag = False
+
+
+def bids(
+    bids_dir: Annotated[Path, Parameter(group=INPUTS)],
+    output_dir: Annotated[Path, Parameter(group=OUTPUT)],
+    analysis_level: Annotated[Literal["participant", "group"], Parameter(group=INPUTS)],
+    /,
+    *,
+    who: ParticipantOptions | None = None,
+    read: ReadingOptions | None = None,
+    show: ShowingOptions | None = None,
+    options: SettingsOptions | None = None,
+) -> None:
+    """Run the subjects of a BIDS dataset; write a derivative dataset.
+
+    Parameters
+    ----------
+    bids_dir
+        The dataset; it is only read.
+    output_dir
+        The derivative dataset to write, as in BIDS_DIR/derivatives/perturb-mpm. The same command
+        again goes on where it stopped.
+    analysis_level
+        participant runs subjects, which several processes may do at once; group makes the table and
+        the page of what they wrote.
+    """
+    who, show = who or ParticipantOptions(), show or ShowingOptions()
+    try:
+        settings = _read_settings(options or SettingsOptions(), show.n_cpus)
+        request = _make_request(bids_dir, output_dir, who, read or ReadingOptions())
+        result = _run_level(analysis_level, request, settings, show)
+    except ExpectedError as error:
+        raise UsageError(_name_options(str(error))) from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
+    if show.json:
+        print_json(vars(result))
+    elif not show.quiet:
+        print_result(result, "of all subjects: the same command with group instead of participant")
+    if result.failed:
+        raise SystemExit(EXIT_SOME_FAILED)
+
+
+def _read_settings(options: SettingsOptions, n_cpus: int | None) -> RunSettings:
+    settings = settings_from_options(options)
+    if settings.sampling.until is not None and not says_samples(options):
+        raise UsageError("--until must come with --samples, the most that a case may take")
+    if n_cpus is None:
+        return settings
+    if settings.compute.threads is not None:
+        raise UsageError("--n-cpus and --threads must not be given together: they are the same")
+    try:
+        return settings.changed(threads=n_cpus)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--n-cpus must be a number of cores from 1 on, got {n_cpus}") from error
+
+
+def _make_request(
+    bids_dir: Path, output_dir: Path, who: ParticipantOptions, read: ReadingOptions
+) -> BidsRequest:
+    from perturb_mpm.cohort import BidsRequest
+
+    read.check_model(tuple(map(Path, who.derivatives)))
+    return BidsRequest(
+        bids_dir,
+        output_dir,
+        tuple(label.removeprefix("sub-") for label in who.participant_label),
+        tuple(label.removeprefix("ses-") for label in who.session_label),
+        who.derivatives,
+        make_reading(read),
+        validate=not who.skip_bids_validation,
+    )
+
+
+def _run_level(
+    level: str, request: BidsRequest, settings: RunSettings, show: ShowingOptions
+) -> CohortResult:
+    from perturb_mpm.cohort import run_participants, write_group_results
+
+    with shown_progress(quiet=show.quiet or show.json) as progress:
+        if level == "group":
+            return write_group_results(request, progress)
+        return run_participants(request, settings, progress=progress)
+
+
+def _name_options(message: str) -> str:
+    """Return a message in the words of this command, whose first two arguments are no options."""
+    for name, argument in (
+        *(("bids_dir", "BIDS_DIR"), ("images", "BIDS_DIR")),
+        *(("output_dir", "OUTPUT_DIR"), ("output", "OUTPUT_DIR")),
+    ):
+        message = message.replace(f"`{name}`", argument)
+    return in_options(message, {"probabilities": "derivatives"}).replace(
+        "--probabilities or --model", "--derivatives or --model"
+    )
