@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "main",
+    "load_app",
     "run_app",
     "UsageError",
     "prepare_folder",
@@ -31,9 +32,14 @@ _EXIT_FAILED, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line ``perturb-mpm`` and exit."""
+    run_app(load_app(), arguments)
+
+
+def load_app() -> App:
+    """Return the parser of ``perturb-mpm``, all commands named in it and none loaded."""
     from perturb_mpm.cli.app import app
 
-    run_app(app, arguments)
+    return app
 
 
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
