@@ -10,7 +10,8 @@ RUN := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.6.0
 WORKERS ?= auto
-SPREAD = -n $(WORKERS) --dist loadfile  # a file stays with one worker, which makes its fixtures once
+# A test file stays with one worker, which makes what its tests share once.
+SPREAD = -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -40,7 +40,6 @@ from perturb_mpm.engines.cpu import store
 from perturb_mpm.fields import settings_in
 from perturb_mpm.files import LabelScheme
 from perturb_mpm.run.settings import TABLES, RunSettings, write_settings
-from perturb_mpm.storage import atomic
 
 QUICK = ["--samples", "12", "--iterations", "2", "--quiet"]
 
@@ -512,7 +511,7 @@ def test_a_disk_that_fills_up_is_one_line_too(
     arguments: list[str], out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    with mock.patch.object(atomic.os, "fsync", side_effect=full):
+    with mock.patch.object(os, "fsync", side_effect=full):
         assert call(*arguments) == 2
     shown = capfd.readouterr().err
     assert "--output has no room left (No space left on device): make room" in shown

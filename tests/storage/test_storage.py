@@ -19,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 
+from perturb_mpm import storage
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.storage import (
     LockedError,
@@ -28,7 +29,6 @@ from perturb_mpm.storage import (
     write_arrays,
     write_json,
 )
-from perturb_mpm.storage import lock as lock_module
 
 
 def test_a_finished_file_has_its_name_and_its_bytes(tmp_path: Path) -> None:
@@ -183,15 +183,15 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our opening the file and locking it, another process removes it."""
-    path, real = tmp_path / "folder" / "lock", lock_module._lock
+    path, real = tmp_path / "folder" / "lock", storage._lock
 
-    def overtake(file: BinaryIO) -> None:
+    def overtake(file: BinaryIO, *, shared: bool) -> None:
         monkeypatch.undo()
         path.unlink()
         path.parent.rmdir()
-        real(file)
+        real(file, shared=shared)
 
-    monkeypatch.setattr(lock_module, "_lock", overtake)
+    monkeypatch.setattr(storage, "_lock", overtake)
     with open_lock(path, "in use"), pytest.raises(LockedError, match="in use"):
         open_lock(path, "in use")
 
@@ -213,7 +213,7 @@ def test_the_lock_of_windows_says_that_another_has_it(
     monkeypatch.setitem(sys.modules, "msvcrt", windows)
     with monkeypatch.context() as there:
         there.setattr(sys, "platform", "win32")
-        branch = runpy.run_path(str(Path(lock_module.__file__)))
+        branch = runpy.run_path(str(Path(storage.__file__)))
     with branch["open_lock"](tmp_path / "lock", "in use") as first:
         assert locked == [first.fileno()]
         with pytest.raises(branch["LockedError"], match="in use"):

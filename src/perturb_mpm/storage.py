@@ -1,31 +1,211 @@
-"""Where bytes become arrays, JSON and TOML: whatever the bytes, an answer or one short line.
+"""Files that appear whole or not at all, and readers that take whatever bytes they find.
 
-A size is checked before anything is unpacked, nothing is unpickled, and a file that is damaged
-or meant to do harm raises ``DamagedError`` and nothing else.
+What is written (bytes, JSON, named arrays) takes its name when all of it is on disk, and the same
+content gives the same bytes every time. Bytes become arrays, JSON, TOML and YAML here alone: a size
+is checked before anything is unpacked, nothing is unpickled, and a file that is damaged or meant to
+do harm raises ``DamagedError`` and nothing else. A lock on a file ends when the file is closed or
+with the process.
 """
 
 from __future__ import annotations
 
 import ast
+import errno
+import io
 import json
+import logging
 import math
 import os
 import re
+import secrets
 import stat
 import struct
+import sys
 import tokenize
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import ExpectedError, in_short
+
+__all__ = [
+    "atomic_open",
+    "write_json",
+    "json_text",
+    "json_ready",
+    "nested_differences",
+    "MISSING",
+    "write_arrays",
+    "read_arrays",
+    "open_lock",
+    "LockedError",
+    "arrays_in",
+    "array_names",
+    "read_json",
+    "parse_json",
+    "read_toml",
+    "read_yaml",
+    "parse_toml",
+    "DAMAGE",
+    "DEFLATE",
+    "DamagedError",
+    "refuse_damage",
+    "error_text",
+    "require_file",
+    "require_size",
+    "largest_file",
+    "largest_state",
+]
+
+# What file systems without fsync answer, some of them on a network.
+_NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
+
+
+@contextmanager
+def atomic_open(
+    path: str | os.PathLike[str], *, survives_power_cut: bool = True
+) -> Iterator[io.BufferedRandom]:
+    """Open a binary file that takes the name ``path`` only once all of it is on disk.
+
+    Until then the bytes go to a hidden file in the same folder, which is removed when the block
+    raises or is interrupted. A file that already has the name is replaced in one step. What can
+    be made again need not survive a power cut: that spares the wait for the disk.
+    """
+    final = Path(path)
+    partial = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
+    # Opened by hand and not by tempfile, whose files only their owner may read.
+    file = partial.open("x+b")
+    try:
+        with file:
+            yield file
+            file.flush()
+            if survives_power_cut:
+                _sync(file.fileno())
+        partial.replace(final)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if survives_power_cut:
+        _sync_folder(final.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut, where the system can open folders."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    """Wait until the bytes are on disk, where the file system can say so."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FSYNC:
+            raise
+
+
+def write_json(path: str | os.PathLike[str], content: object) -> None:
+    """Write ``content`` as ``json_text`` does; paths that are no UTF-8 come back as they were."""
+    text = json_text(content)
+    with atomic_open(path) as file:
+        file.write(text.encode(errors="backslashreplace"))
+
+
+def json_text(content: object) -> str:
+    """Return ``content`` as JSON in lines, its keys in the order given."""
+    return json.dumps(json_ready(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def json_ready(value: object) -> Any:  # noqa: ANN401, PLR0911 - one line for each kind
+    """Return a value as JSON gives it back.
+
+    NaN becomes null and infinity "inf"; dataclasses become objects, tuples lists, paths text, and
+    NumPy's numbers and arrays plain ones.
+    """
+    match value:
+        case None | str() | bool() | int():
+            return value
+        case float():
+            known = None if math.isnan(value) else f"{value:g}"
+            return value if math.isfinite(value) else known
+        case np.generic() | np.ndarray():
+            return json_ready(value.tolist())
+        case Mapping():
+            return {str(key): json_ready(each) for key, each in value.items()}
+        case list() | tuple():
+            return [json_ready(each) for each in value]
+        case os.PathLike():
+            return os.fspath(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return json_ready(asdict(value))
+    raise TypeError(f"content must be made of what JSON has, got {type(value).__name__}")
+
+
+MISSING = object()  # an entry that one of two values does not have
+
+
+def nested_differences(
+    before: object, now: object, path: str = ""
+) -> Iterator[tuple[str, object, object]]:
+    """Yield path and both values of each entry that differs, at any depth of objects and lists.
+
+    Examples
+    --------
+    >>> from perturb_mpm.storage import nested_differences
+    >>> list(nested_differences({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}))
+    [('a.b[1]', 2, 3)]
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in [*before, *(key for key in now if key not in before)]:
+            inner = f"{path}.{key}" if path else str(key)
+            yield from nested_differences(before.get(key, MISSING), now.get(key, MISSING), inner)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for index, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from nested_differences(one, other, f"{path}[{index}]")
+    elif before is MISSING or now is MISSING or type(before) is not type(now) or before != now:
+        yield path, before, now
+
+
+_COMPRESSION = 1  # votes shrink well at any level, and the user waits
+_UNIX, _READABLE_BY_ALL = 3, 0o644 << 16  # the same on every system
+
+
+def write_arrays(
+    path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], *, to_cache: bool = False
+) -> None:
+    """Write the arrays; NumPy alone reads them.
+
+    What goes ``to_cache`` can be made again: it is not compressed, and may be damaged by a power
+    cut, which a reader notices.
+    """
+    method = zipfile.ZIP_STORED if to_cache else zipfile.ZIP_DEFLATED
+    with (
+        atomic_open(path, survives_power_cut=not to_cache) as file,
+        zipfile.ZipFile(file, "w", method, compresslevel=_COMPRESSION) as archive,
+    ):
+        for name, array in arrays.items():
+            # An entry named by ZipInfo has the first date that zip knows, not the present one.
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            entry.compress_type = method
+            entry.create_system, entry.external_attr = _UNIX, _READABLE_BY_ALL
+            given = np.asarray(array)
+            little = given.astype(given.dtype.newbyteorder("<"), copy=False)
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, little, allow_pickle=False)
+
 
 DAMAGE = (
     ArithmeticError,
@@ -328,3 +508,77 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{in_short(text, 60)} is too large a number")
     return value
+
+
+_LOG = logging.getLogger(__name__)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
+
+
+class LockedError(ExpectedError):
+    """Another process is using a folder or file."""
+
+
+if sys.platform == "win32":  # pragma: no cover - another system
+    import msvcrt
+
+    def _lock(file: BinaryIO, *, shared: bool) -> None:
+        if shared:
+            return  # Windows knows none that several may have
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if error.errno in {errno.EACCES, errno.EDEADLK}:
+                raise BlockingIOError(error.errno, "the file is locked") from error
+            raise
+
+else:
+
+    def _lock(file: BinaryIO, *, shared: bool) -> None:
+        import fcntl
+
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
+def open_lock(path: Path, message: str, *, shared: bool = False) -> BinaryIO:
+    """Return a file, made where it is missing, that is locked for this process while it is open.
+
+    If another process has it, ``LockedError`` says ``message``. A ``shared`` lock excludes only
+    those that are not (on Windows it excludes nobody). A link, a pipe or a device in its
+    stead is refused. Where the file system has no locks, a second process goes unnoticed, and the
+    log says so.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = _open_regular(path)
+        except FileNotFoundError:
+            continue  # whoever had the lock has removed the folder meanwhile
+        try:
+            _lock(file, shared=shared)
+        except BlockingIOError:
+            file.close()
+            raise LockedError(message) from None
+        except OSError as error:
+            _LOG.debug("%s cannot be locked (%s): a second process goes unnoticed", path, error)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # it was removed before we had its lock
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file without following a link and without waiting for the other end of a pipe."""
+    refusal = ExpectedError(f"{path} must be a file, got a link, a pipe or a device: remove it")
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_LINK | _NO_WAITING
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            raise refusal from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise refusal
+    return os.fdopen(descriptor, "ab")
