@@ -30,6 +30,13 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def options(engine: str) -> dict[str, Any]:
+    """What is quick: Triton's interpreter takes seconds to build a lattice."""
+    accuracy = "plain" if engine == "cpu" else "exact"
+    return {"seed": 3, "iterations": 2, "engine": engine, "accuracy": accuracy}
+
+
 @pytest.mark.parametrize("antithetic", [False, True], ids=["independent", "antithetic"])
 @pytest.mark.parametrize("name", LENGTHS)
 def test_engines_draw_what_the_reference_draws(engine: str, name: str, antithetic: bool) -> None:
@@ -55,19 +62,19 @@ def test_on_four_axes_too(engine: str) -> None:
     np.testing.assert_allclose(found[1], found[0], atol=4e-6)
 
 
-def test_a_batch_and_a_range_change_no_bit(engine: str) -> None:
+def test_a_batch_and_a_range_change_no_bit(options: dict[str, Any]) -> None:
     crf = masked_volume()
-    options = {"seed": 3, "iterations": 2, "engine": engine, "noise_length": "6:0.8,0:0.2"}
+    options["noise_length"] = "6:0.8,0:0.2"
     whole = pm.sample(crf, 9, **options)
     parts = [pm.sample(crf, part, batch=2, **options) for part in (range(4), range(4, 9))]
     assert parts[0].merge(parts[1]) == whole
 
 
-def test_length_0_is_the_papers_noise_to_the_bit(engine: str) -> None:
+def test_length_0_is_the_papers_noise_to_the_bit(options: dict[str, Any]) -> None:
     crf = masked_volume()
-    paper = pm.sample(crf, 6, seed=3, iterations=2, engine=engine)
-    assert pm.sample(crf, 6, seed=3, iterations=2, engine=engine, noise_length=0) == paper
-    other = pm.sample(crf, 6, seed=3, iterations=2, engine=engine, noise_length=5.0)
+    paper = pm.sample(crf, 6, **options)
+    assert pm.sample(crf, 6, **options, noise_length=0) == paper
+    other = pm.sample(crf, 6, **options, noise_length=5.0)
     assert other.problem == paper.problem
     with pytest.raises(ValueError, match="parameters"):
         paper.merge(other)

@@ -1,4 +1,4 @@
-"""``perturb-mpm run`` on a real patient at 1 mm: geometry to the last bit, values in range."""
+"""``perturb-mpm run`` on a real patient at 2 mm: geometry to the last bit, values in range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 from helpers.small_case import call
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENT = "brats2021_1mm/BraTS2021_00006"
+PATIENT = "brats2021_2mm/BraTS2021_00006"
 VALUES = (0, 1, 2, 4)
 
 pytestmark = pytest.mark.slow
