@@ -144,6 +144,11 @@ def test_the_page_lists_every_package() -> None:
     assert parts == sorted(parts, key=["library", "application"].index)
 
 
+def test_the_picture_shows_every_package() -> None:
+    shown = set(re.findall(r"\w+", (ROOT / "docs" / "architecture.svg").read_text()))
+    assert set(PARTS) - {"__main__"} <= shown
+
+
 def test_imports_go_one_way() -> None:
     assert wrong_direction(all_imports()) == []
 
