@@ -1,5 +1,13 @@
 """From files to numbers: uncertainty against a truth, measures of a run, two scans compared."""
 
+from perturb_mpm.assess.change import (
+    ChangeQuestion,
+    RunChange,
+    change_as_json,
+    check_change_folder,
+    compare_runs,
+    write_change,
+)
 from perturb_mpm.assess.evaluation import (
     CaseAssessment,
     assess_case,
@@ -40,6 +48,12 @@ from perturb_mpm.assess.scans import (
 from perturb_mpm.assess.sources import cases_done, read_cohort
 
 __all__ = [
+    "change_as_json",
+    "ChangeQuestion",
+    "check_change_folder",
+    "compare_runs",
+    "RunChange",
+    "write_change",
     "measured_patient",
     "check_measures_folder",
     "measure",

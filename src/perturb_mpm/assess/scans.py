@@ -196,16 +196,16 @@ def resection(
         samples=(before.samples, after.samples),
         perturbation=_in_words(before, after),
         laws=(before.law, after.law),
-        warnings=tuple(_unlike(before, after)),
+        warnings=tuple(other_scan_warnings(before.files, after.files)),
     )
 
 
-def _unlike(before: Scan, after: Scan) -> Iterator[str]:
-    """Yield what speaks against two scans being of one patient at two times."""
-    if before.files and before.files[:1] == after.files[:1]:
-        yield f"both scans are {before.files[0]}: name one before and one after surgery"
+def other_scan_warnings(before: Sequence[Path], after: Sequence[Path]) -> Iterator[str]:
+    """Yield what speaks against two scans being of one patient at two times, by their files."""
+    if before and before[:1] == after[:1]:
+        yield f"both scans are {before[0]}: name one before and one after"
         return
-    for one, other in zip(before.files, after.files):
+    for one, other in zip(before, after):
         if found := other_patient_warnings(one, [other]):
             yield from found
             return

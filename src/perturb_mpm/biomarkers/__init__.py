@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from perturb_mpm.biomarkers.change import (
+    CHANGE_CLASSES,
+    RANO_PRODUCT,
+    RANO_VOLUME,
+    ResponseLimits,
+    SampledChange,
+    sampled_change,
+    stretch_samples,
+)
 from perturb_mpm.biomarkers.intervals import (
     OFFSET_ML,
     ConformalWidening,
@@ -25,6 +34,13 @@ from perturb_mpm.biomarkers.signed_rank import bonferroni, hodges_lehmann, holm,
 
 __all__ = [
     "OFFSET_ML",
+    "sampled_change",
+    "SampledChange",
+    "ResponseLimits",
+    "RANO_VOLUME",
+    "RANO_PRODUCT",
+    "CHANGE_CLASSES",
+    "stretch_samples",
     "extent_of_resection",
     "region_volume_ml",
     "paired_samples",

@@ -123,9 +123,15 @@ def paired_samples(
     """
     before = _volumes(before_ml, "before_ml").ravel()
     after = _volumes(after_ml, "after_ml").ravel()
+    return pair_independently(before, after, seed)
+
+
+def pair_independently(
+    before: NDArray[np.float64], after: NDArray[np.float64], seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return every pair of two lists, or of long ones as many pairs drawn at random."""
     if len(before) * len(after) <= _MOST_PAIRS:
-        first, second = np.meshgrid(before, after, indexing="ij")
-        return first.ravel(), second.ravel()
+        return np.repeat(before, len(after)), np.tile(after, len(before))
     generator = np.random.default_rng(seed)
     return (
         before[generator.integers(len(before), size=_MOST_PAIRS)],

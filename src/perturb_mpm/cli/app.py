@@ -69,6 +69,12 @@ app.command(
     ),
 )
 app.command(
+    "perturb_mpm.cli.change:change",
+    name="change",
+    help="Compare two runs of one patient: did it grow, how sure is that, and where?",
+    help_epilogue="Example:  perturb-mpm change january june --structure enhancing --output change",
+)
+app.command(
     "perturb_mpm.cli.convert:convert",
     name="convert",
     help="Write a volume in another format, its voxels where they were.",

@@ -3,6 +3,7 @@
 from perturb_mpm.sampling.editing import Edit, EditedVotes, Editor, edited_crf, sample_edited
 from perturb_mpm.sampling.sampler import Keep, Sampler, sample, sample_range
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
+from perturb_mpm.sampling.shared import SharedPerturbation, share_noise
 
 __all__ = [
     "Edit",
@@ -16,4 +17,6 @@ __all__ = [
     "sample_range",
     "Sampler",
     "Sampling",
+    "share_noise",
+    "SharedPerturbation",
 ]

@@ -33,7 +33,7 @@ from perturb_mpm.engines import (
 )
 from perturb_mpm.inference import Schedule, run_updates
 from perturb_mpm.model import DenseCRF, Grid, digest, fingerprint
-from perturb_mpm.noise import SAMPLES, NoiseLength
+from perturb_mpm.noise import SAMPLES, NoiseLength, Perturbation
 from perturb_mpm.optional import optional_package
 from perturb_mpm.posterior import Estimator, Posterior, Precision, Tally, copy_json, count_type
 from perturb_mpm.progress import Progress, progress_from
@@ -136,6 +136,19 @@ class Sampler:
         if self._sampling.hold == 0:  # what an engine freezes depends on the noise
             shared = {"_solver": self._solver, "_mean_field": self._mean_field}
             other.__dict__.update(shared, problem=self.problem)
+        return other
+
+    def with_perturbation(self, perturbation: Perturbation) -> Sampler:
+        """Return a sampler of the same CRF, on the same engine, with noise drawn outside of it.
+
+        It is slower than the engine's own noise; the two samplers must not draw at the same time.
+        """
+        if self._sampling.hold > 0 or self._sampling.estimator != "votes":
+            raise ValueError('perturbation needs estimator "votes" and hold 0')
+        perturbation.check(self._crf.grid)
+        other = copy(self)
+        other._perturbation = perturbation
+        other._members = self._members or (self._crf.energies,)
         return other
 
     def draw(

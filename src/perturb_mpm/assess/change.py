@@ -1,0 +1,378 @@
+"""Two runs of one patient: how every measure differs, how sure that is, where it changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.assess.change_page import GENERATOR, render_change
+from perturb_mpm.assess.measuring import basis_in_words, measure, measured_patient
+from perturb_mpm.assess.scans import other_scan_warnings
+from perturb_mpm.assess.sources import first_row, refuse_others
+from perturb_mpm.biomarkers import (
+    CHANGE_CLASSES,
+    OFFSET_ML,
+    RANO_PRODUCT,
+    RANO_VOLUME,
+    ResponseLimits,
+    SampledChange,
+    sampled_change,
+    stretch_samples,
+)
+from perturb_mpm.evaluation import dice
+from perturb_mpm.files import InputError, save_like, write_table
+from perturb_mpm.measures import Column, Measurements, Measurer, find_measures
+from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.run import INTERVAL, Run, rebuild_sampler, volume_rows
+from perturb_mpm.sampling import Sampler, share_noise
+from perturb_mpm.storage import atomic_open, read_json, write_json
+from perturb_mpm.version import version
+
+CHANGE_FORMAT = "perturb-mpm change"
+CHANGE_COLUMNS = (
+    *("structure", "measure", "unit", "before", "after", "difference"),
+    *("difference_median", "difference_lower", "difference_upper"),
+    *("relative_median_frac", "relative_lower_frac", "relative_upper_frac"),
+    *("grew_probability", *(f"{name}_probability" for name in CHANGE_CLASSES), "limits"),
+    *("smallest_change", "samples_before", "samples_after", "correlation", "rests_on"),
+)
+_LEAST_DICE = 0.8  # of the masks of two scans on one grid, below which they may not be registered
+
+
+@dataclass(frozen=True)
+class ChangeQuestion:
+    """What is asked of two scans."""
+
+    measures: tuple[str, ...] = ("volume",)
+    structures: tuple[str, ...] | None = None
+    """Names of regions and labels; by default all that both runs have."""
+    limits: ResponseLimits | None = None
+    """When a structure progressed; RANO 2.0 for volume and bidirectional product by default."""
+    correlation: float = 0.0
+    """Of the noise of both scans, where their grids agree."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChangeRow:
+    """One measure of one structure in both scans."""
+
+    structure: str
+    measure: str
+    unit: str
+    before: float  # of the label maps
+    after: float
+    sampled: SampledChange | None  # None where white noise says nothing
+    limits: ResponseLimits | None
+    samples: tuple[int, int]
+    rests_on: str
+
+
+@dataclass(frozen=True, eq=False)
+class RunChange:
+    """All that two runs say about a change."""
+
+    before: Run
+    after: Run
+    question: ChangeQuestion
+    rows: tuple[ChangeRow, ...]
+    new: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Structure -> P(not before, but after), (X, Y, Z); empty where the grids differ."""
+    vanished: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def answer(self) -> str:
+        """The change of the first structure in a few sentences."""
+        return answer_in_words(self.rows[0])
+
+
+def compare_runs(
+    before: Run,
+    after: Run,
+    question: ChangeQuestion | None = None,
+    progress: StagedProgress | None = None,
+) -> RunChange:
+    """Compare two runs of one patient, in the order of time.
+
+    Volumes come from the runs; other measures draw their samples again.
+    """
+    asked, show = question or ChangeQuestion(), progress or Silent()
+    patients = measured_patient(before), measured_patient(after)
+    common = [name for name in patients[0].structures if name in patients[1].structures]
+    names = list(asked.structures or common)
+    missing = [name for name in names if name not in common]
+    if missing or not common:
+        raise InputError(
+            f"`structure` must be among those of both runs, {', '.join(common) or 'none'}, got "
+            f"{missing[0] if missing else 'runs without a common one'}"
+        )
+    same_grid = have_same_grid(before, after)
+    if asked.correlation > 0:
+        _check_correlation(before, after, same_grid=same_grid)
+        found = _measure_together(before, after, asked, names, show)
+    else:
+        found = tuple(
+            _measure_alone(run, asked, names, words, show)
+            for run, words in ((before, "before"), (after, "after"))
+        )
+    new, vanished = _changed_maps(before, after, names) if same_grid else ({}, {})
+    rows = [_row((before, after), asked, found, column) for column in found[0].columns]
+    warnings = _warn(before, after, same_grid=same_grid)
+    return RunChange(before, after, asked, tuple(rows), new, vanished, tuple(warnings))
+
+
+def have_same_grid(before: Run, after: Run) -> bool:
+    """Return whether both runs lie on one grid in space."""
+    one, other = before.case.geometry, after.case.geometry
+    return one.shape == other.shape and np.allclose(one.affine, other.affine, atol=1e-3)
+
+
+def _measure_alone(
+    run: Run, asked: ChangeQuestion, names: Sequence[str], words: str, show: StagedProgress
+) -> Measurements:
+    """Measure one run; volumes need no sample drawn again."""
+    if asked.measures != ("volume",):
+        show.stage(f"measuring samples {words}")
+        return measure(run, asked.measures, names, progress=show)
+    patient = measured_patient(run)
+    empty = Measurer(patient, find_measures(asked.measures, patient), names).measurements
+    volumes = run.posterior.volumes / 1000  # (S, L) ml
+    values = np.stack(
+        [volumes[:, list(patient.structures[name])].sum(axis=1) for name in names], axis=1
+    )
+    return Measurements(empty.columns, run.posterior.sample_index, values, empty.label_map)
+
+
+def _check_correlation(before: Run, after: Run, *, same_grid: bool) -> None:
+    if not same_grid:
+        raise InputError(
+            "`correlation` above 0 needs both scans on one grid, registered, got grids that differ"
+        )
+    if before.settings.sampling.lengths != after.settings.sampling.lengths:
+        raise InputError("`correlation` above 0 needs runs of the same noise length")
+
+
+def _measure_together(
+    before: Run,
+    after: Run,
+    asked: ChangeQuestion,
+    names: Sequence[str],
+    show: StagedProgress,
+) -> tuple[Measurements, ...]:
+    """Draw samples of both runs whose noise is correlated, and measure each."""
+    count = min(before.posterior.samples, after.posterior.samples)
+    measurers, samplers = [], []
+    for number, run in enumerate((before, after), start=1):
+        patient = measured_patient(run)
+        measurers.append(Measurer(patient, find_measures(asked.measures, patient), names))
+        samplers.append(_shared_sampler(run, number, before.settings.sampling.seed, asked))
+    for sampler, measurer, words in zip(samplers, measurers, ("before", "after")):
+        show.stage(f"sampling with shared noise, {words}")
+        sampler.draw(range(count), keep=measurer.add, progress=show)
+    return tuple(each.measurements for each in measurers)
+
+
+def _shared_sampler(run: Run, number: int, seed: int, asked: ChangeQuestion) -> Sampler:
+    perturbation = run.settings.sampling.perturbation
+    try:
+        shared = share_noise(perturbation, number, seed, asked.correlation)
+        return rebuild_sampler(run).with_perturbation(shared)
+    except ValueError as error:
+        raise InputError(f"`correlation` cannot be used with {run.folder}: {error}") from error
+
+
+def _row(
+    runs: tuple[Run, Run], asked: ChangeQuestion, found: Sequence[Measurements], column: Column
+) -> ChangeRow:
+    limits = asked.limits or {"volume": RANO_VOLUME, "bidirectional": RANO_PRODUCT}.get(
+        column.measure
+    )
+    values = [part[column.key] for part in found]
+    is_volume = column.measure == "volume"
+    if is_volume:
+        values = [_widen(run, column.structure, part) for run, part in zip(runs, values)]
+    known = all(run.settings.intervals != "none" for run in runs)
+    paired = asked.correlation > 0
+    bases = dict.fromkeys(basis_in_words(run, learned=is_volume) for run in runs)
+    return ChangeRow(
+        column.structure,
+        column.measure,
+        column.unit,
+        found[0].label_map_value(column.key),
+        found[1].label_map_value(column.key),
+        sampled_change(*values, paired=paired, limits=limits) if known else None,
+        limits,
+        (found[0].samples, found[1].samples),
+        "; ".join(bases),
+    )
+
+
+def _widen(run: Run, name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sampled volumes as wide as the interval that the run gives them."""
+    rows = {row.name: row for row in reversed(volume_rows(run))}
+    low, high = rows[name].interval_ml
+    if math.isnan(low):
+        return values
+    return stretch_samples(values, rows[name].samples_ml, (low, high), OFFSET_ML)
+
+
+def _changed_maps(
+    before: Run, after: Run, names: Sequence[str]
+) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
+    """Return P(new) and P(vanished) of each structure, of scans that err independently."""
+    new, vanished = {}, {}
+    for name in names:
+        shares = [_share(run, name) for run in (before, after)]
+        new[name] = ((1 - shares[0]) * shares[1]).astype(np.float32)
+        vanished[name] = (shares[0] * (1 - shares[1])).astype(np.float32)
+    return new, vanished
+
+
+def _share(run: Run, name: str) -> NDArray[np.float64]:
+    members = list(measured_patient(run).structures[name])
+    share: NDArray[np.float64] = run.marginals[members].sum(axis=0, dtype=np.float64)
+    return np.where(run.case.mask, share, 0.0)
+
+
+def _warn(before: Run, after: Run, *, same_grid: bool) -> list[str]:
+    files = [(run.folder.resolve(), *map(Path, run.case.hashes)) for run in (before, after)]
+    warnings = list(other_scan_warnings(files[0], files[1]))
+    if not same_grid:
+        warnings.append(
+            "the scans lie on different grids: sizes are compared, places are not; register them "
+            "to see what is new and what vanished"
+        )
+    elif (overlap := dice(before.case.mask, after.case.mask)) < _LEAST_DICE:
+        warnings.append(
+            f"the masks of the scans hardly overlap (Dice {overlap:.2f}): they may be of different "
+            "patients, or not registered"
+        )
+    return warnings
+
+
+def answer_in_words(row: ChangeRow) -> str:
+    """Return whether a structure changed, by how much, and what can be shown at all."""
+    unit = f" {row.unit.replace('mm2', 'mm²')}" if row.unit else ""
+    what = row.structure if row.measure == "volume" else f"{row.measure} of {row.structure}"
+    sizes = f"{_size(row.before)}{unit} before, {_size(row.after)}{unit} after"
+    what = f"{what[:1].upper()}{what[1:]}"
+    if row.sampled is None:
+        return (
+            f"{what}: {sizes}. Whether that is a change cannot be said: noise that is independent "
+            "at every voxel says nothing about it."
+        )
+    change = row.sampled
+    spread = change.difference
+    interval = f"95 % {_signed(spread.lower)} to {_signed(spread.upper)}{unit}"
+    verb = {"grew": "grew", "shrank": "shrank", "unclear": "shows no sure change"}[change.verdict]
+    words = f"{what} {verb}: {sizes} ({_signed(spread.median)}{unit}, {interval})."
+    words += f" The probability that it grew is {_percent(change.grew)}."
+    if change.verdict == "unclear":
+        words += f" These scans can show changes of about {_size(change.smallest)}{unit} or more."
+    if change.classes is not None and row.limits is not None:
+        shares = ", ".join(f"{name} {_percent(change.classes[name])}" for name in CHANGE_CLASSES)
+        words += f" By {row.limits.name}: {shares}."
+    return words
+
+
+def _size(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{_size(abs(value))}"
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.005 or 0.995 < share < 1:
+        return "below 1 %" if share < 0.5 else "above 99 %"
+    return f"{100 * share:.0f} %"
+
+
+def check_change_folder(folder: Path) -> None:
+    """Refuse a folder that contains a run, or files of the names to be written that are others'."""
+    refuse_others(
+        folder,
+        {
+            "change.csv": lambda path: first_row(path) == CHANGE_COLUMNS,
+            "change.json": lambda path: read_json(path)["format"] == CHANGE_FORMAT,
+            "report.html": lambda path: GENERATOR in path.read_text("utf-8")[:2000],
+        },
+    )
+
+
+def change_as_json(change: RunChange) -> dict[str, Any]:
+    """Return all numbers as values that JSON can hold."""
+    voxel_ml = math.prod(change.after.case.geometry.spacing) / 1000
+    return {
+        "format": CHANGE_FORMAT,
+        "version": version(),
+        "answer": change.answer,
+        "before": change.before.title,
+        "after": change.after.title,
+        "correlation": change.question.correlation,
+        "interval_level": INTERVAL,
+        "changes": [dict(zip(CHANGE_COLUMNS, _line(change, row))) for row in change.rows],
+        "expected_new_ml": _sums(change.new, voxel_ml),
+        "expected_vanished_ml": _sums(change.vanished, voxel_ml),
+        "warnings": list(change.warnings),
+    }
+
+
+def _sums(maps: Mapping[str, NDArray[np.float32]], voxel_ml: float) -> dict[str, float] | None:
+    if not maps:
+        return None
+    return {name: float(each.sum(dtype=np.float64)) * voxel_ml for name, each in maps.items()}
+
+
+def _line(change: RunChange, row: ChangeRow) -> list[object]:
+    """Return one row of the table; None where a number is not defined."""
+    numbers: list[float | None] = [None] * 11
+    if row.sampled is not None:
+        each, classes = row.sampled, row.sampled.classes or {}
+        numbers = [
+            *(each.difference.median, each.difference.lower, each.difference.upper),
+            *(each.relative.median, each.relative.lower, each.relative.upper),
+            *(each.grew, *(classes.get(name) for name in CHANGE_CLASSES)),
+            each.smallest,
+        ]
+    plain = [None if number is None or math.isnan(number) else number for number in numbers]
+    return [
+        *(row.structure, row.measure, row.unit or None),
+        *(None if math.isnan(v) else v for v in (row.before, row.after, row.after - row.before)),
+        *plain[:10],
+        None if row.limits is None else row.limits.name,
+        plain[10],
+        *row.samples,
+        change.question.correlation,
+        row.rests_on,
+    ]
+
+
+def write_change(folder: Path, change: RunChange) -> list[Path]:
+    """Write change.csv, change.json, report.html, and on one grid new and vanished maps.
+
+    The folder must be there, and pass ``check_change_folder``. Maps are of the first structure.
+    """
+    check_change_folder(folder)
+    table, summary, page = files = [
+        folder / name for name in ("change.csv", "change.json", "report.html")
+    ]
+    html = render_change(change).encode()
+    write_table(table, CHANGE_COLUMNS, [_line(change, row) for row in change.rows])
+    write_json(summary, change_as_json(change))
+    with atomic_open(page) as file:
+        file.write(html)
+    first = change.rows[0].structure
+    for name, maps in (("new", change.new), ("vanished", change.vanished)):
+        if maps:
+            files.append(folder / f"{name}.nii.gz")
+            geometry = change.after.case.geometry
+            save_like(files[-1], maps[first], geometry, f"probability that {first} is {name}")
+    return files

@@ -1,0 +1,164 @@
+"""Two runs compared: numbers, correlated noise, maps, the page, other patients."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.small_case import call
+from helpers.viewer_run import SETTINGS, copy_run, make_case
+from perturb_mpm.assess import ChangeQuestion, compare_runs
+from perturb_mpm.assess.change import CHANGE_COLUMNS, answer_in_words
+from perturb_mpm.biomarkers import sampled_change
+from perturb_mpm.files import InputError
+from perturb_mpm.run import Run, load_run, run_case
+
+CORRELATED = SETTINGS.changed(noise_length=20.0, samples=20)
+CORE = ("core",)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run, and one of the same patient in whom the core gained much."""
+    root = tmp_path_factory.mktemp("change")
+    case = make_case()
+    p = case.probabilities.copy()
+    p[2] = np.minimum(4 * p[2], 0.97)
+    grown = replace(case, probabilities=(p / p.sum(axis=0)).astype(np.float32))
+    run_case(grown, CORRELATED.changed(seed=9), root / "june", title="June")
+    return copy_run(root / "january", CORRELATED), root / "june"
+
+
+@pytest.fixture(scope="module")
+def runs(folders: tuple[Path, Path]) -> tuple[Run, Run]:
+    return load_run(folders[0]), load_run(folders[1])
+
+
+def test_volumes_are_compared_pair_by_pair(runs: tuple[Run, Run]) -> None:
+    found = compare_runs(*runs, ChangeQuestion(structures=CORE))
+    (row,) = found.rows
+    assert row.before < row.after
+    assert row.sampled is not None
+    before, after = (run.posterior.volumes[:, 2] / 1000 for run in runs)
+    plain = sampled_change(before, after)
+    assert row.sampled.difference.median == pytest.approx(plain.difference.median, rel=0.05)
+    assert row.sampled.grew > 0.7
+    assert sum((row.sampled.classes or {}).values()) == pytest.approx(1)
+    assert found.answer.startswith("Core ")
+    assert "probability that it grew" in found.answer
+
+
+def test_the_same_run_twice_shows_no_change_and_is_noticed(runs: tuple[Run, Run]) -> None:
+    found = compare_runs(runs[0], runs[0], ChangeQuestion(structures=CORE))
+    assert found.rows[0].sampled is not None
+    assert found.rows[0].sampled.verdict == "unclear"
+    assert any("both scans are" in words for words in found.warnings)
+    assert "shows no sure change" in found.answer
+
+
+def test_new_and_vanished_are_products_of_marginals(runs: tuple[Run, Run]) -> None:
+    found = compare_runs(*runs, ChangeQuestion(structures=CORE))
+    before, after = (np.where(run.case.mask, run.marginals[2], 0.0) for run in runs)
+    np.testing.assert_allclose(found.new["core"], (1 - before) * after, atol=1e-6)
+    np.testing.assert_allclose(found.vanished["core"], before * (1 - after), atol=1e-6)
+
+
+def test_other_measures_draw_samples_again(runs: tuple[Run, Run]) -> None:
+    found = compare_runs(*runs, ChangeQuestion(("bidirectional", "diameter"), CORE))
+    assert [row.measure for row in found.rows] == ["bidirectional", "diameter"]
+    assert found.rows[0].limits is not None
+    assert "product" in found.rows[0].limits.name
+    assert found.rows[1].limits is None
+
+
+def test_shared_noise_narrows_the_change(runs: tuple[Run, Run]) -> None:
+    """The same scan twice: what is shared cancels, what is not does not."""
+    widths = []
+    for correlation in (0.05, 0.95):
+        asked = ChangeQuestion(structures=CORE, correlation=correlation)
+        row = compare_runs(runs[0], runs[0], asked).rows[0]
+        assert row.sampled is not None
+        widths.append(row.sampled.smallest)
+    assert widths[1] < 0.6 * widths[0]
+
+
+def test_grids_that_differ_are_said_and_refuse_correlation(runs: tuple[Run, Run]) -> None:
+    moved = replace(
+        runs[1],
+        case=replace(
+            runs[1].case,
+            geometry=replace(
+                runs[1].case.geometry, affine=runs[1].case.geometry.affine + np.eye(4, k=3)
+            ),
+        ),
+    )
+    found = compare_runs(runs[0], moved, ChangeQuestion(structures=CORE))
+    assert found.new == {}
+    assert any("different grids" in words for words in found.warnings)
+    with pytest.raises(InputError, match="needs both scans on one grid"):
+        compare_runs(runs[0], moved, ChangeQuestion(structures=CORE, correlation=0.5))
+
+
+def test_two_patients_are_noticed(runs: tuple[Run, Run]) -> None:
+    cases = [
+        replace(run.case, hashes={f"sub-{number:02d}_t1.nii.gz": "0"})
+        for number, run in enumerate(runs)
+    ]
+    one, other = (replace(run, case=case) for run, case in zip(runs, cases))
+    found = compare_runs(one, other, ChangeQuestion(structures=CORE))
+    assert any("different patients" in words for words in found.warnings)
+
+
+def test_white_noise_says_nothing(runs: tuple[Run, Run]) -> None:
+    white = [replace(run, settings=run.settings.changed(noise_length=0.0)) for run in runs]
+    (row,) = compare_runs(white[0], white[1], ChangeQuestion(structures=CORE)).rows
+    assert row.sampled is None
+    assert "cannot be said" in answer_in_words(row)
+
+
+def test_the_command_writes_table_numbers_page_and_maps(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    output = tmp_path / "out"
+    arguments = [*map(str, folders), "--structure", "core", "oedema", "--output", str(output)]
+    assert call("change", *arguments) == 0
+    names = {"change.csv", "change.json", "report.html", "new.nii.gz", "vanished.nii.gz"}
+    assert {file.name for file in output.iterdir()} == names
+    with (output / "change.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == CHANGE_COLUMNS
+    assert [row["structure"] for row in rows] == ["core", "oedema"]
+    content = json.loads((output / "change.json").read_text())
+    page = (output / "report.html").read_text()
+    assert content["answer"].split(". ")[0] in page
+    assert content["answer"] in capsys.readouterr().out.replace("\n", " ")
+    assert content["expected_new_ml"]["core"] > content["expected_vanished_ml"]["core"]
+    assert float(rows[0]["grew_probability"]) == content["changes"][0]["grew_probability"]
+    assert call("change", *arguments, "--quiet") == 0  # it knows its own files
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--structure", "liver"], "--structure must be among those of both runs"),
+        (["--correlation", "2"], "--correlation must be between 0 and 1"),
+        (["--progression", "0.3"], "--progression and --response must be given together"),
+        (["--measure", "girth"], "--measure must be one of volume"),
+    ],
+)
+def test_bad_options_are_named(
+    folders: tuple[Path, Path],
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    output = ["--output", str(tmp_path / "out"), "--quiet"]
+    assert call("change", *map(str, folders), *options, *output) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
