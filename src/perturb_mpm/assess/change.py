@@ -47,7 +47,14 @@ _LEAST_DICE = 0.8  # of the masks of two scans on one grid, below which they may
 
 @dataclass(frozen=True)
 class ChangeQuestion:
-    """What is asked of two scans."""
+    """What is asked of two scans.
+
+    Examples
+    --------
+    >>> from perturb_mpm.assess import ChangeQuestion
+    >>> ChangeQuestion(("volume", "diameter"), ("core",)).correlation
+    0.0
+    """
 
     measures: tuple[str, ...] = ("volume",)
     structures: tuple[str, ...] | None = None
@@ -101,6 +108,15 @@ def compare_runs(
     """Compare two runs of one patient, in the order of time.
 
     Volumes come from the runs; other measures draw their samples again.
+
+    Examples
+    --------
+    >>> from perturb_mpm.assess import compare_runs
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> settings = pm.RunSettings().changed(samples=4)
+    >>> runs = [pm.run_case(case, settings, name, title=name) for name in ("first", "second")]
+    >>> compare_runs(*runs).rows[0].sampled.verdict
+    'unclear'
     """
     asked, show = question or ChangeQuestion(), progress or Silent()
     patients = measured_patient(before), measured_patient(after)
@@ -271,7 +287,7 @@ def answer_in_words(row: ChangeRow) -> str:
     spread = change.difference
     interval = f"95 % {_signed(spread.lower)} to {_signed(spread.upper)}{unit}"
     verb = {"grew": "grew", "shrank": "shrank", "unclear": "shows no sure change"}[change.verdict]
-    words = f"{what} {verb}: {sizes} ({_signed(spread.median)}{unit}, {interval})."
+    words = f"{what} {verb}: {sizes} (by samples {_signed(spread.median)}{unit}, {interval})."
     words += f" The probability that it grew is {_percent(change.grew)}."
     if change.verdict == "unclear":
         words += f" These scans can show changes of about {_size(change.smallest)}{unit} or more."

@@ -86,7 +86,7 @@ def _cells(row: ChangeRow) -> list[str]:
         f"{_number(each.difference.lower)} to {_number(each.difference.upper)}",
         NOTHING
         if math.isnan(relative.median)
-        else f"{100 * relative.lower:.0f} to {100 * relative.upper:.0f} %",
+        else f"{_number(100 * relative.lower)} to {_number(100 * relative.upper)} %",
         _percent(each.grew),
         *(_percent(classes.get(name)) for name in ("progression", "stable", "response")),
         _number(each.smallest),
@@ -113,12 +113,11 @@ def _both_scans(change: RunChange) -> list[ShownSlice]:
         indices = [int(sizes.argmax())] * 2
     else:
         indices = [int(_slice_sums(run, _structure(run, name)).argmax()) for run in runs]
-    shown = _structure(change.before, name) if change.new else None
+    both = _all_labels(change) if change.new else None
     slices = []
     for run, index, words in zip(runs, indices, ("before", "after")):
-        picture = _picture(
-            run, index, _also_shown(run, shown), None, f"{words}, outlines of labels"
-        )
+        shown = _labelled(run) if both is None else both
+        picture = _picture(run, index, shown, None, f"{words}, outlines of labels")
         slices.append(ShownSlice(picture, words, run.case.geometry.has_orientation))
     return slices
 
@@ -128,12 +127,12 @@ def _maps(change: RunChange) -> list[ShownSlice]:
     if not change.new:
         return []
     name, run = change.rows[0].structure, change.after
-    shown = _structure(change.before, name)
+    shown = _all_labels(change)
     sizes = _slice_sums(run, change.new[name] + change.vanished[name])
     index = int(sizes.argmax())
     return [
         ShownSlice(
-            _picture(run, index, _also_shown(run, shown), maps[name], f"probability: {words}"),
+            _picture(run, index, shown, maps[name], f"probability: {words}"),
             words,
             run.case.geometry.has_orientation,
         )
@@ -148,9 +147,14 @@ def _structure(run: Run, name: str) -> NDArray[np.bool_]:
     return np.isin(run.labels, members) & run.case.mask
 
 
-def _also_shown(run: Run, other: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-    own: NDArray[np.bool_] = (run.labels > 0) & run.case.mask
-    return own if other is None else own | other
+def _labelled(run: Run) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (run.labels > 0) & run.case.mask
+    return found
+
+
+def _all_labels(change: RunChange) -> NDArray[np.bool_]:
+    """Return what has a label in either scan: both are shown in one field of view."""
+    return _labelled(change.before) | _labelled(change.after)
 
 
 def _slice_sums(run: Run, volume: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -135,8 +135,10 @@ def stretch_samples(
     Examples
     --------
     >>> from perturb_mpm.biomarkers import stretch_samples
-    >>> stretch_samples([5.0, 10.0, 20.0], [5.0, 10.0, 20.0], (5.125, 19.5), 0.1).round(2)
-    array([ 5.  , 10.  , 20.  ])
+    >>> samples = [8.0, 10.0, 12.0]
+    >>> wide = stretch_samples(samples, samples, (4.0, 25.0), offset=0.1)
+    >>> bool(wide[0] < 8.0), round(float(wide[1]), 6), bool(wide[2] > 12.0)
+    (True, 10.0, True)
     """
     drawn = np.log(np.asarray(samples, dtype=np.float64) + offset)
     low, middle, high = np.quantile(drawn, [0.025, 0.5, 0.975])
