@@ -45,6 +45,7 @@ reproduce: $(VENV)/.base  ## list the paper's experiments, or run one: make repr
 	$(RUN) -m lab $(or $(EXPERIMENT),--help) $(ARGS)
 
 torture: $(VENV)/.test  ## attack everything for a minute, or for as long as SECONDS says
+	$(RUN) -m pytest --hypothesis-profile=night tests/sampling/test_any_settings.py
 	$(RUN) -m lab torture --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ARGS)
 
 bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf

@@ -12,8 +12,10 @@ except OSError:
     # No GPU: Triton's interpreter stands in for it. Triton asks when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# The same examples on every run, and no deadline: a slow machine is not a failure.
+# The same examples on every run, and no deadline: a slow machine is not a failure. `make torture`
+# draws many more, others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
+settings.register_profile("night", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
 # A shell that starts a command in the background lets it ignore Ctrl-C, which some tests press.

@@ -41,7 +41,7 @@ def problems(draw: st.DrawFn) -> pm.DenseCRF:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=max(60, settings().max_examples))  # more of them by `make torture`
 @given(problems(), SETTINGS, st.sampled_from([1, 3, 8]))
 def test_neither_batch_nor_threads_change_a_bit(
     crf: pm.DenseCRF, options: dict[str, Any], batch: int
