@@ -26,8 +26,9 @@ from perturb_mpm.assess import (
 )
 from perturb_mpm.biomarkers import bonferroni, coverage, extent_of_resection, holm, wilcoxon_exact
 from perturb_mpm.files import region_members
+from perturb_mpm.posterior import decide_labels
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run import RunSettings
+from perturb_mpm.run import RunSettings, decide_settings, map_marginals
 
 METHODS = ("original", "corrected", "median")
 QUANTITIES = ("rtv_ml", "eor_frac")
@@ -137,9 +138,10 @@ def measure_biomarkers(
 
 def _scan(patient: Patient, settings: RunSettings, region: Sequence[int], words: str) -> Scan:
     """Return what one scan says of the region; its label map is the one that ``run`` shows."""
+    settings = decide_settings(settings, patient.case)
     posterior = sample_patient(patient, settings)
     regions = region_members(settings.regions, patient.case.labels)
-    labels = patient.grid.gather(posterior.estimate_labels(settings.maps.marginals, regions))
+    labels = decide_labels(map_marginals(patient.case, settings, posterior), regions)
     return measure_scan(posterior, region, words, labels)
 
 

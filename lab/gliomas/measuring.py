@@ -9,7 +9,13 @@ from perturb_mpm.files import Case, region_members
 from perturb_mpm.inference import ConvergenceWarning
 from perturb_mpm.posterior import Regions
 from perturb_mpm.progress import StagedProgress
-from perturb_mpm.run import RunSettings, build_crf, build_sampler
+from perturb_mpm.run import (
+    RunSettings,
+    build_crf,
+    build_sampler,
+    decide_settings,
+    map_marginals,
+)
 from perturb_mpm.tune import (
     CaseScores,
     LabelledProblem,
@@ -50,8 +56,9 @@ def _score_case(
     """Sample a patient as ``run`` does; the paper's maps are votes, and its labels their modes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        settings = decide_settings(settings, problem.case)
         posterior = build_sampler(build_crf(problem.case, settings), settings).draw()
-    marginals = problem.grid.gather(posterior.estimate_marginals(settings.maps.marginals))
+    marginals = map_marginals(problem.case, settings, posterior)
     decisions = regions if name == DEFAULT else None
     return CaseScores(
         problem.name,

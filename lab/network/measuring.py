@@ -41,6 +41,8 @@ from perturb_mpm.run import (
     assumed_length_mm,
     build_crf,
     build_sampler,
+    decide_settings,
+    map_marginals,
     settings_from_text,
     settings_text,
 )
@@ -150,8 +152,10 @@ def sample_case(case: NetworkCase, settings: RunSettings, kind: str) -> Answer:
     """Sample a case; ``kind`` says which marginals make its labels and maps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        settings = decide_settings(settings.changed(marginals=kind), case.case)
         posterior = build_sampler(build_crf(case.case, settings), settings).draw()
-    return Answer(posterior.estimate_marginals(kind), posterior.volumes / 1000)  # type: ignore[arg-type]
+    marginals = posterior.grid.scatter(map_marginals(case.case, settings, posterior), 0)
+    return Answer(marginals, posterior.volumes / 1000)
 
 
 def vote_shares(case: NetworkCase, key: str) -> Answer:
@@ -316,8 +320,8 @@ def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -
             scores[region].append((row.crps_log or {})[region])
     return FewScore(
         draw,
-        settings.unary.temperature,
-        settings.coupling.strength,
+        settings.unary.temperature or 1.0,
+        settings.coupling.strength or 0.0,
         float(settings.sampling.lengths[0][0]),
         {region: float(np.mean(values)) for region, values in inside.items()},
         {region: float(np.mean(values)) for region, values in scores.items()},

@@ -15,7 +15,9 @@ from perturb_mpm.run import OutputError, Run, RunSettings, build_crf, load_run, 
 from perturb_mpm.run.coupling import LARGEST_SHIFT, PILOT_SAMPLES, CouplingCheck, VolumeShift
 from perturb_mpm.sampling import Sampler
 
-GENTLE = RunSettings().changed(samples=12, seed=3, noise_length=0.0)
+GENTLE = RunSettings().changed(
+    samples=12, seed=3, noise_length=0.0, temperature=1.0, strength=0.35, centring=1.0
+)
 STRONG = GENTLE.changed(strength=6.0, centring=0.0)
 
 

@@ -26,7 +26,7 @@ from perturb_mpm.files import (
     read_volume,
     require_same_grid,
 )
-from perturb_mpm.posterior import MarginalKind, Posterior, Regions
+from perturb_mpm.posterior import MarginalKind, Posterior, Regions, marginal_entropy
 from perturb_mpm.run import STATE, OutputError, load_run
 
 
@@ -168,10 +168,17 @@ def read_labels(
 def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
     try:
         run = load_run(source.path)
-        prediction = from_posterior(run.posterior, estimator or run.settings.maps.marginals)
-        if estimator is None:  # the run's own labels; its volumes are its samples'
-            labels = run.posterior.grid.gather(run.labels).astype(np.int64)
-            prediction = replace(prediction, labels=labels, volumes_mm3=run.posterior.volumes)
+        if estimator is not None:
+            prediction = from_posterior(run.posterior, estimator)
+        else:  # the run's own maps and labels; its volumes are its samples'
+            prediction = replace(
+                from_posterior(run.posterior),
+                labels=run.posterior.grid.gather(run.labels).astype(np.int64),
+                marginals=run.voxel_marginals.astype(np.float32),
+                entropy_bits=marginal_entropy(run.voxel_marginals),
+                samples=run.posterior.samples if run.by_samples else None,
+                name=run.settings.maps.marginals,
+            )
     except ValueError as error:
         raise source.error(str(error)) from error
     return Segmentation(

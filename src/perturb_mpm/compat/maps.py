@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,14 @@ from numpy.typing import NDArray
 
 from perturb_mpm.checks import numeric
 from perturb_mpm.files import Case, ImageSet, LabelScheme, geometry_from_affine
-from perturb_mpm.run import RunSettings, assumed_length_mm, build_crf, build_sampler
+from perturb_mpm.posterior import decide_labels, marginal_entropy
+from perturb_mpm.run import (
+    RunSettings,
+    build_crf,
+    build_sampler,
+    decide_settings,
+    map_marginals,
+)
 
 VOLUMES = "volumes"
 """The volume of each label in each sample in mm³, (samples, L): no map."""
@@ -71,14 +79,15 @@ def _case(
 
 
 def _draw_maps(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
-    if settings.sampling.noise_length is None:
-        settings = settings.changed(noise_length=assumed_length_mm(case))
+    settings = decide_settings(settings, case)
     sampler = build_sampler(build_crf(case, settings), settings)
     posterior = sampler.draw(settings.sampling.samples)
-    kind = settings.maps.marginals
+    marginals = map_marginals(case, settings, posterior)  # (L, N)
+    image = partial(posterior.grid.scatter, outside=0)
+    background = np.eye(len(marginals), dtype=np.float32)[0]
     return {
-        "labels": posterior.estimate_labels(kind)[np.newaxis],
-        "marginals": posterior.estimate_marginals(kind).astype(np.float32),
-        "entropy": posterior.estimate_entropy(kind)[np.newaxis].astype(np.float32),
+        "labels": image(decide_labels(marginals))[np.newaxis],
+        "marginals": posterior.grid.scatter(marginals.astype(np.float32), background),
+        "entropy": image(marginal_entropy(marginals))[np.newaxis].astype(np.float32),
         VOLUMES: posterior.volumes.copy(),  # one may write to what is one's own
     }

@@ -15,7 +15,8 @@ from perturb_mpm.report.locations import UncertainLocation
 from perturb_mpm.report.pages import about_ml, capitalise
 
 SURE, FAIRLY_SURE = 0.9, 0.75
-"""The expected Dice from which on the model is called sure, and fairly sure."""
+"""The expected Dice from which on the model is called sure, and fairly sure, where it was learned
+from labelled cases: a network that knows nothing of its errors expects the same."""
 
 PAPER = (
     "R. Meier, U. Knecht, A. Jungo, R. Wiest, M. Reyes. Perturb-and-MPM: Quantifying Segmentation "
@@ -33,12 +34,14 @@ class PageAnswer:
 
     found: str  # volumes, with intervals where there are any
     basis: str  # what the intervals rest on
+    evidence: str  # whether the image speaks for the probabilities
     sure: str
     doubt: str
 
     def __str__(self) -> str:
         """Return all sentences as one text."""
-        return " ".join(filter(None, (self.found, self.basis, self.sure, self.doubt)))
+        sentences = (self.found, self.basis, self.sure, self.doubt, self.evidence)
+        return " ".join(filter(None, sentences))
 
 
 def answer(data: ReportData, locations: Sequence[UncertainLocation]) -> PageAnswer:
@@ -48,6 +51,7 @@ def answer(data: ReportData, locations: Sequence[UncertainLocation]) -> PageAnsw
     return PageAnswer(
         _nothing_found(rows, data) if nothing else _found(rows, data),
         _basis(data),
+        data.evidence,
         "" if nothing else _sure(rows, data),
         _doubt(data, locations),
     )
@@ -80,7 +84,16 @@ def _volume(row: VolumeRow, data: ReportData) -> str:
     low, high = row.interval_ml
     if data.intervals == "none" or math.isnan(low) or row.volume_ml == high == 0:
         return words
-    return f"{words} ({about_ml(0.0 if low < _NEARLY_NOTHING * high else low)}–{about_ml(high)})"
+    interval = f"{about_ml(0.0 if low < _NEARLY_NOTHING * high else low)}–{about_ml(high)}"
+    if voxels >= _COUNTED_BELOW and high - low > row.volume_ml:
+        return f"{_name(row)} not determined ({interval} ml)"
+    quartiles = np.quantile(row.samples_ml, [0.25, 0.75])
+    if voxels >= _COUNTED_BELOW and not quartiles[0] <= row.volume_ml <= quartiles[1]:
+        # The label map takes each voxel by itself and may lie far from what samples expect.
+        expected = f"{_name(row)} about {about_ml(row.median_ml)} ml"
+        if about_ml(row.median_ml) != about_ml(row.volume_ml):
+            return f"{expected} ({interval}; label map {about_ml(row.volume_ml)})"
+    return f"{words} ({interval})"
 
 
 def _nothing_found(rows: Sequence[VolumeRow], data: ReportData) -> str:
@@ -105,7 +118,10 @@ def _basis(data: ReportData) -> str:
 
 
 def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
-    """Return "Sure of whole (expected Dice 0.92), unsure of core (0.58)."."""
+    """Return "Sure of whole (expected Dice 0.92), unsure of core (0.58).".
+
+    Where nothing was learned there is no verdict, only the expected Dice.
+    """
     inside = data.labels[data.mask]  # (N,)
     words: list[tuple[str, str]] = []
     for row in rows:
@@ -116,6 +132,9 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
             dice = round(expected_dice(here, share), 2)
             level = "sure" if dice >= SURE else "fairly sure" if dice >= FAIRLY_SURE else "unsure"
             words.append((level, f"{_name(row)} ({'' if words else 'expected Dice '}{dice:.2f})"))
+    if data.intervals != "learned":
+        plain = ", ".join(what.replace("expected Dice ", "") for _, what in words)
+        return f"Expected Dice if the probabilities are right: {plain}." if words else ""
     text, before = "", ""
     for level, what in words:
         text += f"{', ' if text else ''}{'' if level == before else f'{level} of '}{what}"

@@ -106,6 +106,8 @@ class ReportData:
     disagreement: NDArray[np.float32] | None = None  # (X, Y, Z) bits, their mutual information
     colour_map: str = "inferno"  # or "viridis", "jet", "hot"
     provenance: Provenance = field(default_factory=Provenance)
+    evidence: str = ""  # what the image says about the probabilities, in a sentence
+    before_kernels: NDArray[np.uint8] | None = None  # (X, Y, Z) indices, where kernels act
     oriented: bool = True  # whether the affine says which side of the patient is which
 
 
@@ -139,7 +141,7 @@ def _spatial_shapes(data: ReportData) -> dict[str, tuple[int, ...]]:
     shapes |= {f"snapshot {each.samples}": each.entropy.shape for each in data.snapshots}
     shapes["marginals"] = data.marginals.shape[1:]
     shapes["sampled_labels"] = data.sampled_labels.shape[1:]
-    for name in ("truth", "disagreement"):
+    for name in ("truth", "disagreement", "before_kernels"):
         if (given := getattr(data, name)) is not None:
             shapes[name] = given.shape
     return shapes
@@ -147,7 +149,8 @@ def _spatial_shapes(data: ReportData) -> dict[str, tuple[int, ...]]:
 
 def _with_third_axis(data: ReportData) -> ReportData:
     """Return a flat image as a volume of one slice."""
-    names = (*_MAPS, "mask", "marginals", "sampled_labels", "truth", "disagreement")
+    optional = ("truth", "disagreement", "before_kernels")
+    names = (*_MAPS, "mask", "marginals", "sampled_labels", *optional)
     arrays = {name: getattr(data, name) for name in names}
     given = {name: array[..., None] for name, array in arrays.items() if array is not None}
     return replace(

@@ -199,6 +199,13 @@ class Studio:
         description = f"{plane.name} slice with {int(pixels.sum())} wrongly labelled voxels"
         return self._draw(plane, voxel, self.box, error_overlay(pixels), truth, description)
 
+    def change_picture(self, plane: Plane, voxel: Voxel, changed: NDArray[np.bool_]) -> Picture:
+        """Return the slice through a voxel with voxels coloured whose label kernels changed."""
+        pixels = plane.cut(changed, voxel[plane.across], self.box)
+        description = f"{plane.name} slice with {int(pixels.sum())} voxels that the CRF changed"
+        overlay = error_overlay(pixels)
+        return self._draw(plane, voxel, self.box, overlay, self.data.labels, description)
+
     def _draw(
         self,
         plane: Plane,

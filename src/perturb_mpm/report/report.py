@@ -86,6 +86,7 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
         rule=rule,
         volumes=[(row, volume_histogram(row)) for row in data.volumes if row.kind != "background"],
         convergence=_convergence(studio, main),
+        kernels=_kernel_changes(studio),
         ensemble=_ensemble(studio),
         truth=_truth(studio, main),
         policy=POLICY,
@@ -147,6 +148,34 @@ def _convergence(studio: Studio, voxel: Voxel) -> dict[str, Any] | None:
         "pictures": [(each.samples, picture(each.entropy)) for each in shown_snapshots(snapshots)],
         "changes": changes,
         "curve": convergence_curve(changes),
+    }
+
+
+def _kernel_changes(studio: Studio) -> dict[str, Any] | None:
+    """Return what kernels made of the most probable labels: volumes, and slices of the most."""
+    data, before = studio.data, studio.data.before_kernels
+    if before is None:
+        return None
+    voxel_ml = math.prod(data.spacing) / 1000.0
+    changed = (before != data.labels) & data.mask  # (X, Y, Z)
+    rows = [row for row in data.volumes if row.kind in ("region", "label")]
+    members = [[data.label_values.index(value) for value in row.values] for row in rows]
+    # The slice along each axis that has the most of it.
+    voxel = tuple(
+        int(changed.sum(axis=tuple({0, 1, 2} - {axis})).argmax()) for axis in range(changed.ndim)
+    )
+    return {
+        "changed_ml": float(changed.sum()) * voxel_ml,
+        "volumes": [
+            (row, float(np.isin(before[data.mask], labels).sum()) * voxel_ml)
+            for row, labels in zip(rows, members, strict=True)
+        ],
+        "pictures": [
+            studio.change_picture(plane, (voxel[0], voxel[1], voxel[2]), changed)
+            for plane in studio.planes
+        ]
+        if changed.any()
+        else [],
     }
 
 

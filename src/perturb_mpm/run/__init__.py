@@ -5,6 +5,12 @@ back: case, settings, posterior and maps.
 """
 
 from perturb_mpm.run.drawing import rebuild_sampler, redraw_samples
+from perturb_mpm.run.evidence import (
+    CaseEvidence,
+    assumed_length_mm,
+    decide_settings,
+    find_evidence,
+)
 from perturb_mpm.run.folder import (
     BidsNames,
     check_inputs,
@@ -13,7 +19,7 @@ from perturb_mpm.run.folder import (
     plan_layout,
 )
 from perturb_mpm.run.manifest import register_files
-from perturb_mpm.run.model import assumed_length_mm, build_crf, build_sampler
+from perturb_mpm.run.model import build_crf, build_sampler, map_marginals
 from perturb_mpm.run.outputs import report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
 from perturb_mpm.run.settings import (
@@ -35,6 +41,9 @@ from perturb_mpm.run.volumes import INTERVAL, volume_rows, volume_sets
 
 __all__ = [
     "assumed_length_mm",
+    "CaseEvidence",
+    "decide_settings",
+    "find_evidence",
     "report_data",
     "summarize_run",
     "write_page",
@@ -65,6 +74,7 @@ __all__ = [
     "write_settings",
     "build_crf",
     "build_sampler",
+    "map_marginals",
     "STATE",
     "OutputError",
     "SettingsError",

@@ -120,7 +120,7 @@ def check_coupling(
     ``sampler`` is that of the run as it was asked for, ``build`` makes one of a run with another
     strength. Where the settings say so, or were learned on labelled cases, nothing is weakened.
     """
-    asked = run.settings.coupling.strength
+    asked = run.settings.coupling.strength or 0.0
     if not sampler.crf.kernels:
         return run, sampler, None
 
@@ -138,10 +138,10 @@ def check_coupling(
         first = moved if halving == 0 else first
         if moved is None or moved.surely_frac <= LARGEST_SHIFT or not weaken:
             break
-        strength = run.settings.coupling.strength / 2 if halving < MOST_HALVINGS else 0.0
+        strength = asked / 2 ** (halving + 1) if halving < MOST_HALVINGS else 0.0
         run, pilot = of_strength(strength), None
         sampler = free if strength == 0 else build(run)
-    check = CouplingCheck(asked, run.settings.coupling.strength, first)
+    check = CouplingCheck(asked, run.settings.coupling.strength or 0.0, first)
     return replace(run, coupling=check), sampler, pilot
 
 

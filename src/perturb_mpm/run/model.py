@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,8 @@ from perturb_mpm.model import (
     SpatialKernel,
     unary_from_probabilities,
 )
-from perturb_mpm.posterior import check_nested
+from perturb_mpm.posterior import Posterior, check_nested
+from perturb_mpm.run.evidence import decide_settings
 from perturb_mpm.run.settings import KernelSettings, RunSettings, SettingsError
 from perturb_mpm.sampling import Sampler
 
@@ -31,7 +31,7 @@ SHARE_OF_SURE = 0.99
 def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     """Return the CRF of a case: unaries by temperature, clip and bias, kernels in mm.
 
-    Without settings it has those of ``run``.
+    Without settings it has those of ``run``; what they leave to the case is decided by it.
 
     Examples
     --------
@@ -40,12 +40,13 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     >>> crf.n_labels, len(crf.kernels)
     (5, 2)
     """
-    settings = settings or RunSettings()
+    settings = decide_settings(settings or RunSettings(), case)
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
-    energies = unary_energies(grid.gather(case.probabilities), settings)  # (L, N)
-    scaled = [
-        replace(each, weight=settings.coupling.strength * each.weight) for each in settings.kernels
-    ]
+    energies = unary_energies(
+        grid.gather(case.probabilities), settings, sampled_temperature(settings)
+    )  # (L, N)
+    strength = settings.coupling.strength or 0.0
+    scaled = [replace(each, weight=strength * each.weight) for each in settings.kernels]
     return DenseCRF(
         grid.scatter(energies, 0),
         [_kernel(each, case) for each in scaled if each.weight > 0],
@@ -53,23 +54,6 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
         mask=case.mask,
         centring=settings.coupling.centring,
     )
-
-
-def assumed_length_mm(case: Case) -> float:
-    """Return the correlation length of the noise where none is given: the structure's radius.
-
-    It is the radius of a ball of the volume that the probabilities expect as foreground.
-    """
-    inside = case.probabilities[1:, case.mask]
-    expected_mm3 = float(inside.sum(dtype=np.float64)) * math.prod(case.geometry.spacing)
-    return round(math.cbrt(3 * expected_mm3 / (4 * math.pi)), 1)
-
-
-def with_assumed_length(settings: RunSettings, case: Case) -> RunSettings:
-    """Return the settings with a length of the noise, unless they say one."""
-    if settings.sampling.noise_length is not None:
-        return settings
-    return settings.changed(noise_length=assumed_length_mm(case))
 
 
 def with_regions(settings: RunSettings, case: Case) -> RunSettings:
@@ -89,7 +73,9 @@ def member_energies(case: Case, settings: RunSettings) -> list[NDArray[Any]]:
     if case.ensemble is None or case.ensemble.members is None:
         raise ValueError('`members="cycle"` needs several whole `probabilities`, got one')
     grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
-    return [unary_energies(grid.gather(each), settings) for each in case.ensemble.members]
+    temperature = sampled_temperature(settings)
+    members = case.ensemble.members
+    return [unary_energies(grid.gather(each), settings, temperature) for each in members]
 
 
 def build_sampler(
@@ -105,11 +91,16 @@ def build_sampler(
     return Sampler(crf, sampling, settings.compute, members)
 
 
-def unary_energies(probabilities: NDArray[Any], settings: RunSettings) -> NDArray[Any]:
+def sampled_temperature(settings: RunSettings) -> float:
+    """Return the temperature at which samples are drawn."""
+    return settings.unary.sampling_temperature or settings.unary.temperature or 1.0
+
+
+def unary_energies(
+    probabilities: NDArray[Any], settings: RunSettings, temperature: float
+) -> NDArray[Any]:
     """Return the unary energies U − bias of probabilities, (L, N) → (L, N)."""
-    energies = unary_from_probabilities(
-        probabilities, settings.unary.temperature, settings.unary.clip
-    )
+    energies = unary_from_probabilities(probabilities, temperature, settings.unary.clip)
     if settings.unary.bias is not None:
         if len(settings.unary.bias) != len(energies):
             raise ValueError(
@@ -120,10 +111,39 @@ def unary_energies(probabilities: NDArray[Any], settings: RunSettings) -> NDArra
     return energies
 
 
-def overconfidence(case: Case, settings: RunSettings) -> str | None:
-    """Return a warning where the probabilities leave next to nothing to be uncertain about."""
+def tempered_probabilities(case: Case, settings: RunSettings) -> NDArray[np.float64]:
+    """Return the probabilities inside the mask at their temperature, before kernels, (L, N)."""
+    temperature = settings.unary.temperature or 1.0
+    energies = unary_energies(case.probabilities[:, case.mask], settings, temperature)
+    logits = -energies.astype(np.float64)
+    logits -= logits.max(axis=0)
+    np.exp(logits, out=logits)
+    tempered: NDArray[np.float64] = logits / logits.sum(axis=0)
+    return tempered
+
+
+def map_marginals(case: Case, settings: RunSettings, posterior: Posterior) -> NDArray[np.float64]:
+    """Return what maps and labels are made of, the probability of each label, (L, N).
+
+    A blend is half mean field and half the probabilities at their temperature: the mean field of
+    strong kernels is surer than it may be. Without kernels it is the probabilities.
+    """
+    kind = settings.maps.marginals
+    if kind != "blend":
+        return posterior.voxel_marginals(kind)
+    tempered = tempered_probabilities(case, settings)
+    if not settings.has_kernels:
+        return tempered
+    return (posterior.voxel_marginals("mean_field") + tempered) / 2
+
+
+def overconfidence(case: Case, asked: RunSettings) -> str | None:
+    """Return a warning where the probabilities leave next to nothing to be uncertain about.
+
+    The grid's temperature does not count: it knows nothing of a network that is too sure.
+    """
     sure = float((case.probabilities.max(axis=0)[case.mask] > SURE).mean())
-    if sure <= SHARE_OF_SURE or settings.unary.temperature > 1:
+    if sure <= SHARE_OF_SURE or (asked.unary.temperature or 1.0) > 1:
         return None
     return (
         f"probabilities are above {SURE} in {100 * sure:.1f} % of the voxels, so the uncertainty "

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.noise import WHITE
-from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior
+from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior, decide_labels
 from perturb_mpm.run.folder import Layout
+from perturb_mpm.run.model import tempered_probabilities
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 from perturb_mpm.run.state import Run
 from perturb_mpm.run.volumes import INTERVAL, volume_rows
@@ -29,6 +30,7 @@ MAPS_IN_WORDS = {
     "votes": "the samples' votes",
     "conditional": "the samples' conditional probabilities",
     "mean_field": "the mean field of the unperturbed model",
+    "blend": "the mean of the mean field and the probabilities at their temperature",
 }
 CLASSES = {"certain": CERTAIN, "undecided": UNDECIDED, "uncertain": UNCERTAIN}
 
@@ -137,6 +139,8 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
         members=0 if case.ensemble is None else case.ensemble.count,
         disagreement=None if case.ensemble is None else case.ensemble.mutual_information,
         intervals=settings.intervals,
+        evidence=evidence_in_words(run),
+        before_kernels=_labels_before_kernels(run),
         learned_cases=settings.basis.learned_cases,
         by_samples=run.by_samples,
         perturbation=perturbation_in_words(settings),
@@ -167,10 +171,38 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
     )
 
 
+def evidence_in_words(run: Run) -> str:
+    """Return whether the image predicts the probabilities, and what follows for the kernels."""
+    if run.evidence is None:
+        return ""
+    image, strength = run.evidence.image, run.settings.coupling.strength
+    if image is None:
+        return "No foreground is predicted: the image has nothing to say about it."
+    share = f"{100 * max(image.skill, 0.0):.0f} %"
+    words = f"Voxels that look alike predict {share} of what the probabilities say"
+    decided = run.coupling.asked_strength if run.coupling else strength
+    if decided != run.evidence.strength:
+        return f"{words}; the strength of the CRF, {strength:g}, was given."
+    if not run.settings.has_kernels:
+        lowered = "the CRF moved volumes too far" if decided else "too little for the CRF to help"
+        return f"{words}, {'but ' if decided else ''}{lowered}: it is off."
+    weakened = f", weakened to {strength:g}" if strength != decided else ""
+    return f"{words}: the CRF is on{weakened}."
+
+
+def _labels_before_kernels(run: Run) -> NDArray[np.uint8] | None:
+    """Return the labels of the probabilities at their temperature, where kernels act."""
+    if not run.settings.has_kernels or run.evidence is None:
+        return None
+    before = decide_labels(tempered_probabilities(run.case, run.settings), run.regions)
+    return run.posterior.grid.scatter(before, 0)
+
+
 def summarize_run(run: Run) -> dict[str, Any]:
     """Return all but the files, the warnings and the timings, as values that JSON can hold."""
     case, settings, posterior = run.case, run.settings, run.posterior
     inside, rows = case.mask, volume_rows(run)
+    found = None if run.evidence is None else run.evidence.image
     return {
         "title": run.title,
         "samples": posterior.samples,
@@ -185,6 +217,9 @@ def summarize_run(run: Run) -> dict[str, Any]:
             "note": settings.basis.note or None,
         },
         "ensemble": _ensemble(run),
+        "image_evidence": None if found is None else found.skill,
+        "temperature": settings.unary.temperature,
+        "evidence": None if run.evidence is None else run.evidence.as_json(),
         "coupling": None if run.coupling is None else run.coupling.as_json(),
         "regions": [_volumes(run, row) for row in rows if row.kind == "region"],
         "labels": [_volumes(run, row) for row in rows if row.kind in ("label", "background")],
@@ -329,7 +364,7 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
         "mean-field iterations": _iterations(settings.sampling),
         "estimator": settings.sampling.estimator,
         "labels and maps from": settings.maps.marginals.replace("_", " "),
-        "temperature": settings.unary.temperature,
+        "temperature": _temperature(settings),
         "smallest probability": settings.unary.clip,
     }
     if settings.basis.note:
@@ -348,6 +383,15 @@ def parameters_in_words(settings: RunSettings) -> dict[str, object]:
     return rows
 
 
+def _temperature(settings: RunSettings) -> str:
+    unary = settings.unary
+    words = f"{unary.temperature:g}"
+    sampled = unary.sampling_temperature
+    if sampled is None or sampled == unary.temperature:
+        return words
+    return f"{words} for labels and maps, {sampled:g} for samples"
+
+
 def _iterations(sampling: Sampling) -> str:
     if sampling.tolerance == 0:
         return str(sampling.iterations)
@@ -364,7 +408,7 @@ def _kernel(kernel: KernelSettings) -> str:
 
 
 def _kernels_in_words(settings: RunSettings) -> str:
-    if not settings.kernels or settings.coupling.strength == 0:
+    if not settings.has_kernels:
         return "no kernels"
     each = [f"a {kernel.kind} kernel ({_kernel(kernel)})" for kernel in settings.kernels]
     words = " and ".join(each)

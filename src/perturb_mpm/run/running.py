@@ -15,6 +15,7 @@ from perturb_mpm.files import Case, Program
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
+from perturb_mpm.run.evidence import decide_settings, find_evidence
 from perturb_mpm.run.folder import (
     BidsNames,
     Layout,
@@ -32,7 +33,6 @@ from perturb_mpm.run.model import (
     build_sampler,
     member_energies,
     overconfidence,
-    with_assumed_length,
     with_regions,
 )
 from perturb_mpm.run.outputs import (
@@ -51,6 +51,7 @@ from perturb_mpm.run.state import (
     StateError,
     describe_difference,
     read_coupling,
+    read_evidence,
     read_run_json,
 )
 from perturb_mpm.sampling import Sampler
@@ -223,7 +224,7 @@ class _Wanted:
 
     def run(self) -> Run:
         """Return the run as it is asked for, with nothing drawn."""
-        settings = with_assumed_length(with_regions(self.settings, self.case), self.case)
+        settings = with_regions(self.settings, self.case)
         files = {n: file for n, file in self.layout.files.items() if n not in self._left_out}
         return Run(self.layout.folder, self.title, files, self.case, settings, self.reading)
 
@@ -274,7 +275,11 @@ def _begin(
     with explain_full_disk(), lock_folder(layout):
         check_content(layout, resume=resume, overwrite=overwrite)
         before = _read_begun_run(layout) if resume else None
-        run = run if before is None else _restore_decisions(run, before)
+        if before is None:
+            show.stage("asking image and grid about the probabilities")
+            run = _decide(run)
+        else:
+            run = _restore_decisions(run, before)
         sampler = _build_sampler(run)
         if before is not None:
             _check_same(run, before, sampler.problem)
@@ -285,7 +290,7 @@ def _begin(
         if before is None:
             show.stage("checking what the kernels do to volumes")
             run, sampler, pilot = check_coupling(run, sampler, _build_sampler)
-        warnings = _collect_warnings(run, show)
+        warnings = _collect_warnings(run, wanted.settings, show)
         if overwrite:
             clear(layout)
         names = wanted.file_names
@@ -313,8 +318,18 @@ def _with_engine(run: Run, engine: Engine) -> Run:
     return replace(run, settings=run.settings.changed(engine=engine))
 
 
+def _decide(run: Run) -> Run:
+    """Return the run with what image and grid say, and what that decides."""
+    evidence = find_evidence(run.case)
+    settings = decide_settings(run.settings, run.case, evidence)
+    return replace(run, settings=settings, evidence=evidence)
+
+
 def _restore_decisions(run: Run, before: Mapping[str, Any]) -> Run:
-    """Return the run with the engine and the strength of the kernels that it began with."""
+    """Return the run with all that was decided when it began: another machine may round apart."""
+    evidence = read_evidence(before) or find_evidence(run.case)
+    settings = decide_settings(run.settings, run.case, evidence)
+    run = replace(run, settings=settings, evidence=evidence)
     if run.settings.compute.engine == "auto":
         run = _with_engine(run, before["parameters"]["engine"])
     coupling = read_coupling(before)
@@ -350,8 +365,8 @@ def _prepare(sampler: Sampler) -> Engine:
         raise SettingsError(str(error)) from error
 
 
-def _collect_warnings(run: Run, show: StagedProgress) -> list[str]:
-    hint = overconfidence(run.case, run.settings)
+def _collect_warnings(run: Run, asked: RunSettings, show: StagedProgress) -> list[str]:
+    hint = overconfidence(run.case, asked)
     moved = run.coupling.warning() if run.coupling else None
     warnings = [*run.case.warnings, *(words for words in (hint, moved) if words)]
     for warning in warnings:
@@ -366,6 +381,7 @@ def _read_begun_run(layout: Layout) -> dict[str, Any] | None:
         if before is not None and before["parameters"]["engine"] not in get_args(Engine):
             raise StateError(f"{layout.state / 'run.json'} names no engine")
         read_coupling(before or {})
+        read_evidence(before or {})
     except DAMAGE as error:
         raise UnusableRunError(
             "`output` holds a damaged state, begin anew with `overwrite=True`: "

@@ -24,7 +24,6 @@ from perturb_mpm.engines import Compute
 from perturb_mpm.fields import Setting, check_settings, exactly, one_of, setting, settings_in
 from perturb_mpm.files import RegionValues, check_region_values
 from perturb_mpm.model import Normalization
-from perturb_mpm.posterior import MarginalKind
 from perturb_mpm.sampling import Sampling
 from perturb_mpm.storage import DamagedError, atomic_open, json_ready, parse_toml, read_toml
 
@@ -50,6 +49,7 @@ class UnusableRunError(OutputError):
 
 ColourMap = Literal["inferno", "viridis", "jet", "hot"]
 KernelKind = Literal["spatial", "bilateral"]
+MapKind = Literal["votes", "conditional", "mean_field", "blend"]
 Intervals = Literal["none", "assumed", "learned"]
 Members = Literal["mean", "cycle"]
 Numbers = float | tuple[float, ...]
@@ -149,8 +149,19 @@ CONVERGED = Sampling(iterations=40, tolerance=5e-5)
 class UnarySettings:
     """How probabilities become energies."""
 
-    temperature: float = setting(
-        1.0, "Above 1 makes the probabilities less sure of themselves", _check_temperature
+    temperature: float | None = setting(
+        None,
+        "Above 1 makes the probabilities less sure of themselves",
+        _check_temperature,
+        unset="that of the grid, by which a border is known no better than its voxels",
+        example=1.5,
+    )
+    sampling_temperature: float | None = setting(
+        None,
+        "The temperature at which samples are drawn, where it is another",
+        _check_temperature,
+        unset="1 where the temperature is the grid's and no kernels act, else the temperature",
+        example=1.0,
     )
     clip: float = setting(
         1e-6,
@@ -178,15 +189,16 @@ class UnarySettings:
 class CouplingSettings:
     """How strongly the kernels couple voxels."""
 
-    strength: float = setting(
-        0.35,
-        "Multiplies the weight of every kernel; 1 is the paper",
+    strength: float | None = setting(
+        None,
+        "Multiplies the weight of every kernel; 0 is no kernels",
         partial(checks.number, minimum=0, below=_LARGEST),
+        unset="0 to 0.5, as far as voxels that look alike predict the probabilities",
+        example=0.35,
     )
     centring: float = setting(
-        1.0,
-        "0 to 1; at 1 the kernels act only on deviations from the probabilities, at 0 as in the "
-        "paper",
+        0.0,
+        "0 to 1; at 1 the kernels act only on deviations from the probabilities",
         partial(checks.number, minimum=0, maximum=1),
     )
     keep_strength: bool = setting(
@@ -204,11 +216,12 @@ class CouplingSettings:
 class MapSettings:
     """What labels and maps are made of."""
 
-    marginals: MarginalKind = setting(
-        "mean_field",
-        "What labels and maps are made of: votes (the paper), conditional (needs that estimator) "
-        "or mean_field, which ranks errors best",
-        one_of(MarginalKind),
+    marginals: MapKind = setting(
+        "blend",
+        "What labels and maps are made of: votes (the paper), conditional (needs that estimator), "
+        "mean_field, which is too sure where kernels are strong, or blend, the mean of the mean "
+        "field and the probabilities at their temperature",
+        one_of(MapKind),
     )
 
     def __post_init__(self) -> None:
@@ -262,8 +275,8 @@ class RunSettings:
     Examples
     --------
     >>> settings = pm.RunSettings().changed(samples=50, seed=7, temperature=1.5)
-    >>> settings.sampling.samples, settings.unary.temperature, settings.coupling.strength
-    (50, 1.5, 0.35)
+    >>> settings.sampling.samples, settings.unary.temperature
+    (50, 1.5)
     """
 
     sampling: Sampling = CONVERGED
@@ -308,9 +321,15 @@ class RunSettings:
         """Return the paper's algorithm: white noise, votes, and kernels at full strength."""
         return cls(
             sampling=Sampling(noise_length=0.0),
+            unary=UnarySettings(temperature=1.0),
             coupling=CouplingSettings(strength=1.0, centring=0.0, keep_strength=True),
             maps=MapSettings("votes"),
         )
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether kernels act."""
+        return bool(self.coupling.strength and self.kernels)
 
     @property
     def intervals(self) -> Intervals:

@@ -47,8 +47,17 @@ from perturb_mpm.files import (
     region_members,
 )
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import CERTAIN, UNCERTAIN, Posterior, copy_json
+from perturb_mpm.posterior import (
+    CERTAIN,
+    UNCERTAIN,
+    Posterior,
+    copy_json,
+    decide_labels,
+    marginal_entropy,
+)
 from perturb_mpm.run.coupling import CouplingCheck
+from perturb_mpm.run.evidence import CaseEvidence
+from perturb_mpm.run.model import map_marginals
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
 from perturb_mpm.storage import (
     DAMAGE,
@@ -112,6 +121,10 @@ class Run:
     """Entropy in bits inside the mask, (N,), after so many samples."""
     coupling: CouplingCheck | None = None
     """What the kernels do to volumes, and whether they were weakened; None where there are none."""
+    evidence: CaseEvidence | None = None
+    """What image and grid say about the probabilities; None before they are asked."""
+    edited: NDArray[np.int16] | None = None
+    """The labels that were set by hand, (N,), −1 elsewhere; None where none were."""
 
     @property
     def state(self) -> Path:
@@ -130,7 +143,7 @@ class Run:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """The most probable labels, region by region where there are any, indices (X, Y, Z)."""
-        return self.posterior.estimate_labels(self.settings.maps.marginals, self.regions)
+        return self._image(decide_labels(self.voxel_marginals, self.regions))
 
     @cached_property
     def regions(self) -> dict[str, tuple[int, ...]]:
@@ -140,21 +153,35 @@ class Run:
     @cached_property
     def marginals(self) -> NDArray[np.float32]:
         """The probability of each label, (L, X, Y, Z)."""
-        return self.posterior.estimate_marginals(self.settings.maps.marginals).astype(np.float32)
+        background = np.eye(self.posterior.n_labels, dtype=np.float32)[0]
+        return self.posterior.grid.scatter(self.voxel_marginals.astype(np.float32), background)
 
     @cached_property
     def entropy(self) -> NDArray[np.float32]:
         """The entropy of the marginals in bits, (X, Y, Z)."""
-        return self.posterior.estimate_entropy(self.settings.maps.marginals).astype(np.float32)
+        return self._image(marginal_entropy(self.voxel_marginals).astype(np.float32))
 
     @cached_property
     def uncertainty(self) -> NDArray[np.uint8]:
         """0 certain, 1 undecided, 2 uncertain, (X, Y, Z)."""
         if self.by_samples:
             return self.posterior.uncertainty_map()
-        minority = 1 - self.posterior.voxel_marginals(self.settings.maps.marginals).max(axis=0)
+        minority = 1 - self.voxel_marginals.max(axis=0)
         classes = np.where(minority > UNCERTAIN_SHARE, UNCERTAIN, CERTAIN).astype(np.uint8)
-        return self.posterior.grid.scatter(classes, CERTAIN)
+        return self._image(classes)
+
+    @cached_property
+    def voxel_marginals(self) -> NDArray[np.float64]:
+        """The probability of each label inside the mask, (L, N); certain where set by hand."""
+        marginals = map_marginals(self.case, self.settings, self.posterior)
+        if self.edited is not None:
+            certain = np.arange(len(marginals))[:, np.newaxis] == self.edited  # (L, N)
+            marginals = np.where(self.edited < 0, marginals, certain)
+        return marginals
+
+    def _image(self, inside: NDArray[Any]) -> NDArray[Any]:
+        """Return values inside the mask, (N,), as an image (X, Y, Z) of zeros outside."""
+        return self.posterior.grid.scatter(inside, 0)
 
     @property
     def by_samples(self) -> bool:
@@ -192,6 +219,7 @@ class Run:
             "labels": {"values": self.case.labels.values, "names": self.case.labels.names},
             "parameters": self.settings.identity(),
             "coupling": None if self.coupling is None else self.coupling.as_json(),
+            "evidence": None if self.evidence is None else self.evidence.as_json(),
             "problem": problem,
         }
         plain_values: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False))
@@ -312,6 +340,7 @@ def load_run(folder: str | Path) -> Run:
             settings=settings_from_text(about["settings"]).changed(kernel_cache=None),
             reading=dict(found["reading"]),
             coupling=read_coupling(found),
+            evidence=read_evidence(found),
         ).with_checkpoint()
         if run.votes is not None:
             _require_fit(run.case, run.votes)
@@ -326,6 +355,12 @@ def read_coupling(found: Mapping[str, Any]) -> CouplingCheck | None:
     """Return what run.json says of the kernels."""
     coupling = found.get("coupling")
     return None if coupling is None else CouplingCheck.from_json(coupling)
+
+
+def read_evidence(found: Mapping[str, Any]) -> CaseEvidence | None:
+    """Return what run.json says of image and grid."""
+    evidence = found.get("evidence")
+    return None if evidence is None else CaseEvidence.from_json(evidence)
 
 
 def read_run_json(state: Path) -> dict[str, Any] | None:

@@ -103,7 +103,9 @@ class Calibrate:
             return value, slope
 
         first = self.start.unary
-        before = np.array([math.log(first.temperature), *(first.bias or (0.0,) * n_labels)[1:]])
+        before = np.array(
+            [math.log(first.temperature or 1.0), *(first.bias or (0.0,) * n_labels)[1:]]
+        )
         found = minimize(
             loss, before[:free], jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-7}
         )
@@ -141,7 +143,7 @@ def halve(settings: RunSettings) -> RunSettings:
     """Return the settings with √T and half of the bias."""
     unary = settings.unary
     bias = None if unary.bias is None else tuple(_round(each / 2) for each in unary.bias)
-    return settings.changed(temperature=_round(math.sqrt(unary.temperature)), bias=bias)
+    return settings.changed(temperature=_round(math.sqrt(unary.temperature or 1.0)), bias=bias)
 
 
 def _negative_log_likelihood(

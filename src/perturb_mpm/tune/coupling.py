@@ -45,7 +45,7 @@ class Candidate:
     @property
     def has_kernels(self) -> bool:
         """Whether kernels take part."""
-        return self.settings.overall.coupling.strength > 0
+        return self.settings.overall.has_kernels
 
     def losses(self, cases: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return log score and CRPS of these cases, the CRPS at the length that suits it best."""
@@ -94,6 +94,8 @@ def find_candidates(study: Study, start: RunSettings) -> list[Candidate]:
     progress, folds = study.progress, study.folds
     progress.stage("learning temperature and bias")
     bare = start.changed(strength=0.0, centring=1.0, temperature=1.0, bias=None)
+    if bare.maps.marginals == "blend":  # what is learned are maps of the mean field
+        bare = bare.changed(marginals="mean_field")
     seen = {i: observe(each, bare, everywhere=study.many) for i, each in enumerate(study.problems)}
     fitted = Calibrate(seen, bare, with_bias=study.many).cross_fit(folds)
     lengths = lengths_to_try(study.problems, FEW_LENGTHS)

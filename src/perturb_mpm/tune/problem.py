@@ -95,13 +95,13 @@ class LabelledProblem:
         logits = -self._energies(settings)
         given = softmax(logits, axis=0)
         messages = np.zeros_like(logits)
-        if settings.coupling.strength == 0 or not settings.kernels:
+        if not settings.has_kernels:
             return given, messages
         play = self._play
         q, here = given[:, play], logits[:, play]
         base = settings.coupling.centring * self._pairwise(q)
         for _ in range(settings.sampling.iterations):
-            messages[:, play] = settings.coupling.strength * (base - self._pairwise(q))
+            messages[:, play] = (settings.coupling.strength or 0.0) * (base - self._pairwise(q))
             q = softmax(here + messages[:, play], axis=0)
         marginals = given
         marginals[:, play] = q
@@ -140,7 +140,7 @@ class LabelledProblem:
         bare = settings.changed(iterations=0, strength=0.0, tolerance=0.0)
         possible = softmax(-self._energies(settings), axis=0)[1:].sum(axis=0) > IMPOSSIBLE
         parts = [(bare, possible)]
-        if settings.coupling.strength > 0 and settings.kernels:
+        if settings.has_kernels:
             parts = [(settings, self._play), (bare, possible & ~self._play)]
         return [self._sampler(how, where) for how, where in parts if where.any()]
 

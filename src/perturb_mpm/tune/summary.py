@@ -93,7 +93,7 @@ def describe_settings(settings: RunSettings) -> str:
     parts = [f"temperature {settings.unary.temperature:g}"]
     if settings.unary.bias is not None and any(settings.unary.bias):
         parts.append(f"bias {', '.join(f'{each:g}' for each in settings.unary.bias)} nats")
-    if settings.coupling.strength > 0:
+    if settings.has_kernels:
         parts.append(
             f"kernels × {settings.coupling.strength:g}, centring {settings.coupling.centring:g}"
         )

@@ -39,7 +39,7 @@ def correlate(
 
     ``bare`` are the settings of each case without kernels.
     """
-    coupled = settings.overall.coupling.strength > 0
+    coupled = settings.overall.has_kernels
     few = study.reduced_samples(4)
     samples = study.reduced_samples(2) if coupled else study.samples
     lengths = lengths_to_try(study.problems, LENGTHS)

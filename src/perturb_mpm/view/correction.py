@@ -116,7 +116,7 @@ class Corrector:
         self._sampling = replace(settings.sampling, samples=posterior.samples, until=None, hold=0.0)
         self._crf = build_crf(run.case, settings)
         self._mean_field = posterior.voxel_marginals("mean_field")
-        self._own = posterior.voxel_marginals(settings.maps.marginals)  # (L, N)
+        self._own = run.voxel_marginals  # (L, N)
         sampler = Sampler(self._crf, self._sampling, self._compute)
         self._editor = Editor(sampler, self._mean_field)
 
@@ -138,9 +138,11 @@ class Corrector:
         given[rows] = labels
         edit = self._editor.edit(given)
         new = edit.marginals.astype(np.float64)
-        if self._run.settings.maps.marginals != "mean_field":
+        kind = self._run.settings.maps.marginals
+        if kind != "mean_field":
             moved = new - self._mean_field[:, edit.voxels]
-            new = _normalise(self._own[:, edit.voxels] + moved)
+            share = 0.5 if kind == "blend" else 1.0
+            new = _normalise(self._own[:, edit.voxels] + share * moved)
         return edit, self._correction(edit.voxels, new, edits, edit)
 
     def solve(
@@ -162,7 +164,7 @@ class Corrector:
             assert votes is not None  # noqa: S101 - a run has samples
             posterior = self._editor.posterior(edit, votes)
             first = _moved_samples(run.first_samples, votes)
-        new = posterior.voxel_marginals(run.settings.maps.marginals)
+        new = replace(run, votes=posterior).voxel_marginals
         moved = np.flatnonzero(np.abs(new - self._own).max(axis=0) > _NOTHING)
         correction = self._correction(moved, new[:, moved], edits, edit)
         return corrected_run(run, posterior, first, edits), correction
@@ -203,7 +205,12 @@ def corrected_run(
         case = replace(case, mask=mask)
         grid = Grid(case.geometry.shape, case.geometry.spacing, mask)
         posterior, first_samples = _on_grid(grid, posterior, first_samples, index, labels)
-    return replace(run, case=case, votes=posterior, first_samples=first_samples, snapshots={})
+    edited = np.full(posterior.grid.voxels, FREE, dtype=np.int16)
+    rows, given = _inside(edits, posterior.grid.index)
+    edited[rows] = given
+    return replace(
+        run, case=case, votes=posterior, first_samples=first_samples, snapshots={}, edited=edited
+    )
 
 
 def _on_grid(

@@ -1,0 +1,124 @@
+"""What a run decides without a label: from what image and grid say about a case's probabilities.
+
+- **Strength of the kernels.** With κ the skill of the image (``image_evidence``: the share of what
+  position leaves open that voxels that look alike predict), kernels act with strength
+
+      s(κ) = κ − 0.25,  at least 0 and at most 0.5,
+
+  and with the bandwidth of the best skill. Where intensities say nothing about the labels, kernels
+  erode what they should refine: s is 0 there. Stronger kernels than half serve some labels better,
+  and make volumes too sure of themselves.
+- **Temperature.** That of the grid (``grid_temperature``): a border is known no better than its
+  voxels.
+- **Temperature of the samples.** Where kernels act, the same. Where they do not, 1: what the grid
+  adds is doubt about single voxels, which are rounded one by one and cancel in a volume, while the
+  noise of a sample is correlated over the whole structure.
+- **Correlation length of the noise.** The radius of the structure.
+
+What settings say is never changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from perturb_mpm.files import Case
+from perturb_mpm.learning import ImageEvidence, grid_temperature, image_evidence
+from perturb_mpm.run.settings import DEFAULT_BILATERAL, RunSettings
+
+NO_KERNELS_BELOW = 0.25
+"""The skill below which kernels do not act."""
+
+STRONGEST = 0.5
+"""How strongly they act at most."""
+
+
+@dataclass(frozen=True)
+class CaseEvidence:
+    """What image and grid say about the probabilities of a case; None where they say nothing."""
+
+    image: ImageEvidence | None
+    temperature: float | None  # of the grid
+
+    @property
+    def strength(self) -> float:
+        """How strongly kernels act."""
+        if self.image is None:
+            return 0.0
+        return round(min(max(self.image.skill - NO_KERNELS_BELOW, 0.0), STRONGEST), 2)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> CaseEvidence:
+        """Return what ``as_json`` wrote; TypeError or KeyError where it is something else."""
+        image, temperature = found["image"], found["temperature"]
+        if image is not None:
+            numbers = {
+                name: float(image[name]) for name in ("skill", "sigma_space", "sigma_intensity")
+            }
+            image = ImageEvidence(**numbers, skills=tuple(map(float, image["skills"])))
+        return cls(image, None if temperature is None else float(temperature))
+
+
+def find_evidence(case: Case) -> CaseEvidence:
+    """Return what image and grid say about the probabilities of a case."""
+    images = np.stack(list(case.images.values()))  # (C, X, Y, Z)
+    p, spacing, mask = case.probabilities, case.geometry.spacing, case.mask
+    return CaseEvidence(
+        image_evidence(images, p, spacing=spacing, mask=mask),
+        grid_temperature(p, spacing=spacing, mask=mask),
+    )
+
+
+def is_decided(settings: RunSettings) -> bool:
+    """Whether settings leave nothing that a case decides."""
+    return None not in (
+        settings.unary.temperature,
+        settings.coupling.strength,
+        settings.sampling.noise_length,
+    )
+
+
+def decide_settings(
+    settings: RunSettings, case: Case, evidence: CaseEvidence | None = None
+) -> RunSettings:
+    """Return the settings with a value for all that they leave to the case.
+
+    ``evidence`` is what image and grid say; it is found where it is needed and not given.
+    """
+    if is_decided(settings):
+        return settings
+    evidence = evidence or find_evidence(case)
+    if settings.coupling.strength is None:
+        settings = settings.changed(strength=evidence.strength)
+        if evidence.image is not None:
+            found = replace(DEFAULT_BILATERAL, sigma_intensity_sd=evidence.image.sigma_intensity)
+            kernels = (found if each == DEFAULT_BILATERAL else each for each in settings.kernels)
+            settings = replace(settings, kernels=tuple(kernels))
+    if settings.unary.temperature is None:
+        temperature = round(max(evidence.temperature or 1.0, 1.0), 2)
+        sampled = settings.unary.sampling_temperature
+        if sampled is None and not settings.has_kernels:
+            sampled = 1.0
+        settings = settings.changed(temperature=temperature, sampling_temperature=sampled)
+    if settings.sampling.noise_length is None:
+        settings = settings.changed(noise_length=assumed_length_mm(case))
+    return settings
+
+
+def assumed_length_mm(case: Case) -> float:
+    """Return the correlation length of the noise where none is given: the structure's radius.
+
+    It is the radius of a ball of the volume that the probabilities expect as foreground.
+    """
+    inside = case.probabilities[1:, case.mask]
+    expected_mm3 = float(inside.sum(dtype=np.float64)) * math.prod(case.geometry.spacing)
+    return round(math.cbrt(3 * expected_mm3 / (4 * math.pi)), 1)
