@@ -112,7 +112,7 @@ def test_json_tells_what_was_made_and_how_good_it_is(
         assert found["name"] == row["label"]
         assert row["truth_ml"] > 0.0
         assert row["volume_ml"]["perturb_mpm"] == pytest.approx(found["volume_ml"])
-        assert set(row["dice"]) == {"classifier", "perturb_mpm"}
+        assert set(row["dice"]) == {"network", "perturb_mpm"}
     assert summary["truth"][1]["dice"]["perturb_mpm"] > 0.5
 
 

@@ -77,7 +77,7 @@ def test_volume_sureness_and_main_doubt_by_hand() -> None:
     assert (
         said.basis == "Intervals are 95 % and assumed: they were not learned from labelled cases."
     )
-    assert said.sure == "Sure of oedema (expected Dice 0.96)."
+    assert said.sure == "Expected Dice if the probabilities are right: oedema (0.96)."
     assert said.doubt == (
         "Main doubt: front border of oedema, oedema or healthy, 0.20 ml, "
         "about 0.080 ml of it expected to be wrong."
@@ -98,18 +98,45 @@ def test_intervals_only_where_they_are_assumed_or_learned() -> None:
 def test_regions_come_in_place_of_labels() -> None:
     data = case(box_of_oedema(), MM, regions={"whole": (1, 2, 3)})
     assert told(data).found == "Whole 1.0 ml (0.64–1.2)."
-    assert told(data).sure == "Sure of whole (expected Dice 0.96)."
+    assert told(replace(data, intervals="learned")).sure == "Sure of whole (expected Dice 0.96)."
 
 
 def test_each_part_has_its_own_sureness() -> None:
     marginals = box_of_oedema()
     marginals[:, 8:12, 8:12, 6:10] = np.reshape([0, 0.55, 0.45, 0], (4, 1, 1, 1))  # 64 voxels
-    said = told(case(marginals, MM))
+    said = told(case(marginals, MM, intervals="learned"))
     # Necrosis: 2 · 35.2 / (64 + 35.2); oedema: 936 voxels, 856 + 28.8 of 884.8 expected.
     oedema = 2 * (736 + 120) / (936 + 736 + 120 + 28.8)
     assert said.sure == (
         f"Sure of oedema (expected Dice {oedema:.2f}), unsure of necrosis ({70.4 / 99.2:.2f})."
     )
+
+
+def with_samples(samples: NDArray[np.float64], ends: tuple[float, float]) -> str:
+    """What is said of 1 ml of oedema with such samples."""
+    data = case(box_of_oedema(front=1.0), MM)
+    rows = [
+        replace(row, samples_ml=samples, interval_ml=ends) if row.name == "oedema" else row
+        for row in data.volumes
+    ]
+    return told(replace(data, volumes=tuple(rows))).found
+
+
+def test_a_volume_that_is_not_determined_is_no_bare_number() -> None:
+    said = with_samples(np.linspace(0.5, 1.7, 41), (0.5, 1.7))
+    assert said.startswith("Oedema not determined (0.50–1.7 ml), ")
+    said = with_samples(np.linspace(0.55, 1.45, 41), (0.55, 1.45))
+    assert said.startswith("Oedema 1.0 ml (0.55–1.4), ")
+
+
+def test_samples_that_expect_another_volume_than_the_label_map_come_first() -> None:
+    said = with_samples(np.linspace(1.1, 1.9, 41), (1.0, 1.9))
+    assert said.startswith("Oedema about 1.5 ml (1.0–1.9; label map 1.0), ")
+
+
+def test_what_the_image_says_is_the_last_sentence() -> None:
+    said = told(case(box_of_oedema(), MM, evidence="Voxels that look alike are silent."))
+    assert str(said).endswith("expected to be wrong. Voxels that look alike are silent.")
 
 
 def test_no_tumour_at_all() -> None:
@@ -176,7 +203,7 @@ def test_without_an_orientation() -> None:
     assert re.match(
         r"Main doubt: border of oedema near voxel \d+, 1[45], \d+, oedema or healthy", said.doubt
     )
-    assert not re.search(r"\b(front|back|left|right|upper|lower)\b", str(said))
+    assert not re.search(r"\b(front|back|left|right|upper|lower)\b", said.found + said.doubt)
 
 
 def test_too_few_samples_say_so() -> None:
@@ -230,9 +257,12 @@ def test_eleven_gliomas() -> None:
         labels = blurred.argmax(axis=0)
         for name, members in BRATS.items():
             volume = np.isin(labels, members).sum() * 8 / 1000
-            found = re.search(rf"{name} (none|[\d.]+ ml)", said.found, re.IGNORECASE)
+            expected = r"about [\d.]+ ml \([^;]+; label map ([\d.]+)\)"
+            found = re.search(rf"{name} (none|{expected}|[\d.]+ ml)", said.found, re.IGNORECASE)
             assert found is not None
-            assert found[1] == (f"{about_ml(volume)} ml" if volume else "none")
+            assert (found[2] or found[1].removesuffix(" ml")) == (
+                about_ml(volume) if volume else "none"
+            )
         # Of all pairs of labels, the one said must hold most of the expected errors.
         uncertain = blurred.max(axis=0) < 0.95
         order = np.argsort(-blurred[:, uncertain], axis=0)[:2]

@@ -61,7 +61,7 @@ def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:
     rows = volume_rows((0, 1, 2, 4), NAMES, np.array([10.8, 0.0, 1.2, 0.0]), volumes)
     changed = {"volumes": rows, "uncertainty": classes, "intervals": "assumed"}
     text = text_of(page(report_case((10, 10, 10), labels=labels, **changed)))
-    assert "Oedema 1.2 ml (1.0–2.0)" in text
+    assert "Oedema about 1.5 ml (1.0–2.0; label map 1.2)" in text
     assert "0.60 ml are uncertain, 0.12 ml undecided: too few samples" in text
     assert "40 samples, seed 11" in text
 

@@ -92,7 +92,10 @@ def test_without_kernels_samples_take_the_probabilities_as_they_are(silent: Case
     )
     given = decide_settings(FEW.changed(temperature=2.0), silent)
     assert given.unary.sampling_temperature is None
-    assert build_crf(silent, given).prior == pytest.approx(crf.prior / 2, abs=1e-4)
+    np.testing.assert_array_equal(
+        build_crf(silent, given).prior,
+        unary_from_probabilities(silent.probabilities[:, silent.mask], 2.0),
+    )
 
 
 def test_a_kernel_of_ones_own_keeps_its_bandwidth(speaking: Case) -> None:
@@ -121,7 +124,7 @@ def test_a_blend_is_half_mean_field_and_half_probabilities(speaking: Case, tmp_p
     powers = p ** (1 / (run.settings.unary.temperature or 1.0))
     tempered = (powers / powers.sum(axis=0))[:, inside]
     field = run.posterior.voxel_marginals("mean_field")
-    assert np.abs(field - tempered).max() > 0.05  # kernels act
+    assert np.abs(field - tempered).max() > 0.01  # kernels act
     np.testing.assert_allclose(run.marginals[:, inside], (field + tempered) / 2, atol=1e-5)
     np.testing.assert_array_equal(run.labels[inside], (field + tempered).argmax(axis=0))
     assert "the CRF is on" in run.summary["answer"]

@@ -99,7 +99,7 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
         images.append(folder / f"{name.lower()}.nii.gz")
         save_nifti(images[-1], image, patient.affine, f"{name}, arbitrary units")
     probabilities, mask = folder / "probabilities.nii.gz", folder / "mask.nii.gz"
-    labels_last = patient.probabilities.transpose(1, 2, 3, 0)
+    labels_last = patient.network_probabilities.transpose(1, 2, 3, 0)
     save_nifti(probabilities, labels_last, patient.affine, "probability of each label")
     save_nifti(mask, patient.mask, patient.affine, "1 in the brain")
     save_nifti(folder / TRUTH, patient.truth, patient.affine, "the true labels")
@@ -144,13 +144,13 @@ def run_command(folder: Path, label_names: tuple[str, ...], samples: int) -> lis
 
 
 def _compare(patient: Phantom, run: Run) -> list[LabelComparison]:
-    """Compare the classifier and the labels that were written with the truth."""
+    """Compare the network and the labels that were written with the truth."""
     from perturb_mpm.files import Source, read_volume
     from perturb_mpm.report import compare_labels
 
     written = read_volume(Source("labels", run.files["labels"])).voxels.astype("uint8")
     segmentations = {
-        "classifier": patient.probabilities.argmax(axis=0),
+        "network": patient.network_probabilities.argmax(axis=0),
         "perturb_mpm": written,
     }
     return compare_labels(patient.truth, segmentations, patient.label_names, patient.spacing)

@@ -1,4 +1,9 @@
-"""What an imperfect classifier would say: unsure at borders, fooled by what looks alike."""
+"""What others would say of a phantom: a voxelwise classifier, and a segmentation network.
+
+The classifier takes voxels one by one: it is unsure of many and fooled by what looks alike. The
+network knows shapes: it is smooth, sure inside, unsure at borders that it draws a little apart from
+the true ones, and wrong about one whole region.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +37,13 @@ _TRUST = 0.2  # in the images; below 1 because the sequences do not err independ
 _REGIONAL_SD, _REGIONAL_MM = 0.9, 12.0  # errors of whole regions
 _VOXEL_SD = 0.6  # errors of single voxels
 _FARTHEST = 16.0  # squared deviations: beyond that a brightness tells no more
+
+_DISPLACED_MM, _DISPLACED_OVER_MM = 1.2, 18.0  # how far the network's borders are off, and together
+_BORDER_MM = 1.3  # how wide they are
+_SHARPNESS = 1.6  # of its logits
+_NETWORK_TRUST = 0.02  # in single brightnesses
+_MISTAKE_MM, _MISTAKE_NATS = 11.0, 5.5  # the radius of the region it is wrong about, and how far
+_LEAST = np.float32(1e-5)  # of a share: no network is surer
 
 
 def classify(
@@ -70,6 +82,69 @@ def classify(
     probabilities[0] = 1.0
     probabilities[:, mask] = softmax(logits, axis=0)
     return probabilities
+
+
+def imitate_network(
+    source: RandomSource,
+    grid: PhantomGrid,
+    images: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    tissue: dict[str, Array],
+    memberships: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return probabilities (L, X, Y, Z) as a segmentation network gives them.
+
+    With M the memberships, they are a softmax of log M(x + d(x)), blurred over a border's width,
+    where d is a smooth displacement. Beside the oedema lies a ball of white matter that the network
+    takes for oedema, unsure of itself.
+    """
+    from scipy.ndimage import gaussian_filter, map_coordinates
+    from scipy.special import softmax
+
+    axes = np.meshgrid(*(np.arange(n, dtype=np.float32) for n in mask.shape), indexing="ij")
+    moved = [
+        axis + source.noise(grid, f"network {k}", _DISPLACED_OVER_MM) * (_DISPLACED_MM / step)
+        for k, (axis, step) in enumerate(zip(axes, grid.spacing, strict=True))
+    ]
+    width = [_BORDER_MM / step for step in grid.spacing]
+    looks = _likelihoods(images, mask, tissue["white"], len(memberships))
+    logits = np.float32(_NETWORK_TRUST) * looks  # (L, N)
+    for label, membership in enumerate(memberships):
+        drawn = map_coordinates(membership, moved, order=1, mode="nearest")
+        shares = gaussian_filter(drawn, width)[mask]
+        logits[label] += np.float32(_SHARPNESS) * np.log(shares + _LEAST)
+    centre = _beside_oedema(source, grid, mask, tissue["white"], memberships)
+    if centre is not None:
+        apart2 = sum(((a - c) * s) ** 2 for a, c, s in zip(axes, centre, grid.spacing))
+        ball = np.exp(-0.5 * np.asarray(apart2)[mask] / (_MISTAKE_MM / 2) ** 2)
+        background = np.float32(_SHARPNESS) * np.log(_LEAST)
+        # Nowhere does it make the network surer of oedema than of what is there by 0.8 nats.
+        top = logits.max(axis=0) + np.float32(0.8)
+        raised = logits[OEDEMA] - ball * (background - np.float32(_MISTAKE_NATS))
+        logits[OEDEMA] = np.maximum(logits[OEDEMA], np.minimum(raised, top))
+    probabilities = np.zeros(memberships.shape, dtype=np.float32)
+    probabilities[0] = 1.0
+    probabilities[:, mask] = softmax(logits, axis=0)
+    return probabilities
+
+
+def _beside_oedema(
+    source: RandomSource,
+    grid: PhantomGrid,
+    mask: NDArray[np.bool_],
+    white: Array,
+    memberships: NDArray[np.float32],
+) -> NDArray[np.int64] | None:
+    """Return a voxel (3,) of white matter a little outside of the oedema, None where none is."""
+    from scipy.ndimage import distance_transform_edt
+
+    away = distance_transform_edt(memberships[0] > 0.5, sampling=grid.spacing)
+    healthy = mask & (white > 0.9) & (away > _MISTAKE_MM / 2) & (away < _MISTAKE_MM)
+    voxels = np.argwhere(healthy)
+    if len(voxels) == 0:
+        return None
+    chosen: NDArray[np.int64] = voxels[int(source.rng("mistake").integers(len(voxels)))]
+    return chosen
 
 
 def _likelihoods(

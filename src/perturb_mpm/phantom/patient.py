@@ -18,6 +18,7 @@ from perturb_mpm.phantom.classifier import (
     POSTOPERATIVE_LABEL_NAMES,
     TISSUE_LABELS,
     classify,
+    imitate_network,
 )
 from perturb_mpm.phantom.lesions import oedema, resection, tumour
 from perturb_mpm.phantom.scanner import CHANNEL_NAMES, scan
@@ -70,6 +71,18 @@ class Phantom:
     def probabilities(self) -> NDArray[np.float32]:
         """What an imperfect classifier says, (L, X, Y, Z); made when first asked for."""
         return classify(
+            RandomSource(self.seed),
+            self.grid,
+            self.images,
+            self.mask,
+            self.tissue,
+            self.memberships,
+        )
+
+    @cached_property
+    def network_probabilities(self) -> NDArray[np.float32]:
+        """What a segmentation network says, (L, X, Y, Z); made when first asked for."""
+        return imitate_network(
             RandomSource(self.seed),
             self.grid,
             self.images,

@@ -181,12 +181,13 @@ def evidence_in_words(run: Run) -> str:
     share = f"{100 * max(image.skill, 0.0):.0f} %"
     words = f"Voxels that look alike predict {share} of what the probabilities say"
     decided = run.coupling.asked_strength if run.coupling else strength
+    weakened = f", and weakened to {strength:g}" if strength != decided else ""
     if decided != run.evidence.strength:
-        return f"{words}; the strength of the CRF, {strength:g}, was given."
-    if not run.settings.has_kernels:
-        lowered = "the CRF moved volumes too far" if decided else "too little for the CRF to help"
-        return f"{words}, {'but ' if decided else ''}{lowered}: it is off."
-    weakened = f", weakened to {strength:g}" if strength != decided else ""
+        return f"{words}; the strength of the CRF, {decided:g}, was given{weakened}."
+    if not decided:
+        return f"{words}, too little for the CRF to help: it is off."
+    if not strength:
+        return f"{words}, but the CRF moved volumes too far: it is off."
     return f"{words}: the CRF is on{weakened}."
 
 
