@@ -30,7 +30,7 @@ SHAPE = (12, 14, 10)
 @pytest.fixture(autouse=True)
 def _small_problems_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "WORTH_KEEPING", 0)
-    store._told.clear()
+    store._warnings_given.clear()
 
 
 class Counted:

@@ -258,8 +258,11 @@ def test_eleven_gliomas() -> None:
         for name, members in BRATS.items():
             volume = np.isin(labels, members).sum() * 8 / 1000
             expected = r"about [\d.]+ ml \([^;]+; label map ([\d.]+)\)"
-            found = re.search(rf"{name} (none|{expected}|[\d.]+ ml)", said.found, re.IGNORECASE)
+            pattern = rf"{name} (none|not determined|{expected}|[\d.]+ ml)"
+            found = re.search(pattern, said.found, re.IGNORECASE)
             assert found is not None
+            if found[1] == "not determined":
+                continue
             assert (found[2] or found[1].removesuffix(" ml")) == (
                 about_ml(volume) if volume else "none"
             )

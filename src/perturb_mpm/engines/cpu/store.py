@@ -137,14 +137,14 @@ def _program_and_machine() -> tuple[str, ...]:
     return version(), sources(), get_host_cpu_name()
 
 
-_told: set[tuple[str, str]] = set()
-_telling = Lock()  # filters are prepared in threads, and two may fail at once
+_warnings_given: set[tuple[str, str]] = set()
+_one_at_a_time = Lock()  # filters are prepared in threads, and two may fail at once
 
 
 def _say_once(folder: str, reason: str) -> None:
-    with _telling:
-        known = (folder, reason) in _told
-        _told.add((folder, reason))
+    with _one_at_a_time:
+        known = (folder, reason) in _warnings_given
+        _warnings_given.add((folder, reason))
     if not known:
         log.warning("prepared kernels cannot be stored in %s: %s", folder, reason)
 
