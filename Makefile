@@ -41,7 +41,7 @@ lint: $(VENV)/.lint  ## check style and types
 docs: $(VENV)/.docs  ## build the site; open docs/_build/html/index.html
 	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs docs/_build/html
 
-reproduce: $(VENV)/.base  ## list the paper's experiments, or run one: make reproduce EXPERIMENT=synthetic ARGS=--quick
+reproduce: $(VENV)/.train  ## list the paper's experiments, or run one: make reproduce EXPERIMENT=synthetic ARGS=--quick
 	$(RUN) -m lab $(or $(EXPERIMENT),--help) $(ARGS)
 
 torture: $(VENV)/.test  ## attack everything for a minute, or for as long as SECONDS says
@@ -89,7 +89,7 @@ $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
 	$(call install,$(VENV),--editable . $(PINNED))
 	@touch $@
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.train: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	$(call install,$(VENV),--editable '.[$*]' $(PINNED))
 	@touch $@
 
@@ -103,7 +103,7 @@ $(LOWEST)/bin/python:
 
 # The lower bounds of what we need ourselves; pyparsing is Matplotlib's, whose oldest uses old names.
 $(LOWEST)/.test: pyproject.toml | $(LOWEST)/bin/python
-	$(PYTHON) -c 'import re, tomllib; print(*(re.sub(">=([0-9.]+).*", r"==\1", line) for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]), "pyparsing<3.3", sep="\n")' >$(LOWEST)/lowest.txt
+	$(PYTHON) -c 'import re, tomllib; print(*(re.sub(">=([0-9.]+).*", r"==\1", line) for project in [tomllib.load(open("pyproject.toml", "rb"))["project"]] for line in project["dependencies"] + project["optional-dependencies"]["train"]), "pyparsing<3.3", sep="\n")' >$(LOWEST)/lowest.txt
 	$(call install,$(LOWEST),--editable '.[test]' --constraint $(LOWEST)/lowest.txt)
 	@touch $@
 

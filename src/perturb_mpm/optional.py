@@ -12,6 +12,7 @@ EXTRAS = {
     "maxflow": "graphcut",
     "highdicom": "dicom",
     "pydicom": "dicom",
+    "sklearn": "train",
     "SimpleITK": "itk",
     "monai": "monai",
     "torchio": "torchio",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,36 @@ def test_two_cases_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str
         write_patient(tmp_path / "cases", f"P{number}", number)
     assert run(*options(tmp_path / "cases", tmp_path / "model.npz")) == 2
     assert "at least 3 cases" in capsys.readouterr().err
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("sklearn", "joblib"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Missing())
+from perturb_mpm.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_model_needs_no_scikit_learn_and_training_names_the_extra(
+    cohort: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.npz"
+    assert run(*options(cohort, model), "--quiet", "--threads", 1) == 0
+
+    def start(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WITHOUT, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    images = [cohort / "P0" / f"P0_{name}.nii.gz" for name in ("flair", "t1", "t1ce", "t2")]
+    few = ("--samples", 2, "--iterations", 1, "--quiet")
+    done = start("run", "--image", *images, "--model", model, *few, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    refused = start(*options(cohort, tmp_path / "other.npz"))
+    assert refused.returncode == 2
+    assert "training needs the package sklearn: pip install 'perturb-mpm[train]'" in refused.stderr

@@ -109,8 +109,13 @@ def train(*, options: TrainOptions) -> None:
 def _check_options(options: TrainOptions) -> EnsembleSettings:
     """Return how to train, after checking every number and folder."""
     from perturb_mpm.engines import Compute
+    from perturb_mpm.optional import optional_package
     from perturb_mpm.segmenter import MOST_FOLDS, MOST_ROUNDS, Boosting, EnsembleSettings
 
+    try:
+        optional_package("sklearn", "training")
+    except ImportError as error:
+        raise UsageError(str(error)) from error
     whole_number(options.folds, "--folds", 3, MOST_FOLDS)
     whole_number(options.trees, "--trees", 1, MOST_ROUNDS)
     whole_number(options.seed, "--seed", 0, _LARGEST_SEED)

@@ -1,6 +1,7 @@
 """Trees grown one after the other, each on what the ones before got wrong (Friedman 2001).
 
-scikit-learn grows them. What is kept are plain arrays, which a model file holds as they are.
+scikit-learn (extra ``train``) grows them; predicting does not need it. What is kept are plain
+arrays, which a model file holds as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.checks import FEWEST_LABELS
+from perturb_mpm.optional import optional_package
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -82,8 +84,10 @@ class Boosting:
 
         The same input and seed give the same trees: one thread adds up in one order.
         """
-        from sklearn.ensemble import HistGradientBoostingClassifier
         from threadpoolctl import threadpool_limits
+
+        optional_package("sklearn", "training")
+        from sklearn.ensemble import HistGradientBoostingClassifier
 
         grower = HistGradientBoostingClassifier(
             learning_rate=self.rate,
