@@ -8,6 +8,6 @@ umask 077
 if ! mkdir "$cache" 2>/dev/null && ! [ -O "$cache" ]; then
     cache=$(mktemp -d)
 fi
-cp -R -p "$compiled/." "$cache/"
+cp -R "$compiled/." "$cache/"
 export PERTURB_MPM_CACHE="$cache"
 exec perturb-mpm "$@"
