@@ -271,16 +271,12 @@ def _estimates(
 
 def _values(each: Biomarkers, quantity: str) -> dict[str, float]:
     sampled_values = each.sampled
-    if (
-        sampled_values is None
-        or each.corrected_residual_ml is None
-        or each.corrected_extent is None
-    ):
+    if sampled_values is None or each.certain_residual_ml is None or each.certain_extent is None:
         raise ValueError("each patient must have samples before and after surgery")
     if quantity == "rtv_ml":
-        values = (each.residual_ml, each.corrected_residual_ml, sampled_values.residual_ml.median)
+        values = (each.residual_ml, each.certain_residual_ml, sampled_values.residual_ml.median)
     else:
-        values = (each.extent, each.corrected_extent, sampled_values.extent.median)
+        values = (each.extent, each.certain_extent, sampled_values.extent.median)
     return dict(zip(METHODS, values))
 
 

@@ -198,9 +198,9 @@ def biomarkers_of(before: list[int], after: list[int]) -> Biomarkers:
 def test_original_corrected_and_sampled_by_hand() -> None:
     found = biomarkers_of([40, 40, 50, 60], [0, 2, 4, 4])
     # Votes: 40 voxels by all, 10 more by two of four (a tie goes to label 0), 10 by one.
-    assert (found.before_ml, found.corrected_before_ml) == (40, 40)
-    assert (found.residual_ml, found.corrected_residual_ml) == (2, 0)
-    assert (found.extent, found.corrected_extent) == (0.95, 1.0)
+    assert (found.before_ml, found.certain_before_ml) == (40, 40)
+    assert (found.residual_ml, found.certain_residual_ml) == (2, 0)
+    assert (found.extent, found.certain_extent) == (0.95, 1.0)
     assert found.resection_class == "3A subtotal"
     sampled = found.sampled
     assert sampled is not None
@@ -401,3 +401,11 @@ def test_the_answer_of_an_evaluation_by_hand() -> None:
         "The 95 % sample intervals contain 2 of 3 true volumes of regions."
     )
     assert answer_in_words([], float("nan")) == ""
+
+
+def test_certain_voxels_alone_are_given_only_when_asked_for() -> None:
+    found = biomarkers_of([40, 40, 50, 60], [0, 2, 4, 4])
+    assert [row[1] for row in biomarker_rows("x", found)] == ["original", "samples, median"]
+    rows = {row[1]: row for row in biomarker_rows("x", found, certain_only=True)}
+    assert rows["certain voxels only"][3] == 0
+    assert rows["certain voxels only"][6] == 1.0

@@ -162,3 +162,19 @@ def test_bad_options_are_named(
     assert call("change", *map(str, folders), *options, *output) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_resection_gets_the_page_of_its_change(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    before, after = map(str, folders)
+    assert call(
+        *("biomarkers", "--before", before, "--after", after, "--region", "7"),
+        *("--output", str(output), "--quiet"),
+    ) == 0  # fmt: skip
+    assert "did it change?" in (output / "report.html").read_text()
+    with (output / "biomarkers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    (row,) = compare_runs(*map(load_run, folders), ChangeQuestion(structures=CORE)).rows
+    assert float(rows[0]["eor_frac"]) == pytest.approx((row.before - row.after) / row.before)

@@ -7,6 +7,7 @@ from perturb_mpm.assess.change import (
     check_change_folder,
     compare_runs,
     write_change,
+    write_change_page,
 )
 from perturb_mpm.assess.evaluation import (
     CaseAssessment,
@@ -54,6 +55,7 @@ __all__ = [
     "compare_runs",
     "RunChange",
     "write_change",
+    "write_change_page",
     "measured_patient",
     "check_measures_folder",
     "measure",

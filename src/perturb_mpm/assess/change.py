@@ -377,14 +377,10 @@ def write_change(folder: Path, change: RunChange) -> list[Path]:
     The folder must be there, and pass ``check_change_folder``. Maps are of the first structure.
     """
     check_change_folder(folder)
-    table, summary, page = files = [
-        folder / name for name in ("change.csv", "change.json", "report.html")
-    ]
-    html = render_change(change).encode()
+    table, summary = files = [folder / name for name in ("change.csv", "change.json")]
     write_table(table, CHANGE_COLUMNS, [_line(change, row) for row in change.rows])
     write_json(summary, change_as_json(change))
-    with atomic_open(page) as file:
-        file.write(html)
+    files.append(write_change_page(folder, change))
     first = change.rows[0].structure
     for name, maps in (("new", change.new), ("vanished", change.vanished)):
         if maps:
@@ -392,3 +388,13 @@ def write_change(folder: Path, change: RunChange) -> list[Path]:
             geometry = change.after.case.geometry
             save_like(files[-1], maps[first], geometry, f"probability that {first} is {name}")
     return files
+
+
+def write_change_page(folder: Path, change: RunChange) -> Path:
+    """Write report.html."""
+    check_change_folder(folder)
+    page = folder / "report.html"
+    html = render_change(change).encode()
+    with atomic_open(page) as file:
+        file.write(html)
+    return page

@@ -43,6 +43,7 @@ COLUMNS = (
 SESSIONS = ("pre", "post")
 LARGEST_WIDENING_LOG = 100.0  # e to this is more than any volume
 Line = tuple[object, ...]
+CERTAIN_ONLY = "certain voxels only"
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ def write_biomarkers(
     found: Mapping[str, Biomarkers],
     calibration: ResectionCalibration | None = None,
     learnt: ResectionCalibration | None = None,
+    *,
+    certain_only: bool = False,
 ) -> list[Path]:
     """Write biomarkers.csv and biomarkers.json, and calibration.json where one was learnt.
 
@@ -125,7 +128,7 @@ def write_biomarkers(
     """
     check_biomarkers_folder(folder)
     files = [folder / "biomarkers.csv", folder / "biomarkers.json"]
-    write_table(files[0], COLUMNS, biomarker_lines(found, calibration))
+    write_table(files[0], COLUMNS, biomarker_lines(found, calibration, certain_only=certain_only))
     write_json(files[1], biomarkers_as_json(found, calibration))
     if learnt is not None:
         files.append(folder / "calibration.json")
@@ -134,11 +137,16 @@ def write_biomarkers(
 
 
 def biomarker_lines(
-    found: Mapping[str, Biomarkers], calibration: ResectionCalibration | None
+    found: Mapping[str, Biomarkers],
+    calibration: ResectionCalibration | None,
+    *,
+    certain_only: bool = False,
 ) -> list[Line]:
     """Return the rows of all patients."""
     return [
-        line for case, each in found.items() for line in biomarker_rows(case, each, calibration)
+        line
+        for case, each in found.items()
+        for line in biomarker_rows(case, each, calibration, certain_only=certain_only)
     ]
 
 
@@ -156,10 +164,10 @@ def _one_as_json(found: Biomarkers, calibration: ResectionCalibration | None) ->
         "rtv_ml": found.residual_ml,
         "eor_frac": found.extent,
         "resection_class": found.resection_class,
-        "corrected": {
-            "before_ml": found.corrected_before_ml,
-            "rtv_ml": found.corrected_residual_ml,
-            "eor_frac": found.corrected_extent,
+        "certain_voxels_only": {
+            "before_ml": found.certain_before_ml,
+            "rtv_ml": found.certain_residual_ml,
+            "eor_frac": found.certain_extent,
         },
         "samples": list(found.samples),
         "perturbation": found.perturbation,
@@ -193,47 +201,62 @@ def _are_biomarkers(content: object) -> bool:
 
 
 def biomarker_rows(
-    case: str, found: Biomarkers, calibration: ResectionCalibration | None = None
+    case: str,
+    found: Biomarkers,
+    calibration: ResectionCalibration | None = None,
+    *,
+    certain_only: bool = False,
 ) -> list[Line]:
-    """Return the rows of one patient: original, corrected, sampled and calibrated."""
+    """Return the rows of one patient: as segmented, sampled and calibrated.
+
+    With ``certain_only`` there is one of the voxels alone in which all samples agree, the paper's
+    correction: it drops what is uncertain, and can only shrink a volume.
+    """
     lines: list[Line] = [
         _line(case, "original", found.before_ml, found.residual_ml, extent=(found.extent,))
     ]
-    if found.corrected_residual_ml is not None and found.corrected_extent is not None:
+    left, extent_left = found.certain_residual_ml, found.certain_extent
+    if certain_only and left is not None and extent_left is not None:
         lines.append(
             _line(
                 case,
-                "corrected",
-                found.corrected_before_ml,
-                found.corrected_residual_ml,
-                extent=(found.corrected_extent,),
+                CERTAIN_ONLY,
+                found.certain_before_ml,
+                left,
+                extent=(extent_left,),
                 rule=PAPER_RULE,
                 samples=found.samples,
             )
         )
     if found.sampled is None:
         return lines
-    left, extent = found.sampled.residual_ml, found.sampled.extent
+    residual, extent = found.sampled.residual_ml, found.sampled.extent
     before = found.sampled.before_ml.median
     lines.append(
         _line(
             case,
             "samples, median",
             before,
-            left.median,
-            (left.lower, left.upper),
+            residual.median,
+            (residual.lower, residual.upper),
             (extent.median, extent.lower, extent.upper),
             found.perturbation,
             found.samples,
         )
     )
     if calibration is not None and calibration.widening is not None:
-        low, high = calibration.widening.widen([left.lower], [left.upper])
+        low, high = calibration.widening.widen([residual.lower], [residual.upper])
         rule = f"conformal, learned on {calibration.cases} cases"
         interval = (float(low[0]), float(high[0]))
         lines.append(
             _line(
-                case, "conformal", before, left.median, interval, rule=rule, samples=found.samples
+                case,
+                "conformal",
+                before,
+                residual.median,
+                interval,
+                rule=rule,
+                samples=found.samples,
             )
         )
     return lines

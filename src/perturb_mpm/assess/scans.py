@@ -22,6 +22,7 @@ from perturb_mpm.biomarkers import (
     extent_of_resection,
     paired_samples,
     region_volume_ml,
+    sampled_change,
 )
 from perturb_mpm.files import (
     Geometry,
@@ -41,7 +42,7 @@ class Scan:
     """What one scan says of one region."""
 
     original_ml: float
-    corrected_ml: float | None
+    certain_ml: float | None
     """Without uncertain voxels; None where there are no samples."""
     samples_ml: NDArray[np.float64] | None  # (S,)
     perturbation: str | None
@@ -53,7 +54,7 @@ class Scan:
 
     @property
     def samples(self) -> int | None:
-        """S, on which the corrected volume depends."""
+        """S, on which the volume of certain voxels depends."""
         return None if self.samples_ml is None else len(self.samples_ml)
 
 
@@ -156,15 +157,15 @@ class SampledResection:
 
 @dataclass(frozen=True, eq=False)
 class Biomarkers:
-    """One patient: as segmented, corrected by dropping uncertain voxels, and by samples."""
+    """One patient: as segmented, by certain voxels alone, and by samples."""
 
     before_ml: float
     residual_ml: float
     extent: float
     resection_class: str
-    corrected_before_ml: float | None
-    corrected_residual_ml: float | None
-    corrected_extent: float | None
+    certain_before_ml: float | None
+    certain_residual_ml: float | None
+    certain_extent: float | None
     sampled: SampledResection | None
     samples: tuple[int | None, int | None]
     perturbation: str | None
@@ -181,17 +182,17 @@ def resection(
 ) -> Biomarkers:
     """Compare two scans; NaN where there was nothing before, never clamped."""
     index = int(classify(before.original_ml, after.original_ml, classes, noise_floor_ml))
-    corrected = None
-    if before.corrected_ml is not None and after.corrected_ml is not None:
-        corrected = float(extent_of_resection(before.corrected_ml, after.corrected_ml))
+    certain = None
+    if before.certain_ml is not None and after.certain_ml is not None:
+        certain = float(extent_of_resection(before.certain_ml, after.certain_ml))
     return Biomarkers(
         before_ml=before.original_ml,
         residual_ml=after.original_ml,
         extent=float(extent_of_resection(before.original_ml, after.original_ml)),
         resection_class=classes[index].name,
-        corrected_before_ml=before.corrected_ml,
-        corrected_residual_ml=after.corrected_ml,
-        corrected_extent=corrected,
+        certain_before_ml=before.certain_ml,
+        certain_residual_ml=after.certain_ml,
+        certain_extent=certain,
         sampled=_summarise_samples(before, after, classes, noise_floor_ml),
         samples=(before.samples, after.samples),
         perturbation=_in_words(before, after),
@@ -224,9 +225,10 @@ def _summarise_samples(
     if before.samples_ml is None or after.samples_ml is None:
         return None
     first, second = paired_samples(before.samples_ml, after.samples_ml)
+    change = sampled_change(first, second, paired=True)  # every pair stands there already
     present: NDArray[np.bool_] = after.samples_ml > noise_floor_ml
     return SampledResection(
-        distribution(extent_of_resection(first, second)),
+        distribution(-change.relative.values),
         distribution(after.samples_ml),
         distribution(before.samples_ml),
         class_probabilities(first, second, classes, noise_floor_ml),

@@ -19,7 +19,7 @@ from perturb_mpm.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, ScanPair
+    from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, RunChange, ScanPair
     from perturb_mpm.biomarkers import ResectionClass
 
 LARGEST_NOISE_FLOOR_ML = 1000.0
@@ -51,6 +51,9 @@ class BiomarkersOptions:
         The limits of the classes of resection: RANO resect 2023, or Karschnia 2021.
     noise_floor_ml
         A residual of at most so much counts as none; at most 1000.
+    certain_only
+        Add a row of the voxels alone in which all samples agree, the paper's correction: it drops
+        what is uncertain, and can make a resection look complete that was not.
     calibration
         A calibration.json from a cohort with known volumes.
     output
@@ -70,6 +73,7 @@ class BiomarkersOptions:
     spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None
     classes: Literal["rano", "karschnia"] = "rano"
     noise_floor_ml: float = 0.0
+    certain_only: Flag = False
     calibration: Path | None = None
     output: Path = Path("biomarkers")
     quiet: Flag = False
@@ -77,7 +81,9 @@ class BiomarkersOptions:
 
 
 def biomarkers(*, options: BiomarkersOptions) -> None:
-    """Write biomarkers.csv and biomarkers.json: EOR and RTV as segmented, corrected and sampled.
+    """Write biomarkers.csv and biomarkers.json: EOR and RTV as segmented and sampled.
+
+    Extent of resection is a change: two runs also get its page, report.html.
 
     Probabilities of resection classes are worth what their perturbation is worth: they are given
     only with --calibration, which says how they did on cases with known volumes. A --table whose
@@ -97,6 +103,7 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
         check_spacing,
         read_calibration,
         write_biomarkers,
+        write_change_page,
     )
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
 
@@ -111,14 +118,36 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
             known.require_same_law(case, each, limits, floor)
     learnt = _calibrate(found, truths, limits, floor)
 
-    files = write_biomarkers(prepare_folder(options.output), found, known, learnt)
+    page = _compare_runs(pairs, values)
+    folder, certain = prepare_folder(options.output), options.certain_only
+    files = write_biomarkers(folder, found, known, learnt, certain_only=certain)
+    files += [] if page is None else [write_change_page(folder, page)]
     if not options.quiet:
         for words in (words for each in found.values() for words in each.warnings):
             print_warning(words)
     if options.json:
         print_json(biomarkers_as_json(found, known))
     elif not options.quiet:
-        _print(biomarker_lines(found, known), found, known, files)
+        _print(biomarker_lines(found, known, certain_only=certain), found, known, files)
+
+
+def _compare_runs(pairs: Sequence[ScanPair], values: Sequence[int]) -> RunChange | None:
+    """Return the change between two runs that both name a structure of these label values."""
+    from perturb_mpm.assess import ChangeQuestion, compare_runs, measured_patient
+    from perturb_mpm.run import load_run
+
+    if len(pairs) != 1 or not (pairs[0].before.is_dir() and pairs[0].after.is_dir()):
+        return None
+    runs = load_run(pairs[0].before), load_run(pairs[0].after)
+    names = []
+    for run in runs:
+        members = {run.case.labels.values.index(value) for value in values}
+        structures = measured_patient(run).structures.items()
+        names.append([name for name, labels in structures if set(labels) == members])
+    common = [name for name in names[0] if name in names[1]]
+    if not common:
+        return None
+    return compare_runs(*runs, ChangeQuestion(structures=(common[0],)))
 
 
 def _region_values(words: Sequence[str]) -> tuple[int, ...]:
