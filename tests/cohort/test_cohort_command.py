@@ -78,6 +78,24 @@ def test_a_model_makes_the_probabilities_as_in_run(tmp_path: Path) -> None:
     assert call("cohort", *chosen, *named, *both) == 2
 
 
+def test_folds_of_nnunet_are_an_ensemble_with_the_names_of_its_dataset(tmp_path: Path) -> None:
+    named = write_small_cohort(tmp_path, ("A1",))
+    maps = tmp_path / "predicted"
+    for fold in range(2):
+        own = maps / f"fold_{fold}"
+        own.mkdir()
+        write_one(tmp_path, "A1", fold)  # the images of the last one stay
+        for path in maps.glob("A1.*"):
+            path.replace(own / path.name)
+    assert call("cohort", *named, *SETTINGS, "--output", str(tmp_path / "out")) == 0
+    run = load_run(tmp_path / "out" / "A1")
+    assert run.case.ensemble is not None
+    assert run.case.ensemble.count == 2
+    assert tuple(run.case.images) == ("t1", "flair")
+    assert run.case.labels.names == ("background", "oedema", "core")
+    assert (tmp_path / "out" / "A1" / "mutual_information.nii.gz").is_file()
+
+
 def test_evaluate_takes_the_folder_as_it_is(
     cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,24 @@ def test_several_folders_are_an_ensemble_and_a_member_that_lacks_is_told(tmp_pat
     assert "B.npz" in part.missing
 
 
+def test_folds_are_an_ensemble_and_those_of_a_validation_are_not(tmp_path: Path) -> None:
+    images, maps, model = tmp_path / "imagesTs", tmp_path / "predicted", tmp_path / "model"
+    touch(images / "A_0000.nii.gz", images / "B_0000.nii.gz", maps / "dataset.json")
+    touch(*(maps / f"fold_{k}" / "A.npz" for k in range(3)), maps / "fold_0" / "B.npz")
+    first, second = find_cases(CaseFolders(images, (maps,)))
+    assert first.probabilities == tuple(maps / f"fold_{k}" / "A.npz" for k in range(3))
+    assert "must hold B.npz" in (second.missing or "")  # two members lack it
+    touch(model / "fold_0" / "validation" / "A.npz", model / "fold_1" / "validation" / "B.npz")
+    first, second = find_cases(CaseFolders(images, (model,)))
+    assert first.probabilities == (model / "fold_0" / "validation" / "A.npz",)
+    assert second.probabilities == (model / "fold_1" / "validation" / "B.npz",)
+    assert (first.missing, second.missing) == (None, None)
+    touch(model / "fold_1" / "validation" / "A.npz")
+    assert find_cases(CaseFolders(images, (model,)))[0].missing is not None
+    with pytest.raises(InputError, match="`probabilities` must be one folder where it holds"):
+        find_cases(CaseFolders(images, (maps, model)))
+
+
 def test_a_flat_folder_has_one_image_a_case(tmp_path: Path) -> None:
     images, maps = tmp_path / "images", tmp_path / "predicted"
     touch(images / "b.2.nii.gz", images / "a.nii", images / "notes.txt", maps / "b.2.npz")

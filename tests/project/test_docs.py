@@ -34,6 +34,7 @@ DIRECTIVES = {"{toctree}", "{eval-rst}"}
 # Options in the documents that belong to other programs: nnU-Net, Dask, SLURM, pip, make, git.
 FOREIGN = {
     *("--save_probabilities", "--host", "--port", "--nthreads", "--no-nanny", "--resources"),
+    *("--npz", "--ml"),  # nnU-Net, TotalSegmentator
     *("--rm", "--network", "--volume", "--user", "--tag"),  # Docker
     *("--array", "--cpus-per-task", "--mem", "--wrap", "--parsable", "--dependency"),
 }

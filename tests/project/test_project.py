@@ -4,6 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -35,3 +37,29 @@ def test_every_requirement_has_its_reason_beside_it() -> None:
     lines = block.group(1).splitlines()
     assert len(lines) == len(PROJECT["dependencies"])
     assert [line for line in lines if "#" not in line] == []
+
+
+def test_the_recipe_for_conda_asks_for_what_the_wheel_does() -> None:
+    text = (ROOT / "recipe" / "meta.yaml").read_text()
+    (version,) = re.findall(r'set version = "(.+?)"', text)
+    assert version == PROJECT["version"]
+    (block,) = re.findall(r"^  run:\n(.*?)^$", text, re.MULTILINE | re.DOTALL)
+    wanted = [line.strip("- ").replace(" ", "") for line in block.splitlines()]
+    wanted = [line.replace("matplotlib-base", "matplotlib") for line in wanted]
+    assert wanted == [f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]]
+
+
+def test_the_workflow_calls_the_commands_that_everybody_calls() -> None:
+    read_yaml = pytest.importorskip("yaml").safe_load
+    jobs = read_yaml((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    steps = {
+        name: [each["run"] for each in job["steps"] if "run" in each] for name, job in jobs.items()
+    }
+    assert steps["everything"] == [".ci/run"]
+    assert "python -m pytest -n auto" in steps["elsewhere"]
+    matrix = jobs["elsewhere"]["strategy"]["matrix"]
+    assert matrix["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert set(claimed) <= set(matrix["python"])
+    for path in [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]:
+        assert isinstance(read_yaml(path.read_text()), dict), path

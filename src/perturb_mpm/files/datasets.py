@@ -105,6 +105,26 @@ class CaseFolders:
     mask: Path | None = None
     truth: Path | None = None
     without_probabilities: bool = False  # a model computes them from the images
+    cross_validated: bool = False  # a case is in one of the folders of probabilities
+
+    def expand_folds(self) -> CaseFolders:
+        """Return the same with nnU-Net's folders fold_0, fold_1 … in place of the one around them.
+
+        Predictions of several folds are an ensemble. Of the folder of a trained model the
+        predictions in fold_0/validation … are taken, where each case is in one fold.
+        """
+        folds = [sorted(folder.glob("fold_*/")) for folder in self.probabilities]
+        if not any(folds):
+            return self
+        if len(folds) > 1:
+            raise InputError(
+                "`probabilities` must be one folder where it holds fold_0, fold_1 …, got "
+                f"{len(folds)}"
+            )
+        validation = tuple(path / "validation" for path in folds[0])
+        if all(path.is_dir() for path in validation):
+            return replace(self, probabilities=validation, cross_validated=True)
+        return replace(self, probabilities=tuple(folds[0]))
 
 
 def find_cases(folders: CaseFolders, layout: str | None = None) -> list[CaseFiles]:
@@ -124,6 +144,7 @@ def find_cases(folders: CaseFolders, layout: str | None = None) -> list[CaseFile
     for name, folder in zip(names, searched, strict=True):
         if folder is not None and not folder.is_dir():
             raise InputError(f"`{name}` must be a folder with a file a case, got {folder}")
+    folders = folders.expand_folds()
     layout = layout or _recognise_layout(folders.images)
     found = (_add_named_files(case, folders) for case in _RUN_LAYOUTS[layout](folders))
     return _sort_cases(found, "images", folders.images, layout)
@@ -395,7 +416,7 @@ def _add_named_files(case: CaseFiles, folders: CaseFolders) -> CaseFiles:
     elif not maps:
         found = [find_probabilities(folder, name) for folder in folders.probabilities]
         maps = tuple(path for path in found if path is not None)
-        if len(maps) < len(found) or not found:
+        if len(maps) != (1 if folders.cross_validated else len(found)) or not found:
             where = ", ".join(str(folder) for folder in folders.probabilities) or "no folder"
             missing.append(
                 f"`probabilities` must hold {name}.npz or {name}.nii.gz, got none in {where}"
