@@ -77,7 +77,7 @@ def test_volume_sureness_and_main_doubt_by_hand() -> None:
     assert (
         said.basis == "Intervals are 95 % and assumed: they were not learned from labelled cases."
     )
-    assert said.sure == "Expected Dice if the probabilities are right: oedema (0.96)."
+    assert said.sure == "Expected Dice if the probabilities are right: oedema 0.96."
     assert said.doubt == (
         "Main doubt: front border of oedema, oedema or healthy, 0.20 ml, "
         "about 0.080 ml of it expected to be wrong."

@@ -39,8 +39,8 @@ _VOXEL_SD = 0.6  # errors of single voxels
 _FARTHEST = 16.0  # squared deviations: beyond that a brightness tells no more
 
 _DISPLACED_MM, _DISPLACED_OVER_MM = 1.2, 18.0  # how far the network's borders are off, and together
-_BORDER_MM = 1.3  # how wide they are
-_SHARPNESS = 1.6  # of its logits
+_BORDER_MM = 1.2  # how wide they are
+_SHARPNESS = 3.2  # of its logits
 _NETWORK_TRUST = 0.02  # in single brightnesses
 _MISTAKE_MM, _MISTAKE_NATS = 11.0, 5.5  # the radius of the region it is wrong about, and how far
 _LEAST = np.float32(1e-5)  # of a share: no network is surer

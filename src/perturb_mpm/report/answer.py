@@ -124,17 +124,20 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
     """
     inside = data.labels[data.mask]  # (N,)
     words: list[tuple[str, str]] = []
+    numbers: list[str] = []
     for row in rows:
         members = [data.label_values.index(value) for value in row.values]
         here = np.isin(inside, members)
         if here.any():
             share = data.marginals[members][:, data.mask].sum(axis=0, dtype=np.float64)  # (N,)
             dice = round(expected_dice(here, share), 2)
+            numbers.append(f"{_name(row)} {dice:.2f}")
             level = "sure" if dice >= SURE else "fairly sure" if dice >= FAIRLY_SURE else "unsure"
             words.append((level, f"{_name(row)} ({'' if words else 'expected Dice '}{dice:.2f})"))
     if data.intervals != "learned":
-        plain = ", ".join(what.replace("expected Dice ", "") for _, what in words)
-        return f"Expected Dice if the probabilities are right: {plain}." if words else ""
+        if not numbers:
+            return ""
+        return f"Expected Dice if the probabilities are right: {', '.join(numbers)}."
     text, before = "", ""
     for level, what in words:
         text += f"{', ' if text else ''}{'' if level == before else f'{level} of '}{what}"
