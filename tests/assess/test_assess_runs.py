@@ -295,10 +295,10 @@ def test_marginals_and_specificities_are_chosen(runs: Path, tmp_path: Path) -> N
 
     usual = metrics("usual")
     votes = metrics("votes", "--estimator", "votes", "--specificity", "0.5", "0.99")
-    assert "mean_field dilated brier" in usual
+    assert "blend dilated brier" in usual
     assert "votes dilated brier" in votes
-    assert usual["mean_field dilated brier"] != votes["votes dilated brier"]
-    assert "mean_field dilated sensitivity_at_0.9_specificity" in usual
+    assert usual["blend dilated brier"] != votes["votes dilated brier"]
+    assert "blend dilated sensitivity_at_0.9_specificity" in usual
     strict, lax = (votes[f"votes dilated sensitivity_at_{s}_specificity"] for s in ("0.99", "0.5"))
     assert strict <= lax
     assert "votes dilated sensitivity_at_0.9_specificity" not in votes

@@ -31,6 +31,7 @@ from helpers.small_case import (
     content,
     options,
     probabilities,
+    read,
     save,
     truth,
     write_files,
@@ -628,7 +629,7 @@ def test_a_model_makes_the_probabilities(
         sequences=("t1",),
         labels=LabelScheme((0, 1, 2), ("background", "label_1", "label_2")),
     )
-    trained.probabilities.return_value = probabilities()
+    trained.probabilities.return_value = read(patient).probabilities
     loader = "perturb_mpm.segmenter.model.SegmenterModel.load"
     with mock.patch(loader, return_value=trained) as model:
         assert call("run", *options(patient)[:3], *given) == 0
