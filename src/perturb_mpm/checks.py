@@ -157,10 +157,18 @@ def one_each(
 
 
 def plain_array(value: Any, name: str) -> Any:  # noqa: ANN401 - a tensor, or anything else
-    """Return a PyTorch tensor as an array, from any device and without gradients, else the value.
+    """Return a PyTorch tensor or a CuPy array as an array, else the value.
 
-    PyTorch is not imported: a tensor is what can be detached.
+    Tensors come from any device and without gradients. Neither library is imported: a tensor is
+    what can be detached. An image of SimpleITK is refused, since its axes are reversed.
     """
+    if hasattr(value, "GetPixelIDTypeAsString") and hasattr(value, "GetDirection"):
+        raise TypeError(
+            f"{name} must be an array, got an image of SimpleITK, whose array has its axes "
+            "reversed: pass SimpleITK.GetArrayFromImage(image).transpose() and image.GetSpacing()"
+        )
+    if hasattr(value, "__cuda_array_interface__") and callable(getattr(value, "get", None)):
+        return value.get()  # of CuPy
     if not callable(getattr(value, "detach", None)):
         return value
     try:

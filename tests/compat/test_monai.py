@@ -50,7 +50,8 @@ def test_metatensors_keep_their_affine(transforms: Any) -> None:
 
     meta = {"filename_or_obj": "case.nii.gz"}
     given = MetaTensor(torch.from_numpy(probabilities()), affine=torch.tensor(AFFINE), meta=meta)
-    found = transforms.PerturbMPM(samples=5, seed=3)(given, torch.from_numpy(images()))
+    how = {"samples": 5, "seed": 3, "settings": RunSettings.of_paper()}  # whose kernels are strong
+    found = transforms.PerturbMPM(**how)(given, torch.from_numpy(images()))
     volumes = found.pop("volumes")  # a tensor, in mm³, but no map
     assert not isinstance(volumes, MetaTensor)
     np.testing.assert_allclose(volumes.sum(dim=1), 9 * np.prod(SHAPE))
@@ -59,10 +60,10 @@ def test_metatensors_keep_their_affine(transforms: Any) -> None:
         np.testing.assert_array_equal(value.affine.numpy(), AFFINE)
         assert value.meta["filename_or_obj"] == "case.nii.gz"
     # The spacing is that of the affine.
-    same = transforms.PerturbMPM(samples=5, seed=3, spacing=torch.tensor([2.0, 1.5, 3.0]))
+    same = transforms.PerturbMPM(**how, spacing=torch.tensor([2.0, 1.5, 3.0]))
     plain = same(probabilities(), images())
     np.testing.assert_array_equal(found["marginals"].numpy(), plain["marginals"])
-    other = transforms.PerturbMPM(samples=5, seed=3)(probabilities(), images())
+    other = transforms.PerturbMPM(**how)(probabilities(), images())
     assert (other["entropy"] != plain["entropy"]).any()
 
 
@@ -111,3 +112,48 @@ def test_gradients_and_half_precision_are_taken(transforms: Any) -> None:
     half = torch.from_numpy(exact).to(torch.bfloat16)
     found = transforms.PerturbMPM(samples=4)(half / half.sum(dim=0), images())
     assert found["marginals"].dtype == torch.float32
+
+
+def test_one_sigmoid_channel_is_background_and_foreground(transforms: Any) -> None:
+    p = probabilities()[:1]
+    one = transforms.PerturbMPM(samples=4)(p, images())
+    both = transforms.PerturbMPM(samples=4)(np.concatenate([1 - p, p]), images())
+    assert one["marginals"].shape == (2, *SHAPE)
+    np.testing.assert_array_equal(one["marginals"], both["marginals"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (np.log(probabilities()), "as the logits of a network do: apply its softmax"),
+        (1.5 * probabilities(), "must lie between 0 and 1|must sum to 1"),
+        (0.5 * probabilities(), "must sum to 1 over the 3 labels"),
+    ],
+)
+def test_what_is_no_distribution_is_said_in_words(
+    transforms: Any, wrong: np.ndarray, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        transforms.PerturbMPM(samples=2)(wrong, images())
+
+
+def test_an_image_or_mask_elsewhere_is_refused(transforms: Any) -> None:
+    from monai.data import MetaTensor
+
+    def place(array: np.ndarray, affine: np.ndarray) -> Any:
+        return MetaTensor(torch.from_numpy(array), affine=torch.tensor(affine))
+
+    moved = AFFINE.copy()
+    moved[0, 3] += 1.0
+    mask = np.ones((1, *SHAPE), np.float32)
+    data = {
+        "pred": place(probabilities(), AFFINE),
+        "image": place(images(), AFFINE),
+        "mask": place(mask, AFFINE + 1e-5 * (AFFINE != 0)),
+    }
+    transform = transforms.PerturbMPMd("pred", "image", "mask", samples=2)
+    assert "pred_labels" in transform(data)
+    for key, array in (("image", images()), ("mask", mask)):
+        with pytest.raises(ValueError, match=f"`{key}` must have the affine of `pred`"):
+            transform({**data, key: place(array, moved)})
+    assert "pred_labels" in transform({**data, "image": images()})  # it says nothing of a place

@@ -19,6 +19,8 @@ from perturb_mpm.run import (
     map_marginals,
 )
 
+SUM_TOLERANCE = 1e-2
+_ROUNDING = 1e-6  # how far below 0 rounding may put a probability
 VOLUMES = "volumes"
 """The volume of each label in each sample in mm³, (samples, L): no map."""
 
@@ -32,10 +34,11 @@ def uncertainty_maps(
 ) -> dict[str, NDArray[Any]]:
     """Return ``labels`` (1, …), ``marginals`` (L, …), ``entropy`` (1, …) in bits, and ``VOLUMES``.
 
-    ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels where
-    ``mask`` is 0 are label 0 for certain. ``spacing`` is in mm, 1 where it is None.
+    ``probabilities`` (L, …) sum to 1, or are one channel (1, …), that of the foreground; ``images``
+    (C, …), two or three axes of space; voxels where ``mask`` is 0 are label 0 for certain.
+    ``spacing`` is in mm, 1 where it is None.
     """
-    p = numeric(probabilities, "probabilities").astype(np.float32)
+    p = _read_distribution(numeric(probabilities, "probabilities").astype(np.float32))
     channels = numeric(images, "images").astype(np.float32)
     if p.ndim not in (3, 4) or channels.ndim != p.ndim or channels.shape[1:] != p.shape[1:]:
         raise ValueError(
@@ -57,6 +60,26 @@ def uncertainty_maps(
     return {
         name: value[..., 0] if flat and name != VOLUMES else value for name, value in found.items()
     }
+
+
+def _read_distribution(p: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return probabilities (L, …) of all labels; refuse what a network gives before its softmax."""
+    if p.size and (p.min() < -_ROUNDING or p.max() > 1 + SUM_TOLERANCE):
+        raise ValueError(
+            f"`probabilities` must lie between 0 and 1, got {p.min():.3g} to {p.max():.3g}, as the "
+            "logits of a network do: apply its softmax, or the sigmoid of a single channel, before"
+        )
+    if len(p) == 1:
+        return np.concatenate([1 - p, p])
+    sums = p.sum(axis=0)
+    off = np.abs(sums - 1) > SUM_TOLERANCE
+    if off.any():
+        raise ValueError(
+            f"`probabilities` must sum to 1 over the {len(p)} labels, background first, got "
+            f"{sums[off][0]:.3g} in {int(off.sum())} voxels; regions that overlap, each with a "
+            "sigmoid of its own, must be turned into labels before"
+        )
+    return p
 
 
 def _case(

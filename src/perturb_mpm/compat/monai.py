@@ -28,6 +28,8 @@ from monai.transforms import MapTransform, Transform  # noqa: E402
 
 __all__ = ["PerturbMPM", "PerturbMPMd"]
 
+_SAME_MM = 1e-3  # how far affines of one grid may differ
+
 
 class PerturbMPM(Transform):  # type: ignore[misc]
     """Labels, marginals, entropy and sampled volumes of probabilities and images, channel first.
@@ -122,10 +124,26 @@ class PerturbMPMd(MapTransform):  # type: ignore[misc]
         result = dict(data)
         images = np.concatenate([numeric(data[key], str(key)) for key in self.image_keys])
         mask = None if self.mask_key is None else data[self.mask_key]
+        others = (*self.image_keys, *(() if self.mask_key is None else (self.mask_key,)))
         for key in self.key_iterator(result):
+            for other in others:
+                _require_same_affine(data, key, other)
             for name, value in self.transform(data[key], images, mask).items():
                 result[f"{key}_{name}"] = value
         return result
+
+
+def _require_same_affine(data: Mapping[Hashable, Any], key: Hashable, other: Hashable) -> None:
+    """Refuse an image or mask whose affine says that it lies elsewhere than the probabilities."""
+    pair = data[key], data[other]
+    if not all(isinstance(each, MetaTensor) for each in pair):
+        return
+    here, there = (numeric(each.affine, "affine") for each in pair)
+    if here.shape != there.shape or not np.allclose(here, there, atol=_SAME_MM):
+        raise ValueError(
+            f"`{other}` must have the affine of `{key}`, got {there.tolist()} and {here.tolist()}: "
+            "resample one of them (ResampleToMatchd), or invert the transforms of both"
+        )
 
 
 def _like(array: NDArray[Any], given: Any, *, is_map: bool) -> Any:  # noqa: ANN401
