@@ -79,7 +79,8 @@ class OutputOptions:
         parametric map of the entropy.
     also
         Programs to write the labels for, with names and colours: slicer (labels.seg.nrrd), itksnap
-        (labels-itksnap.txt).
+        (labels-itksnap.txt). With --dicom also sr (measurements.sr.dcm): volumes, intervals, in a
+        DICOM structured report, TID 1500.
     title
         The heading of the report; the name of the folder where it is not given.
     quiet
@@ -94,7 +95,8 @@ class OutputOptions:
     bids: str | None = None
     dicom: Path | None = None
     also: Annotated[
-        tuple[Literal["slicer", "itksnap"], ...], Parameter(consume_multiple=True, negative="")
+        tuple[Literal["slicer", "itksnap", "sr"], ...],
+        Parameter(consume_multiple=True, negative=""),
     ] = ()
     title: str | None = None
     quiet: Flag = False

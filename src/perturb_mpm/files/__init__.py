@@ -26,6 +26,7 @@ from perturb_mpm.files.datasets import (
     find_probabilities,
 )
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
+from perturb_mpm.files.dicom_report import SegmentVolume, write_dicom_report
 from perturb_mpm.files.formats import ENDINGS, output_ending
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
@@ -121,6 +122,8 @@ __all__ = [
     "write_dicom",
     "check_dicom_series",
     "DICOM_FILES",
+    "write_dicom_report",
+    "SegmentVolume",
     "write_for_program",
     "Program",
     "PROGRAM_FILES",

@@ -27,10 +27,11 @@ from perturb_mpm.files.volumes import read_volume, require_same_grid, save_like
 from perturb_mpm.storage import atomic_open, write_json
 
 _SLICER = ".seg.nrrd"
-Program = Literal["slicer", "itksnap"]
+Program = Literal["slicer", "itksnap", "sr"]
 PROGRAM_FILES: dict[Program, str] = {
     "slicer": "labels.seg.nrrd",
     "itksnap": "labels-itksnap.txt",
+    "sr": "measurements.sr.dcm",  # a DICOM structured report, beside a DICOM segmentation
 }
 
 
@@ -120,7 +121,7 @@ def _values_as_names(voxels: NDArray[np.float32], source: Source) -> LabelScheme
 
 def write_for_program(
     folder: Path,
-    program: Program,
+    program: Literal["slicer", "itksnap"],
     values: NDArray[Any],
     geometry: Geometry,
     scheme: LabelScheme,

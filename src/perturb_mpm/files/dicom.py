@@ -25,7 +25,7 @@ from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
 from perturb_mpm.version import version
 
 DICOM_FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.dcm"}
-_PURPOSE = "writing DICOM"
+PURPOSE = "writing DICOM"
 _DEFLATED = "1.2.840.10008.1.2.1.99"  # the transfer syntax of compressed headers
 TOLERANCE_MM = 1e-2  # DICOM keeps positions and directions as decimal text
 _NEEDED = (
@@ -41,7 +41,7 @@ _MAY_BE_EMPTY = (
 
 def check_dicom_series(series_folder: Path, geometry: Geometry) -> None:
     """Refuse at once a series that is not on the grid of the images, or a missing package."""
-    optional_package("highdicom", _PURPOSE)
+    optional_package("highdicom", PURPOSE)
     series = read_series(series_folder)
     with series.source.refuse_damage():
         turn_to_series(series, geometry)
@@ -221,7 +221,7 @@ def to_series_frames(volume: NDArray[Any], axes: NDArray[np.float64]) -> NDArray
 
 def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) -> Any:  # noqa: ANN401
     """Return the segments whose numbers, or 0, stand in (slices, rows, columns)."""
-    hd = optional_package("highdicom", _PURPOSE)
+    hd = optional_package("highdicom", PURPOSE)
     frames = numbers.astype(np.uint8)
     segments = []
     for index, (value, name, colour) in enumerate(scheme.foreground(), start=1):
@@ -229,11 +229,11 @@ def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) ->
         segment = hd.seg.SegmentDescription(
             segment_number=index,
             segment_label=name[:64],
-            segmented_property_category=_coded_concept(category),
-            segmented_property_type=_coded_concept(kind),
+            segmented_property_category=coded_concept(category),
+            segmented_property_type=coded_concept(kind),
             algorithm_type="AUTOMATIC",
             algorithm_identification=hd.AlgorithmIdentificationSequence(
-                name="perturb-mpm", version=version(), family=_artificial_intelligence()
+                name="perturb-mpm", version=version(), family=_algorithm_family()
             ),
         )
         segment.SegmentDescription = f"value {value} in the label map"
@@ -248,14 +248,14 @@ def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) ->
         content_label="SEGMENTATION",
         content_description="Most probable label",
         series_description="perturb-mpm labels",
-        **_equipment(series, identity, 1),
+        **describe_equipment(series, identity, 1),
     )
     return _make_reproducible(dataset, series, identity)
 
 
 def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any:  # noqa: ANN401
     """Return the map of entropies (slices, rows, columns) in bits."""
-    hd = optional_package("highdicom", _PURPOSE)
+    hd = optional_package("highdicom", PURPOSE)
     frames = entropy.astype(np.float32)
     most = math.log2(labels)
     bits = hd.sr.CodedConcept("bit", "UCUM", "bit")
@@ -278,7 +278,7 @@ def _parametric_map(series: Series, entropy: NDArray[Any], labels: int) -> Any: 
         content_label="ENTROPY",
         content_description="Entropy of the marginals in bits",
         series_description="perturb-mpm entropy",
-        **_equipment(series, identity, 2),
+        **describe_equipment(series, identity, 2),
     )
     _order_frames(dataset, series)
     _add_anatomy(dataset, series)
@@ -301,10 +301,10 @@ def _order_frames(dataset: Any, series: Series) -> None:  # noqa: ANN401
 
 def _add_anatomy(dataset: Any, series: Series) -> None:  # noqa: ANN401
     """Say which part of the body the frames show, as the standard wants of parametric maps."""
-    pydicom = optional_package("pydicom", _PURPOSE)
+    pydicom = optional_package("pydicom", PURPOSE)
     part = str(series.slices[0].get("BodyPartExamined") or "").upper()
     anatomy = pydicom.Dataset()
-    anatomy.AnatomicRegionSequence = [_coded_concept(_BODY_PARTS.get(part, _BODY))]
+    anatomy.AnatomicRegionSequence = [coded_concept(_BODY_PARTS.get(part, _BODY))]
     anatomy.FrameLaterality = "U"
     dataset.SharedFunctionalGroupsSequence[0].FrameAnatomySequence = [anatomy]
 
@@ -374,23 +374,24 @@ def find_codes(name: str) -> tuple[Code, Code]:
     return ABNORMAL, LESION
 
 
-def _coded_concept(code: Code) -> Any:  # noqa: ANN401
-    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
+def coded_concept(code: Code) -> Any:  # noqa: ANN401
+    """Return a code as highdicom has it."""
+    concept = optional_package("highdicom", PURPOSE).sr.CodedConcept
     return concept(code.value, "SCT", code.meaning)
 
 
-def _artificial_intelligence() -> Any:  # noqa: ANN401
-    concept = optional_package("highdicom", _PURPOSE).sr.CodedConcept
+def _algorithm_family() -> Any:  # noqa: ANN401
+    concept = optional_package("highdicom", PURPOSE).sr.CodedConcept
     return concept("123110", "DCM", "Artificial Intelligence")
 
 
-def _equipment(series: Series, identity: bytes, number: int) -> dict[str, Any]:
+def describe_equipment(series: Series, identity: bytes, number: int) -> dict[str, Any]:
     """Return who made an object, and its numbers and names."""
     first = int(series.slices[0].get("SeriesNumber") or 0)
     return {
-        "series_instance_uid": _uid(identity, "series"),
+        "series_instance_uid": make_uid(identity, "series"),
         "series_number": 1000 + first * 10 + number,
-        "sop_instance_uid": _uid(identity, "instance"),
+        "sop_instance_uid": make_uid(identity, "instance"),
         "instance_number": 1,
         "manufacturer": "The perturb-mpm developers",
         "manufacturer_model_name": "perturb-mpm",
@@ -401,6 +402,16 @@ def _equipment(series: Series, identity: bytes, number: int) -> dict[str, Any]:
 
 def _make_reproducible(dataset: Any, series: Series, identity: bytes) -> Any:  # noqa: ANN401
     """Take out of an object what would differ if it were made again."""
+    take_dates_of_series(dataset, series)
+    organisation = make_uid(identity, "dimensions")
+    dataset.DimensionOrganizationSequence[0].DimensionOrganizationUID = organisation
+    for index in dataset.DimensionIndexSequence:
+        index.DimensionOrganizationUID = organisation
+    return dataset
+
+
+def take_dates_of_series(dataset: Any, series: Series) -> None:  # noqa: ANN401
+    """Let an object have the dates of its series, and none of its own making."""
     first = series.slices[0]
     day = first.get("ContentDate") or first.get("StudyDate") or "19000101"
     time = first.get("ContentTime") or first.get("StudyTime") or "000000"
@@ -410,11 +421,6 @@ def _make_reproducible(dataset: Any, series: Series, identity: bytes) -> Any:  #
                 setattr(dataset, f"{event}{name}", value)
     for equipment in dataset.get("ContributingEquipmentSequence", ()):
         equipment.pop("ContributionDateTime", None)
-    organisation = _uid(identity, "dimensions")
-    dataset.DimensionOrganizationSequence[0].DimensionOrganizationUID = organisation
-    for index in dataset.DimensionIndexSequence:
-        index.DimensionOrganizationUID = organisation
-    return dataset
 
 
 def _content_digest(series: Series, frames: NDArray[Any], words: list[object]) -> bytes:
@@ -426,7 +432,7 @@ def _content_digest(series: Series, frames: NDArray[Any], words: list[object]) -
     return digest.digest()
 
 
-def _uid(identity: bytes, what: str) -> str:
+def make_uid(identity: bytes, what: str) -> str:
     """Return an identifier made from a digest, in the form DICOM has for UUIDs."""
     name = hashlib.sha256(identity + what.encode()).digest()
     return f"2.25.{uuid.UUID(bytes=name[:16], version=5).int}"

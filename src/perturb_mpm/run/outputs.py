@@ -106,7 +106,20 @@ def write_also(run: Run, programs: Sequence[Program]) -> None:
     case = run.case
     values = case.labels.to_values(run.labels, case.mask)
     for program in programs:
-        write_for_program(run.folder, program, values, case.geometry, case.labels)
+        if program != "sr":
+            write_for_program(run.folder, program, values, case.geometry, case.labels)
+
+
+def write_structured_report(run: Run, series: Path) -> None:
+    """Write the volumes of all labels, with their intervals, as a DICOM structured report."""
+    from perturb_mpm.files import SegmentVolume, write_dicom_report
+
+    rows = [row for row in volume_rows(run) if row.kind == "label"]
+    volumes = [
+        SegmentVolume(number, row.name, row.volume_ml, row.interval_ml)
+        for number, row in enumerate(rows, start=1)
+    ]
+    write_dicom_report(run.folder, series, volumes, run.settings.intervals)
 
 
 def write_page(run: Run, warnings: Sequence[str]) -> str:

@@ -43,6 +43,7 @@ from perturb_mpm.run.outputs import (
     write_page,
     write_sampled_volumes,
     write_sidecars,
+    write_structured_report,
 )
 from perturb_mpm.run.settings import OutputError, RunSettings, SettingsError, UnusableRunError
 from perturb_mpm.run.state import (
@@ -98,7 +99,8 @@ def run_case(
     dicom_series
         A folder with the DICOM series of the image: adds DICOM files.
     also
-        Programs to write the labels for, with names and colours: ``slicer``, ``itksnap``.
+        Programs to write the labels for, with names and colours: ``slicer``, ``itksnap``; and
+        ``sr``, volumes as a DICOM structured report, where there is a ``dicom_series``.
     reading
         How the files were read, as values that JSON can hold: a part of what makes the run.
     progress
@@ -146,6 +148,8 @@ def _write_outputs(
         show.stage("writing the DICOM files")
         run = replace(run, files={**run.files, **write_dicom_files(run, wanted.dicom_series)})
     write_also(run, wanted.also)
+    if "sr" in wanted.also and wanted.dicom_series is not None:
+        write_structured_report(run, wanted.dicom_series)
     show.stage("writing the report")
     answer = write_page(run, begun.warnings)
     root = begun.layout.root
@@ -270,6 +274,8 @@ def _begin(
     check_folder(layout, planned_bytes(case, run.settings))
     if wanted.dicom_series is not None:
         _check_dicom(wanted.dicom_series, case)
+    elif "sr" in wanted.also:
+        raise SettingsError('`also="sr"` needs `dicom_series`, the series that it is about')
 
     # From here on the folder is nobody else's: what is found in it stays true.
     with explain_full_disk(), lock_folder(layout):
