@@ -368,6 +368,7 @@ def elsewhere(path: Path) -> None:
         (None, ["--until", "0.01"], "must be reachable within 12 samples"),
         (None, ["--memory", "lots"], "memory must be a positive number of bytes"),
         (None, ["--model", "model.npz"], "either --probabilities or --model must be given"),
+        (None, ["--also", "sr"], "--also sr needs --dicom"),
         (None, ["--dicom", "nowhere"], "--dicom must be a folder with a DICOM series, got nowhere"),
         (None, ["--bids", "a_b"], "--bids must name the subject by letters and digits only"),
         (None, ["--resume", "--overwrite"], "must not be given together"),
@@ -662,7 +663,7 @@ def test_dicom_files_come_beside_the_others(
     save(tmp_path / "p.nii.gz", p, scanner_affine())
     given = ["--image", str(tmp_path / "t1.nii.gz"), "--probabilities", str(tmp_path / "p.nii.gz")]
     out = tmp_path / "out"
-    command = ["run", *given, "--output", str(out), "--dicom", str(series), *QUICK]
+    command = ["run", *given, "--output", str(out), "--dicom", str(series), "--also", "sr", *QUICK]
     assert call(*command) == 0
     files = json.loads((out / "summary.json").read_text())["files"]
     dicom = [out / file for name, file in files.items() if name.startswith("dicom")]

@@ -79,8 +79,8 @@ class OutputOptions:
         parametric map of the entropy.
     also
         Programs to write the labels for, with names and colours: slicer (labels.seg.nrrd), itksnap
-        (labels-itksnap.txt). With --dicom also sr (measurements.sr.dcm): volumes, intervals, in a
-        DICOM structured report, TID 1500.
+        (labels-itksnap.txt). With --dicom also sr (measurements.sr.dcm): a DICOM
+        structured report (TID 1500) of volumes and their intervals.
     title
         The heading of the report; the name of the folder where it is not given.
     quiet
