@@ -35,6 +35,12 @@ app.command(
     help_epilogue="Example:  python -m lab gliomas --data brats2021_2mm --model model.npz",
 )
 app.command(
+    "lab.tuning.command:tuning",
+    name="tuning",
+    help="Measure what tune is worth on cases left out, learned from all cases and from five.",
+    help_epilogue="Example:  python -m lab tuning --data hippocampus_network --samples 32",
+)
+app.command(
     "lab.frozen.command:frozen",
     name="frozen",
     help="Compare frozen voxels and converged samples with full sampling, sample by sample.",

@@ -7,15 +7,26 @@ from collections.abc import Mapping, Sequence
 
 from lab.gliomas.measuring import DEFAULT, PAPER
 from lab.words import markdown_table, paragraph
-from perturb_mpm.tune import METHODS, NEAR_MM, CaseScores, Tuned, means
+from perturb_mpm.tune import (
+    ALONE,
+    FIXED,
+    GRID,
+    LEARNED,
+    NEAR_MM,
+    RESIDUAL,
+    SAMPLED,
+    TEMPERED,
+    CaseScores,
+    Tuned,
+    means,
+)
 
 PAGE_NAME = "reproduce-gliomas.md"
-ALONE, TEMPERED, LEARNED, FIXED, RESIDUAL = METHODS
-ORDER = (ALONE, TEMPERED, PAPER, DEFAULT, LEARNED, FIXED, RESIDUAL)
+ORDER = (ALONE, GRID, TEMPERED, PAPER, DEFAULT, LEARNED, SAMPLED, FIXED, RESIDUAL)
 
 OPENING = """{cases} glioma patients of BraTS 2021 at 2 mm (T1, T1ce, T2, FLAIR), with the
-probabilities of boosted trees that never saw the patient. Written by `python -m lab gliomas
---data FOLDER --model MODEL`, the model by `perturb-mpm train`; {samples} samples a patient. What
+probabilities of {classifier} that never saw the patient. Written by `{command}`; {samples}
+samples a patient. What
 is learned is learned on all patients but one and scored on that one. Regions are the whole
 tumour, its core and its enhancing part; labels are decided region by region, but for the paper's,
 which are the most frequent votes. Patients without a region do not count for its Dice."""
@@ -24,17 +35,35 @@ log score (nats, lower is better) and the area under the ROC curve of entropy ag
 within {near:g} mm of true or predicted tumour."""
 VOLUMES = """How many true volumes lie inside the 95 % intervals, among the patients who have the
 region; the width of the interval and the CRPS of log(V + 0.1 ml), lower is better, over all
-patients. Fixed width is a normal law with the mean and spread of the errors of the other
-patients; residuals are these errors themselves."""
+patients. Samples alone are those that were learned from, as they are. Fixed width is Student's law
+with the mean and spread of the errors of the other patients; residuals are these errors
+themselves."""
 
 
-def page(tuned: Tuned, scores: Sequence[CaseScores], samples: int) -> str:
+TREES = (
+    "boosted trees",
+    "python -m lab gliomas --data FOLDER --model MODEL`, the model by `perturb-mpm train",
+)
+NETWORK = ("U-Nets", "python -m lab gliomas --data FOLDER --probabilities FOLDER")
+"""The classifier, and the command that measures it."""
+
+
+def page(
+    tuned: Tuned,
+    scores: Sequence[CaseScores],
+    samples: int,
+    classifier: tuple[str, str] = TREES,
+) -> str:
     """Return the page in Markdown."""
     cases = sum(map(len, tuned.folds))
     rows = means(scores, tuned.regions)
     parts = [
         "# What the CRF and its noise make of gliomas",
-        paragraph(OPENING.format(cases=cases, samples=samples)),
+        paragraph(
+            OPENING.format(
+                cases=cases, samples=samples, classifier=classifier[0], command=classifier[1]
+            )
+        ),
         "## Labels and maps",
         paragraph(MAPS.format(near=NEAR_MM)),
         _maps(rows, tuned.regions),
@@ -57,7 +86,7 @@ def findings(rows: Mapping[str, Mapping[str, float]], regions: Sequence[str]) ->
     beaten = [name for name in regions if ours[f"crps {name}"] < fixed[f"crps {name}"]]
     lost = [name for name in regions if name not in beaten]
     words = (
-        f"What is learned changes the trees' Dice by {changes}, and the log score near the tumour "
+        f"What is learned changes the Dice by {changes}, and the log score near the tumour "
         f"from {alone['log_score_nats']:.3f} to {ours['log_score_nats']:.3f} nats. "
     )
     if beaten:
@@ -100,7 +129,7 @@ def _volumes(
         mine = [each.volumes for each in scores if each.method == method and each.volumes]
         counts = []
         for name in regions:
-            present = [each[name] for each in mine if each[name].true_ml > 0]
+            present = [each[name] for each in mine if each[name].truth > 0]
             counts.append(f"{sum(each.inside for each in present)}/{len(present)}")
         cells.append(
             [

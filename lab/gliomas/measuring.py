@@ -41,10 +41,8 @@ def measure_gliomas(
     for name, settings in ((DEFAULT, start), (PAPER, RunSettings.of_paper())):
         progress.stage(f"scoring: {name}")
         for seed, (patient, case) in enumerate(cases.items()):
-            problem = LabelledProblem(patient, case, start)
+            problem = LabelledProblem(patient, case)
             drawn = settings.changed(samples=samples, seed=seed)
-            if drawn.sampling.noise_length is None:
-                drawn = drawn.changed(noise_length=problem.length_mm)
             others.append(_score_case(problem, name, drawn, regions))
             progress(seed + 1, len(cases))
     return tuned, [*tuned.scores, *others]

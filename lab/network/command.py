@@ -13,7 +13,6 @@ def network(
     data: Path,
     output: Path = Path("reproduce-network"),
     samples: int = 100,
-    few: Flag = False,
     quick: Flag = False,
     quiet: Flag = False,
     json: Flag = False,
@@ -30,8 +29,6 @@ def network(
         The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled of each case.
-    few
-        Also learn from five cases drawn at random, ten times, and score each on all others.
     quick
         Six cases and few samples: under a minute instead of some minutes.
     quiet
@@ -39,17 +36,15 @@ def network(
     json
         Print the means of every method as JSON instead of the findings.
     """
-    from lab.network.measuring import measure_few, measure_network, summarise
+    from lab.network.measuring import measure_network, summarise
     from lab.network.network_page import PAGE_NAME, findings, page
 
     folder = prepare_folder(output)
     drawn, most = (16, 6) if quick else (samples, None)
     with shown_progress(quiet=quiet) as progress:
         scores = measure_network(data, folder, samples=drawn, most_cases=most, progress=progress)
-        progress.stage("learning from five cases")
-        fives = measure_few(data, folder, samples=drawn, progress=progress) if few else []
     means = summarise(scores)
     cases = len({each.case for each in scores})
-    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores, fives))
+    write_text(folder / PAGE_NAME, page(means, cases, drawn, scores))
     files = [folder / PAGE_NAME]
     print_results(files, findings(means), {"methods": means}, quiet=quiet, json=json)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.store import PartStore
-from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening, crps
+from perturb_mpm.biomarkers import LearnedLaw, crps
 from perturb_mpm.evaluation import auroc, dice, domain_mask, top_label
 from perturb_mpm.files import (
     Case,
@@ -33,6 +33,7 @@ from perturb_mpm.files import (
     read_volume,
 )
 from perturb_mpm.inference import ConvergenceWarning
+from perturb_mpm.learning import grid_temperature
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.progress import Silent, StagedProgress
@@ -46,7 +47,7 @@ from perturb_mpm.run import (
     settings_from_text,
     settings_text,
 )
-from perturb_mpm.tune import TuningOptions, tune
+from perturb_mpm.tune import TuningOptions, nan_mean, tune
 
 SCHEME = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
 REGIONS = {"anterior": (1,), "posterior": (2,), "both": (1, 2)}
@@ -105,7 +106,9 @@ class Answer:
 
     marginals: NDArray[np.floating]  # (L, X, Y, Z)
     volumes_ml: NDArray[np.float64] | None = None  # (S, L)
-    widening: Mapping[str, float] = field(default_factory=dict)  # by region, learned, in nats
+    laws: Mapping[str, LearnedLaw] = field(default_factory=dict)  # of volumes by region
+    scores_maps: bool = True
+    """False where the marginals are shares of a few label maps: most are 0 or 1, an artefact."""
 
 
 def read_network_case(data: Path, name: str) -> NetworkCase:
@@ -165,7 +168,7 @@ def vote_shares(case: NetworkCase, key: str) -> Answer:
     voxel_ml = math.prod(grid.spacing) / 1000
     shares = np.stack([(maps == label).mean(axis=0) for label in range(len(SCHEME))])
     counts = [(maps == label).reshape(len(maps), -1).sum(axis=1) for label in range(len(SCHEME))]
-    return Answer(shares, np.stack(counts, axis=1) * voxel_ml)
+    return Answer(shares, np.stack(counts, axis=1) * voxel_ml, scores_maps=False)
 
 
 def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float], Answer]]:
@@ -180,6 +183,7 @@ def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float],
 
     return {
         NETWORK: lambda case, _: Answer(case.case.probabilities),
+        "grid temperature": lambda case, _: Answer(_at_grid_temperature(case)),
         "with temperature": lambda case, t: Answer(scale_temperature(case.case.probabilities, t)),
         "ensemble of 5": lambda case, _: Answer(
             case.others["mean_ensemble"], vote_shares(case, "labels_ensemble").volumes_ml
@@ -192,16 +196,22 @@ def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float],
     }
 
 
+def _at_grid_temperature(case: NetworkCase) -> NDArray[np.float64]:
+    p = case.case.probabilities
+    found = grid_temperature(p, spacing=case.case.geometry.spacing, mask=case.case.mask)
+    return scale_temperature(p, max(found or 1.0, 1.0))
+
+
 LEARNED = "learned by tune, 5 folds"
+FIXED = "fixed width, 5 folds"
 RESIDUAL = "errors of other cases, 5 folds"
 
 
 def sample_learned(case: NetworkCase, settings: RunSettings, samples: int, seed: int) -> Answer:
     """Sample a case with settings that were learned without it."""
-    found = sample_case(case, settings.changed(samples=samples, seed=seed), "mean_field")
+    found = sample_case(case, settings.changed(samples=samples, seed=seed), "blend")
     # The regions of this page are the labels, and all of them together under another name.
-    widening = dict(zip(REGIONS, settings.widening.values(), strict=False))
-    return replace(found, widening=widening)
+    return replace(found, laws=dict(zip(REGIONS, settings.volume_laws.values(), strict=False)))
 
 
 def measure_network(
@@ -241,91 +251,42 @@ def _tune(data: Path, names: Sequence[str], progress: StagedProgress) -> dict[st
 
 
 def residual_scores(scores: Sequence[CaseScore], names: Sequence[str]) -> list[CaseScore]:
-    """Predict each volume from the network's own and what it missed in the other folds' cases."""
+    """Predict each volume from the network's own and what it missed in the other folds' cases.
+
+    By these errors themselves, and by Student's law with their mean and spread.
+    """
+    from scipy.special import stdtrit
+
     alone = {each.case: each for each in scores if each.method == NETWORK}
+    grid = (np.arange(400) + 0.5) / 400
     result = []
-    for place, name in enumerate(names):
-        others = [alone[n] for i, n in enumerate(names) if i % FOLDS != place % FOLDS]
-        mine = alone[name]
-        inside, values, own = {}, {}, {}
-        for region in REGIONS:
-            # The network's error is log found − log true; the truth lies minus others' errors away.
-            moved = np.array([-each.volume_error_log[region] for each in others])
-            truth = -mine.volume_error_log[region]
-            lower, upper = np.quantile(moved, [0.025, 0.975])
-            inside[region] = bool(lower <= truth <= upper)
-            own[region] = bool(lower <= 0 <= upper)
-            values[region] = crps(moved, truth)
-        result.append(
-            replace(mine, method=RESIDUAL, inside=inside, crps_log=values, own_volume_inside=own)
-        )
+    for method in (FIXED, RESIDUAL):
+        for place, name in enumerate(names):
+            others = [alone[n] for i, n in enumerate(names) if i % FOLDS != place % FOLDS]
+            mine = alone[name]
+            inside, values, own = {}, {}, {}
+            for region in REGIONS:
+                # The error is log found − log true; the truth lies minus others' errors away.
+                moved = np.array([-each.volume_error_log[region] for each in others])
+                if method == FIXED:
+                    n = len(moved)
+                    spread = moved.std(ddof=1) * math.sqrt(1 + 1 / n)
+                    moved = moved.mean() + spread * stdtrit(n - 1, grid)
+                truth = -mine.volume_error_log[region]
+                lower, upper = np.quantile(moved, [0.025, 0.975])
+                inside[region] = bool(lower <= truth <= upper)
+                own[region] = bool(lower <= 0 <= upper)
+                values[region] = crps(moved, truth)
+            result.append(
+                replace(
+                    mine,
+                    method=method,
+                    inside=inside,
+                    crps_log=values,
+                    own_volume_inside=own,
+                )
+            )
     return result
-
-
-FEW = 5
-DRAWS = 10
-
-
-@dataclass(frozen=True)
-class FewScore:
-    """What settings learned from five cases give on all others: shares inside and mean CRPS."""
-
-    draw: int
-    temperature: float
-    strength: float
-    length_mm: float
-    inside: dict[str, float]
-    crps_log: dict[str, float]
-
-
-def measure_few(
-    data: Path,
-    folder: Path,
-    *,
-    samples: int,
-    seed: int = 0,
-    progress: StagedProgress | None = None,
-) -> list[FewScore]:
-    """Learn from five cases drawn at random, ten times; score each on all other cases."""
-    progress = progress or Silent()
-    names = case_names(data)
-    identity = {"samples": samples, "seed": seed, "cases": names, "few": FEW}
-    store = PartStore(folder / "few", identity)
-    cases: dict[str, NetworkCase] = {}
-    found = []
-    for draw in range(DRAWS):
-        part = store.load(f"draw-{draw}")
-        if part is None:
-            cases = cases or {name: read_network_case(data, name) for name in names}
-            part = asdict(_few(cases, draw, samples, seed))
-            store.save(f"draw-{draw}", part)
-        found.append(FewScore(**part))
-        progress(draw + 1, DRAWS)
-    return found
-
-
-def _few(cases: Mapping[str, NetworkCase], draw: int, samples: int, seed: int) -> FewScore:
-    chosen = np.random.default_rng(draw).choice(list(cases), FEW, replace=False).tolist()
-    tuned = tune({name: cases[name].case for name in chosen}, RunSettings(), TuningOptions(FEW))
-    settings = tuned.settings
-    inside: dict[str, list[float]] = {region: [] for region in REGIONS}
-    scores: dict[str, list[float]] = {region: [] for region in REGIONS}
-    for place, (name, case) in enumerate(cases.items()):
-        if name in chosen:
-            continue
-        answer = sample_learned(case, settings, samples, seed + place)
-        row = score(case, LEARNED, answer)
-        for region in REGIONS:
-            inside[region].append(float((row.inside or {})[region]))
-            scores[region].append((row.crps_log or {})[region])
-    return FewScore(
-        draw,
-        settings.unary.temperature or 1.0,
-        settings.coupling.strength or 0.0,
-        float(settings.sampling.lengths[0][0]),
-        {region: float(np.mean(values)) for region, values in inside.items()},
-        {region: float(np.mean(values)) for region, values in scores.items()},
-    )
 
 
 def _load_or_measure(
@@ -387,12 +348,26 @@ def score(case: NetworkCase, method: str, answer: Answer) -> CaseScore:
         case=case.name,
         method=method,
         dice={name: dice(found[name], true[name]) for name in REGIONS},
-        calibration_error=top_label(marginals, known).expected_error,
-        log_score_nats=log_loss(marginals, known),
-        auroc=auroc(marginal_entropy(marginals), errors),
+        **_map_scores(marginals, known, errors, scored=answer.scores_maps),
         volume_error_log={n: math.log(found_ml[n] / true_ml[n]) for n in REGIONS},
         **_volume_scores(answer, true_ml, found_ml),
     )
+
+
+def _map_scores(
+    marginals: NDArray[np.float64],
+    truth: NDArray[np.int64],
+    errors: NDArray[np.bool_],
+    *,
+    scored: bool,
+) -> dict[str, Any]:
+    if not scored:
+        return dict.fromkeys(("calibration_error", "log_score_nats", "auroc"), math.nan)
+    return {
+        "calibration_error": top_label(marginals, truth).expected_error,
+        "log_score_nats": log_loss(marginals, truth),
+        "auroc": auroc(marginal_entropy(marginals), errors),
+    }
 
 
 def _volume_scores(
@@ -404,10 +379,9 @@ def _volume_scores(
     inside, scores, own = {}, {}, {}
     for name, members in REGIONS.items():
         drawn = volumes_ml[:, list(members)].sum(axis=1)
-        lower, upper = np.quantile(drawn, [0.025, 0.975])
-        if answer.widening.get(name, 0.0) != 0:
-            moved = ConformalWidening(answer.widening[name], OFFSET_ML, 0.95, cases=0)
-            lower, upper = (float(end[0]) for end in moved.widen([lower], [upper]))
+        law = answer.laws.get(name)
+        lower, upper = np.quantile(drawn, [0.025, 0.975]) if law is None else law.widen(drawn)
+        drawn = drawn if law is None else law.draws(drawn)
         inside[name] = bool(lower <= true_ml[name] <= upper)
         own[name] = bool(lower <= found_ml[name] <= upper)
         scores[name] = crps(np.log(np.maximum(drawn, 1e-3)), math.log(true_ml[name]))
@@ -425,7 +399,8 @@ def summarise(scores: Iterable[CaseScore]) -> dict[str, dict[str, float]]:
 def _means(scores: Sequence[CaseScore]) -> dict[str, float]:
     means: dict[str, float] = {}
     for name in ("calibration_error", "log_score_nats", "auroc"):
-        means[name] = float(np.nanmean([getattr(each, name) for each in scores]))
+        values = [getattr(each, name) for each in scores]
+        means[name] = nan_mean(values)
     for name in ("dice", "volume_error_log", "inside", "crps_log", "own_volume_inside"):
         for region in REGIONS:
             values = [getattr(each, name) for each in scores]

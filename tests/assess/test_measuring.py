@@ -14,6 +14,7 @@ import perturb_mpm as pm
 from helpers.small_case import AFFINE, call, save
 from helpers.viewer_run import SETTINGS, SHAPE, copy_run
 from perturb_mpm.assess import Surroundings, measure_rows, measured_patient, measuring
+from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.measures import LabelMap, Measurer, find_measures
 from perturb_mpm.run import Run, StateError, load_run, volume_rows
 
@@ -190,3 +191,14 @@ def test_a_mask_on_another_grid_is_refused(
     assert call("measure", str(folder), *options, "--output", str(tmp_path / "out")) == 2
     assert "vessel.nii.gz" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_learned_law_moves_and_widens_the_dice(run: Run) -> None:
+    found = pm.measure(run, ["dice"], ["core"])
+    law = LearnedLaw("share", shift=-0.5, floor=0.4, trust=1.0, cases=12)
+    laws = {"core": law}
+    learned = replace(run, settings=run.settings.changed(learned_cases=12, dice_laws=laws))
+    (before,), (after,) = measure_rows(run, found), measure_rows(learned, found)
+    assert after.interval == law.widen(found["core.dice"])
+    assert after.interval != before.interval
+    assert "widened by what these showed" in after.rests_on

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers import small_case
+from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.files import Case
 from perturb_mpm.run import RunSettings, read_settings, run_case, volume_rows, write_settings
 
@@ -23,18 +24,20 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return small_case.read(folder, labels=(0, 1, 400))
 
 
-def test_a_learned_widening_moves_both_ends(case: Case, tmp_path: Path) -> None:
+def test_a_learned_law_moves_and_widens(case: Case, tmp_path: Path) -> None:
     plain = run_case(case, SETTINGS, tmp_path / "plain", title="plain")
     name = case.labels.names[1]
-    learned = SETTINGS.changed(learned_cases=30, widening={name: 0.2})
+    law = LearnedLaw("volume", shift=0.1, floor=0.3, trust=1.0, cases=30, reach=2.0)
+    learned = SETTINGS.changed(learned_cases=30, volume_laws={name: law})
     moved = run_case(case, learned, tmp_path / "learned", title="learned")
     for before, after in zip(volume_rows(plain), volume_rows(moved), strict=True):
         if before.name != name:
             assert after.interval_ml == before.interval_ml
             continue
-        low, high = np.quantile(before.samples_ml, [0.025, 0.975])
-        assert after.interval_ml[0] == pytest.approx((low + 0.1) * math.exp(-0.2) - 0.1)
-        assert after.interval_ml[1] == pytest.approx((high + 0.1) * math.exp(0.2) - 0.1)
+        low, high = law.widen(before.samples_ml)
+        volume = before.volume_ml  # what is printed lies inside
+        assert after.interval_ml == pytest.approx((min(low, volume), max(high, volume)))
+        assert after.interval_ml[1] > before.interval_ml[1]
 
 
 def test_an_interval_holds_the_volume_that_is_printed(case: Case, tmp_path: Path) -> None:
@@ -61,11 +64,23 @@ def test_white_noise_gives_no_intervals(case: Case, tmp_path: Path) -> None:
     assert len(white.files["volumes"].read_text().splitlines()) == 1 + 8 * 3
 
 
-def test_widening_and_note_survive_the_file(tmp_path: Path) -> None:
-    learned = SETTINGS.changed(learned_cases=30, note="Learned.", widening={"a b": -0.01, "c": 0.2})
+def test_laws_ranges_and_note_survive_the_file(tmp_path: Path) -> None:
+    law = LearnedLaw("volume", -0.01, 0.2, 1.5, 30, 2.1)
+    few = LearnedLaw("share", 0.3, 0.2, 1.0, 5)
+    learned = SETTINGS.changed(
+        learned_cases=30,
+        note="Learned.",
+        volume_laws={"a b": law},
+        dice_laws={"a b": few, "c": few},
+        tuning_ranges={"contrast of t1, sd": (-0.5, 1.5)},
+    )
     write_settings(tmp_path / "s.toml", learned)
     assert read_settings(tmp_path / "s.toml") == learned
-    with pytest.raises(ValueError, match="widening of c"):
-        SETTINGS.changed(widening={"c": math.nan})
-    with pytest.raises(TypeError, match="widening must be a table"):
-        SETTINGS.changed(widening=[1.0])
+    with pytest.raises(ValueError, match="volume_laws of c: floor must be at least 0"):
+        SETTINGS.changed(volume_laws={"c": {"shift": 0, "floor": -1, "trust": 1, "cases": 3}})
+    with pytest.raises(TypeError, match="volume_laws of c"):
+        SETTINGS.changed(volume_laws={"c": {"widening": 0.1}})
+    with pytest.raises(TypeError, match="dice_laws must be a table"):
+        SETTINGS.changed(dice_laws=[1.0])
+    with pytest.raises(TypeError, match="tuning_ranges of x must be two numbers"):
+        SETTINGS.changed(tuning_ranges={"x": 1.0})

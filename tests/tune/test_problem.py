@@ -1,87 +1,79 @@
-"""A labelled case under any settings: marginals and volumes are those of ``run``."""
+"""A labelled case: samples, maps and labels are those of ``run``."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.labelled_cases import layered_case, miscalibrated_case
-from perturb_mpm.biomarkers import ConformalWidening
-from perturb_mpm.inference import ConvergenceWarning, mean_field
-from perturb_mpm.posterior import Posterior
-from perturb_mpm.run import RunSettings, build_crf, build_sampler
-from perturb_mpm.sampling import Sampler
-from perturb_mpm.tune.problem import LabelledProblem, score_volume
+from perturb_mpm.biomarkers import LearnedLaw
+from perturb_mpm.evaluation import dice
+from perturb_mpm.run import RunSettings, build_crf, build_sampler, run_case
+from perturb_mpm.tune.problem import LabelledProblem, predict
 
 START = RunSettings()
+REGIONS = {"all": (1, 2), "core": (2,)}
 
 
-def test_marginals_are_those_of_mean_field() -> None:
-    case = layered_case(0)
-    problem = LabelledProblem("p", case, START)
-    for centring in (0.0, 0.5):
-        settings = START.changed(
-            strength=0.5, centring=centring, temperature=1.4, bias=(0.0, 0.3, 0.1), iterations=4
-        )
-        with pytest.warns(ConvergenceWarning):
-            wanted = mean_field(build_crf(case, settings), 4)
-        ours = problem.grid.scatter(problem.marginals(settings), 0)
-        np.testing.assert_allclose(ours, wanted.marginals, atol=2e-3)
-
-
-def test_sampled_volumes_are_those_of_run() -> None:
+@pytest.mark.parametrize("strength", [0.0, 0.35])
+def test_samples_are_those_of_run(strength: float) -> None:
     case = layered_case(1)
-    problem = LabelledProblem("p", case, START)
-    for strength in (0.0, 0.35):
-        settings = START.changed(strength=strength, iterations=3, temperature=1.3)
-        ours = problem.sampled_ml(settings, [5.0, 2.0], 12, 4)
-        for volumes, length in zip(ours, [5.0, 2.0], strict=True):
-            drawn = settings.changed(samples=12, seed=4, noise_length=length)
-            wanted = build_sampler(build_crf(case, drawn), drawn).draw().volumes / 1000
-            np.testing.assert_array_equal(volumes, wanted)
-
-
-def test_only_samples_that_are_missing_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[range] = []
-    draw = Sampler.draw
-
-    def watched(self: Sampler, samples: range) -> Posterior:
-        asked.append(samples)
-        return draw(self, samples)
-
-    case = miscalibrated_case(0, 1.0, 0.0)
-    settings = START.changed(strength=0.0)
-    wanted = LabelledProblem("p", case, START).sampled_ml(settings, [2.0, 5.0], 12, 4)
-    monkeypatch.setattr(Sampler, "draw", watched)
-    problem = LabelledProblem("p", case, START)
-    few = problem.sampled_ml(settings, [5.0], 8, 4)
-    np.testing.assert_array_equal(problem.sampled_ml(settings, [2.0, 5.0], 12, 4), wanted)
-    np.testing.assert_array_equal(problem.sampled_ml(settings, [5.0], 8, 4), few)
-    np.testing.assert_array_equal(few[0], wanted[1, :8])
-    assert asked == [range(8), range(12), range(8, 12)]
-    # Another seed or temperature is another draw.
-    assert not np.array_equal(problem.sampled_ml(settings, [5.0], 8, 5), few)
-    problem.sampled_ml(settings.changed(temperature=2.0), [5.0], 8, 4)
-    assert asked[3:] == [range(8), range(8)]
-
-
-def test_parts_of_a_case_add_up_to_its_volumes() -> None:
-    case = miscalibrated_case(0, 1.0, 0.0)
-    problem = LabelledProblem("p", case, START)
-    settings = START.changed(noise_length=5.0, strength=0.0, samples=8, iterations=0)
-    where = np.arange(case.mask.size) % 3 == 0
-    everywhere = np.ones(case.mask.size, dtype=bool)
-    whole, one, other = (
-        problem._sampler(settings, part).draw().volumes for part in (everywhere, where, ~where)
+    problem = LabelledProblem("p", case)
+    settings = START.changed(
+        strength=strength, iterations=3, tolerance=0.0, sampling_temperature=1.3, noise_length=5.0
     )
-    np.testing.assert_allclose(one + other, whole, rtol=1e-12)
+    found = problem.sample(settings, 12, 4, REGIONS, {})
+    drawn = settings.changed(samples=12, seed=4, temperature=problem.grid_temperature)
+    kept: list[np.ndarray] = []
+    sampler = build_sampler(build_crf(case, drawn), drawn)
+    wanted = sampler.draw(keep=lambda _, labels: kept.append(labels.copy())).volumes / 1000
+    np.testing.assert_allclose(found.volumes_ml[:, 1:], wanted[:, 1:])
+    assert (found.mean_field is None) == (strength == 0)
+    maps = problem.blend(found, problem.grid_temperature)
+    labels = maps.argmax(axis=0)
+    for name, members in REGIONS.items():
+        mine = np.isin(labels, members)
+        each = [dice(mine, np.isin(sample, members)) for sample in np.concatenate(kept)]
+        np.testing.assert_allclose(found.dice[name], each)
+        assert found.true_dice[name] == dice(mine, np.isin(problem.truth, members))
+
+
+def test_maps_are_those_of_run(tmp_path: Path) -> None:
+    case = layered_case(2)
+    problem = LabelledProblem("p", case)
+    settings = START.changed(
+        strength=0.35, sampling_temperature=1.2, noise_length=5.0, samples=8, keep_strength=True
+    )
+    found = problem.sample(settings, 8, 0, REGIONS, {})
+    run = run_case(case, settings.changed(temperature=1.7), tmp_path / "run", title="p")
+    ours = problem.grid.scatter(problem.blend(found, 1.7), 0)
+    np.testing.assert_allclose(ours, run.marginals, atol=2e-3)
 
 
 def test_a_volume_is_scored_as_by_hand() -> None:
-    found = score_volume(np.array([0.9, 1.9]), 0.9)
+    found = predict(np.array([0.9, 1.9]), 0.9, "volume")
     # log 1 = 0 and log 2: E|X − y| = log 2 / 2, half of E|X − X'| is log 2 / 4.
     assert found.crps == pytest.approx(math.log(2) / 4)
     assert found.inside is False
-    assert found.widen(ConformalWidening(0.1, 0.1, 0.95, cases=19)).inside
+    wide = predict(np.array([0.9, 1.9]), 0.9, "volume", LearnedLaw("volume", 0.0, 0.1, 1.0, 5))
+    assert wide.inside
+    assert wide.width > found.width
+
+
+def test_a_case_without_foreground_is_scored_everywhere() -> None:
+    case = miscalibrated_case(0, 1.0, 0.0)
+    empty = case.__class__(
+        **{
+            **vars(case),
+            "probabilities": np.stack(
+                [np.full(case.mask.shape, 0.9), np.full(case.mask.shape, 0.1)]
+            ),
+            "truth": np.zeros(case.mask.shape, dtype=np.uint8),
+        }
+    )
+    problem = LabelledProblem("p", empty)
+    assert problem.near.all()
+    assert problem.grid_temperature == 1

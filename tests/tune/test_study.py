@@ -37,9 +37,8 @@ def test_a_stage_is_given_what_the_same_cases_said_before() -> None:
     assert not all(folds.cross_fit(fit, mixed).without)  # what other cases said is noticed
 
 
-def test_cases_are_spread_over_all_folds() -> None:
-    folds = Folds.deal(80, 5)
-    some = folds.spread(30)
-    assert len(some) == 30
-    assert [sum(case in fold for case in some) for fold in folds.members] == [6] * 5
-    assert Folds.deal(11, 11).spread(30) == list(range(11))
+def test_some_cases_are_split_by_their_folds() -> None:
+    folds = Folds.deal(6, 3)
+    assert folds.split([0, 1, 3, 4]) == [([0, 3], [1, 4]), ([1, 4], [0, 3])]
+    assert folds.split([0, 3]) == [([0], [3]), ([3], [0])]  # of one fold: each against the other
+    assert folds.split([2]) == [([2], [2])]

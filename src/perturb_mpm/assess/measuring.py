@@ -245,7 +245,7 @@ class MeasureRow:
 
 
 def measure_rows(run: Run, found: Measurements) -> list[MeasureRow]:
-    """Return a row for each measure; a volume has the interval that the run gives it."""
+    """Return a row for each measure; volume and Dice have the intervals that were learned."""
     volumes = {row.name: row for row in reversed(volume_rows(run))}
     samples_alone = basis_in_words(run, learned=False)
     rows = []
@@ -256,6 +256,9 @@ def measure_rows(run: Run, found: Measurements) -> list[MeasureRow]:
             interval = (math.nan, math.nan)
         elif column.measure == "volume":
             interval = volumes[column.structure].interval_ml
+            words = basis_in_words(run, learned=True)
+        elif column.measure == "dice" and column.structure in run.settings.dice_laws:
+            interval = run.settings.dice_laws[column.structure].widen(found[column.key])
             words = basis_in_words(run, learned=True)
         rows.append(
             MeasureRow(

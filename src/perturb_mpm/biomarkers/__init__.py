@@ -18,6 +18,13 @@ from perturb_mpm.biomarkers.intervals import (
     coverage,
     crps,
 )
+from perturb_mpm.biomarkers.learned_law import (
+    LearnedLaw,
+    MeasureScale,
+    fit_law,
+    from_scale,
+    to_scale,
+)
 from perturb_mpm.biomarkers.resection import (
     KARSCHNIA_2021,
     RANO_RESECT,
@@ -58,5 +65,10 @@ __all__ = [
     "bonferroni",
     "holm",
     "ConformalWidening",
+    "fit_law",
+    "from_scale",
+    "LearnedLaw",
+    "MeasureScale",
+    "to_scale",
     "SampledBiomarker",
 ]

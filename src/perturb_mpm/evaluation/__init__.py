@@ -26,6 +26,7 @@ from perturb_mpm.evaluation.detection import (
     patch_counts,
 )
 from perturb_mpm.evaluation.masks import (
+    SampleDice,
     SurfaceDistances,
     area_surface_dice,
     confusion,
@@ -94,6 +95,7 @@ __all__ = [
     "level_dice",
     "volume_variation",
     "pairwise_dice",
+    "SampleDice",
     "lesions",
     "image_uncertainty",
     "risk_coverage",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.posterior import Regions
 
 _CORNERS = tuple(itertools.product((0, 1), repeat=3))
 _Edge = tuple[tuple[int, ...], tuple[int, ...]]
@@ -115,6 +116,76 @@ def expected_dice(mask: NDArray[np.bool_], share: NDArray[np.floating]) -> float
     0.75
     """
     return _ratio(2 * float(share[mask].sum()), float(mask.sum() + share.sum()))
+
+
+class SampleDice:
+    """The Dice of a label map with each sample, for every region; samples come batch by batch.
+
+    A sample is a plausible truth, so this is the law of the Dice that the truth would give.
+
+    ``add`` is what ``Sampler.draw`` takes as ``keep``; ``+`` joins the same samples of two parts
+    of a mask.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import SampleDice
+    >>> agreement = SampleDice([0, 1, 1, 2], {"one": (1,), "all": (1, 2)})
+    >>> agreement.add(range(2), [[0, 1, 1, 2], [0, 1, 0, 0]])
+    >>> agreement.dice()["one"].round(3), agreement.dice()["all"]
+    (array([1.   , 0.667]), array([1. , 0.5]))
+    """
+
+    def __init__(self, labels: ArrayLike, regions: Regions) -> None:
+        """Take the label map inside the mask, (N,), and the labels of every region."""
+        mapped = checks.whole(labels, "labels")
+        if mapped.ndim != 1:
+            raise ValueError(f"labels must be (voxels,), got shape {mapped.shape}")
+        self._regions = {name: tuple(members) for name, members in regions.items()}
+        most = max([int(mapped.max(initial=0)), *(max(m) for m in self._regions.values())]) + 1
+        self._tables = np.zeros((len(self._regions), most), dtype=np.bool_)
+        for table, members in zip(self._tables, self._regions.values(), strict=True):
+            table[list(members)] = True
+        # Which voxels the label map gives to each region: overlaps are counted in these alone.
+        self._voxels = [np.flatnonzero(table[mapped]) for table in self._tables]
+        self._voxel_count = len(mapped)
+        self._drawn: list[NDArray[np.int64]] = []  # (2, B, R): overlap and size in each sample
+
+    def add(self, part: Sequence[int], samples: ArrayLike) -> None:
+        """Take the labels (B, N) of the samples ``part``."""
+        drawn = np.asarray(samples)
+        if drawn.shape != (len(part), self._voxel_count):
+            raise ValueError(
+                f"samples must be ({len(part)}, {self._voxel_count}), got shape {drawn.shape}"
+            )
+        counts = np.empty((2, len(drawn), len(self._tables)), dtype=np.int64)
+        for row, labels in enumerate(drawn):
+            sizes = np.bincount(labels, minlength=self._tables.shape[1])
+            for column, (table, voxels) in enumerate(zip(self._tables, self._voxels, strict=True)):
+                counts[0, row, column] = np.count_nonzero(table[labels[voxels]])
+                counts[1, row, column] = sizes[: len(table)][table].sum()
+        self._drawn.append(counts)
+
+    def __add__(self, other: SampleDice) -> SampleDice:
+        """Return the same samples of two parts of the mask together."""
+        if self._regions != other._regions:
+            raise ValueError("both must have the same regions")
+        whole = SampleDice(np.zeros(0, dtype=np.int64), self._regions)
+        whole._voxels = [np.concatenate(pair) for pair in zip(self._voxels, other._voxels)]
+        whole._drawn = [self._counts() + other._counts()]
+        return whole
+
+    def dice(self) -> Mapping[str, NDArray[np.float64]]:
+        """Return the Dice of every sample, (S,), by region; 1 where both lack the region."""
+        overlap, sizes = self._counts()
+        mapped = np.array([len(each) for each in self._voxels])
+        found = overlap_ratios(2 * overlap, mapped + sizes)  # (S, R)
+        return dict(zip(self._regions, found.T, strict=True))
+
+    def _counts(self) -> NDArray[np.int64]:
+        """Return overlap and size of every region in every sample, (2, S, R)."""
+        if not self._drawn:
+            return np.zeros((2, 0, len(self._tables)), dtype=np.int64)
+        return np.concatenate(self._drawn, axis=1)
 
 
 def overlap_ratios(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:

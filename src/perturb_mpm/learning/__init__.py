@@ -4,11 +4,21 @@ Labelled cases teach by gradients through the mean-field iterations (Krähenbüh
 """
 
 from perturb_mpm.learning.evidence import ImageEvidence, grid_temperature, image_evidence
+from perturb_mpm.learning.familiarity import (
+    SKILL,
+    Unfamiliar,
+    case_properties,
+    familiar_ranges,
+    find_unfamiliar,
+)
 from perturb_mpm.learning.learner import Learned, filter_maker, learn, learn_from
 from perturb_mpm.learning.objectives import ObjectiveName
 from perturb_mpm.learning.unrolled import Phase, Problem, make_problem
 
 __all__ = [
+    "case_properties",
+    "familiar_ranges",
+    "find_unfamiliar",
     "filter_maker",
     "grid_temperature",
     "image_evidence",
@@ -20,4 +30,6 @@ __all__ = [
     "ObjectiveName",
     "Phase",
     "Problem",
+    "SKILL",
+    "Unfamiliar",
 ]

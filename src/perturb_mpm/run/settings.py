@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from perturb_mpm import checks
+from perturb_mpm.biomarkers import LearnedLaw, MeasureScale
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
 from perturb_mpm.fields import Setting, check_settings, exactly, one_of, setting, settings_in
@@ -75,10 +76,39 @@ def _check_kernels(value: object, name: str) -> tuple[KernelSettings, ...]:
     return tuple(value)
 
 
-def _check_widening(value: object, name: str) -> dict[str, float]:
+def _check_table(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise TypeError(f"{name} must be a table of names and nats, got {value!r}")
-    return {key: checks.number(each, f"{name} of {key}") for key, each in value.items()}
+        raise TypeError(f"{name} must be a table of names, got {value!r}")
+    return value
+
+
+def _check_laws(scale: MeasureScale, value: object, name: str) -> dict[str, LearnedLaw]:
+    """Take laws, or tables of their numbers as a settings file has them."""
+    laws: dict[str, LearnedLaw] = {}
+    for key, each in _check_table(value, name).items():
+        try:
+            laws[key] = each if isinstance(each, LearnedLaw) else LearnedLaw(scale, **each)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name} of {key}: {error}") from error
+    return laws
+
+
+def _check_ranges(value: object, name: str) -> dict[str, tuple[float, float]]:
+    ranges = {}
+    for key, each in _check_table(value, name).items():
+        if not isinstance(each, Sequence) or isinstance(each, str) or len(each) != 2:
+            raise TypeError(f"{name} of {key} must be two numbers, got {each!r}")
+        low, high = (checks.number(end, f"{name} of {key}") for end in each)
+        ranges[key] = (low, high)
+    return ranges
+
+
+def _plain_laws(laws: Mapping[str, LearnedLaw]) -> dict[str, dict[str, float]]:
+    """Return the numbers of each law; the table says the scale."""
+    return {
+        name: {key: each for key, each in vars(law).items() if key != "scale" and each is not None}
+        for name, law in laws.items()
+    }
 
 
 def _check_matrix(value: object, name: str) -> tuple[tuple[float, ...], ...]:
@@ -296,12 +326,28 @@ class RunSettings:
         example={"core": (1, 4)},
         plain=dict,
     )
-    widening: Mapping[str, float] = setting(
+    volume_laws: Mapping[str, LearnedLaw] = setting(
         {},
-        "By name of a region or label: how far both ends of its volume's interval move outwards, "
-        "in nats of log(V + 0.1 ml)",
-        _check_widening,
-        example={"core": 0.05},
+        "By name of a region or label: where its true volume lies, given the samples. On the scale "
+        "log(V + 0.1 ml), shift moves their median, the interval has the floor at least, trust "
+        "multiplies their spread; reach is where it ends, in these units",
+        partial(_check_laws, "volume"),
+        example={"core": {"shift": 0.05, "floor": 0.2, "trust": 0.8, "cases": 11}},
+        plain=_plain_laws,
+    )
+    dice_laws: Mapping[str, LearnedLaw] = setting(
+        {},
+        "The same of the Dice of label map and truth, given the Dice of label map and samples; on "
+        "the scale of log-odds",
+        partial(_check_laws, "share"),
+        example={"core": {"shift": -0.3, "floor": 0.4, "trust": 1.1, "cases": 11}},
+        plain=_plain_laws,
+    )
+    tuning_ranges: Mapping[str, tuple[float, float]] = setting(
+        {},
+        "By name of a property: between which values a case resembles those learned from",
+        _check_ranges,
+        example={"grid temperature": (1.2, 1.7)},
         plain=dict,
     )
     maps: MapSettings = field(default_factory=MapSettings)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.biomarkers import OFFSET_ML, ConformalWidening
+from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.files import LabelScheme
 from perturb_mpm.posterior import Regions
 from perturb_mpm.run.state import Run
@@ -40,7 +40,7 @@ def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
         volume_ml = float(mapped[members].sum())
         interval_ml = (math.nan, math.nan)  # white noise says nothing about volumes
         if run.settings.intervals != "none":
-            low, high = _interval_ml(samples_ml, run.settings.widening.get(name, 0.0))
+            low, high = _interval_ml(samples_ml, run.settings.volume_laws.get(name))
             # What the page prints as the volume is possible, or it would not be printed.
             interval_ml = (min(low, volume_ml), max(high, volume_ml))
         rows.append(
@@ -76,12 +76,9 @@ def _volumes_ml(run: Run, labels: NDArray[np.uint8]) -> NDArray[np.float64]:
     return counts.astype(np.float64) * (math.prod(run.case.geometry.spacing) / 1000)
 
 
-def _interval_ml(samples_ml: NDArray[np.float64], widening: float) -> tuple[float, float]:
-    """Return the central 95 % of sampled volumes (S,), moved by what was learned, if it was."""
+def _interval_ml(samples_ml: NDArray[np.float64], law: LearnedLaw | None) -> tuple[float, float]:
+    """Return the central 95 % of sampled volumes (S,), or what was learned of their law."""
+    if law is not None:
+        return law.widen(samples_ml)
     low, high = np.quantile(samples_ml, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    if widening == 0:
-        return float(low), float(high)
-    learned = ConformalWidening(widening, OFFSET_ML, INTERVAL, cases=0)
-    lower, upper = learned.widen([low], [high])
-    middle = float(np.median(samples_ml))  # a narrower interval never turns itself inside out
-    return min(float(lower[0]), middle), max(float(upper[0]), middle)
+    return float(low), float(high)

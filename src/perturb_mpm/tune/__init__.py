@@ -1,37 +1,63 @@
 """Settings of ``run`` learned from labelled cases, and what they are worth on cases left out."""
 
 from perturb_mpm.tune.cases import classify_cases, read_cohort_cases, read_labelled_cases
+from perturb_mpm.tune.coupling import Candidate, find_candidates
+from perturb_mpm.tune.intervals import predict_baselines
 from perturb_mpm.tune.problem import (
+    ALONE,
+    FIXED,
+    GRID,
+    LEARNED,
     METHODS,
     NEAR_MM,
+    RESIDUAL,
+    SAMPLED,
+    TEMPERED,
     CaseScores,
     LabelledProblem,
     MapScore,
-    VolumePrediction,
+    PredictedMeasure,
+    nan_mean,
     score_maps,
     score_volumes,
 )
-from perturb_mpm.tune.study import TuningOptions
-from perturb_mpm.tune.summary import Tuned, maps_table, means, volumes_table, write_scores
-from perturb_mpm.tune.tuning import tune
+from perturb_mpm.tune.study import Folds, Study, TuningOptions, prepare_study
+from perturb_mpm.tune.summary import Tuned, intervals_table, maps_table, means, write_scores
+from perturb_mpm.tune.tuning import learn, learn_settings, tune
 
 __all__ = [
-    "read_cohort_cases",
-    "classify_cases",
-    "read_labelled_cases",
+    "ALONE",
+    "Candidate",
     "CaseScores",
+    "classify_cases",
+    "find_candidates",
+    "FIXED",
+    "Folds",
+    "GRID",
+    "intervals_table",
     "LabelledProblem",
-    "MapScore",
+    "learn",
+    "LEARNED",
+    "learn_settings",
     "maps_table",
+    "MapScore",
     "means",
     "METHODS",
+    "nan_mean",
     "NEAR_MM",
+    "predict_baselines",
+    "PredictedMeasure",
+    "prepare_study",
+    "read_cohort_cases",
+    "read_labelled_cases",
+    "RESIDUAL",
+    "SAMPLED",
     "score_maps",
     "score_volumes",
+    "Study",
+    "TEMPERED",
     "tune",
     "Tuned",
     "TuningOptions",
-    "VolumePrediction",
-    "volumes_table",
     "write_scores",
 ]

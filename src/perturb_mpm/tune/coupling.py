@@ -1,164 +1,162 @@
-"""Couple: kernels as strong as they beat no kernels on cases left out.
+"""Couple: which samples, with kernels or without, at temperature 1 or the grid's.
 
-Candidates are the probabilities alone, calibrated, and with kernels of rising strength, each
-calibrated anew. One is chosen by the log score of maps and the score of volumes together, in shares
-of those of the probabilities alone, without costing labels their overlap.
+Every candidate is known without a label: no kernels, at temperature 1 and at the grid's, and
+kernels as strong as the image speaks for them (``CaseEvidence.strength`` of the median skill), at
+the grid's temperature. So each case is sampled once under each of them, and no sample of a case
+depends on the truth of another.
+
+One is chosen by the log score of maps and the score of volumes together, both under what is learned
+from the other cases, without costing labels their overlap: what ``run`` does by itself, unless
+another is clearly better.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from perturb_mpm.run import RunSettings
-from perturb_mpm.tune.calibration import Calibrate, calibrate_with_kernels, halve, observe
-from perturb_mpm.tune.problem import ALONE, MapScore, nan_mean
-from perturb_mpm.tune.study import CrossFit, Study, VolumeTable
-from perturb_mpm.tune.volumes import FEW_LENGTHS, lengths_to_try
+from perturb_mpm.learning import ImageEvidence
+from perturb_mpm.posterior import Regions
+from perturb_mpm.run import DEFAULT_BILATERAL, CaseEvidence, KernelSettings, RunSettings
+from perturb_mpm.tune.calibration import SHARES, TemperatureTable, tabulate_temperatures
+from perturb_mpm.tune.intervals import (
+    SampledMeasure,
+    measure_dice,
+    measure_volumes,
+)
+from perturb_mpm.tune.problem import CaseSamples, LabelledProblem, nan_mean, score_maps
+from perturb_mpm.tune.study import Study
 
-CALIBRATED = "calibrated"
-# Strength and centring that are tried beside no kernels at all, from weak to strong, and how many
-# updates they take: kernels this weak have converged by then.
-COUPLINGS = ((0.2, 0.5), (0.2, 0.0), (0.35, 0.0))
-ITERATIONS = 5
-# Of how many cases at most kernels are chosen on: enough to see a gain of two per cent.
-KERNEL_CASES = 30
 # What labels may lose of their mean overlap for better maps and volumes: no one can see it.
 DICE_TOLERANCE = 0.002
-# What kernels must gain, of log score and CRPS in shares of the probabilities' own: they cost time.
-KERNEL_GAIN = 0.02
+# By how much another way must be better than that of ``run``, of log score and CRPS in shares of
+# its own: a choice among ways that nearly tie would be chance.
+GAIN = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to make marginals: its settings, and its scores of cases left out."""
+    """One way to sample: its settings, and what it makes of every case."""
 
     name: str
-    settings: CrossFit[RunSettings]
-    maps: Mapping[int, MapScore]  # of all cases, or of those that kernels are chosen on
-    volumes: VolumeTable
+    settings: RunSettings
+    samples: Sequence[CaseSamples]
+    maps: TemperatureTable
+    volumes: SampledMeasure
+    dice: SampledMeasure
+    overlap: Sequence[float]
+    """The mean Dice of the regions of each case, labels decided at the grid's temperature."""
 
     @property
     def has_kernels(self) -> bool:
         """Whether kernels take part."""
-        return self.settings.overall.has_kernels
+        return self.settings.has_kernels
 
-    def losses(self, cases: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return log score and CRPS of these cases, the CRPS at the length that suits it best."""
-        best = self.volumes.best_length(cases)
-        return (
-            np.array([self.maps[case].log_score_nats for case in cases]),
-            np.array([self.volumes.crps(best, case) for case in cases]),
-        )
+    def losses(
+        self, study: Study, cases: Sequence[int], shares: Sequence[float] = SHARES
+    ) -> tuple[float, float]:
+        """Return log score and CRPS of these cases, each under what the others teach."""
+        regions = tuple(study.regions)
+        scores = []
+        for inner, outer in study.folds.split(cases):
+            laws = self.volumes.fit(outer, regions, conformal=False)
+            for case in inner:
+                found = self.volumes.predict(case, laws, regions)
+                scores.append(nan_mean([each.crps for each in found.values()]))
+        return self.maps.left_out_score(cases, study.folds, shares), float(np.mean(scores))
 
-    def mean_dice(self, cases: Sequence[int]) -> float:
-        """Return the mean overlap over cases and regions."""
-        scores = [self.maps[case].dice for case in cases]
-        return nan_mean([nan_mean([dice[name] for dice in scores]) for name in scores[0]])
 
-
-def choose_candidate(candidates: Sequence[Candidate], cases: Sequence[int]) -> Candidate:
+def choose_candidate(
+    study: Study, candidates: Sequence[Candidate], cases: Sequence[int]
+) -> Candidate:
     """Return the candidate that is best for maps and volumes and keeps the overlap.
 
-    The first is the probabilities alone. Candidates are compared on the cases that all of them
-    have scores of.
+    The first is what ``run`` does by itself: another must be better by ``GAIN``.
     """
-    cases = [i for i in cases if all(i in each.maps for each in candidates)]
-    alone = candidates[0]
-    least = alone.mean_dice(cases) - DICE_TOLERANCE
-    allowed = [each for each in candidates if math.isnan(least) or each.mean_dice(cases) >= least]
-    return min(
-        allowed,
-        key=lambda each: (
-            relative_loss(each, alone, cases) + (KERNEL_GAIN if each.has_kernels else 0.0)
-        ),
-    )
+    losses = [each.losses(study, cases) for each in candidates]
+    overlaps = [nan_mean([each.overlap[case] for case in cases]) for each in candidates]
+    bare = [mean for mean, each in zip(overlaps, candidates, strict=True) if not each.has_kernels]
+    kept = [not mean < max(bare) - DICE_TOLERANCE for mean in overlaps]
+    # Where all is certain the scores of the first may be 0.
+    base = [max(each, 1e-9) for each in losses[0]]
 
+    def cost(index: int) -> float:
+        log_score, crps = losses[index]
+        return log_score / base[0] + crps / base[1] + (GAIN if index else 0.0)
 
-def relative_loss(candidate: Candidate, alone: Candidate, cases: Sequence[int]) -> float:
-    """Return mean log score plus mean CRPS, each in shares of the probabilities' alone."""
-    # Where all is certain the scores of the probabilities alone may be 0.
-    shares = [
-        ours / max(float(theirs.mean()), 1e-9)
-        for ours, theirs in zip(candidate.losses(cases), alone.losses(cases), strict=True)
-    ]
-    return float((shares[0] + shares[1]).mean())
+    return candidates[min((i for i, each in enumerate(kept) if each), key=cost)]
 
 
 def find_candidates(study: Study, start: RunSettings) -> list[Candidate]:
-    """Return the probabilities alone, calibrated, and with each coupling until one is worse."""
-    progress, folds = study.progress, study.folds
-    progress.stage("learning temperature and bias")
-    bare = start.changed(strength=0.0, centring=1.0, temperature=1.0, bias=None)
-    if bare.maps.marginals == "blend":  # what is learned are maps of the mean field
-        bare = bare.changed(marginals="mean_field")
-    seen = {i: observe(each, bare, everywhere=study.many) for i, each in enumerate(study.problems)}
-    fitted = Calibrate(seen, bare, with_bias=study.many).cross_fit(folds)
-    lengths = lengths_to_try(study.problems, FEW_LENGTHS)
-    unchanged = CrossFit(bare, (bare,) * len(study.problems))
-    found = [
-        score_candidate(study, ALONE, unchanged, lengths),
-        score_candidate(study, CALIBRATED, _believe(study, fitted), lengths),
-    ]
-    best = found[-1].volumes.best_length(folds.everyone)
-    some = folds.spread(KERNEL_CASES)
-    iterations = min(ITERATIONS, start.sampling.iterations)
-    couplings = COUPLINGS if any(each.weight > 0 for each in start.kernels) else ()
-    for strength, centring in couplings:
-        name = f"kernels × {strength:g}, centring {centring:g}"
-        coupled = fitted.overall.changed(
-            strength=strength, centring=centring, iterations=iterations, tolerance=0.0
-        )
-        fitted = _calibrate(study, name, coupled, some)
-        found.append(score_candidate(study, name, _believe(study, fitted), [best], some))
-        before, now = (relative_loss(each, found[0], some) for each in found[-2:])
-        if now >= before:
-            break  # a stronger coupling is worse still
-    return found
-
-
-def learn_from_all(study: Study, candidate: Candidate) -> Candidate:
-    """Return the candidate learned from all cases and with the maps of all scored."""
-    everyone = study.folds.everyone
-    if len(candidate.maps) == len(everyone):
-        return candidate
-    fitted = _calibrate(
-        study, f"{candidate.name} from all cases", candidate.settings.overall, everyone
+    """Return the ways to sample, first that of ``run``; each case is sampled under all."""
+    temperature = _round(
+        math.exp(np.mean([math.log(each.grid_temperature) for each in study.problems]))
     )
-    return score_candidate(study, candidate.name, _believe(study, fitted), [])
+    bare = start.changed(strength=0.0, centring=0.0, temperature=None, bias=None)
+    found = [
+        _sample(study, "no kernels, samples at temperature 1", bare, 1.0),
+        _sample(study, "no kernels, samples at the grid's temperature", bare, temperature),
+    ]
+    strength = CaseEvidence(median_evidence(study.evidence), None).strength
+    if not start.kernels or strength <= 0:
+        return found
+    coupled = replace(bare, kernels=kernels_of_best_skill(study.evidence, start))
+    coupled = coupled.changed(strength=strength)
+    return [_sample(study, f"kernels × {strength:g}", coupled, temperature), *found]
 
 
-def score_candidate(
-    study: Study,
-    name: str,
-    settings: CrossFit[RunSettings],
-    lengths_mm: Sequence[float],
-    cases: Sequence[int] | None = None,
+def median_evidence(evidence: Sequence[ImageEvidence]) -> ImageEvidence | None:
+    """Return the evidence of the median skill, None where no image says anything."""
+    ranked = sorted(evidence, key=lambda each: each.skill)
+    return ranked[len(ranked) // 2] if ranked else None
+
+
+def kernels_of_best_skill(
+    evidence: Sequence[ImageEvidence], start: RunSettings
+) -> tuple[KernelSettings, ...]:
+    """Return the kernels, the default bilateral one with the bandwidth that most cases prefer."""
+    common = Counter(each.sigma_intensity for each in evidence).most_common(1)[0][0]
+    found = replace(DEFAULT_BILATERAL, sigma_intensity_sd=common)
+    return tuple(found if each == DEFAULT_BILATERAL else each for each in start.kernels)
+
+
+def _sample(
+    study: Study, name: str, settings: RunSettings, sampling_temperature: float
 ) -> Candidate:
-    """Score cases, each under the settings that its fold had no part in."""
-    cases = study.folds.everyone if cases is None else cases
-    study.progress.stage(f"scoring maps of cases left out: {name}")
-    maps = study.score_maps(settings.without, cases)
-    study.progress.stage(f"sampling volumes of cases left out: {name}")
-    samples = study.reduced_samples(4)
-    volumes = study.draw_volumes(settings.without, lengths_mm, samples, cases)
-    return Candidate(name, settings, maps, volumes)
+    """Sample every case; each has its own seed, or chance would look like bias."""
+    settings = settings.changed(sampling_temperature=sampling_temperature)
+    study.progress.stage(f"sampling: {name}")
+    samples = []
+    for seed, problem in enumerate(study.problems):
+        samples.append(
+            problem.sample(settings, study.samples, seed, study.intervals, study.decisions)
+        )
+        study.progress(seed + 1, len(study.problems))
+    return Candidate(
+        name,
+        settings,
+        samples,
+        tabulate_temperatures(study.problems, samples),
+        measure_volumes(study.problems, samples, study.intervals),
+        measure_dice(samples),
+        [
+            _overlap(problem, drawn, study.regions, study.decisions)
+            for problem, drawn in zip(study.problems, samples, strict=True)
+        ],
+    )
 
 
-def _calibrate(
-    study: Study, name: str, settings: RunSettings, cases: Sequence[int]
-) -> CrossFit[RunSettings]:
-    """Learn temperature and bias under the kernels of the settings from some cases."""
-    study.progress.stage(f"learning with {name}")
-    problems = {case: study.problems[case] for case in cases}
-    stage = calibrate_with_kernels(problems, settings, study.progress, many=study.many)
-    return stage.cross_fit(study.folds)
+def _overlap(
+    problem: LabelledProblem, samples: CaseSamples, regions: Regions, decisions: Regions
+) -> float:
+    """Return the mean Dice of the regions; NaN where the truth has none."""
+    marginals = problem.blend(samples, problem.grid_temperature)
+    return nan_mean(list(score_maps(problem, marginals, regions, decisions).dice.values()))
 
 
-def _believe(study: Study, fitted: CrossFit[RunSettings]) -> CrossFit[RunSettings]:
-    """Take what many cases say as it is, and what few cases say half-way."""
-    return fitted if study.many else fitted.apply(halve)
+def _round(value: float) -> float:
+    return float(f"{value:.3g}")

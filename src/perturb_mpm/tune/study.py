@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from perturb_mpm import checks
 from perturb_mpm.files import Case, region_members
+from perturb_mpm.learning import ImageEvidence
 from perturb_mpm.posterior import Regions, check_nested
 from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings, SettingsError, volume_sets
 from perturb_mpm.sampling import MOST_SAMPLES
-from perturb_mpm.tune.problem import (
-    MANY_CASES,
-    LabelledProblem,
-    MapScore,
-    VolumePrediction,
-    nan_mean,
-    score_maps,
-    score_volumes,
-)
+from perturb_mpm.tune.problem import LabelledProblem
 
 FEWEST_CASES = 3
 FEWEST_SAMPLES = 8
 MOST_FOLDS = 1000
+MOST_ASKED = 20  # cases whose images are asked
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -79,10 +74,17 @@ class Folds:
         """All cases."""
         return range(sum(map(len, self.members)))
 
-    def spread(self, most: int) -> list[int]:
-        """Return at most so many cases, equally many of each fold; at least one of each."""
-        share = max(most // len(self.members), 1)
-        return sorted(case for fold in self.members for case in fold[:share])
+    def split(self, cases: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+        """Return for each fold which of the cases are in it, and which are not.
+
+        Where all are in one fold, each case stands against the others.
+        """
+        parts = [[case for case in fold if case in cases] for fold in self.members]
+        parts = [part for part in parts if part]
+        if len(parts) == 1 and len(cases) > 1:
+            parts = [[case] for case in cases]
+        found = [(part, [case for case in cases if case not in part]) for part in parts]
+        return found if len(cases) > 1 else [(list(cases), list(cases))]
 
     def cross_fit(self, fit: Callable[..., T], *before: CrossFit[Any]) -> CrossFit[T]:
         """Call ``fit(cases, *learned)`` with all cases, and without each fold.
@@ -114,66 +116,19 @@ class Study:
     samples: int
     progress: StagedProgress
 
-    @property
-    def many(self) -> bool:
-        """Whether the cases are believed entirely: enough to promise 95 % of truths."""
-        return len(self.problems) >= MANY_CASES
+    @cached_property
+    def evidence(self) -> list[ImageEvidence]:
+        """What the image says about the probabilities of at most 20 cases, of those it can judge.
 
-    def reduced_samples(self, share: int) -> int:
-        """Return a half, a quarter … of the samples, for what needs fewer."""
-        return max(self.samples // share, FEWEST_SAMPLES)
-
-    def score_maps(
-        self, settings: Sequence[RunSettings], cases: Sequence[int]
-    ) -> dict[int, MapScore]:
-        """Score labels and maps of cases, each under its own of the settings."""
-        found: dict[int, MapScore] = {}
-        for case in cases:
-            problem = self.problems[case]
-            marginals = problem.marginals(settings[case])
-            found[case] = score_maps(problem, marginals, self.regions, self.decisions)
-            self.progress(len(found), len(cases))
-        return found
-
-    def draw_volumes(
-        self,
-        settings: Sequence[RunSettings],
-        lengths_mm: Sequence[float],
-        samples: int,
-        cases: Sequence[int] | None = None,
-    ) -> VolumeTable:
-        """Sample volumes of cases, each under its own of the settings, at every length.
-
-        Each case has its own seed: the same fields in all cases would make chance look like bias.
+        It is a property of images and classifier more than of a patient.
         """
-        cases = self.folds.everyone if cases is None else cases
-        table: dict[float, dict[int, dict[str, VolumePrediction]]] = {mm: {} for mm in lengths_mm}
-        for done, case in enumerate(cases, start=1):
-            problem = self.problems[case]
-            drawn = problem.sampled_ml(settings[case], lengths_mm, samples, seed=case)
-            for mm, volumes in zip(lengths_mm, drawn, strict=True):
-                table[mm][case] = score_volumes(problem, volumes, self.intervals)
-            self.progress(done, len(cases))
-        return VolumeTable(table, tuple(self.regions))
-
-
-@dataclass(frozen=True, eq=False)
-class VolumeTable:
-    """Predicted volumes by correlation length (mm), case and region."""
-
-    predictions: Mapping[float, Mapping[int, Mapping[str, VolumePrediction]]]
-    regions: tuple[str, ...]  # those that a length is chosen for
-
-    def crps(self, length_mm: float, case: int) -> float:
-        """Return the mean score of the regions of a case."""
-        found = self.predictions[length_mm][case]
-        return nan_mean([found[name].crps for name in self.regions])
-
-    def best_length(self, cases: Sequence[int]) -> float:
-        """Return the length with the lowest mean score of these cases, mm."""
-        return min(
-            self.predictions, key=lambda mm: nan_mean([self.crps(mm, case) for case in cases])
-        )
+        self.progress.stage("asking the images about the probabilities")
+        asked = self.problems[:: -(-len(self.problems) // MOST_ASKED)]
+        found = []
+        for done, problem in enumerate(asked, start=1):
+            found.append(problem.evidence.image)
+            self.progress(done, len(asked))
+        return [each for each in found if each is not None]
 
 
 def prepare_study(
@@ -195,6 +150,6 @@ def prepare_study(
     rows = volume_sets(scheme, decisions)
     intervals = {name: tuple(members) for name, kind, members in rows if kind != "background"}
     progress.stage("reading the true labels")
-    problems = [LabelledProblem(name, case, start) for name, case in cases.items()]
+    problems = [LabelledProblem(name, case) for name, case in cases.items()]
     regions = decisions or intervals
     return Study(problems, dealt, regions, decisions, intervals, options.samples, progress)

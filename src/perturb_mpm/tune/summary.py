@@ -8,9 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perturb_mpm.files import write_table
-from perturb_mpm.noise import simplest
 from perturb_mpm.run import RunSettings
-from perturb_mpm.tune.problem import ALONE, LEARNED, METHODS, RESIDUAL, CaseScores, nan_mean
+from perturb_mpm.tune.calibration import SHARES, LearnedTemperature
+from perturb_mpm.tune.coupling import Candidate
+from perturb_mpm.tune.problem import (
+    ALONE,
+    FIXED,
+    LEARNED,
+    METHODS,
+    RESIDUAL,
+    CaseScores,
+    PredictedMeasure,
+    nan_mean,
+)
+from perturb_mpm.tune.study import Study
 
 MAP_COLUMNS = {
     "calibration_error": "calibration error",
@@ -29,8 +40,8 @@ class Tuned:
     """What the scores are printed for: the regions, or all labels where none were given."""
     folds: tuple[tuple[str, ...], ...]
     verdict: str = ""
-    tried: Mapping[str, float] = field(default_factory=dict)
-    """The mean log score of each candidate in cases left out, nats."""
+    reasons: tuple[str, ...] = ()
+    """Why each thing was chosen, a sentence each."""
     without: Mapping[str, RunSettings] = field(default_factory=dict)
     """What was learned without each case, by its name: these settings made its scores."""
 
@@ -41,17 +52,18 @@ def means(scores: Sequence[CaseScores], regions: Sequence[str]) -> dict[str, dic
     for method in dict.fromkeys(each.method for each in scores):
         mine = [each for each in scores if each.method == method]
         maps = [each.maps for each in mine if each.maps is not None]
-        volumes = [each.volumes for each in mine if each.volumes is not None]
         row: dict[str, float] = {}
         if maps:
             row |= {f"dice {name}": nan_mean([m.dice[name] for m in maps]) for name in regions}
             row |= {key: nan_mean([getattr(m, key) for m in maps]) for key in MAP_COLUMNS}
-        if volumes:
-            for name in regions:
-                predicted = [v[name] for v in volumes]
-                row[f"inside {name}"] = nan_mean([float(v.inside) for v in predicted])
-                row[f"width {name}"] = nan_mean([v.width for v in predicted])
-                row[f"crps {name}"] = nan_mean([v.crps for v in predicted])
+        for prefix in ("", "dice_"):
+            found = [each.dice if prefix else each.volumes for each in mine]
+            predicted = [each for each in found if each is not None]
+            for name in regions if predicted else ():
+                these = [each[name] for each in predicted]
+                row[f"{prefix}inside {name}"] = nan_mean([float(v.inside) for v in these])
+                row[f"{prefix}width {name}"] = nan_mean([v.width for v in these])
+                row[f"{prefix}crps {name}"] = nan_mean([v.crps for v in these])
         rows[method] = row
     return rows
 
@@ -61,25 +73,23 @@ def verdict(tuned: Tuned) -> str:
     rows = means(tuned.scores, tuned.regions)
     settings, cases = tuned.settings, sum(map(len, tuned.folds))
     alone, learned = rows[ALONE], rows[LEARNED]
-    words = f"Learned from {cases} labelled cases: {describe_settings(settings)}."
-    unary, coupling = settings.unary, settings.coupling
-    if unary.temperature == 1 and unary.bias is None and coupling.strength == 0:
-        words += (
-            " On cases left out, neither temperature, bias nor kernels improve on the "
-            "probabilities alone, so labels and maps stay as they are."
+    words = (
+        f"Learned from {cases} labelled cases: {describe_settings(settings)}. On cases left out, "
+        f"the log score near foreground is {learned['log_score_nats']:.4f} nats (probabilities "
+        f"alone {alone['log_score_nats']:.4f}), the calibration error "
+        f"{learned['calibration_error']:.4f} ({alone['calibration_error']:.4f})."
+    )
+    for what, prefix in (("volume", ""), ("Dice", "dice_")):
+        shares = ", ".join(
+            f"{name} {100 * learned[f'{prefix}inside {name}']:.0f} %" for name in tuned.regions
         )
-    else:
-        words += (
-            f" On cases left out, the log score near foreground is "
-            f"{learned['log_score_nats']:.4f} nats (probabilities alone "
-            f"{alone['log_score_nats']:.4f}), the calibration error "
-            f"{learned['calibration_error']:.4f} ({alone['calibration_error']:.4f})."
-        )
-        if coupling.strength == 0:
-            words += " Kernels did not improve these scores and are left out."
-    shares = ", ".join(f"{name} {100 * learned[f'inside {name}']:.0f} %" for name in tuned.regions)
-    words += f" 95 % intervals contained the true volume in cases left out: {shares}."
-    worse = [n for n in tuned.regions if learned[f"crps {n}"] > rows[RESIDUAL][f"crps {n}"]]
+        words += f" 95 % intervals contained the true {what} in cases left out: {shares}."
+    plain = [min(rows[m][f"crps {n}"] for m in (FIXED, RESIDUAL)) for n in tuned.regions]
+    worse = [
+        name
+        for name, best in zip(tuned.regions, plain, strict=True)
+        if learned[f"crps {name}"] > best
+    ]
     if worse:
         words += (
             f" For {', '.join(worse)}, the errors of other cases predict volumes at least as "
@@ -89,19 +99,61 @@ def verdict(tuned: Tuned) -> str:
 
 
 def describe_settings(settings: RunSettings) -> str:
-    """Return temperature, bias, coupling and correlation length of the noise in a line."""
-    parts = [f"temperature {settings.unary.temperature:g}"]
-    if settings.unary.bias is not None and any(settings.unary.bias):
-        parts.append(f"bias {', '.join(f'{each:g}' for each in settings.unary.bias)} nats")
-    if settings.has_kernels:
-        parts.append(
-            f"kernels × {settings.coupling.strength:g}, centring {settings.coupling.centring:g}"
-        )
-    else:
-        parts.append("no kernels")
-    length = simplest(settings.sampling.lengths)
-    parts.append(f"noise correlated over {length:g} mm")
+    """Return the temperatures, the kernels and what the intervals are in a line."""
+    mapped, sampled = settings.unary.temperature, settings.unary.sampling_temperature
+    parts = [
+        "maps at the grid's temperature" if mapped is None else f"maps at temperature {mapped:g}",
+        f"samples at {sampled:g}" if sampled is not None else "samples at the same",
+        f"kernels × {settings.coupling.strength:g}" if settings.has_kernels else "no kernels",
+    ]
+    length = settings.sampling.noise_length
+    radius = "the radius of the structure"
+    parts.append(f"noise correlated over {radius if length is None else f'{length} mm'}")
+    parts.append("volumes and Dice moved and widened region by region")
     return "; ".join(parts)
+
+
+def explain(
+    study: Study,
+    candidates: Sequence[Candidate],
+    chosen: Candidate,
+    learned: LearnedTemperature,
+    ahead: str | None,
+) -> tuple[str, ...]:
+    """Return why samples and temperature were chosen, a sentence each; scores are of all cases."""
+    cases = study.folds.everyone
+    skills = [each.skill for each in study.evidence]
+    words = []
+    if skills:
+        share = 100 * max(sum(skills) / len(skills), 0.0)
+        rest = "" if any(each.has_kernels for each in candidates) else ", too little for kernels"
+        words.append(
+            f"Voxels that look alike predict {share:.0f} % of what the probabilities say{rest}."
+        )
+    scores = "; ".join(
+        f"{each.name} {log_score:.4f} and {crps:.4f}"
+        for each in candidates
+        for log_score, crps in [each.losses(study, cases)]
+    )
+    words.append(
+        f"Samples: {chosen.name}. Log score of maps (nats) and CRPS of volumes on cases left out: "
+        f"{scores}. The first is what run does by itself; another must be better by 2 % of both "
+        "together, and kernels may not cost the mean Dice 0.002."
+    )
+    costs = "; ".join(
+        f"{name} {chosen.maps.left_out_score(cases, study.folds, [share]):.4f}"
+        for share, name in zip(SHARES, ("the grid's", "half-way", "by labels"), strict=True)
+    )
+    words.append(
+        f"Temperature of the maps: labels prefer {learned.by_labels:.3g}, and {learned.share:.0%} "
+        f"of the way from the grid's is gone. Log score on cases left out: {costs} nats."
+    )
+    if ahead is not None:
+        words.append(
+            f"The simpler row '{ahead}' scored better on cases left out than what was learned "
+            "from all choices together, so its temperature is written, and no kernels."
+        )
+    return tuple(words)
 
 
 Table = tuple[list[str], list[list[str]]]
@@ -126,24 +178,25 @@ def maps_table(tuned: Tuned) -> Table:
     cells = [
         [method, *(_format(rows[method][key], ".4f") for key in keys)]
         for method in METHODS
-        if "log_score_nats" in rows[method]
+        if "log_score_nats" in rows.get(method, {})
     ]
     return header, cells
 
 
-def volumes_table(tuned: Tuned) -> Table:
-    """Return volumes of cases left out: a row for each region and method that predicts them."""
+def intervals_table(tuned: Tuned, *, of_dice: bool = False) -> Table:
+    """Return volumes, or Dice, of cases left out: a row for each region and method."""
     rows = means(tuned.scores, tuned.regions)
-    header = ["", "", "inside, %", "width, log", "CRPS, log"]
+    scale, prefix = ("log-odds", "dice_") if of_dice else ("log", "")
+    header = ["", "", "inside, %", f"width, {scale}", f"CRPS, {scale}"]
     cells = []
     for region in tuned.regions:
         name = region
         for method in METHODS:
-            row = rows[method]
-            if f"crps {region}" in row:
-                share = _format(100 * row[f"inside {region}"], ".0f")
-                width, crps = _format(row[f"width {region}"], ".2f"), row[f"crps {region}"]
-                cells.append([name, method, share, width, _format(crps, ".4f")])
+            row = rows.get(method, {})
+            if f"{prefix}crps {region}" in row:
+                share = _format(100 * row[f"{prefix}inside {region}"], ".0f")
+                width, crps = (row[f"{prefix}{key} {region}"] for key in ("width", "crps"))
+                cells.append([name, method, share, _format(width, ".2f"), _format(crps, ".4f")])
                 name = ""
     return header, cells
 
@@ -154,8 +207,10 @@ def _format(value: float, how: str) -> str:
 
 def write_scores(path: Path, tuned: Tuned) -> None:
     """Write every score of every case left out as CSV, one row a case, method and region."""
-    volumes = ("volume_true_ml", "interval_lower_ml", "interval_upper_ml", "inside", "crps_log")
-    columns = ("case", "method", "region", "dice", *MAP_COLUMNS, *volumes)
+    ends = ("true", "lower", "upper")
+    columns = ["case", "method", "region", "dice", *MAP_COLUMNS]
+    columns += [f"volume_{end}_ml" for end in ends] + ["volume_inside", "volume_crps_log"]
+    columns += [f"dice_{end}" for end in ends] + ["dice_inside", "dice_crps_logodds"]
     rows = []
     for each in tuned.scores:
         for name in tuned.regions:
@@ -164,14 +219,19 @@ def write_scores(path: Path, tuned: Tuned) -> None:
             row += [
                 "" if each.maps is None else _cell(getattr(each.maps, key)) for key in MAP_COLUMNS
             ]
-            if each.volumes is None:
-                row += [""] * len(volumes)
-            else:
-                found = each.volumes[name]
-                ends = (found.true_ml, found.lower_ml, found.upper_ml)
-                row += [*map(_cell, ends), int(found.inside), _cell(found.crps)]
+            row += _interval_cells(each.volumes, name) + _interval_cells(each.dice, name)
             rows.append(row)
     write_table(path, columns, rows)
+
+
+def _interval_cells(
+    predictions: Mapping[str, PredictedMeasure] | None, region: str
+) -> list[object]:
+    if predictions is None:
+        return [""] * 5
+    found = predictions[region]
+    numbers = (found.truth, found.lower, found.upper)
+    return [*map(_cell, numbers), int(found.inside), _cell(found.crps)]
 
 
 def _cell(value: float) -> str:

@@ -1,56 +1,67 @@
 """Settings of ``run`` from labelled cases, and what they are worth on cases left out.
 
-Few numbers are learned, in four stages:
+Few numbers are learned, in three stages:
 
-1. calibrate: a temperature, and of many cases a bias for each label, by likelihood;
-2. couple: strength and centring of the kernels, as far as they beat no kernels;
-3. correlate: the correlation length of the noise, by the score of volumes;
-4. widen: of many cases, by how much volume intervals move until they contain 95 of 100 truths.
+1. couple: which samples, with kernels as far as the image speaks for them or without;
+2. calibrate: the temperature of the maps, as far as cases left out confirm what labels say;
+3. intervals: for each region where true volumes and Dice lie, given the samples.
 
-A stage is a function that learns from cases given by their index. ``Folds.cross_fit`` calls it
-with all cases, which gives the settings, and without each fold: everything that is printed of a
-case is of settings that its fold had no part in. Two plain baselines stand beside it: one
-temperature for the maps, and the errors of the other cases' label maps for the volumes.
+What samples are drawn with is known without labels, and what a case costs at every temperature is
+tabulated: ``Folds.cross_fit`` calls a stage with all cases, which gives the settings, and without
+each fold. Nothing that is printed of a case, nor any choice made for it, saw the truth of its fold.
+Plain rows stand beside what is learned: the probabilities alone, the grid's temperature, one
+temperature by labels; the samples alone and the errors of the other cases' label maps.
 
-Four economies are taken. Messages of kernels are computed once, under the temperature and bias of
-all cases, and each fold then learns its own with these messages. Choices are made from scores of
-left-out cases, whose temperature other folds learned. Of many cases some, spread over all folds,
-say which kernels are worth having; the rest see only those. The length is searched in a few steps,
-and no sample is drawn twice.
+Where one of the simpler rows has the better log score on cases left out, it is what is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
-from perturb_mpm.biomarkers import OFFSET_ML
 from perturb_mpm.files import Case
-from perturb_mpm.posterior import Regions, decide_labels
+from perturb_mpm.learning import SKILL, familiar_ranges
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import RunSettings
-from perturb_mpm.tune.calibration import Calibrate, observe
-from perturb_mpm.tune.coupling import Candidate, choose_candidate, find_candidates, learn_from_all
+from perturb_mpm.tune.calibration import SHARES, LearnedTemperature
+from perturb_mpm.tune.coupling import Candidate, choose_candidate, find_candidates
+from perturb_mpm.tune.intervals import Laws, score_residuals
 from perturb_mpm.tune.problem import (
     ALONE,
-    FIXED,
+    GRID,
     LEARNED,
-    RESIDUAL,
+    SAMPLED,
     TEMPERED,
     CaseScores,
-    LabelledProblem,
-    log_ml,
+    MapScore,
     nan_mean,
-    region_ml,
-    score_volume,
+    score_maps,
 )
 from perturb_mpm.tune.study import CrossFit, Study, TuningOptions, prepare_study
-from perturb_mpm.tune.summary import Tuned, verdict
-from perturb_mpm.tune.volumes import Widenings, correlate, learn_widenings, widen_intervals
+from perturb_mpm.tune.summary import Tuned, explain, verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What some cases teach."""
+
+    candidate: Candidate
+    temperature: LearnedTemperature
+    volume_laws: Laws
+    dice_laws: Laws
+    cases: int
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings of ``run``."""
+        return self.candidate.settings.changed(
+            temperature=self.temperature.temperature,
+            volume_laws=self.volume_laws,
+            dice_laws=self.dice_laws,
+            learned_cases=self.cases,
+        )
 
 
 def tune(
@@ -61,139 +72,141 @@ def tune(
 ) -> Tuned:
     """Learn settings on all cases, which have their truth, and score them on cases left out."""
     study = prepare_study(cases, start, options, progress or Silent())
-    folds, names = study.folds, [each.name for each in study.problems]
+    return learn_settings(study, find_candidates(study, start))
 
-    candidates = find_candidates(study, start)
-    chosen = _choose(study, candidates)
-    settings = CrossFit(
-        chosen.overall.settings.overall,
-        tuple(each.settings.without[i] for i, each in enumerate(chosen.without)),
-    )
-    lengths, volumes = correlate(study, settings, _without_kernels(settings, candidates[1]))
-    widenings = folds.cross_fit(partial(learn_widenings, volumes), lengths)
-    complete = folds.cross_fit(_complete, settings, lengths, widenings)
 
-    scores = [
-        CaseScores(
-            name,
-            LEARNED,
-            chosen.without[i].maps[i],
-            widen_intervals(volumes.predictions[lengths.without[i]][i], widenings.without[i]),
-        )
-        for i, name in enumerate(names)
-    ]
-    alone = candidates[0]
-    for i, tempered in enumerate(score_tempered(study, alone.settings.overall)):
-        scores += [CaseScores(names[i], ALONE, alone.maps[i], None), tempered]
-    scores += score_residuals(study)
+def learn_settings(study: Study, candidates: Sequence[Candidate]) -> Tuned:
+    """Learn settings from a study whose cases are sampled, and score them on cases left out."""
+    names = [each.name for each in study.problems]
+    study.progress.stage("learning")
+    bare = [each for each in candidates if not each.has_kernels]
+    plain = _score_plain(study, bare[0])
+    lessons = study.folds.cross_fit(partial(learn, study, candidates))
+    maps = _score_lessons(study, lessons)
+    ahead = _simpler_ahead(plain, maps)
+    if ahead is not None:
+        # One row of the table is simpler and better: take its temperature, and no kernels.
+        shares = {ALONE: (), GRID: (0.0,), TEMPERED: (1.0,)}[ahead]
+        lessons = study.folds.cross_fit(partial(learn, study, bare, shares=shares))
+        maps = plain[ahead]
     tuned = Tuned(
-        settings=complete.overall,
-        scores=tuple(scores),
+        settings=lessons.overall.settings.changed(tuning_ranges=learn_ranges(study)),
+        scores=(
+            *_collect_scores(study, lessons, maps, plain),
+            *score_residuals(study),
+        ),
         regions=tuple(study.regions),
-        folds=tuple(tuple(names[i] for i in fold) for fold in folds.members),
-        tried={
-            each.name: nan_mean([score.log_score_nats for score in each.maps.values()])
-            for each in candidates
-        },
-        without=dict(zip(names, complete.without, strict=True)),
+        folds=tuple(tuple(names[i] for i in fold) for fold in study.folds.members),
+        reasons=explain(
+            study, candidates, lessons.overall.candidate, lessons.overall.temperature, ahead
+        ),
+        without=dict(zip(names, (each.settings for each in lessons.without), strict=True)),
     )
     words = verdict(tuned)
     return replace(tuned, verdict=words, settings=tuned.settings.changed(note=words))
 
 
-def _choose(study: Study, candidates: Sequence[Candidate]) -> CrossFit[Candidate]:
-    """Choose a candidate; those that saw only some cases are then learned from all."""
-    chosen = study.folds.cross_fit(partial(choose_candidate, candidates))
-    whole = {
-        each: learn_from_all(study, each)
-        for each in dict.fromkeys((*chosen.without, chosen.overall))
-    }
-    return chosen.apply(whole.__getitem__)
-
-
-def _without_kernels(settings: CrossFit[RunSettings], calibrated: Candidate) -> list[RunSettings]:
-    """Return the settings of each case; those with kernels give way to the calibrated ones."""
-    return [
-        mine if mine.coupling.strength == 0 else other
-        for mine, other in zip(settings.without, calibrated.settings.without, strict=True)
-    ]
-
-
-def _complete(
-    cases: Sequence[int], settings: RunSettings, length_mm: float, widenings: Widenings
-) -> RunSettings:
-    """Return the settings with all that was learned from these cases."""
-    return settings.changed(
-        noise_length=length_mm,
-        widening={name: round(each.amount, 4) for name, each in widenings.items()},
-        learned_cases=len(cases),
+def learn(
+    study: Study,
+    candidates: Sequence[Candidate],
+    cases: Sequence[int],
+    shares: Sequence[float] = SHARES,
+) -> Lesson:
+    """Return what these cases teach; without ``shares`` the temperature stays 1."""
+    chosen = choose_candidate(study, candidates, cases)
+    temperature = (
+        chosen.maps.learn(cases, study.folds, shares)
+        if shares
+        else LearnedTemperature(1.0, 0.0, 1.0)
+    )
+    regions = tuple(study.intervals)
+    return Lesson(
+        chosen,
+        temperature,
+        chosen.volumes.fit(cases, regions),
+        chosen.dice.fit(cases, regions),
+        len(cases),
     )
 
 
-def score_tempered(study: Study, bare: RunSettings) -> list[CaseScores]:
-    """Score maps of one temperature, learned near foreground on the other folds."""
-    seen = {i: observe(each, bare, everywhere=False) for i, each in enumerate(study.problems)}
-    settings = Calibrate(seen, bare, with_bias=False).cross_fit(study.folds)
-    maps = study.score_maps(settings.without, study.folds.everyone)
-    return [
-        CaseScores(problem.name, TEMPERED, maps[i], None)
-        for i, problem in enumerate(study.problems)
-    ]
+def learn_ranges(study: Study) -> dict[str, tuple[float, float]]:
+    """Return between which values properties of cases like these lie."""
+    ranges = familiar_ranges([each.describe(skill=None) for each in study.problems])
+    skills = [{SKILL: each.skill} for each in study.evidence]
+    return ranges | (familiar_ranges(skills) if len(skills) > 1 else {})
 
 
-def score_residuals(study: Study) -> list[CaseScores]:
-    """Score volumes by the errors that label maps made on the other folds, in two ways."""
-    # Volumes of the label maps and true ones, (cases, L), and by region how much larger these are.
-    mapped = np.array([_map_ml(each, study.decisions) for each in study.problems])
-    true = np.array([each.true_ml for each in study.problems])
-    regions = study.regions.items()
-    missed = {
-        name: log_ml(region_ml(true, members)) - log_ml(region_ml(mapped, members))
-        for name, members in regions
-    }  # (cases,) each
-    others: tuple[list[int], ...] = study.folds.leave_out(list)
+def _score_lessons(study: Study, lessons: CrossFit[Lesson]) -> list[MapScore]:
+    """Score the maps of each case under what was learned without its fold."""
     return [
-        CaseScores(
-            problem.name,
-            method,
-            None,
-            {
-                name: score_volume(
-                    predict(float(region_ml(mapped[i], members)), missed[name][others[i]]),
-                    float(region_ml(true[i], members)),
-                )
-                for name, members in regions
-            },
+        score_maps(
+            problem,
+            problem.blend(
+                lesson.candidate.samples[i], lesson.temperature.for_case(problem.grid_temperature)
+            ),
+            study.regions,
+            study.decisions,
         )
-        for i, problem in enumerate(study.problems)
-        for method, predict in ((FIXED, normal_volumes), (RESIDUAL, shifted_volumes))
+        for i, (problem, lesson) in enumerate(zip(study.problems, lessons.without, strict=True))
     ]
 
 
-def shifted_volumes(volume_ml: float, differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the volumes that the log differences (n,) of other cases say are possible, (n,)."""
-    return _volumes_ml(log_ml(volume_ml) + differences)
+def _score_plain(study: Study, bare: Candidate) -> dict[str, list[MapScore]]:
+    """Score the maps of the simpler rows: 1, the grid's temperature, that of the other folds."""
+    fitted = study.folds.leave_out(lambda cases: bare.maps.learn(cases, study.folds, (1.0,)))
+    rows = {
+        ALONE: [1.0] * len(fitted),
+        GRID: [each.grid_temperature for each in study.problems],
+        TEMPERED: [
+            each.for_case(problem.grid_temperature)
+            for each, problem in zip(fitted, study.problems, strict=True)
+        ],
+    }
+    return {
+        name: [
+            score_maps(problem, problem.temper(each), study.regions, study.decisions)
+            for problem, each in zip(study.problems, temperatures, strict=True)
+        ]
+        for name, temperatures in rows.items()
+    }
 
 
-def normal_volumes(
-    volume_ml: float, differences: NDArray[np.float64], draws: int = 200
-) -> NDArray[np.float64]:
-    """Return volumes of one width for all: a normal law with the differences' mean and sd."""
-    from scipy.special import ndtri
-
-    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
-    grid = ndtri((np.arange(draws) + 0.5) / draws)
-    return _volumes_ml(log_ml(volume_ml) + differences.mean() + spread * grid)
-
-
-def _volumes_ml(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return V of log(V + 0.1 ml), 0 at least."""
-    volumes: NDArray[np.float64] = np.maximum(np.exp(logarithms) - OFFSET_ML, 0.0)
-    return volumes
+def _simpler_ahead(
+    plain: Mapping[str, Sequence[MapScore]], learned: Sequence[MapScore]
+) -> str | None:
+    """Return the simpler row with a better log score than what was learned, None if none has."""
+    scores = {name: nan_mean([each.log_score_nats for each in of]) for name, of in plain.items()}
+    best = min(scores, key=lambda name: scores[name])
+    ours = nan_mean([each.log_score_nats for each in learned])
+    return best if scores[best] < ours else None
 
 
-def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
-    """Return the volumes of the label map that the probabilities alone give, (L,)."""
-    labels = decide_labels(problem.probabilities, decisions)
-    counts = np.bincount(labels, minlength=problem.n_labels)
-    return counts.astype(np.float64) * problem.voxel_ml
+def _collect_scores(
+    study: Study,
+    lessons: CrossFit[Lesson],
+    maps: Sequence[MapScore],
+    plain: Mapping[str, Sequence[MapScore]],
+) -> list[CaseScores]:
+    """Return every score of every case."""
+    regions = tuple(study.regions)
+    scores = []
+    for i, (problem, lesson) in enumerate(zip(study.problems, lessons.without, strict=True)):
+        volumes, dice = lesson.candidate.volumes, lesson.candidate.dice
+        scores += [
+            CaseScores(
+                problem.name,
+                LEARNED,
+                maps[i],
+                volumes.predict(i, lesson.volume_laws, regions),
+                dice.predict(i, lesson.dice_laws, regions),
+            ),
+            CaseScores(
+                problem.name,
+                SAMPLED,
+                None,
+                volumes.predict(i, {}, regions),
+                dice.predict(i, {}, regions),
+            ),
+            *(CaseScores(problem.name, name, of[i]) for name, of in plain.items()),
+        ]
+    return scores

@@ -1,0 +1,149 @@
+"""Five cases drawn at random, and how well Dice is ranked, on a study whose cases are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.network import FOLDS, case_names, read_network_case
+from perturb_mpm.evaluation import expected_dice, risk_coverage
+from perturb_mpm.files import SCHEMES, Case, common_sequences, find_labelled_cases
+from perturb_mpm.posterior import decide_labels
+from perturb_mpm.progress import StagedProgress
+from perturb_mpm.run import RunSettings
+from perturb_mpm.tune import (
+    FIXED,
+    Candidate,
+    Folds,
+    PredictedMeasure,
+    Study,
+    classify_cases,
+    learn,
+    predict_baselines,
+    read_labelled_cases,
+)
+
+GLIOMA_REGIONS = {"whole": (1, 2, 4), "core": (1, 4), "enhancing": (4,)}
+FEW, DRAWS = 5, 10
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Labelled cases, the settings that tuning starts from, and its folds."""
+
+    cases: dict[str, Case]
+    start: RunSettings
+    folds: int
+
+
+def read_set(
+    data: Path, probabilities: Path | None, model: Path | None, progress: StagedProgress
+) -> LabelledSet:
+    """Read hippocampi from their folder, or gliomas with probabilities or a model beside them."""
+    if probabilities is None and model is None:
+        names = case_names(data)
+        cases = {name: read_network_case(data, name).case for name in names}
+        return LabelledSet(cases, RunSettings(), min(FOLDS, len(cases)))
+    files, scheme = find_labelled_cases(data, "brats"), SCHEMES["brats2021"]
+    if model is not None:
+        cases = classify_cases(files, model, scheme, progress)
+    elif probabilities is not None:
+        sequences = common_sequences(files)
+        cases = read_labelled_cases(files, probabilities, sequences, scheme, progress)
+    return LabelledSet(cases, RunSettings(regions=GLIOMA_REGIONS), len(cases))
+
+
+@dataclass(frozen=True)
+class FewScore:
+    """What a few cases teach, on all others: means by region."""
+
+    draw: int
+    temperature: float | None  # of the maps; None is that of each grid
+    samples: str
+    volumes: dict[str, tuple[float, float]]  # share inside, CRPS
+    fixed_width: dict[str, tuple[float, float]]
+    dice: dict[str, tuple[float, float]]
+
+
+def score_few(
+    study: Study, candidates: Sequence[Candidate], few: int = FEW, draws: int = DRAWS
+) -> list[FewScore]:
+    """Learn from a few cases drawn at random, ten times; score each on all other cases.
+
+    Samples do not depend on labels, so those of the study are used.
+    """
+    n, regions = len(study.problems), tuple(study.regions)
+    study = replace(study, folds=Folds.deal(n, n))
+    found = []
+    for draw in range(draws):
+        chosen = sorted(np.random.default_rng(draw).choice(n, few, replace=False).tolist())
+        lesson = learn(study, candidates, chosen)
+        rest = [case for case in range(n) if case not in chosen]
+        volumes, dice = lesson.candidate.volumes, lesson.candidate.dice
+        fixed = [predict_baselines(study, chosen, case)[FIXED] for case in rest]
+        rows = {
+            "volumes": [volumes.predict(case, lesson.volume_laws, regions) for case in rest],
+            "fixed_width": fixed,
+            "dice": [dice.predict(case, lesson.dice_laws, regions) for case in rest],
+        }
+        means = {
+            key: {name: _mean([row[name] for row in of]) for name in regions}
+            for key, of in rows.items()
+        }
+        found.append(FewScore(draw, lesson.temperature.temperature, lesson.candidate.name, **means))
+    return found
+
+
+@dataclass(frozen=True)
+class RankScore:
+    """How well a confidence that needs no label ranks the true Dice of a region."""
+
+    confidence: str
+    region: str
+    rank_correlation: float
+    aurc: float
+
+
+def rank_dice(study: Study, candidate: Candidate) -> list[RankScore]:
+    """Rank cases whose truth has the region: by sampled, soft and pairwise Dice."""
+    from scipy.stats import spearmanr
+
+    found = []
+    for name, members in study.regions.items():
+        have = [i for i, each in enumerate(study.problems) if np.isin(each.truth, members).any()]
+        samples = [candidate.samples[i] for i in have]
+        true = np.array([each.true_dice[name] for each in samples])
+        confidences = {
+            "median Dice of samples": [float(np.median(each.dice[name])) for each in samples],
+            "Soft Dice Confidence": [_soft_dice(study, candidate, i, members) for i in have],
+            "pairwise Dice of samples": [each.pairwise_dice[name] for each in samples],
+        }
+        found += [
+            RankScore(
+                words,
+                name,
+                float(spearmanr(values, true).statistic),
+                risk_coverage(values, 1 - true).aurc,
+            )
+            for words, values in confidences.items()
+        ]
+    return found
+
+
+def _soft_dice(study: Study, candidate: Candidate, case: int, members: Sequence[int]) -> float:
+    """Return the Dice that the maps at the grid's temperature expect of their labels."""
+    problem = study.problems[case]
+    maps = problem.blend(candidate.samples[case], problem.grid_temperature)
+    labels = decide_labels(maps, study.decisions)
+    return expected_dice(np.isin(labels, members), maps[list(members)].sum(axis=0))
+
+
+def _mean(predictions: Sequence[PredictedMeasure]) -> tuple[float, float]:
+    """Return the share inside, and the mean CRPS."""
+    return (
+        float(np.mean([each.inside for each in predictions])),
+        float(np.mean([each.crps for each in predictions])),
+    )

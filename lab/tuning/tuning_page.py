@@ -1,0 +1,143 @@
+"""The page of what tuning is worth, written from its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lab.tuning.measuring import FewScore, RankScore
+from lab.words import markdown_table, paragraph
+from perturb_mpm.tune import FIXED, LEARNED, SAMPLED, Tuned, intervals_table, maps_table, means
+
+OPENING = """{cases} labelled cases, {samples} samples each, {folds} folds. Written by `{command}`.
+Every number is of cases left out: nothing that was learned or chosen for a case saw the truth of
+its fold. Rows are the methods that `perturb-mpm tune` prints; fixed width is Student's law with the
+mean and spread of the other cases' errors, residuals are these errors themselves, and samples alone
+use no label at all. Regions: {regions}."""
+COUNTS = """How many truths lie inside their 95 % interval, among the cases that have the region."""
+FIVE = """What five cases drawn at random teach, ten times, on all other cases: means over draws.
+CRPS is of log(V + 0.1 ml), and of log-odds for Dice. {temperatures}"""
+RANKS = """Which cases are worse? Spearman's rank correlation with the true Dice (higher is better),
+and the area under the risk-coverage curve (AURC, lower is better), of cases that have the region.
+No label is used."""
+CAUTION = """The priors of the law, the list of temperatures and the gain that another way to sample
+must show were chosen on prototypes with these cases in view, so these figures are optimistic:
+cases kept aside decide."""
+
+
+def page(
+    title: str,
+    command: str,
+    samples: int,
+    tuned: Tuned,
+    few: Sequence[FewScore],
+    ranks: Sequence[RankScore],
+) -> str:
+    """Return the page in Markdown."""
+    regions = tuned.regions
+    opening = OPENING.format(
+        cases=sum(map(len, tuned.folds)),
+        samples=samples,
+        folds=len(tuned.folds),
+        command=command,
+        regions=", ".join(regions),
+    )
+    parts = [
+        f"# {title}",
+        paragraph(opening),
+        paragraph(CAUTION),
+        "## What was learned",
+        paragraph(tuned.verdict),
+        *(paragraph(each) for each in tuned.reasons),
+        "## Labels and maps",
+        markdown_table(*maps_table(tuned)),
+        "## Volumes",
+        markdown_table(*intervals_table(tuned)),
+        "## Dice of the label map",
+        markdown_table(*intervals_table(tuned, of_dice=True)),
+        "## Truths inside",
+        paragraph(COUNTS),
+        _counts(tuned),
+        *(_five(few, regions) if few else []),
+        "## Ranking cases",
+        paragraph(RANKS),
+        _ranks(ranks, regions),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def findings(tuned: Tuned) -> str:
+    """Return in a sentence whether volumes beat a fixed width."""
+    rows = means(tuned.scores, tuned.regions)
+    words = [
+        f"{name} {rows[LEARNED][f'crps {name}']:.4f} ({rows[FIXED][f'crps {name}']:.4f})"
+        for name in tuned.regions
+    ]
+    return f"CRPS of volumes, learned (fixed width): {', '.join(words)}. {tuned.verdict}"
+
+
+def count_inside(tuned: Tuned, method: str, *, of_dice: bool) -> dict[str, tuple[int, int]]:
+    """Return how many truths are inside, and of how many cases that have the region."""
+    found = {}
+    for name in tuned.regions:
+        mine = [
+            (each.volumes[name], (each.dice or each.volumes)[name])
+            for each in tuned.scores
+            if each.method == method and each.volumes is not None
+        ]
+        chosen = [dice if of_dice else volume for volume, dice in mine if volume.truth > 0]
+        found[name] = (sum(each.inside for each in chosen), len(chosen))
+    return found
+
+
+def _counts(tuned: Tuned) -> str:
+    rows = []
+    volumes = [(method, False) for method in (LEARNED, SAMPLED, FIXED)]
+    for method, of_dice in (*volumes, (LEARNED, True), (SAMPLED, True)):
+        counts = count_inside(tuned, method, of_dice=of_dice)
+        cells = [f"{inside}/{cases}" for inside, cases in counts.values()]
+        rows.append(["Dice" if of_dice else "volume", method, *cells])
+    return markdown_table(["", "", *tuned.regions], rows)
+
+
+def _five(few: Sequence[FewScore], regions: Sequence[str]) -> list[str]:
+    learned = sorted(
+        {"the grid's" if each.temperature is None else f"{each.temperature:.3g}" for each in few}
+    )
+    temperatures = f"Temperatures of the maps: {', '.join(learned)}."
+    rows = []
+    for words, key in (
+        ("volume, learned", "volumes"),
+        ("volume, fixed width", "fixed_width"),
+        ("Dice, learned", "dice"),
+    ):
+        values: Sequence[Mapping[str, tuple[float, float]]] = [getattr(each, key) for each in few]
+        shares, scores = (
+            [float(np.mean([of[name][k] for of in values])) for name in regions] for k in (0, 1)
+        )
+        rows.append(
+            [
+                words,
+                " / ".join(f"{100 * each:.0f}" for each in shares),
+                " / ".join(f"{each:.4f}" for each in scores),
+            ]
+        )
+    table = markdown_table([" / ".join(regions), "inside, %", "CRPS"], rows)
+    return ["## Five cases", paragraph(FIVE.format(temperatures=temperatures)), table]
+
+
+def _ranks(ranks: Sequence[RankScore], regions: Sequence[str]) -> str:
+    rows = []
+    for confidence in dict.fromkeys(each.confidence for each in ranks):
+        mine = {each.region: each for each in ranks if each.confidence == confidence}
+        correlations = [mine[name].rank_correlation for name in regions]
+        rows.append(
+            [
+                confidence,
+                " / ".join("–" if math.isnan(each) else f"{each:.2f}" for each in correlations),
+                " / ".join(f"{mine[name].aurc:.4f}" for name in regions),
+            ]
+        )
+    return markdown_table(["confidence", "rank correlation", "AURC"], rows)

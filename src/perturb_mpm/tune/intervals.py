@@ -1,0 +1,151 @@
+"""Intervals of volumes and of Dice: the laws that cases teach, and plain baselines beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.biomarkers import LearnedLaw, MeasureScale, fit_law, from_scale, to_scale
+from perturb_mpm.posterior import Regions, decide_labels
+from perturb_mpm.tune.problem import (
+    FIXED,
+    RESIDUAL,
+    CaseSamples,
+    CaseScores,
+    LabelledProblem,
+    PredictedMeasure,
+    predict,
+    region_ml,
+)
+from perturb_mpm.tune.study import Study
+
+Laws = Mapping[str, LearnedLaw]  # by region
+_DIGITS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class SampledMeasure:
+    """One measure of every case: its samples and truth by region."""
+
+    scale: MeasureScale
+    samples: Sequence[Mapping[str, NDArray[np.float64]]]  # by case and region, (S,)
+    truth: Sequence[Mapping[str, float]]
+
+    def fit(
+        self, cases: Sequence[int], regions: Sequence[str], *, conformal: bool = True
+    ) -> dict[str, LearnedLaw]:
+        """Return the laws that these cases teach: none of a single case."""
+        if len(cases) < 2:
+            return {}
+        return {
+            name: _round(
+                fit_law(
+                    [self.samples[case][name] for case in cases],
+                    [self.truth[case][name] for case in cases],
+                    self.scale,
+                    conformal=conformal,
+                )
+            )
+            for name in regions
+        }
+
+    def predict(self, case: int, laws: Laws, regions: Sequence[str]) -> dict[str, PredictedMeasure]:
+        """Predict a case by laws, or by its samples as they are where a region has none."""
+        return {
+            name: predict(
+                self.samples[case][name], self.truth[case][name], self.scale, laws.get(name)
+            )
+            for name in regions
+        }
+
+
+def measure_volumes(
+    problems: Sequence[LabelledProblem], samples: Sequence[CaseSamples], regions: Regions
+) -> SampledMeasure:
+    """Return the volumes of every region in ml."""
+    return SampledMeasure(
+        "volume",
+        [
+            {name: region_ml(each.volumes_ml, members) for name, members in regions.items()}
+            for each in samples
+        ],
+        [
+            {name: float(region_ml(each.true_ml, members)) for name, members in regions.items()}
+            for each in problems
+        ],
+    )
+
+
+def measure_dice(samples: Sequence[CaseSamples]) -> SampledMeasure:
+    """Return the Dice of the label map with samples and truth."""
+    return SampledMeasure(
+        "share", [each.dice for each in samples], [each.true_dice for each in samples]
+    )
+
+
+def score_residuals(study: Study) -> list[CaseScores]:
+    """Score volumes by the errors that label maps made on the other folds, in two ways."""
+    others: tuple[list[int], ...] = study.folds.leave_out(list)
+    return [
+        CaseScores(problem.name, method, volumes=found)
+        for i, problem in enumerate(study.problems)
+        for method, found in predict_baselines(study, others[i], i).items()
+    ]
+
+
+def predict_baselines(
+    study: Study, cases: Sequence[int], case: int
+) -> dict[str, dict[str, PredictedMeasure]]:
+    """Predict the volumes of a case by what label maps missed in other cases, in two ways."""
+    mapped = {i: _map_ml(study.problems[i], study.decisions) for i in (*cases, case)}
+    ways = {FIXED: fixed_width_volumes, RESIDUAL: shifted_volumes}
+    found: dict[str, dict[str, PredictedMeasure]] = {method: {} for method in ways}
+    for name, members in study.regions.items():
+        true, volume = (
+            {i: float(region_ml(of(i), members)) for i in mapped}
+            for of in (lambda i: study.problems[i].true_ml, mapped.__getitem__)
+        )
+        missed = np.array(
+            [float(to_scale(true[i], "volume") - to_scale(volume[i], "volume")) for i in cases]
+        )
+        for method, predict_volumes in ways.items():
+            volumes = predict_volumes(volume[case], missed)
+            found[method][name] = predict(volumes, true[case], "volume")
+    return found
+
+
+def shifted_volumes(volume_ml: float, differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the volumes that the log differences (n,) of other cases say are possible, (n,)."""
+    return from_scale(to_scale(volume_ml, "volume") + differences, "volume")
+
+
+def fixed_width_volumes(
+    volume_ml: float, differences: NDArray[np.float64], draws: int = 400
+) -> NDArray[np.float64]:
+    """Return volumes of one width for all: Student's law with the differences' mean and sd."""
+    from scipy.special import stdtrit
+
+    n = len(differences)
+    spread = differences.std(ddof=1) * math.sqrt(1 + 1 / n) if n > 1 else 0.0
+    grid = stdtrit(max(n - 1, 1), (np.arange(draws) + 0.5) / draws)
+    middle = to_scale(volume_ml, "volume") + differences.mean()
+    return from_scale(middle + spread * grid, "volume")
+
+
+def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
+    """Return the volumes of the label map that the probabilities alone give, (L,)."""
+    return problem.volumes_ml(decide_labels(problem.probabilities, decisions))
+
+
+def _round(law: LearnedLaw) -> LearnedLaw:
+    """Return the law as a settings file holds it."""
+    numbers = {
+        name: None if value is None else float(f"{value:.{_DIGITS}g}")
+        for name, value in vars(law).items()
+        if name in ("shift", "floor", "trust", "reach")
+    }
+    return LearnedLaw(law.scale, cases=law.cases, **numbers)  # type: ignore[arg-type]
