@@ -110,10 +110,19 @@ def test_a_run_with_regions_is_measured_by_them(runs: Path, tmp_path: Path) -> N
     assert call("evaluate", *arguments, "--output", str(tmp_path / "evaluation")) == 0
     with (tmp_path / "evaluation" / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    dices = {row["region"]: float(row["value"]) for row in rows if row["metric"] == "dice"}
+    found_dice = {
+        (row["method"], row["region"]): float(row["value"])
+        for row in rows
+        if row["metric"] == "dice"
+    }
     state = load_run(out)
-    assert dices["both"] == pytest.approx(dice(state.labels > 0, truth() > 0))
-    assert {"both", "label_3", "label_7"} <= set(dices)
+    assert found_dice["blend", "both"] == pytest.approx(dice(state.labels > 0, truth() > 0))
+    assert {("blend", "label_3"), ("blend", "label_7")} <= set(found_dice)
+    given = state.case.probabilities[1:].sum(axis=0) > 0.5  # of the region, inside the mask
+    alone = dice(given & state.case.mask, truth() > 0)
+    assert found_dice["network alone", "both"] == pytest.approx(alone)
+    page = (tmp_path / "evaluation" / "evaluation.html").read_text()
+    assert '<th scope="col" class="number">network alone</th>' in page
     scans = ("--before", out, "--after", out, "--region", "both=3,7", "--quiet")
     assert call("biomarkers", *scans, "--output", str(tmp_path / "b")) == 0
     found = json.loads((tmp_path / "b" / "biomarkers.json").read_text())["run"]

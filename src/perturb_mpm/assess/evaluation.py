@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.assess.sources import (
+    NETWORK,
     Segmentation,
     first_row,
     read_labels,
@@ -207,10 +208,12 @@ def assess(
     """Measure one segmentation against one label map (X, Y, Z) of label indices."""
     prediction = segmentation.prediction
     grid = prediction.grid
+    measured = [each for each in (prediction, segmentation.network) if each is not None]
     rows = [
         replace(row, against=against)
+        for each in measured
         for row in evaluate_case(
-            prediction, truth, regions, case=case, domains=domains, specificities=specificities
+            each, truth, regions, case=case, domains=domains, specificities=specificities
         )
     ]
     true = truth_in_mask(prediction, truth)
@@ -339,10 +342,10 @@ def _are_summaries(content: object) -> bool:
 
 @dataclass(frozen=True)
 class RegionTable:
-    """The measures of one region: a row a measure, a column a truth."""
+    """The measures of one region: a row a measure, a column a truth, the network alone beside."""
 
     region: str
-    against: list[str]
+    columns: list[str]
     rows: list[tuple[str, list[MetricSummary | None]]]
 
 
@@ -387,7 +390,7 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
 def answer_in_words(summaries: Sequence[MetricSummary], calibration_error: float) -> str:
     """Return what a reader asks first, from the measures against the first truth."""
     against = summaries[0].against if summaries else ""
-    own = [each for each in summaries if each.against == against]
+    own = [each for each in summaries if each.against == against and each.method != NETWORK]
     words = [
         f"A wrong voxel is more uncertain than a right one in {100 * each.mean:.0f} % of pairs "
         "(area under ROC)."
@@ -486,18 +489,29 @@ def _reliability_points(curve: Reliability) -> list[tuple[float, float]]:
 
 
 def _tables(summaries: Sequence[MetricSummary]) -> list[RegionTable]:
-    found = {(s.region, s.metric, s.against, s.domain): s for s in summaries}
-    against = list(dict.fromkeys(s.against for s in summaries))
+    found = {(s.region, s.metric, s.method == NETWORK, s.against, s.domain): s for s in summaries}
+    truths = list(dict.fromkeys(s.against for s in summaries))
+    known = {(s.method == NETWORK, s.against) for s in summaries}
+    columns = [
+        (alone, truth) for truth in truths for alone in (False, True) if (alone, truth) in known
+    ]
     regions = list(dict.fromkeys(s.region for s in summaries))
     tables = []
     for region in sorted(regions, key=lambda name: name != ALL):
         rows = []
         for metric, (name, domain) in SHOWN.items():
-            cells = [found.get((region, metric, each, domain)) for each in against]
+            cells = [found.get((region, metric, *each, domain)) for each in columns]
             if any(cells):
                 rows.append((name, cells))
-        used = [any(cells[column] for _, cells in rows) for column in range(len(against))]
-        columns = [name for name, shown in zip(against, used) if shown]
+        used = [any(cells[column] for _, cells in rows) for column in range(len(columns))]
+        names = [_column_name(*each, columns) for each, shown in zip(columns, used) if shown]
         rows = [(name, [c for c, shown in zip(cells, used) if shown]) for name, cells in rows]
-        tables.append(RegionTable(region, columns, rows))
+        tables.append(RegionTable(region, names, rows))
     return tables
+
+
+def _column_name(alone: bool, against: str, columns: Sequence[tuple[bool, str]]) -> str:  # noqa: FBT001 - of a column
+    several = len({each for _, each in columns}) > 1
+    if not alone:
+        return against
+    return f"{NETWORK}, {against}" if several else NETWORK

@@ -26,8 +26,17 @@ from perturb_mpm.files import (
     read_volume,
     require_same_grid,
 )
-from perturb_mpm.posterior import MarginalKind, Posterior, Regions, marginal_entropy
-from perturb_mpm.run import STATE, OutputError, load_run
+from perturb_mpm.posterior import (
+    MarginalKind,
+    Posterior,
+    Regions,
+    decide_labels,
+    marginal_entropy,
+)
+from perturb_mpm.run import STATE, OutputError, Run, load_run
+
+NETWORK = "network alone"
+"""The method that every run is measured beside: the probabilities it was made from."""
 
 
 def read_cohort(path: Path, truths: Path | None = None) -> list[CaseFiles]:
@@ -110,6 +119,7 @@ class Segmentation:
     regions: Regions = field(default_factory=dict)  # those of a run
     inputs: tuple[Path, ...] = ()  # names of the files that a run was made from
     image: NDArray[np.float32] | None = None  # (X, Y, Z), the first of a run
+    network: Prediction | None = None  # the probabilities that a run was made from
 
 
 def read_segmentation(
@@ -191,7 +201,16 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
         run.regions,
         tuple(map(Path, run.case.hashes)),
         next(iter(run.case.images.values()), None),
+        _network_alone(run),
     )
+
+
+def _network_alone(run: Run) -> Prediction:
+    """Return what a run was given, with labels decided as the run decides them."""
+    case = run.case
+    given = from_marginals(case.probabilities, case.geometry.spacing, case.mask, NETWORK)
+    labels = decide_labels(given.marginals, run.regions)
+    return replace(given, labels=labels.astype(np.int64))
 
 
 def _read_mask(path: Path | None, grid: Source, volume: Volume) -> NDArray[np.bool_] | None:
