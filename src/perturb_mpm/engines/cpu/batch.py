@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu import row_kernels, transfer
+from perturb_mpm.engines.cpu import potts_rows, row_kernels, transfer
 from perturb_mpm.engines.cpu.compile import announce_compilation
 from perturb_mpm.engines.cpu.layout import TILE_VALUES, Blurred, TiledProblem, UpdateStep
 from perturb_mpm.engines.cpu.perturber import Perturber
@@ -171,12 +171,13 @@ class Batch:
         buffers = self.buffers
         nothing = np.empty((0, 0), dtype=np.float32)
         centre = nothing if self.centre is None else self.centre
+        each = self._each_label()
         self._threads.run(
-            row_kernels.begin,
+            potts_rows.begin if each else row_kernels.begin,
             len(buffers.energies),
             TiledProblem(buffers.energies, nothing, self._reference(0), self._reference(0)),
             *(centre, self.kernels.order, buffers.marginals, buffers.labels),
-            *(self.kernels.form, np.float32(sharpness)),
+            *(self.kernels.form, np.float32(sharpness), *each),
         )
 
     def shift(self, energies: NDArray[Any], order: NDArray[np.int64], problems: int) -> None:
@@ -191,11 +192,12 @@ class Batch:
         how = UpdateStep(np.float32(damping), np.float32(sharpness), watched)
         with announce_compilation():
             blurred = self._blur()
+            each = self._each_label() if damping <= 0 else ()
             changes = self._threads.run(
-                row_kernels.update,
+                potts_rows.update if each else row_kernels.update,
                 len(buffers.energies),
                 *(self._problem(buffers.energies), blurred),
-                *(buffers.marginals, buffers.labels, self.kernels.form, how),
+                *(buffers.marginals, buffers.labels, self.kernels.form, how, *each),
             )
         self._updates += 1
         self._blurred = False
@@ -292,6 +294,15 @@ class Batch:
             kernels.blur(buffers.marginals, buffers.rows, buffers.spare)
         self._blurred = True
         return Blurred(kernels.slices, kernels.compatibilities, buffers.rows)
+
+    def _each_label(self) -> tuple[tuple[np.float32, ...], ...]:
+        """Return the last argument of the kernels in ``potts_rows``; none where they do not fit."""
+        labels = self._crf.n_labels - 1
+        potts = self.kernels.compatibilities.potts
+        few = self.problems >= potts_rows.LEAST_PROBLEMS and labels <= potts_rows.MOST_LABELS
+        if few and len(potts) == 1 and potts[0] and self.path.references.shape[-1] <= 1:
+            return ((np.float32(0),) * labels,)
+        return ()
 
     def _problem(self, energies: NDArray[Any]) -> TiledProblem:
         """Return what the present update takes."""
