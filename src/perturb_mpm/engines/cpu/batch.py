@@ -197,7 +197,7 @@ class Batch:
                 potts_rows.update if each else row_kernels.update,
                 len(buffers.energies),
                 *(self._problem(buffers.energies), blurred),
-                *(buffers.marginals, buffers.labels, self.kernels.form, how, *each),
+                *(buffers.marginals, buffers.labels, (self.kernels.form, how), *each),
             )
         self._updates += 1
         self._blurred = False

@@ -48,7 +48,7 @@ def _read_row(values, i, each):
 @kernel
 def _log_odds(given, received, b, each):
     """Return the log-odds of problem b at a voxel, before ``sharpness``."""
-    energies, block, t, base = given
+    energies, block, t, _, base = given
     message, left = received
     every = message[0, 0, b]
     for l in range(1, len(each)):
@@ -69,8 +69,10 @@ def _to_stored(value, reference, form):
 
 
 @disjoint_kernel
-def _update_voxel(given, received, sharpness, i, marginals, after, form, each):
-    """Update the marginals of voxel i to softmax(sharpness·x)."""
+def _update_voxel(given, received, sharpness, marginals, stored, each):
+    """Update the marginals of a voxel to softmax(sharpness·x)."""
+    i = given[3]
+    form, _, after = stored
     for b in range(marginals.shape[2]):
         x = _log_odds(given, received, b, each)
         for l in range(len(each)):
@@ -81,15 +83,16 @@ def _update_voxel(given, received, sharpness, i, marginals, after, form, each):
 
 
 @disjoint_kernel
-def _watch_voxel(given, received, step, i, marginals, references, form, labels, found, each):
-    """Update the marginals of voxel i, beyond softmax(sharpness·x) where damping < 0, and labels.
+def _watch_voxel(given, received, step, marginals, stored, seen, each):
+    """Update the marginals of a voxel, beyond softmax(sharpness·x) where damping < 0, and labels.
 
-    ``found``, three (B,), takes the largest change of a marginal, the same in the foreground, and
-    one more for a label that changed.
+    ``seen`` are the labels and three (B,), which take the largest change of a marginal, the same in
+    the foreground, and one more for a label that changed.
     """
+    i = given[3]
     damping, sharpness, _ = step
-    before, after = references
-    overall, inside, switched = found
+    form, before, after = stored
+    labels, overall, inside, switched = seen
     inverse, keep = ONE / form.unit, ONE - damping
     for b in range(marginals.shape[2]):
         x = _log_odds(given, received, b, each)
@@ -128,8 +131,9 @@ def _watch_voxel(given, received, step, i, marginals, references, form, labels, 
 
 
 @kernel
-def update(problem, blurred, marginals, labels, form, step, each, start, stop):
+def update(problem, blurred, marginals, labels, how, each, start, stop):
     """Do what ``row_kernels.update`` does, for damping of at most 0 and references (V, L−1, 1)."""
+    form, step = how
     energies, base, before, after = problem
     columns, coefficients, _, totals, diagonals = blurred.slices
     rows, entries = blurred.rows, columns.shape[1]
@@ -142,7 +146,7 @@ def update(problem, blurred, marginals, labels, form, step, each, start, stop):
     message = flat.reshape(1, count, problems)
     overall, inside = np.zeros(problems, np.float32), np.zeros(problems, np.float32)
     here, switched = np.zeros(problems, np.float32), np.zeros(problems)
-    found = (overall, inside, here)
+    seen = (labels, overall, inside, here)
     inverse = ONE / form.unit
     for block in range(start, stop):
         i0 = block * tile
@@ -153,17 +157,13 @@ def update(problem, blurred, marginals, labels, form, step, each, start, stop):
                 *(flat, 0, -own * inverse, flat_marginals, i),
                 *(rows, columns, coefficients, 0, entries),
             )
-            given = (by_voxel, block, t, _read_row(known, i, each))
+            given = (by_voxel, block, t, i, _read_row(known, i, each))
             received = (message, totals[0, i] - own)
-            new = _read_row(after, i, each)
+            stored = (form, _read_row(before, i, each), _read_row(after, i, each))
             if step.watched or step.damping != ZERO:
-                references = (_read_row(before, i, each), new)
-                _watch_voxel(
-                    *(given, received, step, i, marginals),
-                    *(references, form, labels, found, each),
-                )
+                _watch_voxel(given, received, step, marginals, stored, seen, each)
             else:
-                _update_voxel(given, received, step.sharpness, i, marginals, new, form, each)
+                _update_voxel(given, received, step.sharpness, marginals, stored, each)
         for b in range(problems):  # float32 counts no further than 2^24
             switched[b] += here[b]
             here[b] = ZERO
@@ -171,9 +171,11 @@ def update(problem, blurred, marginals, labels, form, step, each, start, stop):
 
 
 @disjoint_kernel
-def _begin_tile(problem, block, i0, size, reference, marginals, form, labels, each):
+def _begin_tile(problem, tile, marginals, labels, stored, each):
     """Start a tile at softmax(sharpness·(−energies)), with its labels."""
     energies, sharpness = problem
+    block, i0, size = tile
+    form, reference = stored
     for t in range(size):
         row = _read_row(reference, i0 + t, each)
         for b in range(marginals.shape[2]):
@@ -211,9 +213,7 @@ def begin(problem, centre, order, marginals, labels, form, sharpness, each, star
     for block in range(start, stop):
         i0 = block * tile
         size = min(tile, voxels - i0)
-        _begin_tile(
-            *((by_voxel, sharpness), block, i0, size, reference),
-            *(marginals, form, labels, each),
-        )
+        stored = (form, reference)
+        _begin_tile((by_voxel, sharpness), (block, i0, size), marginals, labels, stored, each)
         if centre.size:
             _subtract_centre(by_voxel, block, i0, size, centre, order)

@@ -451,7 +451,7 @@ def _sum_changes(found, problems):
 
 
 @kernel
-def update(problem, blurred, marginals, labels, form, step, start, stop):
+def update(problem, blurred, marginals, labels, how, start, stop):
     """Update the marginals (V, L−1, B) of some tiles once, in place, from the blurred rows.
 
     Where it is watched, the labels (V, B) are updated too, and of each problem, (B,), the largest
@@ -459,6 +459,7 @@ def update(problem, blurred, marginals, labels, form, step, start, stop):
     returned; else zeros.
     """
     energies, base, before, after = problem
+    form, step = how
     damping, sharpness, watched = step
     voxels, count, problems = marginals.shape
     size_of_tile = energies.shape[2] // problems
