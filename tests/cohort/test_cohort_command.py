@@ -370,7 +370,7 @@ def test_other_parameters_are_refused_before_any_work(
     assert call(*cohort, *out, "--temperature", "2") == 2
     message = capsys.readouterr().err
     assert "--output must be a new folder or one of the same parameters" in message
-    assert "temperature was 1.0, is 2.0" in message
+    assert "temperature was null, is 2.0" in message
     assert not (tmp_path / "out" / "A2").exists()
 
 
