@@ -151,3 +151,19 @@ def test_a_run_goes_on_with_what_was_decided_when_it_began(speaking: Case, tmp_p
     again = run_case(speaking, FEW, folder, title="x", resume=True)
     assert again.settings == begun.settings
     assert again.evidence != begun.evidence
+
+
+def test_a_case_outside_of_what_was_learned_is_marked(speaking: Case, tmp_path: Path) -> None:
+    found = find_evidence(speaking)
+    assert found.image is not None
+    like = {"image evidence": (found.image.skill - 0.1, found.image.skill + 0.1)}
+    unlike = {"image evidence": (0.0, 0.2), "grid temperature": (1.0, 9.0)}
+    learned = FEW.changed(learned_cases=5, strength=0.0, tuning_ranges=like)
+    assert run_case(speaking, learned, tmp_path / "like", title="x").summary["warnings"] == []
+    other = run_case(
+        speaking, learned.changed(tuning_ranges=unlike), tmp_path / "unlike", title="x"
+    )
+    (warning,) = other.summary["warnings"]
+    assert warning.startswith("this case lies outside of what was learned")
+    assert f"image evidence {found.image.skill:.3g} (0 to 0.2)" in warning
+    assert "grid temperature" not in warning

@@ -28,7 +28,13 @@ from typing import Any
 import numpy as np
 
 from perturb_mpm.files import Case
-from perturb_mpm.learning import ImageEvidence, grid_temperature, image_evidence
+from perturb_mpm.learning import (
+    ImageEvidence,
+    case_properties,
+    find_unfamiliar,
+    grid_temperature,
+    image_evidence,
+)
 from perturb_mpm.run.settings import DEFAULT_BILATERAL, RunSettings
 
 NO_KERNELS_BELOW = 0.25
@@ -112,6 +118,23 @@ def decide_settings(
     if settings.sampling.noise_length is None:
         settings = settings.changed(noise_length=assumed_length_mm(case))
     return settings
+
+
+def describe_unfamiliar(
+    case: Case, settings: RunSettings, evidence: CaseEvidence
+) -> tuple[str, ...]:
+    """Return what of a case lies outside of the cases that settings were learned from, in words."""
+    if not settings.tuning_ranges:
+        return ()
+    properties = case_properties(
+        case.images,
+        case.probabilities,
+        spacing=case.geometry.spacing,
+        mask=case.mask,
+        skill=None if evidence.image is None else evidence.image.skill,
+        temperature=evidence.temperature,
+    )
+    return tuple(map(str, find_unfamiliar(properties, settings.tuning_ranges)))
 
 
 def assumed_length_mm(case: Case) -> float:

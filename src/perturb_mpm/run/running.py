@@ -15,7 +15,7 @@ from perturb_mpm.files import Case, Program
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
-from perturb_mpm.run.evidence import decide_settings, find_evidence
+from perturb_mpm.run.evidence import decide_settings, describe_unfamiliar, find_evidence
 from perturb_mpm.run.folder import (
     BidsNames,
     Layout,
@@ -375,6 +375,12 @@ def _collect_warnings(run: Run, asked: RunSettings, show: StagedProgress) -> lis
     hint = overconfidence(run.case, asked)
     moved = run.coupling.warning() if run.coupling else None
     warnings = [*run.case.warnings, *(words for words in (hint, moved) if words)]
+    unfamiliar = describe_unfamiliar(run.case, run.settings, run.evidence) if run.evidence else ()
+    if unfamiliar:
+        warnings.append(
+            "this case lies outside of what was learned, so that intervals may not hold: "
+            + ", ".join(unfamiliar)
+        )
     for warning in warnings:
         show.warn(warning)
     return warnings
