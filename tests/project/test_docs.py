@@ -126,6 +126,16 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     assert (tmp_path / "case" / "report.html").is_file()
 
 
+def test_what_a_newcomer_types_first_are_targets_that_set_everything_up() -> None:
+    text = (ROOT / "README.md").read_text()
+    first = re.findall(r"^make (\w+)", text, re.MULTILINE)
+    assert first == ["demo", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    for target in first:  # each needs an environment, which make itself makes
+        assert re.search(rf"^{target}: \$\(VENV\)/\.\w+", makefile, re.MULTILINE)
+    assert text.index("make demo") < text.index("pip install")
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name_of)
 def test_commands_are_such_as_the_parser_takes(page: Path) -> None:
     for line in commands(page):
