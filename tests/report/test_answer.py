@@ -98,7 +98,7 @@ def test_intervals_only_where_they_are_assumed_or_learned() -> None:
 def test_regions_come_in_place_of_labels() -> None:
     data = case(box_of_oedema(), MM, regions={"whole": (1, 2, 3)})
     assert told(data).found == "Whole 1.0 ml (0.64–1.2)."
-    assert told(replace(data, intervals="learned")).sure == "Sure of whole (expected Dice 0.96)."
+    assert told(replace(data, intervals="learned")).sure == "Expected Dice: sure of whole 0.96."
 
 
 def test_each_part_has_its_own_sureness() -> None:
@@ -108,8 +108,16 @@ def test_each_part_has_its_own_sureness() -> None:
     # Necrosis: 2 · 35.2 / (64 + 35.2); oedema: 936 voxels, 856 + 28.8 of 884.8 expected.
     oedema = 2 * (736 + 120) / (936 + 736 + 120 + 28.8)
     assert said.sure == (
-        f"Sure of oedema (expected Dice {oedema:.2f}), unsure of necrosis ({70.4 / 99.2:.2f})."
+        f"Expected Dice: sure of oedema {oedema:.2f}, unsure of necrosis {70.4 / 99.2:.2f}."
     )
+
+
+def test_the_dice_that_samples_give_has_an_interval() -> None:
+    agreement = {"oedema": (0.931, 0.88, 0.957)}
+    assumed = told(case(box_of_oedema(), MM, agreement=agreement))
+    assert assumed.sure == "Dice with the truth: oedema 0.93 (0.88–0.96)."
+    learned = told(case(box_of_oedema(), MM, agreement=agreement, intervals="learned"))
+    assert learned.sure == "Dice with the truth: sure of oedema 0.93 (0.88–0.96)."
 
 
 def with_samples(samples: NDArray[np.float64], ends: tuple[float, float]) -> str:

@@ -118,31 +118,39 @@ def _basis(data: ReportData) -> str:
 
 
 def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
-    """Return "Sure of whole (expected Dice 0.92), unsure of core (0.58).".
+    """Return "Dice with the truth: whole 0.93 (0.88–0.96), core 0.71 (0.40–0.90)." by samples.
 
-    Where nothing was learned there is no verdict, only the expected Dice.
+    Where settings were learned, words go with it: sure, fairly sure, unsure. Where there is no
+    interval, it is the Dice that the probabilities expect.
     """
     inside = data.labels[data.mask]  # (N,)
-    words: list[tuple[str, str]] = []
-    numbers: list[str] = []
+    found: list[tuple[str, str]] = []
     for row in rows:
         members = [data.label_values.index(value) for value in row.values]
         here = np.isin(inside, members)
-        if here.any():
+        if not here.any():
+            continue
+        if row.name in data.agreement:
+            dice, low, high = data.agreement[row.name]
+            words = f"{_name(row)} {dice:.2f} ({low:.2f}–{high:.2f})"
+        else:
             share = data.marginals[members][:, data.mask].sum(axis=0, dtype=np.float64)  # (N,)
-            dice = round(expected_dice(here, share), 2)
-            numbers.append(f"{_name(row)} {dice:.2f}")
-            level = "sure" if dice >= SURE else "fairly sure" if dice >= FAIRLY_SURE else "unsure"
-            words.append((level, f"{_name(row)} ({'' if words else 'expected Dice '}{dice:.2f})"))
+            dice = expected_dice(here, share)
+            words = f"{_name(row)} {dice:.2f}"
+        dice = round(dice, 2)
+        level = "sure" if dice >= SURE else "fairly sure" if dice >= FAIRLY_SURE else "unsure"
+        found.append((level, words))
+    if not found:
+        return ""
+    start = "Dice with the truth" if data.agreement else "Expected Dice"
     if data.intervals != "learned":
-        if not numbers:
-            return ""
-        return f"Expected Dice if the probabilities are right: {', '.join(numbers)}."
+        assumed = "" if data.agreement else " if the probabilities are right"
+        return f"{start}{assumed}: {', '.join(words for _, words in found)}."
     text, before = "", ""
-    for level, what in words:
-        text += f"{', ' if text else ''}{'' if level == before else f'{level} of '}{what}"
+    for level, words in found:
+        text += f"{', ' if text else ''}{'' if level == before else f'{level} of '}{words}"
         before = level
-    return f"{capitalise(text)}."
+    return f"{start}: {text}."
 
 
 def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:

@@ -107,6 +107,8 @@ class ReportData:
     colour_map: str = "inferno"  # or "viridis", "jet", "hot"
     provenance: Provenance = field(default_factory=Provenance)
     evidence: str = ""  # what the image says about the probabilities, in a sentence
+    # By name of a row: median, lower and upper end of the Dice of label map and truth.
+    agreement: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     before_kernels: NDArray[np.uint8] | None = None  # (X, Y, Z) indices, where kernels act
     oriented: bool = True  # whether the affine says which side of the patient is which
 

@@ -17,7 +17,7 @@ from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior, deci
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.model import tempered_probabilities
 from perturb_mpm.run.settings import KernelSettings, RunSettings
-from perturb_mpm.run.state import Run
+from perturb_mpm.run.state import DiceInterval, Run
 from perturb_mpm.run.volumes import INTERVAL, volume_rows
 from perturb_mpm.sampling import Sampling
 from perturb_mpm.version import version
@@ -154,6 +154,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
         intervals=settings.intervals,
         evidence=evidence_in_words(run),
         before_kernels=_labels_before_kernels(run),
+        agreement=run.agreement,
         learned_cases=settings.basis.learned_cases,
         by_samples=run.by_samples,
         perturbation=perturbation_in_words(settings),
@@ -288,12 +289,19 @@ def _volumes(run: Run, row: VolumeRow) -> dict[str, Any]:
         "interval_level": INTERVAL,
         "interval_lower_ml": row.interval_ml[0],
         "interval_upper_ml": row.interval_ml[1],
+        **_dice_keys(run.agreement.get(row.name)),
         "mean_entropy_bits": float(run.entropy[here].mean(dtype=np.float64)) if found else None,
         **{
             f"{word}_frac": _share(run, here, each) if found else None
             for word, each in CLASSES.items()
         },
     }
+
+
+def _dice_keys(found: DiceInterval | None) -> dict[str, float | None]:
+    """Return the Dice that the truth would give; None where it was not measured."""
+    values = (None, None, None) if found is None else found
+    return dict(zip(("dice_median", "dice_lower", "dice_upper"), values, strict=True))
 
 
 def _ensemble(run: Run) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from perturb_mpm.engines import Engine, give_back
 from perturb_mpm.files import Case, Program
 from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.run.agreement import measure_agreement
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
 from perturb_mpm.run.evidence import decide_settings, describe_unfamiliar, find_evidence
@@ -128,6 +129,8 @@ def run_case(
         sampling_started = time.monotonic()
         run = draw_samples(begun.run, begun.sampler, show, begun.pilot)
         seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
+        show.stage("comparing the label map with samples")
+        run = replace(run, agreement=measure_agreement(run, begun.sampler))
         begun.forget_engine()
 
         run, summary = _write_outputs(run, begun, wanted, show)

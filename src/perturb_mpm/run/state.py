@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,14 @@ class StateError(ExpectedError):
     """A folder does not hold the state of a run, or holds a damaged one."""
 
 
+class DiceInterval(NamedTuple):
+    """The Dice of a region of the label map with the truth: middle and both ends of 95 %."""
+
+    median: float
+    lower: float
+    upper: float
+
+
 @dataclass(frozen=True)
 class Run:
     """A case, how it is sampled, and what is drawn so far.
@@ -125,6 +133,8 @@ class Run:
     """What image and grid say about the probabilities; None before they are asked."""
     edited: NDArray[np.int16] | None = None
     """The labels that were set by hand, (N,), −1 elsewhere; None where none were."""
+    agreement: Mapping[str, DiceInterval] = field(default_factory=dict)
+    """By name of a region or label; empty before it is measured, or where noise is white."""
 
     @property
     def state(self) -> Path:
