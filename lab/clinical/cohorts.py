@@ -16,7 +16,7 @@ from lab.patients import Patient, phantom_patient
 from lab.phantoms import cohort, draw_rater_maps, preoperative_cohort, resection_cohort
 from perturb_mpm.phantom import LABEL_NAMES, POSTOPERATIVE_LABEL_NAMES, Phantom, resect
 from perturb_mpm.progress import StagedProgress
-from perturb_mpm.run import RunSettings
+from perturb_mpm.run import RunSettings, assumed_length_mm
 from perturb_mpm.segmenter import SegmenterModel
 from perturb_mpm.tune import TuningOptions, tune
 
@@ -153,7 +153,10 @@ def perturbations(
         TuningOptions(folds=len(cohort.training), samples=8 if quick else 128),
         progress,
     )
-    return {PAPER: settings.changed(noise_length=0.0), CORRELATED: tuned.settings}
+    # One law for all scans, so that they can be calibrated together: the middle of their radii.
+    radius = float(np.median([assumed_length_mm(each.case) for each in cohort.training]))
+    correlated = tuned.settings.changed(noise_length=radius)
+    return {PAPER: settings.changed(noise_length=0.0), CORRELATED: correlated}
 
 
 def _segment(model: SegmenterModel, scan: Phantom) -> NDArray[np.float32]:

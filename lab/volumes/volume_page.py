@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.volumes.measuring import ASSUMED, LENGTHS
+from lab.volumes.measuring import ASSUMED, KERNELS, LENGTHS
 from lab.volumes.patients import INDIFFERENCE, KINDS, REGIONS
 from lab.words import join_words, markdown_table
-from perturb_mpm.run import RunSettings
 
 if TYPE_CHECKING:
     from lab.volumes.measuring import MeasuredVolume
@@ -86,7 +85,7 @@ def page(rows: Rows, *, iterations: int, seed: int, quick: bool = False) -> str:
     """Return the page as Markdown."""
     samples = rows[0].samples
     assumed = [row.noise_length_mm for row in _of(rows, ASSUMED)]
-    settings = RunSettings()
+    settings = KERNELS
     return _HEAD.format(
         quick=" --quick" if quick else "",
         patients=len({row.patient for row in rows}),

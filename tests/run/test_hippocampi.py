@@ -59,7 +59,13 @@ def lost_dice(run: Run) -> float:
 def test_kernels_that_cost_dice_are_found_without_the_truth(
     data: Path, strength: float, centring: float, harmful: bool, tmp_path: Path
 ) -> None:
-    settings = RunSettings().changed(samples=8, strength=strength, centring=centring)
+    settings = RunSettings().changed(
+        samples=8,
+        strength=strength,
+        centring=centring,
+        temperature=1.0,
+        marginals="mean_field",
+    )
     lost = []
     for name in CASES:
         case = case_of(data, name)
@@ -83,8 +89,7 @@ def test_a_printed_volume_lies_inside_its_interval(
     case = case_of(data, name)
     settings = RunSettings().changed(samples=100, regions=regions)
     run = run_case(case, settings, tmp_path / "out", title=name)
-    assert run.coupling is not None
-    assert run.coupling.is_harmless
+    assert run.coupling is None  # the image is silent: no kernels act
     for row in volume_rows(run):
         assert row.interval_ml[0] <= row.volume_ml <= row.interval_ml[1], row.name
     # The paper's algorithm does not: its intervals are narrow, and its votes are another matter.

@@ -17,6 +17,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import SAME_BYTES, content, read, save, write_files
+from perturb_mpm import storage
 from perturb_mpm.files import Case
 from perturb_mpm.run import drawing
 from perturb_mpm.run import folder as folder_module
@@ -25,7 +26,7 @@ from perturb_mpm.run.model import build_crf
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import OutputError, RunSettings
 from perturb_mpm.run.state import StateError, load_run
-from perturb_mpm.storage import LockedError, atomic
+from perturb_mpm.storage import LockedError
 
 SETTINGS = RunSettings.of_paper().changed(samples=60, seed=1, iterations=3)
 
@@ -375,7 +376,7 @@ def full_disk() -> Iterator[mock.Mock]:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    with mock.patch.object(atomic.os, "fsync", side_effect=fsync) as patched:
+    with mock.patch.object(storage.os, "fsync", side_effect=fsync) as patched:
         yield patched
 
 

@@ -14,13 +14,11 @@ from perturb_mpm.biomarkers.change import (
 from perturb_mpm.biomarkers.intervals import (
     OFFSET_ML,
     ConformalWidening,
+    LearnedLaw,
+    MeasureScale,
     conformal_widening,
     coverage,
     crps,
-)
-from perturb_mpm.biomarkers.learned_law import (
-    LearnedLaw,
-    MeasureScale,
     fit_law,
     from_scale,
     to_scale,

@@ -13,7 +13,6 @@ from typing import Any, get_args
 from perturb_mpm.engines import Engine, give_back
 from perturb_mpm.files import Case, Program
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run.agreement import measure_agreement
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
 from perturb_mpm.run.evidence import decide_settings, describe_unfamiliar, find_evidence
@@ -56,6 +55,7 @@ from perturb_mpm.run.state import (
     read_evidence,
     read_run_json,
 )
+from perturb_mpm.run.volumes import measure_agreement
 from perturb_mpm.sampling import Sampler
 from perturb_mpm.storage import DAMAGE, error_text, write_json
 

@@ -492,8 +492,7 @@ def settings_text(settings: RunSettings, comment: str = "") -> str:
         elif name in TABLES:
             parts.append(_table_text(f"[{name}]", values))
         elif values:
-            named = {value_text(key): value for key, value in values.items()}
-            parts.append(_table_text(f"[{name}]", named))
+            parts.append(_table_text(f"[{name}]", _quote_keys(values)))
     return "\n".join(part for part in parts if part)
 
 
@@ -523,7 +522,7 @@ def settings_reference() -> str:
         if each.name == "kernels":
             parts += [_describe_table("[[kernels]]", kernel) for kernel in defaults.kernels]
         else:
-            parts.append(_table_text(f"[{each.name}]", about.example) + "\n")
+            parts.append(_table_text(f"[{each.name}]", _quote_keys(about.example)) + "\n")
     return "".join(parts).rstrip() + "\n"
 
 
@@ -567,6 +566,11 @@ def value_text(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key} = {value_text(each)}' for key, each in value.items())}}}"
     return repr(value)
+
+
+def _quote_keys(values: Mapping[str, object]) -> dict[str, object]:
+    """Return a table whose keys are a user's words, written as TOML wants them."""
+    return {value_text(key): value for key, value in values.items()}
 
 
 def _table_text(header: str, values: Mapping[str, object]) -> str:

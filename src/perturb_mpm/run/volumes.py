@@ -1,24 +1,38 @@
-"""The volumes of a run's regions and labels: one row each, wherever volumes are shown."""
+"""The volumes of a run's regions and labels, and how well these would agree with the truth.
+
+A sample is a plausible truth, so the Dice of the label map with samples is that which the truth
+would give. Samples stand for it as far as they are as unsure as the grid makes it: they are drawn
+at the temperature of the maps. Where the run's own samples have another (``decide_settings``), some
+more are drawn, without kernels and therefore quickly. What ``tune`` learned of the Dice rests on
+the run's own samples, and is applied to these.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import LearnedLaw
+from perturb_mpm.evaluation import SampleDice
 from perturb_mpm.files import LabelScheme
 from perturb_mpm.posterior import Regions
-from perturb_mpm.run.state import Run
+from perturb_mpm.run.model import build_crf, build_sampler, sampled_temperature
+from perturb_mpm.run.settings import RunSettings
+from perturb_mpm.run.state import DiceInterval, Run
+from perturb_mpm.sampling import Sampler
 
 if TYPE_CHECKING:
     from perturb_mpm.report import VolumeKind, VolumeRow
 
 INTERVAL = 0.95
 TOGETHER = "all of these together"
+DICE_SAMPLES = 40
+"""How many samples the label map is compared with; those of the run with the first numbers."""
 
 
 def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
@@ -82,3 +96,43 @@ def _interval_ml(samples_ml: NDArray[np.float64], law: LearnedLaw | None) -> tup
         return law.widen(samples_ml)
     low, high = np.quantile(samples_ml, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     return float(low), float(high)
+
+
+def measure_agreement(run: Run, sampler: Sampler) -> dict[str, DiceInterval]:
+    """Return the Dice of every region and label of the label map, by name.
+
+    ``sampler`` is that of the run. There is nothing where noise is white, which makes all samples
+    alike, or where the label map does not have the region.
+    """
+    settings = run.settings
+    if settings.intervals == "none":
+        return {}
+    if not settings.dice_laws and sampled_temperature(settings) != settings.unary.temperature:
+        sampler = _sampler_of_maps(run, settings)
+    labels = run.posterior.grid.gather(run.labels)  # (N,)
+    sets = {
+        name: tuple(members)
+        for name, kind, members in volume_sets(run.case.labels, run.regions)
+        if kind != "background" and np.isin(labels, members).any()
+    }
+    agreement = SampleDice(labels, sets)
+    sampler.draw(range(min(DICE_SAMPLES, settings.sampling.samples)), keep=agreement.add)
+    found = {}
+    for name, sampled in agreement.dice().items():
+        law = settings.dice_laws.get(name)
+        ends = [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2]
+        low, high = np.quantile(sampled, ends) if law is None else law.widen(sampled)
+        median = np.median(sampled) if law is None else law.quantiles(sampled, [0.5])[0]
+        found[name] = DiceInterval(float(median), float(low), float(high))
+    return found
+
+
+def _sampler_of_maps(run: Run, settings: RunSettings) -> Sampler:
+    """Return a sampler at the temperature of the maps; ``decide_settings`` gives it no kernels."""
+    settings = settings.changed(sampling_temperature=None, until=None, hold=0.0)
+    if not settings.has_kernels:
+        sampling = replace(settings.sampling, iterations=1, tolerance=0.0)
+        settings = replace(settings, sampling=sampling)
+    sampler = build_sampler(build_crf(run.case, settings), settings)
+    sampler.prepare()
+    return sampler

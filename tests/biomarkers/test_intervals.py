@@ -11,7 +11,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from perturb_mpm.biomarkers import LearnedLaw, fit_law, to_scale
-from perturb_mpm.biomarkers.learned_law import from_scale, summarize_samples
+from perturb_mpm.biomarkers.intervals import from_scale, summarize_samples
 
 Numbers = NDArray[np.float64]
 
@@ -34,17 +34,17 @@ def share_inside(law: LearnedLaw, samples: list[Numbers], truth: Numbers) -> flo
 
 def test_many_cases_teach_the_numbers_that_made_them() -> None:
     samples, truth = cohort(np.random.default_rng(0), 600, floor=0.2, trust=2.0, shift=-0.3)
-    from perturb_mpm.biomarkers import learned_law
+    from perturb_mpm.biomarkers import intervals
 
     found = np.array([summarize_samples(each, "volume") for each in samples])
-    shift, floor, trust = learned_law._most_probable(
+    shift, floor, trust = intervals._most_probable(
         to_scale(truth, "volume") - found[:, 0], found[:, 1]
     )
     assert (shift, floor, trust) == pytest.approx((-0.3, 0.2, 2.0), rel=0.12)
 
 
 def test_the_most_probable_numbers_are_those_of_a_grid() -> None:
-    from perturb_mpm.biomarkers import learned_law
+    from perturb_mpm.biomarkers import intervals
 
     missed, spread = np.array([0.3, -0.1, 0.5, 0.2]), np.array([0.1, 0.2, 0.4, 0.1])
     shifts = np.linspace(-1.5, 1.5, 301)
@@ -57,7 +57,7 @@ def test_the_most_probable_numbers_are_those_of_a_grid() -> None:
         density += norm.logpdf(r, b, np.hypot(a, c * s))
     together = np.exp(density).sum(axis=0)  # over β
     best = np.unravel_index(together.argmax(), together.shape)
-    shift, floor, trust = learned_law._most_probable(missed, spread)
+    shift, floor, trust = intervals._most_probable(missed, spread)
     assert floor == pytest.approx(a[0][best], rel=0.1)
     assert trust == pytest.approx(c[0][best], rel=0.08)
     there = np.exp(density[:, best[0], best[1]])
