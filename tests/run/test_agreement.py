@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from helpers import small_case
 from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.evaluation import dice
 from perturb_mpm.files import Case
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, run_case
 
 FEW = RunSettings().changed(samples=12, seed=2)
-
-
-@pytest.fixture(scope="module")
-def speaking(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folder = tmp_path_factory.mktemp("patient")
-    small_case.write_files(folder)
-    return small_case.read(folder)
-
-
-@pytest.fixture(scope="module")
-def silent(speaking: Case) -> Case:
-    rng = np.random.default_rng(8)
-    noise = {
-        name: rng.normal(size=image.shape).astype(np.float32)
-        for name, image in speaking.images.items()
-    }
-    return replace(speaking, images=noise)
 
 
 def dice_by_hand(case: Case, settings: RunSettings, labels: np.ndarray, label: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import small_case
 from perturb_mpm.files import Case
 from perturb_mpm.learning import ImageEvidence, grid_temperature, image_evidence
 from perturb_mpm.model import unary_from_probabilities
@@ -25,25 +24,6 @@ from perturb_mpm.run import (
 from perturb_mpm.run.settings import DEFAULT_BILATERAL
 
 FEW = RunSettings().changed(samples=4, seed=2)
-
-
-@pytest.fixture(scope="module")
-def speaking(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A patient whose images show the labels."""
-    folder = tmp_path_factory.mktemp("patient")
-    small_case.write_files(folder)
-    return small_case.read(folder)
-
-
-@pytest.fixture(scope="module")
-def silent(speaking: Case) -> Case:
-    """The same with images of noise."""
-    rng = np.random.default_rng(8)
-    noise = {
-        name: rng.normal(size=image.shape).astype(np.float32)
-        for name, image in speaking.images.items()
-    }
-    return replace(speaking, images=noise)
 
 
 def evidence_with(skill: float, temperature: float | None = 1.4) -> CaseEvidence:

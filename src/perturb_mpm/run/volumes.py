@@ -108,7 +108,7 @@ def measure_agreement(run: Run, sampler: Sampler) -> dict[str, DiceInterval]:
     if settings.intervals == "none":
         return {}
     if not settings.dice_laws and sampled_temperature(settings) != settings.unary.temperature:
-        sampler = _sampler_of_maps(run, settings)
+        sampler = _tempered_sampler(run, settings)
     labels = run.posterior.grid.gather(run.labels)  # (N,)
     sets = {
         name: tuple(members)
@@ -127,7 +127,7 @@ def measure_agreement(run: Run, sampler: Sampler) -> dict[str, DiceInterval]:
     return found
 
 
-def _sampler_of_maps(run: Run, settings: RunSettings) -> Sampler:
+def _tempered_sampler(run: Run, settings: RunSettings) -> Sampler:
     """Return a sampler at the temperature of the maps; ``decide_settings`` gives it no kernels."""
     settings = settings.changed(sampling_temperature=None, until=None, hold=0.0)
     if not settings.has_kernels:
