@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.evaluation import dice
 from perturb_mpm.files import Case
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, run_case
+from perturb_mpm.run.volumes import measure_agreement
 
 FEW = RunSettings().changed(samples=12, seed=2)
 
@@ -67,3 +69,21 @@ def test_white_noise_says_nothing_of_the_dice(speaking: Case, tmp_path: Path) ->
     assert run.agreement == {}
     assert run.summary["labels"][1]["dice_median"] is None
     assert "Expected Dice if the probabilities are right" in run.summary["answer"]
+
+
+def test_the_runs_own_samples_are_not_drawn_again_unless_they_are_lost(
+    speaking: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_case(speaking, FEW, tmp_path / "out", title="x")
+    drawn: list[range] = []
+    sampler = build_sampler(build_crf(speaking, run.settings), run.settings)
+    draw = sampler.draw
+    monkeypatch.setattr(
+        sampler, "draw", lambda part, **rest: (drawn.append(part), draw(part, **rest))
+    )
+    assert measure_agreement(run, sampler) == run.agreement
+    assert drawn == []
+    assert run.first_samples is not None
+    lost = replace(run, first_samples=run.first_samples[:5])
+    assert measure_agreement(lost, sampler) == run.agreement
+    assert drawn == [range(5, 12)]

@@ -413,3 +413,42 @@ def test_the_run_is_named_first(case: Case, tmp_path: Path) -> None:
     assert run["parameters"]["seed"] == 1
     assert run["version"] == pm.__version__
     assert not set(SAME_BYTES) & set(os.listdir(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind"), [(1.0, np.int16), (0.5, np.float32), (1e6, np.float32)], ids=str
+)
+def test_images_are_kept_to_the_last_bit_in_as_little_as_they_need(
+    case: Case, tmp_path: Path, scale: float, kind: type
+) -> None:
+    whole_numbers = {
+        name: (np.rint(image * 7) * scale).astype(np.float32) for name, image in case.images.items()
+    }
+    first = next(iter(whole_numbers.values()))
+    first[:2] = first[:, :, -1] = 0
+    given = replace(case, images=whole_numbers)
+    run_case(given, SETTINGS.changed(samples=2), tmp_path, title="x")
+    with np.load(tmp_path / "state" / "case.npz") as stored:
+        assert stored["images"].dtype == kind
+    for name, image in load_run(tmp_path).case.images.items():
+        assert image.dtype == np.float32
+        np.testing.assert_array_equal(image.view(np.uint32), whole_numbers[name].view(np.uint32))
+
+
+def test_a_negative_zero_is_a_bit_too(case: Case, tmp_path: Path) -> None:
+    image = np.zeros(case.mask.shape, np.float32)
+    image[1, 1, 1], image[2, 2, 2] = 3, -0.0
+    run_case(replace(case, images={"t1": image}), SETTINGS.changed(samples=2), tmp_path, title="x")
+    found = load_run(tmp_path).case.images["t1"]
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(image))
+    np.testing.assert_array_equal(found, image)
+
+
+def test_a_box_that_the_images_do_not_fill_is_damage(case: Case, tmp_path: Path) -> None:
+    run_case(case, SETTINGS.changed(samples=2), tmp_path, title="x")
+    file = tmp_path / "state" / "case.npz"
+    arrays = storage.read_arrays(file)
+    for box in (arrays["box"] + 1, arrays["box"][:2], arrays["box"] * 100):
+        storage.write_arrays(file, {**arrays, "box": box})
+        with pytest.raises(StateError, match=r"fill their box|must be"):
+            load_run(tmp_path)

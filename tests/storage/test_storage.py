@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import json
 import math
 import os
@@ -11,6 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +25,7 @@ import pytest
 from perturb_mpm import storage
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.storage import (
+    GzipWriter,
     LockedError,
     atomic_open,
     open_lock,
@@ -218,3 +222,50 @@ def test_the_lock_of_windows_says_that_another_has_it(
         assert locked == [first.fileno()]
         with pytest.raises(branch["LockedError"], match="in use"):
             branch["open_lock"](tmp_path / "lock", "in use")
+
+
+BLOCK = 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 40 * BLOCK + 3])
+def test_a_gzip_stream_in_blocks_gives_its_bytes_back(size: int) -> None:
+    data = np.random.default_rng(0).integers(0, 5, size, dtype=np.uint8).tobytes()
+    file = io.BytesIO()
+    with GzipWriter(file, level=1) as stream:
+        stream.write(data[: size // 3])
+        stream.write(memoryview(data)[size // 3 :])
+        assert stream.tell() == size
+    assert gzip.decompress(file.getvalue()) == data
+
+
+def test_a_gzip_stream_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 20_000
+    found = []
+    for cores in (1, 2, 16):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        file = io.BytesIO()
+        with GzipWriter(file, level=6) as stream:
+            stream.write(data)
+        found.append(file.getvalue())
+    assert found[0] == found[1] == found[2]
+    assert gzip.decompress(found[0]) == data
+
+
+def test_a_gzip_stream_goes_forward_over_zeros_and_never_back() -> None:
+    file = io.BytesIO()
+    with GzipWriter(file, level=6) as stream:
+        stream.write(b"ab")
+        assert stream.seek(5) == 5
+        with pytest.raises(OSError, match="cannot go back from 5 to 4"):
+            stream.seek(4)
+    assert gzip.decompress(file.getvalue()) == b"ab\0\0\0"
+
+
+def test_arrays_that_are_stored_come_back_beside_those_that_are_compressed(tmp_path: Path) -> None:
+    arrays = {"plain": np.zeros(1000, np.float32), "small": np.arange(1000)}
+    write_arrays(tmp_path / "a.npz", arrays, stored=["plain"])
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        kinds = {entry.filename: entry.compress_type for entry in archive.infolist()}
+    assert kinds == {"plain.npy": zipfile.ZIP_STORED, "small.npy": zipfile.ZIP_DEFLATED}
+    for name, array in read_arrays(tmp_path / "a.npz").items():
+        np.testing.assert_array_equal(array, arrays[name])

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import in_short
-from perturb_mpm.storage import atomic_open, largest_file, require_size
+from perturb_mpm.storage import GzipWriter, atomic_open, largest_file, require_size
 
 NIFTI_ENDINGS = (".nii.gz", ".nii")
 PICTURE_ENDINGS = (".tif", ".tiff", ".png")
@@ -139,7 +139,7 @@ def write_other_format(
         elif ending in PICTURE_ENDINGS:
             _write_picture(file, voxels, "PNG" if ending == ".png" else "TIFF")
         elif ending == ".mgz":
-            with gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+            with GzipWriter(file, _COMPRESSION) as stream:
                 _write_mgh(stream, voxels, affine)
         else:
             _write_mgh(file, voxels, affine)
@@ -239,7 +239,7 @@ def write_nrrd(
         "",
     ]
     file.write("\n".join(lines).encode())
-    with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as stream:
+    with GzipWriter(file, _COMPRESSION) as stream:
         stream.write(_little(stored))
 
 

@@ -270,11 +270,13 @@ def combine_members(
     count = 0
     for distribution in distributions:
         if count == 0:
-            first, total = distribution, distribution.astype(np.float64)
-            entropy = np.zeros(distribution.shape[1:])
+            first = distribution
+        elif count == 1:  # one alone needs neither sum nor entropy
+            total = first.astype(np.float64) + distribution
+            entropy = _bits(first) + _bits(distribution)
         else:
             total += distribution
-        entropy += _bits(distribution)
+            entropy += _bits(distribution)
         members += [distribution] if keep else []
         count += 1
     if count == 1:

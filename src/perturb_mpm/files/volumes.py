@@ -32,7 +32,7 @@ from perturb_mpm.files.geometry import (
     geometry_from_header,
 )
 from perturb_mpm.files.source import Digests, Source
-from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
+from perturb_mpm.storage import DEFLATE, GzipWriter, atomic_open, largest_file, require_size
 
 if TYPE_CHECKING:
     from nibabel.filebasedimages import SerializableImage
@@ -276,8 +276,7 @@ def save_like(
 def _write(path: str | os.PathLike[str], image: SerializableImage) -> None:
     with atomic_open(path) as file:
         if Path(path).suffix == ".gz":
-            # No name and no time in the header of the stream: equal volumes, equal files.
-            with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as stream:
+            with GzipWriter(file, _COMPRESSION) as stream:
                 image.to_stream(stream)
         else:
             image.to_stream(file)

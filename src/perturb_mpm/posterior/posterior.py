@@ -307,12 +307,13 @@ class Posterior:
         """
         return Posterior(**parts.merge([self, *others]))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, compress: bool = True) -> None:
         """Write a .npz file for ``load``: whole or not at all, the same bytes every time.
 
-        The reference has a page on what is inside; NumPy alone can read it.
+        The reference has a page on what is inside; NumPy alone can read it. Without compression it
+        is several times larger and written at once.
         """
-        parts.write_file(self, path)
+        parts.write_file(self, path, compress=compress)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

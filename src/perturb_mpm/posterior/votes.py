@@ -360,11 +360,11 @@ _SOMETIMES = {"mask", "conditional", "mean_field", "label_changes"}
 _IN_HEADER = ("estimator", "problem", "parameters")
 
 
-def write_file(posterior: Posterior, path: str | os.PathLike[str]) -> None:
+def write_file(posterior: Posterior, path: str | os.PathLike[str], *, compress: bool) -> None:
     """Write the file, whole or not at all."""
     if not Path(path).name.endswith(".npz"):
         raise ValueError(f"path must end in .npz, got {Path(path).name!r}")
-    write_arrays(path, _entries(posterior))
+    write_arrays(path, _entries(posterior), compress=compress)
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
             snapshots[posterior.samples] = bits.astype(np.float32)
         run = replace(run, votes=posterior, first_samples=first.labels, snapshots=snapshots)
         if shown or time.monotonic() - saved_at > _SECONDS_AT_RISK:
-            run.write_checkpoint()
+            run.write_checkpoint(last=reached or posterior.samples == goal)
             saved_at = time.monotonic()
     for file in find_range_files(run.folder):
         file.unlink()

@@ -6,10 +6,11 @@ none is pickled. N counts the voxels inside the mask in C order, L the labels.
     run.json       written first: what the run is (inputs' SHA-256, label scheme, parameters,
                    version, digest of the CRF), and under "about" its title, its settings as TOML
                    and the names of its output files relative to the run's folder
-    case.npz       header (JSON text), images (C, X, Y, Z) float32, probabilities (L, N) float32,
-                   mask (X, Y, Z) bool, affine (4, 4), nifti_header (bytes), and of an ensemble
+    case.npz       header (JSON text), images (C, x, y, z) float32, or int16 where these are equal,
+                   cut to the box (3, 2) around what is not 0, probabilities (L, N) float32, mask
+                   (X, Y, Z) bool, affine (4, 4), nifti_header (bytes), and of an ensemble
                    mutual_information (N,) float32 bits
-    samples.npz    labels (K, N) uint8: the first K ≤ 16 sampled segmentations, label indices
+    samples.npz    labels (K, N) uint8: the first K ≤ 40 sampled segmentations, label indices
     snapshots.npz  samples (k,) int64, entropy (k, N) float32: the map in bits after so many samples
     posterior.npz  all votes so far: ``perturb_mpm.Posterior.load`` reads it
     files.json     the names of all files of the run and its corrections, each before it is there
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -76,11 +77,13 @@ from perturb_mpm.version import version
 
 STATE = "state"
 STATE_FILES = ("run.json", "case.npz", "samples.npz", "snapshots.npz", "posterior.npz")
-MOST_SAMPLE_MAPS = 16
+MOST_SAMPLE_MAPS = 40
+"""So many samples are kept as label maps: those that the label map is compared with."""
+_SHOWN_SAMPLES = 16
 UNCERTAIN_SHARE = 0.05  # of the other labels together
 
 _CASE_ARRAYS = {  # type and number of axes of what case.npz must hold
-    "images": (np.float32, 4),
+    "box": (np.int64, 2),
     "probabilities": (np.float32, 2),
     "mask": (np.bool_, 3),
     "affine": (np.float64, 2),
@@ -200,10 +203,11 @@ class Run:
 
     @cached_property
     def sampled_labels(self) -> NDArray[np.uint8]:
-        """The first sampled segmentations, label indices (K, X, Y, Z)."""
-        rows = self.first_samples
+        """The first sampled segmentations, label indices (K, X, Y, Z), K ≤ 16."""
         grid = self.posterior.grid
-        return grid.scatter(np.zeros((0, grid.voxels), np.uint8) if rows is None else rows, 0)
+        none = np.zeros((0, grid.voxels), np.uint8)
+        rows = none if self.first_samples is None else self.first_samples[:_SHOWN_SAMPLES]
+        return grid.scatter(rows, 0)
 
     @cached_property
     def entropy_after(self) -> dict[int, NDArray[np.float32]]:
@@ -256,20 +260,23 @@ class Run:
         if not (self.state / "case.npz").exists():
             _write_case(self.state / "case.npz", self.case)
 
-    def write_checkpoint(self) -> None:
-        """Write what is drawn; the votes come last, so that the rest is never behind them."""
+    def write_checkpoint(self, *, last: bool = True) -> None:
+        """Write what is drawn; the votes come last, so that the rest is never behind them.
+
+        What the next checkpoint replaces is not compressed: the user waits.
+        """
         posterior = self.posterior
         nothing = np.zeros((0, posterior.grid.voxels))
         rows = nothing.astype(np.uint8) if self.first_samples is None else self.first_samples
-        write_arrays(self.state / "samples.npz", {"labels": rows})
+        write_arrays(self.state / "samples.npz", {"labels": rows}, compress=last)
         numbers = sorted(self.snapshots)
         maps = [self.snapshots[number] for number in numbers]
         arrays: dict[str, NDArray[Any]] = {
             "samples": np.array(numbers, dtype=np.int64),
             "entropy": np.stack(maps) if maps else nothing.astype(np.float32),
         }
-        write_arrays(self.state / "snapshots.npz", arrays)
-        posterior.save(self.state / "posterior.npz")
+        write_arrays(self.state / "snapshots.npz", arrays, compress=last)
+        posterior.save(self.state / "posterior.npz", compress=last)
 
     def with_checkpoint(self) -> Run:
         """Return the run with what its folder holds of it, if anything; ValueError if damaged."""
@@ -425,10 +432,11 @@ def _write_case(path: Path, case: Case) -> None:
         words["label_background"] = case.labels.background
     if case.ensemble is not None:
         words["members"] = case.ensemble.count
-    images = list(case.images.values())
+    images, box = _pack_images(list(case.images.values()), case.geometry.shape)
     arrays: dict[str, NDArray[Any]] = {
         "header": np.array(json.dumps(words)),
-        "images": np.stack(images) if images else np.zeros((0, *case.geometry.shape), np.float32),
+        "images": images,
+        "box": box,
         "probabilities": _grid(case.geometry, case.mask).gather(case.probabilities),  # (L, N)
         "mask": case.mask,
         "affine": case.geometry.affine,
@@ -437,7 +445,49 @@ def _write_case(path: Path, case: Case) -> None:
     if case.ensemble is not None:
         information = _grid(case.geometry, case.mask).gather(case.ensemble.mutual_information)
         arrays["mutual_information"] = information  # (N,)
-    write_arrays(path, arrays)
+    # Compressing these takes longer than sampling a small case, and makes them little smaller.
+    write_arrays(path, arrays, stored=("images", "probabilities"))
+
+
+def _pack_images(
+    images: Sequence[NDArray[np.float32]], shape: tuple[int, ...]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return images (C, X, Y, Z) cut to a box (3, 2), as int16 where no bit is lost by it."""
+    found = np.zeros(shape, dtype=np.bool_)
+    for image in images:
+        found |= np.ascontiguousarray(image).view(np.uint32) != 0  # −0 is not 0
+    box = np.zeros((3, 2), dtype=np.int64)
+    if found.any():
+        for axis in range(3):
+            others = tuple(other for other in range(3) if other != axis)
+            inside = np.flatnonzero(found.any(axis=others))
+            box[axis] = [inside[0], inside[-1] + 1]
+    cut = tuple(slice(start, stop) for start, stop in box)
+    packed = np.zeros((len(images), *np.diff(box).ravel()), dtype=np.float32)
+    for row, image in zip(packed, images, strict=True):
+        row[...] = image[cut]
+    if np.abs(packed).max(initial=0) < np.iinfo(np.int16).max:  # NaN was refused when it was read
+        narrow = packed.astype(np.int16)
+        if np.array_equal(narrow.astype(np.float32).view(np.uint32), packed.view(np.uint32)):
+            return narrow, box
+    return packed, box
+
+
+def _unpack_images(
+    packed: NDArray[Any], box: NDArray[np.int64], shape: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Return the images (C, X, Y, Z) that ``_pack_images`` made smaller."""
+    if (
+        box.shape != (3, 2)
+        or (box < 0).any()
+        or (box[:, 1] > shape).any()
+        or packed.shape[1:] != tuple(np.diff(box).ravel())
+        or packed.dtype not in (np.float32, np.int16)
+    ):
+        raise ValueError("images must fill their box in the grid")
+    images = np.zeros((len(packed), *shape), dtype=np.float32)
+    images[:, *(slice(start, stop) for start, stop in box)] = packed
+    return images
 
 
 def _read_case(path: Path) -> Case:
@@ -449,8 +499,8 @@ def _read_case(path: Path) -> Case:
         if arrays[name].dtype != dtype or arrays[name].ndim != axes:
             raise ValueError(f"{name} must be {dtype} with {axes} axes")
     voxels = int(mask.sum())
+    images = _unpack_images(arrays["images"], arrays["box"], mask.shape)
     expected = {
-        "images": (len(words["image_names"]), *mask.shape),
         "probabilities": (len(words["label_values"]), voxels),
         "affine": (4, 4),
     }
@@ -459,7 +509,8 @@ def _read_case(path: Path) -> Case:
     for name, shape in expected.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} must be {shape}, got {arrays[name].shape}")
-    for name in ("images", "probabilities", "affine"):
+    checks.finite(images, "images")
+    for name in ("probabilities", "affine"):
         checks.finite(arrays[name], name)
     geometry = Geometry(
         shape=mask.shape,
@@ -478,7 +529,7 @@ def _read_case(path: Path) -> Case:
             int(words["members"]), _grid(geometry, mask).scatter(information, 0)
         )
     return Case(
-        images=dict(zip(words["image_names"], arrays["images"], strict=True)),
+        images=dict(zip(words["image_names"], images, strict=True)),
         probabilities=_grid(geometry, mask).scatter(probabilities, outside),
         mask=mask,
         mask_origin=words["mask_origin"],

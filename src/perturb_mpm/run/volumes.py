@@ -23,7 +23,7 @@ from perturb_mpm.files import LabelScheme
 from perturb_mpm.posterior import Regions
 from perturb_mpm.run.model import build_crf, build_sampler, sampled_temperature
 from perturb_mpm.run.settings import RunSettings
-from perturb_mpm.run.state import DiceInterval, Run
+from perturb_mpm.run.state import MOST_SAMPLE_MAPS, DiceInterval, Run
 from perturb_mpm.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.95
 TOGETHER = "all of these together"
-DICE_SAMPLES = 40
-"""How many samples the label map is compared with; those of the run with the first numbers."""
 
 
 def volume_rows(run: Run) -> tuple[VolumeRow, ...]:
@@ -107,8 +105,9 @@ def measure_agreement(run: Run, sampler: Sampler) -> dict[str, DiceInterval]:
     settings = run.settings
     if settings.intervals == "none":
         return {}
+    known = run.first_samples  # (K, N): those of the run that need not be drawn again
     if not settings.dice_laws and sampled_temperature(settings) != settings.unary.temperature:
-        sampler = _tempered_sampler(run, settings)
+        sampler, known = _tempered_sampler(run, settings), None
     labels = run.posterior.grid.gather(run.labels)  # (N,)
     sets = {
         name: tuple(members)
@@ -116,7 +115,12 @@ def measure_agreement(run: Run, sampler: Sampler) -> dict[str, DiceInterval]:
         if kind != "background" and np.isin(labels, members).any()
     }
     agreement = SampleDice(labels, sets)
-    sampler.draw(range(min(DICE_SAMPLES, settings.sampling.samples)), keep=agreement.add)
+    first = 0 if known is None else len(known)
+    if known is not None:
+        agreement.add(range(first), known)
+    missing = range(first, min(MOST_SAMPLE_MAPS, settings.sampling.samples))
+    if missing:
+        sampler.draw(missing, keep=agreement.add)
     found = {}
     for name, sampled in agreement.dice().items():
         law = settings.dice_laws.get(name)
