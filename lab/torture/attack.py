@@ -37,7 +37,7 @@ class Finding:
     """How one trial ended: nothing wrong, or a fault of a kind, in words."""
 
     refused: bool = False
-    kind: str = ""  # "traceback", "growth" or "lost"; empty where all is well
+    kind: str = ""  # "wrong", "mixed", "lost", "traceback" or "growth"; empty where all is well
     words: str = ""
 
 
@@ -56,6 +56,7 @@ class Attack:
     longest: float = 10.0  # seconds that a trial may compute
     grows: bool = True  # whether memory is watched
     least: float = 0.0  # seconds under which it is not begun: a trial takes as long
+    each: int = 1  # how many of what is counted make one trial
 
 
 @dataclass
@@ -65,11 +66,13 @@ class Outcome:
     name: str
     trials: int = 0
     refused: int = 0
+    wrong: int = 0  # another voxel or number
+    mixed: int = 0  # files of two runs, or of two revisions of a correction
+    lost: int = 0
     tracebacks: int = 0
     crashes: int = 0
     hangs: int = 0
     growth: int = 0
-    lost: int = 0
     seconds: float = 0.0
     kept: list[str] = field(default_factory=list)
     note: str = ""  # what an attack measures beside its faults
@@ -77,7 +80,8 @@ class Outcome:
     @property
     def faults(self) -> int:
         """Everything that must not happen."""
-        return self.tracebacks + self.crashes + self.hangs + self.growth + self.lost
+        files = self.wrong + self.mixed + self.lost
+        return files + self.tracebacks + self.crashes + self.hangs + self.growth
 
     def count(self, kind: str) -> None:
         """Count one fault."""
@@ -143,7 +147,7 @@ def run_attack(
             process.close()
             if (Path(folder) / NOTE).exists():
                 outcome.note = (Path(folder) / NOTE).read_text(encoding="utf-8")
-    outcome.trials, outcome.refused = int(shared[_DONE]), int(shared[_REFUSED])
+    outcome.trials, outcome.refused = int(shared[_DONE]) * attack.each, int(shared[_REFUSED])
     outcome.seconds = time.monotonic() - began
     for target_folder in sorted((kept / attack.name).glob("*-*")):
         outcome.count(target_folder.name.split("-")[1])

@@ -13,20 +13,27 @@ from cyclopts import Parameter
 from lab.torture.attack import Attack, Outcome, run_attack
 from lab.torture.cohorts import COHORTS
 from lab.torture.headers import HEADERS
-from lab.torture.interface import EXAMPLES, ODD
+from lab.torture.interface import ODD
 from lab.torture.interruptions import DISKS, FOLDERS, KILLS
 from lab.torture.memory import MEMORY
 from lab.torture.readers import READING
 from lab.torture.requests import REQUESTS
+from lab.torture.sequences import CORRECTIONS, SEQUENCES
 from perturb_mpm.cli import UsageError
 from perturb_mpm.storage import write_json
 
 ATTACKS: dict[str, Attack] = {
     each.name: each
-    for each in (READING, HEADERS, ODD, KILLS, DISKS, FOLDERS, REQUESTS, MEMORY, COHORTS)
+    for each in (
+        *(READING, HEADERS, ODD, KILLS, DISKS, FOLDERS, SEQUENCES, CORRECTIONS, REQUESTS),
+        *(MEMORY, COHORTS),
+    )
 }
 
-_COLUMNS = ("trials", "refused", "tracebacks", "crashes", "hangs", "growth", "lost")
+_COLUMNS = (
+    *("trials", "refused", "wrong", "mixed", "lost"),
+    *("tracebacks", "crashes", "hangs", "growth"),
+)
 
 
 def torture(
@@ -48,8 +55,8 @@ def torture(
     seed
         Of the attack: the same one makes the same trials.
     attacks
-        Which attacks: readers, headers, interface, kills, disks, folders, requests, memory,
-        cohorts; all of them where none is named, and the time is enough.
+        Which attacks: readers, headers, interface, kills, disks, folders, sequences, corrections,
+        requests, memory, cohorts; all of them where none is named, and the time is enough.
     output
         A folder for the table and for what went wrong.
     """
@@ -92,7 +99,5 @@ def findings_table(outcomes: list[Outcome]) -> str:
     rows = [["attack", *_COLUMNS, "seconds"], ["---"] * (len(_COLUMNS) + 2)]
     for outcome in outcomes:
         values = {name: getattr(outcome, name) for name in _COLUMNS}
-        if outcome.name == ODD.name:
-            values["trials"] *= EXAMPLES
         rows.append([outcome.name, *map(str, values.values()), f"{outcome.seconds:.0f}"])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

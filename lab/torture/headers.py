@@ -57,7 +57,7 @@ def compare_readers(header: DrawnHeader) -> Finding:
         return Finding(refused=True)
     theirs = header.read(header.path)
     words = None if theirs is None else _difference(ours, theirs)
-    return Finding() if words is None else Finding(kind="lost", words=words)
+    return Finding() if words is None else Finding(kind="wrong", words=words)
 
 
 def _difference(ours: Volume, theirs: OtherReading) -> str | None:

@@ -229,4 +229,4 @@ def prepare_interface(_: Path) -> Trial:
     return trial
 
 
-ODD = Attack("interface", f"times {EXAMPLES} odd arrays", prepare_interface, share=4.0, longest=60)
+ODD = Attack("interface", "odd arrays", prepare_interface, share=4.0, longest=60, each=EXAMPLES)

@@ -24,7 +24,8 @@ from perturb_mpm.cli import main
 
 _LOADED_ONCE = ["perturb_mpm.cli.app", "perturb_mpm.run", "perturb_mpm.report", "nibabel"]
 _LONGEST = 120.0  # seconds of one run
-_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
+_REMOVALS = {"os.remove", "os.rmdir", "shutil.rmtree"}
+_CHANGES = {"os.rename", "os.mkdir", *_REMOVALS}
 _NOBODY = 65534
 
 
@@ -50,33 +51,51 @@ def _run(arguments: list[str], said: Path, disturb: Disturb | None) -> None:
         main(arguments)
 
 
-class _AtEvent:
-    """Disturbs the run at one of its changes of the disk, by number."""
+def kill_self() -> None:
+    """End this process as ``kill -9`` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, folder: Path, number: int, do: Callable[[], None]) -> None:
+
+def refuse_space() -> None:
+    """Fail as a full disk does."""
+    raise OSError(28, "No space left on device")
+
+
+class AtChange:
+    """Disturbs at one of the changes of what lies in a folder, by number; a full disk stays full.
+
+    It is called once in the process that it disturbs.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, number: int = 0, do: Callable[[], None] = kill_self
+    ) -> None:
         self.folder, self.left, self.do = str(folder), number, do
 
     def __call__(self) -> None:
+        """Watch this process to its end."""
         sys.addaudithook(self._look)
 
+    def arm(self, folder: Path, number: int, do: Callable[[], None]) -> None:
+        """Disturb at this change from now on."""
+        self.folder, self.left, self.do = str(folder), number, do
+
+    def disarm(self) -> None:
+        """Disturb no more."""
+        self.left, self.do = 0, kill_self
+
     def _look(self, event: str, arguments: tuple[object, ...]) -> None:
+        full = self.do is refuse_space
         if event == "open":
             path, mode, _ = (*arguments, None, None, None)[:3]
             changes = isinstance(mode, str) and any(each in mode for each in "wxa+")
         else:
-            path, changes = (arguments or (None,))[0], event in _CHANGES
+            path = (arguments or (None,))[0]
+            changes = event in (_CHANGES - _REMOVALS if full else _CHANGES)
         if changes and isinstance(path, str | os.PathLike) and self.folder in os.fspath(path):
             self.left -= 1
-            if self.left == 0:
+            if self.left == 0 or (full and self.left < 0 and event == "open"):
                 self.do()
-
-
-def _kill_self() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _no_room() -> None:
-    raise OSError(28, "No space left on device")
 
 
 class _SmallFiles:
@@ -162,7 +181,7 @@ def prepare_kills(folder: Path) -> Trial:
     def trial(rng: random.Random, trial_folder: Path) -> Finding:
         output, said = trial_folder / "out", trial_folder / "said.txt"
         at_write = rng.random() < 0.5
-        disturb = _AtEvent(output, rng.randrange(1, 45), _kill_self) if at_write else None
+        disturb = AtChange(output, rng.randrange(1, 45), kill_self) if at_write else None
         process = runs.start(output, said, disturb)
         if not at_write:
             time.sleep(rng.uniform(0, runs.seconds))
@@ -186,7 +205,7 @@ def prepare_full_disks(folder: Path) -> Trial:
             )
         disturb: Disturb = _SmallFiles(rng.randrange(0, 60_000))
         if kind == "event":
-            disturb = _AtEvent(output, rng.randrange(1, 45), _no_room)
+            disturb = AtChange(output, rng.randrange(1, 45), refuse_space)
         process = runs.start(output, said, disturb)
         return runs.compare(output, [said], [runs.finish(process)])
 
@@ -212,7 +231,7 @@ def _on_small_disk(runs: Runs, trial_folder: Path, number: int, left: int) -> Fi
     disk.mkdir()
     _mount("-t", "tmpfs", "-o", "size=160m", "torture", str(disk))
     try:
-        disturb = _AtEvent(disk / "out", number, _Fill(disk, left))
+        disturb = AtChange(disk / "out", number, _Fill(disk, left))
         code = runs.finish(runs.start(disk / "out", said, disturb))
         (disk / "filler").unlink(missing_ok=True)
         return runs.compare(disk / "out", [said], [code])

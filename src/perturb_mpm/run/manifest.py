@@ -76,10 +76,11 @@ def find_range_files(folder: Path) -> Iterator[Path]:
 def remove_files(folder: Path, names: Collection[str]) -> None:
     """Remove files of a run, ``run.json`` last: cut short, the folder still says what is in it.
 
-    No link is followed out of the folder, and folders stay.
+    The edits stay until all that was made of them is gone. No link is followed out of the folder,
+    and folders stay.
     """
-    last = f"{STATE}/run.json"
-    for name in sorted({*names} - {MANIFEST}, key=lambda name: name == last):
+    last = ("edits.json", f"{STATE}/run.json")
+    for name in sorted({*names} - {MANIFEST}, key=lambda name: (name in last, name)):
         path = folder / name
         if _is_within(path.parent, folder) and (path.is_symlink() or not path.is_dir()):
             path.unlink(missing_ok=True)

@@ -257,7 +257,7 @@ class Run:
         settings = settings_text(self.settings.changed(kernel_cache=None))
         about = {"title": self.title, "files": names, "settings": settings}
         write_json(self.state / "run.json", {**self.identity(problem), "about": about})
-        if not (self.state / "case.npz").exists():
+        if not _is_readable(self.state / "case.npz"):
             _write_case(self.state / "case.npz", self.case)
 
     def write_checkpoint(self, *, last: bool = True) -> None:
@@ -488,6 +488,14 @@ def _unpack_images(
     images = np.zeros((len(packed), *shape), dtype=np.float32)
     images[:, *(slice(start, stop) for start, stop in box)] = packed
     return images
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a file of arrays is there, and not cut short as by a power cut."""
+    try:
+        return bool(read_arrays(path, ["header"], largest_state()))
+    except DAMAGE:
+        return False
 
 
 def _read_case(path: Path) -> Case:

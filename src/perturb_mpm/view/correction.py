@@ -355,6 +355,8 @@ class CorrectionFiles:
         saved = self._read_manifest() or {}
         paths = {name: self.run.folder / name for name in FILES}
         whole = all(p.is_file() and _digest(p) == saved.get(name) for name, p in paths.items())
+        if correction is None:
+            return edits, no_correction(self.run.posterior.n_labels), False
         return edits, correction, whole
 
     def save(self, edits: Edits, correction: Correction, corrected: Run) -> None:
@@ -475,17 +477,16 @@ class CorrectionFiles:
         }
         write_json(paths[SUMMARY], summary)
 
-    def _read_marginals(self, edits: Edits) -> Correction:
-        """Return the saved correction of these edits, an empty one where there is none."""
-        nothing = no_correction(self.run.posterior.n_labels)
+    def _read_marginals(self, edits: Edits) -> Correction | None:
+        """Return the saved correction of these edits, None where there is none."""
         path = self.run.folder / MARGINALS
         if not edits or not path.is_file():
-            return nothing
+            return None
         arrays = read_arrays(path, limit=largest_state())
         try:
             pairs = zip(arrays["edited_index"].tolist(), arrays["edited_label"].tolist())
             if dict(pairs) != dict(edits):
-                return nothing
+                return None
             _check_fit(arrays["index"], arrays["marginals"], self.run)
         except DAMAGE as error:
             raise DamagedError(f"{path} is damaged: {error_text(error)}") from error

@@ -203,8 +203,7 @@ class Session:
 
     def _read_files(self, number: int) -> Revision:
         edits, correction, whole = self._files.read()
-        taken_in = whole and bool(len(correction.index))
-        return Revision(self.run, edits, correction, number, stale=bool(edits) and not taken_in)
+        return Revision(self.run, edits, correction, number, stale=bool(edits) and not whole)
 
     def _restore(self, before: Revision) -> None:
         """Show what the files say after a failure: as a rule what was there before."""
