@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -107,13 +108,49 @@ def test_a_rim_in_pieces_is_one_location_but_each_pair_of_labels_has_its_own() -
     )
     locations = uncertain_locations(data)
     assert [(location.labels, location.voxels) for location in locations] == [
+        (("oedema", "necrosis"), 8),  # away from any border comes first
         (("oedema", "healthy"), int(rim.sum())),
-        (("oedema", "necrosis"), 8),
     ]
-    assert [location.where for location in locations] == [
-        "border of oedema, all around",
-        "inside oedema",
+    assert [(location.kind, location.where) for location in locations] == [
+        ("apart", "inside oedema"),
+        ("border", "border of oedema, all around"),
     ]
+
+
+def test_a_bulge_of_doubt_is_told_from_the_plain_border() -> None:
+    """A ball with a border of 2 mm to each side, and a cone of doubt 10 mm beyond its front."""
+    shape = (48, 48, 48)
+    offset = np.stack(np.meshgrid(*(np.arange(48) - 23.5,) * 3, indexing="ij"))  # (3, X, Y, Z)
+    radius = np.linalg.norm(offset, axis=0)
+    labels = np.where(radius < 12, 2, 0).astype(np.uint8)
+    bulge = (radius >= 12) & (radius < 22) & (np.hypot(offset[0], offset[2]) < 4) & (offset[1] > 0)
+    doubt = (np.abs(radius - 12) < 2) | bulge
+    marginals = np.zeros((4, *shape), dtype=np.float32)
+    np.put_along_axis(marginals, labels[None].astype(int), 1.0, axis=0)
+    marginals[:, doubt & (labels == 2)] = np.reshape([0.3, 0, 0.7, 0], (4, 1))
+    marginals[:, doubt & (labels == 0)] = np.reshape([0.7, 0, 0.3, 0], (4, 1))
+    data = report_case(
+        shape,
+        np.eye(4),
+        marginals=marginals,
+        labels=labels,
+        entropy=entropy_bits(marginals),
+        uncertainty=np.where(doubt, 2, 0).astype(np.uint8),
+    )
+    place, border = uncertain_locations(data)
+    assert [place.kind, border.kind] == ["thick", "border"]
+    assert place.wrong_ml < border.wrong_ml  # the plain border holds more, and says less
+    assert re.fullmatch(r"front border of oedema, up to (9|10) mm beyond it", place.where)
+    assert place.voxels + border.voxels == np.count_nonzero(doubt)
+    beyond = bulge & (radius > 12 + border.reach_mm + 1.5)
+    assert np.count_nonzero(beyond) <= place.voxels <= np.count_nonzero(bulge)
+    assert place.changed == "oedema"
+    assert place.change_ml == pytest.approx(place.volume_ml)
+    assert place.change_share == pytest.approx(place.voxels / np.count_nonzero(labels))
+    # Without the cone nothing is beyond the border.
+    data.uncertainty[bulge & (radius >= 14)] = 0
+    (only,) = uncertain_locations(data)
+    assert only.kind == "border"
 
 
 def test_the_jump_goes_where_exactly_these_labels_compete() -> None:

@@ -9,12 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.browser import open_page
+from helpers.colour_distance import ciede2000, lab
 from helpers.page_pictures import bar_of, faults, luminance, slices_of
 from helpers.report_cases import entropy_bits, pixels_of, report_case
+from perturb_mpm.files.labels import label_colours, rgb
 from perturb_mpm.report import EntropyScale, grey_png, grey_window, in_window
-from perturb_mpm.report.colours import BRIGHTEST_GREY, COLOUR_MAPS, SHOWN_FROM_BITS
+from perturb_mpm.report.colours import (
+    BRIGHTEST_GREY,
+    COLOUR_MAPS,
+    OPACITY,
+    OPAQUE_GREY,
+    SHOWN_FROM_BITS,
+)
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.pictures import data_uri, palette_png
 from perturb_mpm.report.report import render_report, write_report
@@ -65,7 +74,7 @@ def rewritten(page: str, kind: str) -> str:
         return found[1] + data_uri(palette_png(numbers.reshape(rows).astype(np.uint8), table))
 
     if kind == "bright":
-        return re.sub(r'(class="grey sequence-0" src=")([^"]+)', brighter, page, count=1)
+        return re.sub(r'(class="grey sequence-0" src=")([^"]+)', brighter, page)
     return re.sub(r'(class="overlay" src=")([^"]+)', fainter, page, count=1)
 
 
@@ -75,8 +84,8 @@ def test_the_check_finds_a_bright_image_a_faint_map_and_another_scale() -> None:
     assert bright == {"something certain is as bright as something uncertain"}
     assert "the image shines through" in faults(rewritten(page, "faint"))
     other = render_report(bright_case("viridis"), viewer=False)
-    (bar,) = re.findall(r'<div class="bar"><img src="([^"]+)"', page)
-    (others,) = re.findall(r'<div class="bar"><img src="([^"]+)"', other)
+    (bar,) = re.findall(r'<div class="bar"><i><img src="([^"]+)"', page)
+    (others,) = re.findall(r'<div class="bar"><i><img src="([^"]+)"', other)
     assert "a colour is not on the scale" in faults(page.replace(bar, others))
 
 
@@ -103,7 +112,8 @@ def test_every_shown_colour_is_brighter_than_the_brightest_grey(
 ) -> None:
     scale = EntropyScale(colour_map, math.log2(labels))
     shown = scale.palette[scale.first_shown :] / 255
-    assert luminance(shown).min() > luminance(np.full(3, BRIGHTEST_GREY / 255))
+    assert luminance(OPACITY * shown).min() > luminance(np.full(3, BRIGHTEST_GREY / 255))
+    assert luminance(shown).min() > luminance(np.full(3, OPAQUE_GREY / 255))
     if colour_map != "jet":
         assert (np.diff(luminance(shown)) >= -1e-3).all()  # more entropy is brighter
 
@@ -119,25 +129,77 @@ def test_the_window_never_goes_above_the_brightest_grey() -> None:
 def test_a_browser_shows_the_colours_of_the_bar(tmp_path: Path) -> None:
     data = bright_case()
     write_report(tmp_path / "report.html", data, viewer=False)
+    page = (tmp_path / "report.html").read_text()
+    (grey, *_), overlay = slices_of(page)[0]
+    pixels, greys = pixels_of(overlay), pixels_of(grey)[..., None]
     shots = []
     with open_page(tmp_path / "report.html") as opened:
         opened.page.locator("#show-outlines").uncheck()
         opened.page.add_style_tag(content=".slice > :is(span, i) { visibility: hidden; }")
-        shots.append(opened.page.locator(".location .slice").first.screenshot())
-        opened.page.locator("#show-overlay").uncheck()
-        shots.append(opened.page.locator(".location .slice").first.screenshot())
-    shown, without = (
-        pixels_of("data:image/png;base64," + base64.b64encode(shot).decode()) for shot in shots
+        for choice in ("half", "opaque", "image"):
+            opened.page.locator(f"#show-{choice}").check()
+            shots.append(opened.page.locator(".location .slice:not(.bare)").first.screenshot())
+        bare = opened.page.locator(".location .slice.bare").first.screenshot()
+        assert opened.page.locator(".location .bare .layers").first.locator("img").count() == 2
+    half, opaque, without = (_middles(shot, pixels.shape[:2]) for shot in shots)
+    coloured = pixels[1:-1, 1:-1, 3] > 0  # corners of a slice may be rounded
+    colours, image = pixels[1:-1, 1:-1, :3][coloured], greys[1:-1, 1:-1][coloured]
+    assert opaque[coloured] == pytest.approx(colours, abs=1.5 / 255)
+    blended = OPAQUE_GREY / BRIGHTEST_GREY * (OPACITY * colours + (1 - OPACITY) * image)
+    assert half[coloured] == pytest.approx(blended, abs=6 / 255)  # rounded twice
+    for seen in (half, opaque):
+        assert luminance(seen[~coloured]).max() < luminance(seen[coloured]).min()
+    assert without.max() > 0.95  # without the map the image has all its contrast
+    assert np.abs(_middles(bare, pixels.shape[:2]) - without).mean() < 5 / 255
+
+
+def _middles(shot: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The colours in the middle of every voxel of a screenshot, but for its margin."""
+    shown = pixels_of("data:image/png;base64," + base64.b64encode(shot).decode())
+    rows, columns = (
+        ((np.arange(n) + 0.5) * size / n).astype(int) for n, size in zip(shape, shown.shape)
     )
-    page = (tmp_path / "report.html").read_text()
-    pixels = pixels_of(slices_of(page)[0][1])
-    rows, columns = pixels.shape[:2]
-    middle = [  # of every voxel in the screenshot
-        ((np.arange(n) + 0.5) * size / n).astype(int)
-        for n, size in zip((rows, columns), shown.shape)
-    ]
-    seen = shown[np.ix_(*middle)][1:-1, 1:-1, :3]  # corners of a slice may be rounded
-    coloured = pixels[1:-1, 1:-1, 3] > 0
-    assert seen[coloured] == pytest.approx(pixels[1:-1, 1:-1, :3][coloured], abs=1.5 / 255)
-    assert luminance(seen[~coloured]).max() < luminance(seen[coloured]).min()
-    assert without[..., :3].max() > 0.95  # without the map the image has all its contrast
+    return shown[np.ix_(rows, columns)][1:-1, 1:-1, :3]
+
+
+def _distances(colour: str, scale: EntropyScale) -> float:
+    """How far a colour is from those of the map, opaque or not, and from every grey."""
+    shown = scale.palette[scale.first_shown :].astype(np.float64)
+    blends = [OPACITY * shown + (1 - OPACITY) * grey for grey in (0, BRIGHTEST_GREY)]
+    shines = [OPAQUE_GREY / BRIGHTEST_GREY * each for each in blends]
+    greys = np.repeat(np.arange(256.0)[:, None], 3, axis=1)
+    others = lab(np.concatenate([shown, *shines, greys]))
+    return float(ciede2000(lab(np.array(rgb(colour))), others).min())
+
+
+def test_label_colours_are_far_from_the_maps_and_from_greys() -> None:
+    scale = EntropyScale("inferno", 2.0)
+    names = [f"structure {number}" for number in range(8)]
+    colours = label_colours(names)
+    assert len(set(colours)) == 8
+    assert min(_distances(colour, scale) for colour in colours) > 19
+    first = lab(np.array([rgb(colour) for colour in colours[:4]]))
+    between = ciede2000(first[:, None], first[None])
+    assert between[~np.eye(4, dtype=bool)].min() > 17
+    assert _distances("#ff7a33", scale) < 8  # orange, as the map is
+    assert _distances("#f6ea4c", scale) < 8
+    # Published pairs (Sharma, Wu and Dalal 2005).
+    pairs = [([50, 2.6772, -79.7751], [50, 0, -82.7485], 2.0425)]
+    pairs += [([50, 2.5, 0], [73, 25, -18], 27.1492), ([50, 2.5, 0], [50, 0, -2.5], 4.3065)]
+    for one, other, expected in pairs:
+        assert ciede2000(np.array(one), np.array(other)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_outlines_are_thinner_than_half_a_voxel(tmp_path: Path, width: int) -> None:
+    write_report(tmp_path / "report.html", bright_case(), viewer=False)
+    with open_page(tmp_path / "report.html", width=width) as opened:
+        found = opened.page.evaluate(
+            """[...document.querySelectorAll('.slice')].flatMap((slice) => {
+              const path = slice.querySelector('.outlines path');
+              const voxel = slice.clientWidth * getComputedStyle(slice).getPropertyValue('--voxel');
+              return path ? [[parseFloat(getComputedStyle(path).strokeWidth), voxel / 100]] : [];
+            })"""
+        )
+    assert len(found) > 5
+    assert all(0 < line < voxel / 2 for line, voxel in found)

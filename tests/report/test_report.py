@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,13 @@ from helpers.report_cases import NAMES, report_case, volume_rows
 from perturb_mpm.report.colours import label_styles
 from perturb_mpm.report.data import Provenance, ReportData, Snapshot
 from perturb_mpm.report.locations import uncertain_locations
+from perturb_mpm.report.pictures import Studio, outline_path
 from perturb_mpm.report.report import render_report, write_report
 
 NARROW = "reflects voxel noise alone and is far too narrow"
 SECTIONS = [
     "slices",
+    "rating",
     "locations",
     "volumes",
     "convergence",
@@ -128,8 +131,12 @@ def test_rows_of_locations_tell_the_viewer_where_to_go() -> None:
     locations = uncertain_locations(data)
     assert locations
     assert rows == [
-        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel))) for r in locations
+        (str(r.rank), str(list(r.centre_mm)), str(list(r.centre_voxel)))
+        for r in locations
+        if r.kind != "border"
     ]
+    (borders,) = re.findall(r'<tr class="plain-borders">(.*?)</tr>', page(data), re.DOTALL)
+    assert borders.count("to each side") == sum(each.kind == "border" for each in locations) > 0
 
 
 def test_nothing_comes_from_elsewhere() -> None:
@@ -267,7 +274,7 @@ def test_the_page_reads_without_scripts(written: Path) -> None:
 
 def test_layers_are_chosen_without_scripts(written: Path) -> None:
     with open_page(written, javascript=False) as opened:
-        place = opened.page.locator("#slices .slice").first
+        place = opened.page.locator("#slices .slice:not(.bare)").first
 
         def shown() -> list[bool]:
             names = (".sequence-0", ".sequence-1", ".overlay", ".outlines")
@@ -276,9 +283,74 @@ def test_layers_are_chosen_without_scripts(written: Path) -> None:
         assert shown() == [True, False, True, True]
         opened.page.get_by_label("FLAIR").first.check()
         assert shown() == [False, True, True, True]
-        opened.page.locator("#show-overlay").uncheck()
+        opened.page.locator("#show-curves-0").check()
+        assert shown() == [False, True, False, False]
+        assert place.locator(".structure-0 path").count() == 2  # nothing has 95 %
+        assert place.locator(".structure-0").is_visible()
+        assert not place.locator(".structure-1").is_visible()
+        opened.page.locator("#show-image").check()
         opened.page.locator("#show-outlines").uncheck()
         assert shown() == [False, True, False, False]
+        assert not place.locator(".structure-0").is_visible()
+
+
+def test_curves_enclose_what_may_be_and_what_surely_is_inside() -> None:
+    data = report_case()  # a box that is labelled with 60 %, and a core in it with certainty
+    studio = Studio(data, structures=((1, 2), (3,)))
+    plane = studio.planes[0]
+    labelled, absent = studio.location_picture(plane, (7, 9, 6)).curves
+    found = dict(labelled.paths)
+    cut = plane.cut(data.labels, 6, studio.box)
+    assert found[5] == found[50] == outline_path(cut > 0)
+    assert found[95] == outline_path(cut == 1)
+    assert set(dict(absent.paths).values()) == {""}
+
+
+RATED = {"rating": "fix", "note": "front rim", "initials": "AB"}
+
+
+def test_a_rating_is_kept_in_the_browser_and_downloads(tmp_path: Path) -> None:
+    path = tmp_path / "case" / "report.html"
+    path.parent.mkdir()
+    write_report(path, report_case(), viewer=False)
+    with open_page(path) as opened:
+        rating = opened.page.locator("#rating")
+        rating.locator("[data-format=json]").click()
+        assert "first" in rating.locator("output").inner_text()  # nothing is chosen yet
+        rating.locator("[value=fix]").check()
+        rating.locator("[name=note]").fill("front rim")
+        rating.locator("[name=initials]").fill("AB")
+        opened.page.reload()
+        assert rating.locator("[value=fix]").is_checked()
+        assert rating.locator("[name=note]").input_value() == "front rim"
+        for ending in ("json", "tsv"):
+            with opened.page.expect_download() as download:
+                rating.locator(f"[data-format={ending}]").click()
+            assert download.value.suggested_filename == f"A_patient_rating.{ending}"
+            download.value.save_as(tmp_path / f"rating.{ending}")
+        found = json.loads((tmp_path / "rating.json").read_text())
+        assert RATED.items() <= found.items()
+        assert found["case"] == "A patient"
+        header, row = (tmp_path / "rating.tsv").read_text().splitlines()
+        assert RATED.items() <= dict(zip(header.split("\t"), row.split("\t"))).items()
+        # Another run of the same case does not take over the rating.
+        write_report(path, report_case(samples=41), viewer=False)
+        opened.page.reload()
+        assert not rating.locator("[value=fix]").is_checked()
+        assert "earlier run" in rating.locator("output").inner_text()
+        assert opened.errors == []
+
+
+def test_the_way_back_to_the_cohort(tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", report_case(), viewer=False)
+    address = (tmp_path / "report.html").as_uri()
+    with open_page(f"{address}#back=../cohort.html") as opened:
+        link = opened.page.locator("#back")
+        assert link.is_visible()
+        assert link.get_attribute("href") == "../cohort.html"
+        opened.page.goto("about:blank")
+        opened.page.goto(f"{address}#back=javascript:alert(1)")
+        assert not link.is_visible()
 
 
 def test_a_click_and_a_key_on_a_row_ask_for_its_location(tmp_path: Path) -> None:

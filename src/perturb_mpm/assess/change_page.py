@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,7 +188,7 @@ def _picture(
         if overlay is None
         else entropy_overlay(plane.cut(overlay, index, box), _SCALE)
     )
-    return slice_picture(
+    picture = slice_picture(
         plane,
         position,
         steps,
@@ -198,3 +198,4 @@ def _picture(
         styles=label_styles(case.labels.names),
         description=description,
     )
+    return replace(picture, opaque=True)

@@ -465,7 +465,10 @@ def error_slice(assessment: CaseAssessment) -> ErrorSlice:
     return ErrorSlice(
         assessment.case,
         assessment.against,
-        picture(error_overlay(wrong), worst.truth, f"{int(wrong.sum())} wrong voxels"),
+        replace(
+            picture(error_overlay(wrong), worst.truth, f"{int(wrong.sum())} wrong voxels"),
+            opaque=True,
+        ),
         picture(
             entropy_overlay(worst.entropy_bits, scale),
             worst.labels,

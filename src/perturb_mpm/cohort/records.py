@@ -270,6 +270,7 @@ def draw_picture(run: Run) -> str:
     It is an address that holds the pixels. Window, colours and orientation are the report's.
     """
     from perturb_mpm.report import (
+        OPAQUE_GREY,
         EntropyScale,
         field_of_view,
         grey_window,
@@ -286,7 +287,8 @@ def draw_picture(run: Run) -> str:
     box = field_of_view(np.zeros_like(case.mask), case.mask, spacing)  # all of the patient
     steps = spacing[plane.rows], spacing[plane.columns]
     image = next(iter(case.images.values()), case.mask.astype(np.float32))
-    greys = in_window(plane.cut(image, index, box), grey_window(image[case.mask]))
+    window = grey_window(image[case.mask])
+    greys = in_window(plane.cut(image, index, box), window, OPAQUE_GREY)
     scale = EntropyScale(run.settings.report.colour_map, math.log2(len(case.labels)))
     bits = plane.cut(entropy, index, box)
     return thumbnail(_resize(greys, steps), _resize(bits, steps), scale)

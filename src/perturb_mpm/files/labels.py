@@ -22,10 +22,11 @@ from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.files.volumes import read_volume_3d, require_same_grid
 
 LARGEST_VALUE = 65535  # what a 16-bit label map can hold
-# Okabe & Ito's colours, which colour-blind readers tell apart, lightened where black needs it. The
-# first four stand for the paper's red, green, yellow and blue.
-_RED, _GREEN, _YELLOW, _BLUE = "#ff7a33", "#1fd0a3", "#f6ea4c", "#5cc0ff"
-_OTHERS = ("#e59ac4", "#ffffff", "#e69f00", "#b8b8b8")
+# Outlines lie on grey images and on the uncertainty map, which is red, orange and yellow. All are
+# at least 19 (CIEDE2000) from every colour of that map and from every grey; the first four are at
+# least 17 from each other, and 11 for readers who do not see red or green.
+_VIOLET, _GREEN, _AQUA, _BLUE = "#a07bff", "#1fd0a3", "#b8fff4", "#5cc0ff"
+_OTHERS = ("#ff7bdc", "#00b3b3", "#5b7cff", "#d9b8ff")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class LabelScheme:
         return self.outside == self.values[0]
 
     def foreground(self) -> list[tuple[int, str, str]]:
-        """Return value, name and colour, such as #ff7a33, of every label but background."""
+        """Return value, name and colour, such as #a07bff, of every label but background."""
         first = 1 if self.has_background else 0
         names = self.names[first:]
         return list(zip(self.values[first:], names, label_colours(names)))
@@ -284,22 +285,22 @@ def join_values(values: Iterable[object]) -> str:
 
 
 def label_colours(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a colour such as #ff7a33 for each label that is drawn; background is not.
+    """Return a colour such as #a07bff for each label that is drawn; background is not.
 
-    Tumour parts are known by their names and take the paper's colours in a variant for
-    colour-blind readers; other labels take what is left.
+    Tumour parts are known by their names and have the same colours everywhere; other labels take
+    what is left.
     """
     chosen: list[str | None] = []
     for name in names:
         colour = _known_colour(name)
         chosen.append(None if colour in chosen else colour)
-    palette = (_RED, _GREEN, _YELLOW, _BLUE, *_OTHERS)
+    palette = (_VIOLET, _GREEN, _AQUA, _BLUE, *_OTHERS)
     left = cycle([colour for colour in palette if colour not in chosen])
     return tuple(colour or next(left) for colour in chosen)
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
-    """Return red, green and blue, 0 to 255, of a colour such as #ff7a33."""
+    """Return red, green and blue, 0 to 255, of a colour such as #a07bff."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
@@ -307,13 +308,13 @@ def _known_colour(name: str) -> str | None:
     """Return the colour of a tumour part by its usual names, None for anything else."""
     words = name.lower().replace("_", " ").replace("-", " ")
     if "necro" in words or words in {"ncr", "netc"}:
-        return _RED
+        return _VIOLET
     if "non enhancing" in words or "nonenhancing" in words:
         return _BLUE
     if "edema" in words or words in {"ed", "snfh"}:
         return _GREEN
     if "enhancing" in words or words == "et":
-        return _YELLOW
+        return _AQUA
     return None
 
 

@@ -3,6 +3,7 @@
 from perturb_mpm.report.charts import ChartLine, LineChart, unit_chart
 from perturb_mpm.report.colours import (
     DASHES,
+    OPAQUE_GREY,
     SHOWN_FROM_BITS,
     EntropyScale,
     grey_window,
@@ -62,6 +63,7 @@ __all__ = [
     "box_around",
     "EntropyScale",
     "SHOWN_FROM_BITS",
+    "OPAQUE_GREY",
     "grey_window",
     "in_window",
     "label_styles",

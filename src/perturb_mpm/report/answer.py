@@ -46,7 +46,7 @@ class PageAnswer:
 
 def answer(data: ReportData, locations: Sequence[UncertainLocation]) -> PageAnswer:
     """Return the answer that the numbers give; ``locations`` are ranked, the main doubt first."""
-    rows = _rows(data)
+    rows = answer_rows(data)
     nothing = not (data.labels[data.mask] > 0).any()
     return PageAnswer(
         _nothing_found(rows, data) if nothing else _found(rows, data),
@@ -57,7 +57,7 @@ def answer(data: ReportData, locations: Sequence[UncertainLocation]) -> PageAnsw
     )
 
 
-def _rows(data: ReportData) -> list[VolumeRow]:
+def answer_rows(data: ReportData) -> list[VolumeRow]:
     """Return the regions, or where there are none the labels, the largest first, and their sum."""
     regions = [row for row in data.volumes if row.kind == "region"]
     if regions:
@@ -67,7 +67,8 @@ def _rows(data: ReportData) -> list[VolumeRow]:
     return labels[:_MOST_ROWS] + [row for row in data.volumes if row.kind == "together"]
 
 
-def _name(row: VolumeRow) -> str:
+def row_name(row: VolumeRow) -> str:
+    """Return what a row is called in sentences."""
     return "all labels" if row.kind == "together" else row.name
 
 
@@ -77,7 +78,8 @@ def _found(rows: Sequence[VolumeRow], data: ReportData) -> str:
 
 
 def _volume(row: VolumeRow, data: ReportData) -> str:
-    words = f"{_name(row)} {about_ml(row.volume_ml)} ml" if row.volume_ml else f"{_name(row)} none"
+    name = row_name(row)
+    words = f"{name} {about_ml(row.volume_ml)} ml" if row.volume_ml else f"{name} none"
     voxels = round(row.volume_ml * 1000.0 / math.prod(data.spacing))
     if 0 < voxels < _COUNTED_BELOW:
         words += f", {voxels} voxel{'s' if voxels > 1 else ''}"
@@ -86,11 +88,11 @@ def _volume(row: VolumeRow, data: ReportData) -> str:
         return words
     interval = f"{about_ml(0.0 if low < _NEARLY_NOTHING * high else low)}–{about_ml(high)}"
     if voxels >= _COUNTED_BELOW and high - low > row.volume_ml:
-        return f"{_name(row)} not determined ({interval} ml)"
+        return f"{row_name(row)} not determined ({interval} ml)"
     quartiles = np.quantile(row.samples_ml, [0.25, 0.75])
     if voxels >= _COUNTED_BELOW and not quartiles[0] <= row.volume_ml <= quartiles[1]:
         # The label map takes each voxel by itself and may lie far from what samples expect.
-        expected = f"{_name(row)} about {about_ml(row.median_ml)} ml"
+        expected = f"{row_name(row)} about {about_ml(row.median_ml)} ml"
         if about_ml(row.median_ml) != about_ml(row.volume_ml):
             return f"{expected} ({interval}; label map {about_ml(row.volume_ml)})"
     return f"{words} ({interval})"
@@ -102,7 +104,8 @@ def _nothing_found(rows: Sequence[VolumeRow], data: ReportData) -> str:
     if data.intervals == "none" or not sampled:
         return text
     largest = max(sampled, key=lambda row: row.interval_ml[1])
-    return f"{text} Up to {about_ml(largest.interval_ml[1])} ml of {_name(largest)} are possible."
+    most = about_ml(largest.interval_ml[1])
+    return f"{text} Up to {most} ml of {row_name(largest)} are possible."
 
 
 def _basis(data: ReportData) -> str:
@@ -132,11 +135,11 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
             continue
         if row.name in data.agreement:
             dice, low, high = data.agreement[row.name]
-            words = f"{_name(row)} {dice:.2f} ({low:.2f}–{high:.2f})"
+            words = f"{row_name(row)} {dice:.2f} ({low:.2f}–{high:.2f})"
         else:
             share = data.marginals[members][:, data.mask].sum(axis=0, dtype=np.float64)  # (N,)
             dice = expected_dice(here, share)
-            words = f"{_name(row)} {dice:.2f}"
+            words = f"{row_name(row)} {dice:.2f}"
         dice = round(dice, 2)
         level = "sure" if dice >= SURE else "fairly sure" if dice >= FAIRLY_SURE else "unsure"
         found.append((level, words))
@@ -161,11 +164,32 @@ def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
     if not locations:
         return ""
     main = locations[0]
+    if main.kind == "border":
+        return (
+            f"The doubt is at borders, most at the {main.where.removesuffix(', all around')}, "
+            f"{main.labels[0]} or {main.labels[1]}: about {about_ml(main.wrong_ml)} ml within "
+            f"{main.reach_mm:.0f} mm of it are expected to be wrong."
+        )
     return (
         f"Main doubt: {main.where}, {main.labels[0]} or {main.labels[1]}, "
         f"{about_ml(main.volume_ml)} ml, about {about_ml(main.wrong_ml)} ml of it expected to be "
-        "wrong."
+        f"wrong; {change_in_words(main)}.{_borders(locations)}"
     )
+
+
+def _borders(locations: Sequence[UncertainLocation]) -> str:
+    plain = sum(each.wrong_ml for each in locations if each.kind == "border")
+    return f" Plain borders hold about {about_ml(plain)} ml more." if plain else ""
+
+
+def change_in_words(location: UncertainLocation) -> str:
+    """Return what a location may change, such as "oedema could grow by 12 %"."""
+    if math.isinf(location.change_share):
+        return f"{location.changed} could appear"
+    verb = "grow" if location.change_ml > 0 else "shrink"
+    share = 100 * location.change_share
+    words = f"{share:.0f} %" if share >= 1 else "less than 1 %"
+    return f"{location.changed} could {verb} by {words}"
 
 
 def methods(data: ReportData) -> str:

@@ -1,8 +1,9 @@
 """Colours of voxels: entropy that is always brighter than the image under it; lines for labels.
 
-A voxel is either uncertain and has exactly the colour of the scale beside the picture, or it is
-certain and shows the image in grey. The scale uses the part of a colour map that is brighter than
-``BRIGHTEST_GREY``, and no grey is brighter than that: what shines is what is uncertain.
+A voxel is either uncertain and has a colour of the scale beside the picture, through which the
+image shows by half, or it is certain and shows the image in grey. The scale uses the part of a
+colour map that is brighter than ``BRIGHTEST_GREY`` even at half opacity over black, and no grey is
+brighter than that: what shines is what is uncertain.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ DASHES = ("", "6 3", "2.5 2", "8 3 2 3")
 # The entropy of a voxel where one sample in twenty disagrees: the least that can be uncertain.
 SHOWN_FROM_BITS = -(0.05 * math.log2(0.05) + 0.95 * math.log2(0.95))
 
-BRIGHTEST_GREY = 112
-"""The brightest grey of an image under an entropy map, of 255."""
+OPACITY = 0.5
+"""Of an entropy map over its image, unless a reader asks for more."""
+
+BRIGHTEST_GREY = 72
+"""The brightest grey of an image under an entropy map at ``OPACITY``, of 255."""
+
+OPAQUE_GREY = 112
+"""The brightest grey of an image under an opaque entropy map."""
 
 _LEVELS = 256
 _FINE = 1024  # steps in which a colour map is searched
@@ -86,13 +93,16 @@ class EntropyScale:
 def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
     """Return (256, 3) colours, from ``first_shown`` on brighter than the brightest grey.
 
+    They are so at ``OPACITY`` over black, and hence over anything.
+
     What the map has before its bright part is below, for a reader who lowers the threshold.
     """
     import matplotlib as mpl
 
     shares = np.linspace(0.0, 1.0, _FINE)
     colours = np.round(255 * mpl.colormaps[colour_map](shares)[:, :3])  # (1024, 3)
-    bright = np.flatnonzero(luminance(colours) > luminance(np.full((1, 3), BRIGHTEST_GREY)))
+    least = luminance(np.full((1, 3), BRIGHTEST_GREY + 1))  # a browser rounds
+    bright = np.flatnonzero(luminance(np.floor(OPACITY * colours)) > least)
     start, stop = shares[bright[0]], shares[bright[-1]]
     below = np.linspace(0.0, start, first_shown, endpoint=False)
     shown = np.linspace(start, stop, _LEVELS - first_shown)

@@ -1,7 +1,9 @@
 """Where labels compete: uncertain voxels grouped into locations, and what to call each.
 
-A location is one border or area between the same two labels: a rim around a tumour is one
-location, however many pieces it falls into.
+A location is one border or area between the same two labels. Every border is uncertain as far as a
+network blurs it: that much is plain, and one location, however many pieces it falls into. Places
+where the doubt reaches farther, and those apart from any border, are locations of their own; they
+come first.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,15 @@ from perturb_mpm.report.planes import FRONT, RIGHT, TOP, Voxel, grid_axes, to_mm
 GAP_MM = 6.0
 """Pieces between the same two labels that are no farther apart are one location."""
 
+PLAIN_REACH = 2.0
+"""How far a plain border reaches, in median distances of its uncertain voxels from the line
+between the labels: all of them where the border is equally thick everywhere."""
+
+NOTEWORTHY_ERROR, NOTEWORTHY_CHANGE = 0.01, 0.1
+"""A place beyond the plain borders comes first where it holds such a share of the expected error of
+all uncertain voxels, or a tenth of it and would change such a share of its structure."""
+
+_FAR_MM = 20.0  # around uncertain voxels: how far off a border between their labels is looked for
 _AROUND_MM = 4.0
 _COMPETING = 0.75  # of the strongest competition in the location: where one may jump to
 _SIDES = {RIGHT: ("left", "right"), FRONT: ("back", "front"), TOP: ("lower", "upper")}
@@ -30,18 +41,24 @@ _ONE_SIDED = 0.3  # of half of a label's width: how far off its middle a locatio
 _SECOND_SIDE = 0.7  # of the first: from here on two sides are named
 
 Voxels = NDArray[np.int64]  # (n, 3) indices
+LocationKind = Literal["border", "thick", "apart"]
 
 
 @dataclass(frozen=True)
 class UncertainLocation:
     """One location where two labels compete."""
 
-    rank: int  # from 1, the most uncertain
+    rank: int  # from 1, what to look at first
+    kind: LocationKind  # a plain border, doubt far from its border, or apart from any
     where: str  # in words, such as "front border of oedema"
     labels: tuple[str, str]  # the two that compete, the more probable first
     shares: tuple[float, float]  # their mean probabilities
     volume_ml: float
     wrong_ml: float  # expected by the probabilities
+    changed: str  # the structure that changes if the second label is right here
+    change_ml: float  # by how much
+    change_share: float  # of its volume; infinite where the label map has none of it
+    reach_mm: float  # of a border: how far it reaches; else the largest distance from one
     mean_entropy_bits: float
     centre_mm: tuple[float, float, float]  # scanner coordinates, to the right, front and top
     centre_voxel: tuple[int, int, int]  # where to look: exactly these two labels compete there
@@ -52,8 +69,10 @@ def uncertain_locations(data: ReportData, limit: int = 10) -> list[UncertainLoca
     """Return the locations where most is uncertain, at most ``limit``.
 
     Every uncertain voxel belongs to the two labels that are most probable in it. Voxels of the same
-    two labels that are connected, or no farther apart than ``GAP_MM``, are one location. Locations
-    are ranked by the volume expected to be wrong: the sum of one minus the largest probability.
+    two labels that are connected, or no farther apart than ``GAP_MM``, are one location; those of a
+    plain border are kept apart from those beyond it. Noteworthy places beyond plain borders come
+    first, then all others, each by the volume expected to be wrong: the sum of one minus the
+    largest probability.
     """
     uncertain, _ = uncertain_voxels(data)
     voxels = np.argwhere(uncertain)  # (n, 3)
@@ -63,23 +82,46 @@ def uncertain_locations(data: ReportData, limit: int = 10) -> list[UncertainLoca
     pairs = np.sort(leading, axis=0)  # (2, n) the two most probable labels, the smaller first
     groups = pairs[0] * len(data.label_names) + pairs[1]  # (n,)
     totals = {int(group): float(wrong[groups == group].sum()) for group in np.unique(groups)}
-    parts: list[tuple[float, Voxels, tuple[int, int]]] = []  # voxels expected to be wrong first
+    surroundings = _Surroundings(data, NOTEWORTHY_ERROR * sum(totals.values()))
+    parts: list[_Part] = []
     for group in sorted(totals, key=lambda each: (-totals[each], each)):
-        sure = sorted((total for total, _, _ in parts), reverse=True)
-        if len(sure) >= limit and sure[limit - 1] > totals[group]:
+        if _are_first(parts, limit, totals[group], surroundings.least_wrong):
             break  # nothing of this pair, or of any after it, is among the first
         pair = divmod(group, len(data.label_names))
-        members = np.flatnonzero(groups == group)
-        parts += [
-            (float(wrong[members[part]].sum()), voxels[members[part]], pair)
-            for part in _connect(voxels[members], data.spacing)
-        ]
-    parts.sort(key=lambda each: (-each[0], each[1][0].tolist()))
-    surroundings = _Surroundings(data)
-    return [
-        _describe(rank, part, pair, count, surroundings)
-        for rank, (count, part, pair) in enumerate(parts[:limit], start=1)
-    ]
+        members = groups == group
+        parts += surroundings.split(voxels[members], wrong[members], pair)
+    parts.sort(key=lambda each: each.order)
+    return [surroundings.describe(rank, part) for rank, part in enumerate(parts[:limit], start=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Voxels that are one location."""
+
+    voxels: Voxels
+    pair: tuple[int, int]  # the labels that compete, the smaller first
+    kind: LocationKind
+    reach_mm: float
+    wrong: float  # voxels expected to be wrong
+    noteworthy: bool
+
+    @property
+    def order(self) -> tuple[bool, float, list[int]]:
+        """What comes first has the least of it."""
+        return not self.noteworthy, -self.wrong, self.voxels[0].tolist()
+
+
+def _are_first(parts: list[_Part], limit: int, most: float, least: float) -> bool:
+    """Whether the first ``limit`` of the parts stay so when others with less than ``most`` come.
+
+    Others can be noteworthy where they hold a tenth of ``least``.
+    """
+    first = sorted((each.wrong for each in parts if each.noteworthy), reverse=True)
+    if most >= 0.1 * least:
+        return len(first) >= limit and first[limit - 1] > most
+    others = sorted((each.wrong for each in parts if not each.noteworthy), reverse=True)
+    missing = limit - len(first)
+    return missing <= 0 or (len(others) >= missing and others[missing - 1] > most)
 
 
 def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
@@ -107,29 +149,6 @@ def _connect(voxels: Voxels, spacing: tuple[float, float, float]) -> Iterator[ND
     owner = _at(pieces, voxels - corner)
     for piece in range(1, count + 1):
         yield owner == piece
-
-
-def _describe(
-    rank: int, voxels: Voxels, pair: tuple[int, int], wrong: float, surroundings: _Surroundings
-) -> UncertainLocation:
-    data = surroundings.data
-    voxel_ml = math.prod(data.spacing) / 1000.0
-    shares = data.marginals[:, *voxels.T]  # (L, n)
-    means = shares.mean(axis=1, dtype=np.float64)  # (L,)
-    first, second = sorted(pair, key=lambda each: (-means[each], each))
-    centre = _most_uncertain_voxel(voxels, np.minimum(shares[first], shares[second]), data)
-    return UncertainLocation(
-        rank=rank,
-        where=surroundings.describe(voxels, (first, second), centre),
-        labels=(data.label_names[first], data.label_names[second]),
-        shares=(float(means[first]), float(means[second])),
-        volume_ml=len(voxels) * voxel_ml,
-        wrong_ml=wrong * voxel_ml,
-        mean_entropy_bits=float(_at(data.entropy, voxels).mean(dtype=np.float64)),
-        centre_mm=to_mm(data.affine, centre),
-        centre_voxel=centre,
-        voxels=len(voxels),
-    )
 
 
 def _most_uncertain_voxel(voxels: Voxels, weaker: NDArray[np.floating], data: ReportData) -> Voxel:
@@ -169,23 +188,116 @@ def label_centre(data: ReportData) -> Voxel:
 class _Surroundings:
     """Says where voxels of one patient lie. Sides are the patient's."""
 
-    def __init__(self, data: ReportData) -> None:
+    def __init__(self, data: ReportData, least_wrong: float) -> None:
         self.data = data
+        self.least_wrong = least_wrong  # voxels expected to be wrong in a noteworthy place
         self._sizes = np.bincount(data.labels.ravel(), minlength=len(data.label_names))
         self._parts = cache(self._label_parts)
 
-    def describe(self, voxels: Voxels, pair: tuple[int, int], centre: Voxel) -> str:
+    def split(
+        self, voxels: Voxels, wrong: NDArray[np.float64], pair: tuple[int, int]
+    ) -> Iterator[_Part]:
+        """Yield the locations of voxels (n, 3) where the same two labels compete."""
+        away = self._border_distances(voxels, pair)  # (n,) mm
+        near = away[np.isfinite(away)]
+        reach = PLAIN_REACH * float(np.median(near)) if len(near) else 0.0
+        reach = max(reach, math.hypot(*self.data.spacing))  # no border is thinner than a voxel
+        plain = away <= reach
+        for some in (plain, ~plain):
+            members = np.flatnonzero(some)
+            if not len(members):
+                continue
+            for piece in _connect(voxels[members], self.data.spacing):
+                here = members[piece]
+                count = float(wrong[here].sum())
+                kind: LocationKind = "border"
+                if some is not plain:
+                    kind = "thick" if _touch(voxels[here], voxels[plain]) else "apart"
+                _, _, share = self._change(voxels[here], pair)
+                counts = count >= self.least_wrong or (
+                    share >= NOTEWORTHY_CHANGE and count >= 0.1 * self.least_wrong
+                )
+                far = reach if some is plain else float(away[here].max())
+                yield _Part(voxels[here], pair, kind, far, count, some is not plain and counts)
+
+    def _border_distances(self, voxels: Voxels, pair: tuple[int, int]) -> NDArray[np.float64]:
+        """Return how far voxels are from the border between two labels, in mm.
+
+        Voxels on both sides of it have a distance of 0; infinite where there is no border.
+        """
+        from scipy.ndimage import binary_dilation, distance_transform_edt
+
+        margins = np.ceil(_FAR_MM / np.array(self.data.spacing)).astype(int)
+        corner = np.maximum(voxels.min(axis=0) - margins, 0)
+        stop = voxels.max(axis=0) + margins + 1
+        labels = self.data.labels[tuple(map(slice, corner, stop))]
+        one, other = (labels == each for each in pair)
+        border = (one & binary_dilation(other)) | (other & binary_dilation(one))
+        if not border.any():
+            return np.full(len(voxels), np.inf)
+        away = distance_transform_edt(~border, sampling=self.data.spacing)
+        found: NDArray[np.float64] = _at(away, voxels - corner)
+        return found
+
+    def _change(self, voxels: Voxels, pair: tuple[int, int]) -> tuple[int, int, float]:
+        """Return which label changes if the other is right, by how many voxels and what share."""
+        owner = self._owner(pair)
+        inside = int((_at(self.data.labels, voxels) == owner).sum())
+        outside = len(voxels) - inside
+        change = outside if outside >= inside else -inside
+        size = int(self._sizes[owner])
+        return owner, change, abs(change) / size if size else math.inf
+
+    def _owner(self, pair: tuple[int, int]) -> int:
+        """Return the structure that a border belongs to: the smaller that is not background."""
+        return min((each for each in pair if each), key=lambda each: self._sizes[each])
+
+    def describe(self, rank: int, part: _Part) -> UncertainLocation:
+        """Return what is known of a location."""
+        data, voxels = self.data, part.voxels
+        voxel_ml = math.prod(data.spacing) / 1000.0
+        shares = data.marginals[:, *voxels.T]  # (L, n)
+        means = shares.mean(axis=1, dtype=np.float64)  # (L,)
+        first, second = sorted(part.pair, key=lambda each: (-means[each], each))
+        centre = _most_uncertain_voxel(voxels, np.minimum(shares[first], shares[second]), data)
+        changed, change, share = self._change(voxels, part.pair)
+        return UncertainLocation(
+            rank=rank,
+            kind=part.kind,
+            where=self._where(part, (first, second), centre),
+            labels=(data.label_names[first], data.label_names[second]),
+            shares=(float(means[first]), float(means[second])),
+            volume_ml=len(voxels) * voxel_ml,
+            wrong_ml=part.wrong * voxel_ml,
+            changed=data.label_names[changed],
+            change_ml=change * voxel_ml,
+            change_share=share,
+            reach_mm=part.reach_mm,
+            mean_entropy_bits=float(_at(data.entropy, voxels).mean(dtype=np.float64)),
+            centre_mm=to_mm(data.affine, centre),
+            centre_voxel=centre,
+            voxels=len(voxels),
+        )
+
+    def _where(self, part: _Part, pair: tuple[int, int], centre: Voxel) -> str:
         """Return where voxels lie, such as "front border of oedema".
 
-        ``pair`` are the labels that compete there. Where the file does not say how the patient
-        lies, the voxel ``centre`` is named instead of a side.
+        Where the file does not say how the patient lies, the voxel ``centre`` is named instead of
+        a side.
         """
+        voxels = part.voxels
         names, labels = self.data.label_names, self.data.labels
         near = "" if self.data.oriented else f" near voxel {', '.join(map(str, centre))}"
+        if part.kind == "thick":
+            owner = self._owner(pair)
+            beyond = "into" if self._change(voxels, pair)[1] < 0 else "beyond"
+            side = self._side(voxels, np.argwhere(labels == owner))
+            border = f"{side} border" if side else "border"
+            return f"{border} of {names[owner]}, up to {part.reach_mm:.0f} mm {beyond} it{near}"
         around = _around(voxels, labels.shape)
         here = [label for label in pair if (labels[*around.T] == label).any()]
         if len(here) == 2:
-            owner = min((label for label in pair if label), key=lambda each: self._sizes[each])
+            owner = self._owner(pair)
             side = self._side(voxels, self._part(around, owner))
             if side:
                 return f"{side} border of {names[owner]}"
@@ -236,6 +348,17 @@ class _Surroundings:
         parts: NDArray[np.int32]
         parts, _ = connected(self.data.labels == label, structure=np.ones((3, 3, 3)))
         return parts
+
+
+def _touch(one: Voxels, other: Voxels) -> bool:
+    """Whether voxels of both are neighbours."""
+    if not len(other):
+        return False
+    stop = np.maximum(one.max(axis=0), other.max(axis=0)) + 2
+    here = np.zeros(tuple(stop), dtype=bool)
+    here[tuple(other.T)] = True
+    grown = _around(one, here.shape)
+    return bool(_at(here, grown).any())
 
 
 def _around(voxels: Voxels, shape: tuple[int, ...]) -> Voxels:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from perturb_mpm.report.colours import BRIGHTEST_GREY
+from perturb_mpm.report.colours import BRIGHTEST_GREY, OPACITY, OPAQUE_GREY
 from perturb_mpm.report.planes import in_words
 
 if TYPE_CHECKING:
@@ -133,6 +133,9 @@ def page_environment(package: str | None = None) -> Environment:
     environment.globals |= {
         "interval_ml": interval_ml,
         "brightening": round(255 / BRIGHTEST_GREY, 3),
+        "opaque_brightening": round(OPAQUE_GREY / BRIGHTEST_GREY, 3),
+        "opacity": OPACITY,
+        "brightest_grey": BRIGHTEST_GREY,
     }
     return environment
 

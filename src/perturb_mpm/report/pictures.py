@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.report.charts import round_ticks
 from perturb_mpm.report.colours import (
+    BRIGHTEST_GREY,
     EntropyScale,
     LabelStyle,
     grey_window,
@@ -46,6 +47,9 @@ _SCALE_BARS_MM = (50, 20, 10, 5, 2, 1)
 _ERROR_COLOUR = (255, 60, 200, 255)  # magenta: no sequence and no label has it
 _INSET = 0.2  # of a pixel: borders of neighbours run side by side instead of hiding each other
 _UNITS = 10  # coordinates of outlines are whole tenths of a pixel, which keeps paths short
+
+CURVES = (5, 50, 95)
+"""The probabilities, in %, of which curves are drawn: what may be inside, what is, and surely."""
 
 Corner = tuple[int, int]
 
@@ -101,6 +105,14 @@ class Outline:
 
 
 @dataclass(frozen=True)
+class Curves:
+    """Lines of equal probability of one structure in a slice."""
+
+    number: int  # of the structure among those that the page offers
+    paths: tuple[tuple[int, str], ...]  # (probability in %, path)
+
+
+@dataclass(frozen=True)
 class Picture:
     """What a page needs to draw one slice."""
 
@@ -113,7 +125,9 @@ class Picture:
     rows: int
     greys: tuple[tuple[str, str], ...]  # (sequence, address of its pixels)
     overlay: str | None = None  # address of the coloured pixels
+    opaque: bool = False  # whether the image does not show through the overlay
     outlines: tuple[Outline, ...] = ()
+    curves: tuple[Curves, ...] = ()
     cross: tuple[float, float] | None = None  # what it is about, in % from the top and the left
     scale_bar_mm: int = 0
 
@@ -122,6 +136,12 @@ class Picture:
         """The length of the scale bar, of the picture's width."""
         return 100.0 * self.scale_bar_mm / self.width_mm
 
+    @property
+    def voxel_percent(self) -> float:
+        """The shorter side of a voxel, of the picture's width."""
+        sides = self.width_mm / self.columns, self.height_mm / self.rows
+        return 100.0 * min(sides) / self.width_mm
+
 
 @dataclass(frozen=True)
 class Studio:
@@ -129,6 +149,7 @@ class Studio:
 
     data: ReportData
     locations: tuple[Voxel, ...] = ()  # what the field of view contains besides the labels
+    structures: tuple[tuple[int, ...], ...] = ()  # labels of those that have curves
 
     @cached_property
     def planes(self) -> tuple[Plane, ...]:
@@ -183,6 +204,33 @@ class Studio:
         labels = self.data.labels
         return self._draw(plane, voxel, box, overlay, labels, description, sequences)
 
+    def location_picture(self, plane: Plane, voxel: Voxel) -> Picture:
+        """Return the slice through a voxel with its entropy, outlines and curves."""
+        index = voxel[plane.across]
+        curves = []
+        for number, labels in enumerate(self.structures):
+            cuts = [plane.cut(self.data.marginals[each], index, self.box) for each in labels]
+            share = np.sum(cuts, axis=0, dtype=np.float64)  # (rows, columns)
+            paths = ((percent, outline_path(share >= percent / 100.0)) for percent in CURVES)
+            curves.append(Curves(number, tuple(paths)))
+        return replace(self.entropy_picture(plane, voxel), curves=tuple(curves))
+
+    def bare_picture(self, plane: Plane, voxel: Voxel) -> Picture:
+        """Return the slice through a voxel in full contrast with nothing over it."""
+        index, box = voxel[plane.across], self.box
+        down, right = plane.position(voxel, box)
+        picture = slice_picture(
+            plane,
+            to_mm(self.data.affine, voxel)[plane.looks_along],
+            self.data.spacing,
+            greys=[(name, self._grey(name, plane, index, box, 255)) for name in self.data.images],
+            overlay=None,
+            labels=np.zeros_like(plane.cut(self.data.labels, index, box)),
+            styles=(),
+            description=f"{plane.name} slice, the image alone",
+        )
+        return replace(picture, cross=(100.0 * down, 100.0 * right))
+
     def disagreement_picture(
         self, plane: Plane, voxel: Voxel, disagreement: NDArray[np.float32], top_bits: float
     ) -> Picture:
@@ -197,14 +245,16 @@ class Studio:
         wrong = (truth != self.data.labels) & self.data.mask
         pixels = plane.cut(wrong, voxel[plane.across], self.box)
         description = f"{plane.name} slice with {int(pixels.sum())} wrongly labelled voxels"
-        return self._draw(plane, voxel, self.box, error_overlay(pixels), truth, description)
+        drawn = self._draw(plane, voxel, self.box, error_overlay(pixels), truth, description)
+        return replace(drawn, opaque=True)
 
     def change_picture(self, plane: Plane, voxel: Voxel, changed: NDArray[np.bool_]) -> Picture:
         """Return the slice through a voxel with voxels coloured whose label kernels changed."""
         pixels = plane.cut(changed, voxel[plane.across], self.box)
         description = f"{plane.name} slice with {int(pixels.sum())} voxels that the CRF changed"
         overlay = error_overlay(pixels)
-        return self._draw(plane, voxel, self.box, overlay, self.data.labels, description)
+        drawn = self._draw(plane, voxel, self.box, overlay, self.data.labels, description)
+        return replace(drawn, opaque=True)
 
     def _draw(
         self,
@@ -233,9 +283,11 @@ class Studio:
         )
         return replace(picture, cross=(100.0 * down, 100.0 * right))
 
-    def _grey(self, name: str, plane: Plane, index: int, box: Box) -> str:
+    def _grey(
+        self, name: str, plane: Plane, index: int, box: Box, brightest: int = BRIGHTEST_GREY
+    ) -> str:
         pixels = plane.cut(self.data.images[name], index, box).astype(np.float64)
-        greys = in_window(_average_neighbours(pixels), self.windows[name])
+        greys = in_window(_average_neighbours(pixels), self.windows[name], brightest)
         return data_uri(grey_png(greys))
 
     def _box_at(self, voxel: Voxel, reach_mm: float) -> Box:
@@ -254,7 +306,7 @@ def slice_picture(
     spacing: tuple[float, float, float],
     *,
     greys: Sequence[tuple[str, str]],
-    overlay: str,
+    overlay: str | None,
     labels: NDArray[np.uint8],
     styles: Sequence[LabelStyle],
     description: str,
@@ -262,7 +314,7 @@ def slice_picture(
     """Return a slice whose labels (rows, columns) are outlined.
 
     ``greys`` are names of sequences and addresses of their pixels, ``overlay`` the address of the
-    coloured pixels over them.
+    coloured pixels over them, where there are any.
     """
     rows, columns = labels.shape
     width_mm = columns * spacing[plane.columns]

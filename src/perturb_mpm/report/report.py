@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.evaluation import dice
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
-from perturb_mpm.report.answer import PAPER, answer, methods
+from perturb_mpm.report.answer import PAPER, answer, answer_rows, change_in_words, methods, row_name
 from perturb_mpm.report.charts import (
     changes_bits,
     convergence_curve,
@@ -64,13 +65,19 @@ def render_report(data: ReportData, *, viewer: bool = True) -> str:
 
 
 def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: bool) -> str:
-    studio = Studio(data, tuple(each.centre_voxel for each in locations[:MOST_SLICED]))
+    rows = answer_rows(data)
+    members = (tuple(map(data.label_values.index, row.values)) for row in rows)
+    centres = tuple(each.centre_voxel for each in locations[:MOST_SLICED])
+    studio = Studio(data, centres, tuple(members))
     uncertain, rule = uncertain_voxels(data)
     main = locations[0].centre_voxel if locations else label_centre(data)
     template = page_environment().get_template("report.html")
     return template.render(
         data=data,
         answer=answer(data, locations),
+        run_digest=_run_digest(data),
+        structures=[row_name(row) for row in rows],
+        change_in_words=change_in_words,
         studio=studio,
         summary=_summary(data),
         colour_bar=colour_bar(studio.scale),
@@ -95,6 +102,12 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
         paper=PAPER,
         methods=methods(data),
     )
+
+
+def _run_digest(data: ReportData) -> str:
+    """Return what tells the run of a rating from other runs of the same case."""
+    inputs = [data.title, data.samples, data.parameters, data.provenance.inputs]
+    return hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
 
 
 def _summary(data: ReportData) -> dict[str, Any]:
@@ -122,7 +135,13 @@ def _location_slices(
     first: list[tuple[UncertainLocation | None, Voxel]]
     first = [(each, each.centre_voxel) for each in locations[:MOST_SLICED]]
     return [
-        (each, [studio.entropy_picture(plane, voxel) for plane in studio.planes])
+        (
+            each,
+            [
+                studio.bare_picture(studio.planes[0], voxel),
+                *(studio.location_picture(plane, voxel) for plane in studio.planes),
+            ],
+        )
         for each, voxel in first or [(None, label_centre(studio.data))]
     ]
 

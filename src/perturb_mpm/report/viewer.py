@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.report.colours import (
-    BRIGHTEST_GREY,
     COLOUR_MAPS,
+    OPAQUE_GREY,
     SHOWN_FROM_BITS,
     EntropyScale,
     grey_window,
@@ -135,7 +135,7 @@ class ViewerSettings:
             "palettes": {
                 name: EntropyScale(name, self.top_bits).palette.tolist() for name in COLOUR_MAPS
             },
-            "brightestGrey": BRIGHTEST_GREY,
+            "brightestGrey": OPAQUE_GREY,
             "withoutWebgl": self.without_webgl,
             "note": self.note,
             **self.more,
