@@ -210,7 +210,7 @@ class Studio:
         curves = []
         for number, labels in enumerate(self.structures):
             cuts = [plane.cut(self.data.marginals[each], index, self.box) for each in labels]
-            share = np.sum(cuts, axis=0, dtype=np.float64)  # (rows, columns)
+            share: NDArray[np.float64] = np.sum(cuts, axis=0, dtype=np.float64)  # (rows, columns)
             paths = ((percent, outline_path(share >= percent / 100.0)) for percent in CURVES)
             curves.append(Curves(number, tuple(paths)))
         return replace(self.entropy_picture(plane, voxel), curves=tuple(curves))
