@@ -6,6 +6,7 @@ good for, and up to which size, stands in its own words.
 
 from lab.comparators.common import GridCRF, independent, unary_only
 from lab.comparators.contours import contours
+from lab.comparators.displacement import displace_borders
 from lab.comparators.distances import (
     hamming_loss,
     log_probability_error,
@@ -33,6 +34,7 @@ __all__ = [
     "min_marginals",
     "MinMarginals",
     "contours",
+    "displace_borders",
     "hamming_loss",
     "total_variation",
     "total_variation_map",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from lab.gliomas.measuring import DEFAULT, PAPER
+from lab.gliomas.measuring import BARE, DEFAULT, DISPLACED, WHITE
 from lab.words import markdown_table, paragraph
 from perturb_mpm.tune import (
     ALONE,
@@ -22,14 +22,29 @@ from perturb_mpm.tune import (
 )
 
 PAGE_NAME = "reproduce-gliomas.md"
-ORDER = (ALONE, GRID, TEMPERED, PAPER, DEFAULT, LEARNED, SAMPLED, FIXED, RESIDUAL)
+ORDER = (
+    ALONE,
+    GRID,
+    TEMPERED,
+    DISPLACED,
+    WHITE,
+    BARE,
+    DEFAULT,
+    LEARNED,
+    SAMPLED,
+    FIXED,
+    RESIDUAL,
+)
 
 OPENING = """{cases} glioma patients of BraTS 2021 at 2 mm (T1, T1ce, T2, FLAIR), with the
 probabilities of {classifier} that never saw the patient. Written by `{command}`; {samples}
 samples a patient. What
 is learned is learned on all patients but one and scored on that one. Regions are the whole
-tumour, its core and its enhancing part; labels are decided region by region, but for the paper's,
-which are the most frequent votes. Patients without a region do not count for its Dice."""
+tumour, its core and its enhancing part; labels are decided region by region, but for those of
+white noise, which are the most frequent votes. In the defaults of `run` the image decides whether
+kernels act and how strongly, and the grid decides the temperature; the row above it leaves the
+kernels out. Displaced borders are the probabilities moved by a smooth random field, one voxel's
+size in standard deviation. Patients without a region do not count for its Dice."""
 MAPS = """Dice of whole / core / enhancing; the calibration error of the most probable label, the
 log score (nats, lower is better) and the area under the ROC curve of entropy against errors, all
 within {near:g} mm of true or predicted tumour."""
@@ -78,16 +93,22 @@ def page(
 
 
 def findings(rows: Mapping[str, Mapping[str, float]], regions: Sequence[str]) -> str:
-    """Return in words where what is learned wins and where it loses."""
+    """Return in words where the defaults and what is learned win, and where they lose."""
     ours, alone, fixed = rows[LEARNED], rows[ALONE], rows[FIXED]
-    changes = ", ".join(
-        f"{name} {ours[f'dice {name}'] - alone[f'dice {name}']:+.3f}" for name in regions
-    )
+
+    def changes(row: Mapping[str, float], than: Mapping[str, float]) -> str:
+        return ", ".join(f"{n} {row[f'dice {n}'] - than[f'dice {n}']:+.3f}" for n in regions)
+
+    def scores(row: Mapping[str, float]) -> str:
+        return f"from {alone['log_score_nats']:.3f} to {row['log_score_nats']:.3f} nats"
+
     beaten = [name for name in regions if ours[f"crps {name}"] < fixed[f"crps {name}"]]
     lost = [name for name in regions if name not in beaten]
     words = (
-        f"What is learned changes the Dice by {changes}, and the log score near the tumour "
-        f"from {alone['log_score_nats']:.3f} to {ours['log_score_nats']:.3f} nats. "
+        f"Without a label the defaults change the Dice by {changes(rows[DEFAULT], alone)}, their "
+        f"kernels alone by {changes(rows[DEFAULT], rows[BARE])}, and the log score near the tumour "
+        f"{scores(rows[DEFAULT])}. What is learned changes the Dice by {changes(ours, alone)}, and "
+        f"the log score {scores(ours)}. "
     )
     if beaten:
         words += f"Its volumes score better than a fixed width for {' and '.join(beaten)}"

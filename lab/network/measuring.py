@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.comparators import displace_borders
 from lab.store import PartStore
 from perturb_mpm.biomarkers import LearnedLaw, crps
 from perturb_mpm.evaluation import auroc, dice, domain_mask, top_label
@@ -33,7 +34,6 @@ from perturb_mpm.files import (
     read_volume,
 )
 from perturb_mpm.inference import ConvergenceWarning
-from perturb_mpm.learning import grid_temperature
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.progress import Silent, StagedProgress
@@ -57,8 +57,11 @@ TEMPERATURES = tuple(round(1 + 0.1 * step, 1) for step in range(21))
 FOLDS = 5
 NETWORK = "network alone"
 
-PAPER = RunSettings.of_paper()
-CENTRED = RunSettings()
+DEFAULT = "defaults of run"
+WHITE = "our kernels at full strength, white noise"
+FORCED = "kernels whatever the image says"
+DISPLACED = "displaced borders"
+FORCED_STRENGTH = 0.35
 
 
 @dataclass(frozen=True)
@@ -173,33 +176,37 @@ def vote_shares(case: NetworkCase, key: str) -> Answer:
 
 def methods(samples: int, seed: int) -> dict[str, Callable[[NetworkCase, float], Answer]]:
     """Return each method as a function of a case and the temperature learned without it."""
-    paper = PAPER.changed(samples=samples, seed=seed)
-    centred = CENTRED.changed(samples=samples, seed=seed)
+    white = RunSettings.of_paper().changed(samples=samples, seed=seed)
+    default = RunSettings().changed(samples=samples, seed=seed)
+    forced = default.changed(strength=FORCED_STRENGTH)
+    bare = default.changed(strength=0.0)
 
-    def ours(case: NetworkCase, temperature: float, centring: float = 0.5) -> Answer:
-        length = assumed_length_mm(case.case)
-        chosen = centred.changed(noise_length=length, temperature=temperature, centring=centring)
-        return sample_case(case, chosen, "mean_field")
+    def at_grid_temperature(case: NetworkCase) -> Answer:
+        """Sample without kernels, at the temperature of the maps."""
+        settings = decide_settings(bare, case.case)
+        return sample_case(case, settings.changed(sampling_temperature=None), "blend")
 
     return {
         NETWORK: lambda case, _: Answer(case.case.probabilities),
-        "grid temperature": lambda case, _: Answer(_at_grid_temperature(case)),
+        "grid temperature": lambda case, _: at_grid_temperature(case),
         "with temperature": lambda case, t: Answer(scale_temperature(case.case.probabilities, t)),
         "ensemble of 5": lambda case, _: Answer(
             case.others["mean_ensemble"], vote_shares(case, "labels_ensemble").volumes_ml
         ),
         "20 dropout samples": lambda case, _: vote_shares(case, "labels_mc"),
         "8 flips": lambda case, _: vote_shares(case, "labels_tta"),
-        "CRF and noise of the paper": lambda case, _: sample_case(case, paper, "votes"),
-        "half centred CRF, correlated noise": lambda case, _: ours(case, 1.0),
-        "fully centred CRF, correlated noise": lambda case, _: ours(case, 1.0, 1.0),
+        DISPLACED: lambda case, _: displaced(case, samples, seed),
+        WHITE: lambda case, _: sample_case(case, white, "votes"),
+        FORCED: lambda case, _: sample_case(case, forced, "blend"),
+        DEFAULT: lambda case, _: sample_case(case, default, "blend"),
     }
 
 
-def _at_grid_temperature(case: NetworkCase) -> NDArray[np.float64]:
-    p = case.case.probabilities
-    found = grid_temperature(p, spacing=case.case.geometry.spacing, mask=case.case.mask)
-    return scale_temperature(p, max(found or 1.0, 1.0))
+def displaced(case: NetworkCase, samples: int, seed: int) -> Answer:
+    """Move the borders by one voxel's size, correlated over as many mm as the noise of ``run``."""
+    size = float(np.mean(case.case.geometry.spacing))
+    length = assumed_length_mm(case.case)
+    return Answer(*displace_borders(case.case, length, size, samples, seed))
 
 
 LEARNED = "learned by tune, 5 folds"
@@ -349,7 +356,10 @@ def score(case: NetworkCase, method: str, answer: Answer) -> CaseScore:
         method=method,
         dice={name: dice(found[name], true[name]) for name in REGIONS},
         **_map_scores(marginals, known, errors, scored=answer.scores_maps),
-        volume_error_log={n: math.log(found_ml[n] / true_ml[n]) for n in REGIONS},
+        # Where nothing is found, half a voxel stands for it.
+        volume_error_log={
+            n: math.log(max(found_ml[n], voxel_ml / 2) / true_ml[n]) for n in REGIONS
+        },
         **_volume_scores(answer, true_ml, found_ml),
     )
 

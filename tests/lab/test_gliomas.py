@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lab.gliomas.gliomas_page import ORDER, findings, page
-from lab.gliomas.measuring import DEFAULT, PAPER, measure_gliomas
+from lab.gliomas.measuring import BARE, DEFAULT, DISPLACED, WHITE, measure_gliomas
 from perturb_mpm.files import SCHEMES, Case, geometry_from_affine
 from perturb_mpm.progress import Silent
 from perturb_mpm.tune import means
@@ -43,7 +43,7 @@ def test_every_method_is_scored_and_the_page_has_no_holes() -> None:
     assert [list(fold) for fold in tuned.folds] == [["p0"], ["p1"], ["p2"], ["p3"]]
     rows = means(scores, tuned.regions)
     assert set(rows) == set(ORDER)
-    for method in (DEFAULT, PAPER):
+    for method in (BARE, DEFAULT, DISPLACED, WHITE):
         assert 0 < rows[method]["dice whole"] <= 1
         assert "crps core" in rows[method]
     text = page(tuned, scores, 8)

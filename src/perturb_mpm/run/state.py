@@ -508,7 +508,7 @@ def _read_case(path: Path) -> Case:
             raise ValueError(f"{name} must be {dtype} with {axes} axes")
     voxels = int(mask.sum())
     images = _unpack_images(arrays["images"], arrays["box"], mask.shape)
-    expected = {
+    expected: dict[str, tuple[int, ...]] = {
         "probabilities": (len(words["label_values"]), voxels),
         "affine": (4, 4),
     }
