@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,20 @@ import pytest
 
 from helpers.accessibility import violations
 from helpers.browser import open_page
+from helpers.report_cases import report_case
+from perturb_mpm.cohort import add_ratings
 from perturb_mpm.cohort.records import CaseOutcome, CaseRecord, RegionFigures
 from perturb_mpm.cohort.results import (
     find_outliers,
+    found_errors,
     measure_ranking,
     rank_cases,
     render_page,
     write_page,
     write_results,
 )
-from perturb_mpm.report import data_uri, grey_png
+from perturb_mpm.files import InputError
+from perturb_mpm.report import data_uri, grey_png, write_report
 
 
 def record(name: str, expected: float | None, volume: float = 10.0, **others: Any) -> CaseRecord:
@@ -146,10 +151,10 @@ def test_a_thousand_rows_sort_filter_and_link_in_a_browser(tmp_path: Path) -> No
         dice = [float(each) for each in shown(4) if each]
         assert dice == sorted(dice)
         page.get_by_role("button", name="core").click()
-        volumes = [float(each.split()[0]) for each in shown(6) if each]
+        volumes = [float(each.split()[0]) for each in shown(7) if each]
         assert volumes == sorted(volumes)
         page.get_by_role("button", name="core").click()
-        volumes = [float(each.split()[0]) for each in shown(6) if each]
+        volumes = [float(each.split()[0]) for each in shown(7) if each]
         assert volumes == sorted(volumes, reverse=True)
         assert shown(3)[-2:] == ["F1", "F2"]  # what is unknown stays last
         page.select_option("#show", "failed")
@@ -160,6 +165,10 @@ def test_a_thousand_rows_sort_filter_and_link_in_a_browser(tmp_path: Path) -> No
         page.select_option("#show", "all")
         page.fill("#find", "no such FILE")
         assert shown(3) == ["F1"]
+        page.fill("#find", "strange")  # a note that is written once, above the table
+        assert sorted(shown(3)) == ["W0", "W1"]
+        page.fill("#find", "300")  # of names, not of the memory of every case
+        assert all("300" in name for name in shown(3))
         page.fill("#find", "P0000")
         page.get_by_role("link", name="P0000", exact=True).click()
         page.wait_for_load_state()
@@ -190,6 +199,91 @@ def test_the_page_is_accessible(width: int, scheme: str, tmp_path: Path) -> None
     more = [record("W", 0.4, warnings=("a strange mask",)), failed("F", "no such file")]
     write_page(tmp_path / "cohort.html", rank_cases([*records, *more]))
     assert violations(tmp_path / "cohort.html", width, scheme) == []
+
+
+def test_equal_notes_stand_once_and_rows_refer_to_them() -> None:
+    records = [record(f"P{k}", 0.5 + 0.1 * k, warnings=("a strange mask",)) for k in range(4)]
+    page = render_page(rank_cases([*records, record("Q", 0.9, warnings=("only mine",))]))
+    assert page.count("a strange mask") == 1
+    assert page.count('href="#note-1"') == 4
+    assert page.count("only mine") == 1
+    assert "(4 cases)" in page
+
+
+def test_no_case_stands_out_and_which_hold_the_errors() -> None:
+    alike = [record(f"P{k}", 0.9 + 0.001 * k, expected_error_ml=1.0) for k in range(9)]
+    page = render_page(rank_cases(alike))
+    assert "No case stands out" in page
+    assert "Look first at" not in page
+    large = [record(f"L{k}", 0.8, expected_error_ml=6.0) for k in range(5)]
+    text = " ".join(re.sub(r"<[^>]*>", "", render_page(rank_cases([*alike, *large]))).split())
+    assert "Look first at L0" in text
+    assert "Check these 5 of 14 for the largest errors: L0, L1, L2, L3, L4" in text
+    assert "They hold about 77 % of the expected error" in text  # 30 of 39 ml
+    assert "hold about" not in render_page(rank_cases(alike[:4]))  # one looks at all of them
+
+
+def test_errors_found_against_cases_looked_at_by_hand() -> None:
+    """Errors of 8, 1 and 1 ml: the best order finds 80 % with the first case."""
+
+    def known(name: str, dice: float, expected_error: float) -> CaseRecord:
+        one = record(name, dice, 10.0, dice=dice, expected_error_ml=expected_error)
+        assert one.outcome is not None
+        (row,) = one.outcome.rows
+        return replace(one, outcome=replace(one.outcome, rows=(replace(row, true_volume_ml=10.0),)))
+
+    cases = outcomes(known("A", 0.95, 1.0), known("B", 0.6, 0.5), known("C", 0.95, 2.0))
+    assert [each.error_ml for each in cases.values()] == pytest.approx([1.0, 8.0, 1.0])
+    chart = found_errors(list(cases.values()))
+    assert chart is not None
+    lines = {line.name: np.array(line.points)[:, 1] for line in chart.lines if line.name}
+    assert lines["best possible"] == pytest.approx([0, 80, 90, 100])
+    assert lines["by expected Dice"] == pytest.approx([0, 80, 90, 100])
+    assert lines["by expected error"] == pytest.approx([0, 10, 20, 100])
+    assert found_errors(list(cases.values())[:2]) is None
+    assert "best possible" in render_page(rank_cases([known(n, 0.9, 1.0) for n in "ABC"]))
+
+
+def test_ratings_are_collected_and_the_latest_counts(tmp_path: Path) -> None:
+    tsv, other = tmp_path / "a.tsv", tmp_path / "b.json"
+    tsv.write_text("case\trun\trating\tinitials\tnote\trated_at\nA\t0f\tfix\tRM\trim\t2026-01-02\n")
+    early = {"case": "A", "rating": "fine", "rated_at": "2026-01-01"}
+    other.write_text(json.dumps([early, {"case": "B", "rating": "exclude"}]))
+    add_ratings(tmp_path, [tsv, other])
+    files = write_results(tmp_path, [record("A", 0.9), record("B", 0.8), record("C", 0.7)], {})
+    with files["csv"].open(encoding="utf-8", newline="") as file:
+        rated = {row["case"]: (row["rating"], row["rating_note"]) for row in csv.DictReader(file)}
+    assert rated == {"A": ("fix", "rim"), "B": ("exclude", ""), "C": ("", "")}
+    assert "RM: rim" in files["html"].read_text("utf-8")
+    other.write_text('{"case": "A", "rating": "good"}')
+    with pytest.raises(InputError, match=r"`ratings`.*fine, fix, exclude, got"):
+        add_ratings(tmp_path, [other])
+
+
+@pytest.mark.slow
+def test_a_rating_in_a_report_shows_in_the_page_of_the_cohort(tmp_path: Path) -> None:
+    write_page(tmp_path / "cohort.html", rank_cases([record("A", 0.9), record("B", 0.4)]))
+    for name in "AB":
+        (tmp_path / name).mkdir()
+        data = report_case(title=name)
+        write_report(tmp_path / name / "report.html", data, viewer=False)
+    with open_page(tmp_path / "cohort.html") as opened:
+        page = opened.page
+        assert not page.locator("#save-ratings").is_visible()
+        page.get_by_role("link", name="B", exact=True).first.click()
+        page.locator("#rating [value=exclude]").check()
+        page.locator("#rating [name=initials]").fill("RM")
+        page.locator("#back").click()
+        page.wait_for_selector("#cases")
+        assert page.locator("tr[data-case=B] .rating").inner_text().split() == ["exclude", "RM"]
+        page.select_option("#show", "unrated")
+        assert page.locator("#cases tbody tr:not([hidden])").count() == 1
+        with page.expect_download() as download:
+            page.locator("#save-ratings").click()
+        download.value.save_as(tmp_path / "ratings.tsv")
+        assert opened.errors == []
+    (found,) = add_ratings(tmp_path, [tmp_path / "ratings.tsv"]).values()
+    assert (found.case, found.rating, found.initials) == ("B", "exclude", "RM")
 
 
 def test_the_page_says_whom_to_look_at_first_and_shows_regions_before_labels() -> None:

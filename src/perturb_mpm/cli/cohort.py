@@ -65,6 +65,9 @@ class CohortOptions:
         How the files are laid out; recognised if omitted.
     match
         Which cases: names, or patterns such as BraTS2021_00*.
+    ratings
+        Ratings that readers downloaded from reports (JSON or TSV): a column of the table and the
+        page. With --gather, only these are added and nothing is run.
     """
 
     images: Annotated[Path, Parameter(name=("--images", "--image"))]
@@ -73,6 +76,7 @@ class CohortOptions:
     truth: Path | None = None
     layout: Literal["nnunet", "brats", "bids", "flat", "table"] | None = None
     match: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
+    ratings: Annotated[Files, Parameter(show_default=False)] = ()
 
 
 WORKERS = Group("Workers", sort_key=5)
@@ -150,7 +154,7 @@ def _name_images() -> Iterator[None]:
 def _run_cohort(
     cases: CohortOptions, read: ReadingOptions, work: WorkOptions, options: SettingsOptions
 ) -> None:
-    from perturb_mpm.cohort import MOST_PARTS, CohortPart, find_cohort
+    from perturb_mpm.cohort import MOST_PARTS, CohortPart, add_ratings, find_cohort
 
     whole_number(work.workers, "--workers", 1, MOST_WORKERS)
     whole_number(work.split, "--split", 1, MOST_PARTS)
@@ -166,6 +170,8 @@ def _run_cohort(
         chosen = found if part is None else part.choose(found)
         _dry_run(chosen, settings, reading, work)
         return
+    if cases.ratings:
+        add_ratings(work.output, cases.ratings)
     try:
         result = _run_or_gather(found, settings, reading, work, part)
     except KeyboardInterrupt:

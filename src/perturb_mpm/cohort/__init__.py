@@ -22,7 +22,7 @@ from perturb_mpm.cohort.cluster import (
     start_cluster,
 )
 from perturb_mpm.cohort.one_case import CaseReading
-from perturb_mpm.cohort.records import CaseRecord
+from perturb_mpm.cohort.records import CaseRecord, add_ratings
 from perturb_mpm.cohort.running import (
     MOST_PARTS,
     CaseCheck,
@@ -50,6 +50,7 @@ __all__ = [
     "MOST_PARTS",
     "CohortResult",
     "CaseRecord",
+    "add_ratings",
     "local_workers",
     "connect_scheduler",
     "read_cluster_file",

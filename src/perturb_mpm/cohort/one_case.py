@@ -107,7 +107,7 @@ class CaseReading:
         return replace(found, truth=truth)
 
     def _read_without_truth(self, case: CaseFiles, *, keep_members: bool) -> Case:
-        names = case.image_names or self.image_names
+        names = self.image_names or case.image_names
         if self.model is not None:
             from perturb_mpm.segmenter import case_from_model
 

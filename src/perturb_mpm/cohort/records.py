@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.evaluation import dice, expected_dice
+from perturb_mpm.files import Source, read_table
 from perturb_mpm.run import Run, volume_rows
 from perturb_mpm.storage import (
     DAMAGE,
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
 
 RECORDS = "cohort"
 """The folder in the output that holds a record of every case; no case may have its name."""
+RATINGS = ("fine", "fix", "exclude")
+"""What a reader may say of a case."""
 TABLES = {"csv": "cohort.csv", "json": "cohort.json", "html": "cohort.html"}
 """What is written of all cases, by its ending."""
 _BULKY = ("picture", "request", "inputs", "other_inputs", "files", "begun", "run_sha256")
+_RATINGS = "ratings.list"  # JSON; no record of a case has its ending
 _UNCERTAIN = 2  # of uncertainty.nii.gz
 _SIDE = 96  # pixels of a picture at most
 
@@ -105,6 +109,16 @@ class CaseOutcome:
     rows: tuple[RegionFigures, ...]
     warnings: tuple[str, ...]
     picture: str | None  # the address of an image, which holds its pixels
+    expected_error_ml: float | None = None  # foreground that is missing or too much
+
+    @property
+    def error_ml(self) -> float | None:
+        """The foreground that is missing or too much, where the truth is known."""
+        labels = [row for row in self.rows if row.kind == "label"]
+        if self.dice is None or any(row.true_volume_ml is None for row in labels):
+            return None
+        volume = sum(row.volume_ml + (row.true_volume_ml or 0.0) for row in labels)
+        return volume * (1.0 - self.dice)  # |A| + |B| - 2 |A ∩ B|
 
 
 @dataclass(frozen=True)
@@ -158,7 +172,8 @@ class CaseRecord:
         for name in ("inputs", "other_inputs"):
             found[name] = tuple(FileStamp(*stamp) for stamp in content[name])
         if content["status"] == "done":
-            figures = {field.name: content[field.name] for field in fields(CaseOutcome)}
+            figures = {"expected_error_ml": None, **content}
+            figures = {field.name: figures[field.name] for field in fields(CaseOutcome)}
             figures["rows"] = tuple(RegionFigures(**row) for row in content["rows"])
             for name in ("files", "warnings"):
                 figures[name] = tuple(content[name])
@@ -220,6 +235,7 @@ def summarise_run(run: Run, truth: Path | None) -> CaseOutcome:
         rows=tuple(_figures(run, row) for row in volume_rows(run) if row.kind != "background"),
         warnings=tuple(summary["warnings"]),
         picture=draw_picture(run),
+        expected_error_ml=_expected_error_ml(run, foreground),
     )
 
 
@@ -258,6 +274,67 @@ def _dice_coefficients(run: Run, members: Sequence[int]) -> tuple[float | None, 
         return expected, None
     there = np.isin(run.case.truth[inside], members)  # (N,)
     return expected, dice(here, there) if here.any() or there.any() else None
+
+
+def _expected_error_ml(run: Run, members: Sequence[int]) -> float:
+    """Return the volume of a set of labels that should be missing or too much."""
+    inside = run.case.mask
+    here = np.isin(run.labels[inside], members)  # (N,)
+    share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)  # (N,)
+    wrong = float(np.where(here, 1.0 - share, share).clip(0.0, 1.0).sum())
+    return wrong * math.prod(run.case.geometry.spacing) / 1000.0
+
+
+@dataclass(frozen=True)
+class CaseRating:
+    """What a reader said of a case in its report."""
+
+    case: str
+    rating: str  # one of RATINGS
+    initials: str = ""
+    note: str = ""
+    rated_at: str = ""  # ISO 8601
+
+
+def add_ratings(folder: Path, files: Iterable[Path]) -> dict[str, CaseRating]:
+    """Add downloaded ratings to those that a cohort has; the latest of a case counts.
+
+    Return all, by case. Files are JSON or tables, as the report of a case writes them.
+    """
+    known = read_ratings(folder)
+    for path in files:
+        for each in _read_rating_file(path):
+            if each.case not in known or each.rated_at >= known[each.case].rated_at:
+                known[each.case] = each
+    (folder / RECORDS).mkdir(parents=True, exist_ok=True)
+    write_json(folder / RECORDS / _RATINGS, [asdict(known[case]) for case in sorted(known)])
+    return known
+
+
+def read_ratings(folder: Path) -> dict[str, CaseRating]:
+    """Return the ratings that a cohort has, by case."""
+    path = folder / RECORDS / _RATINGS
+    if not path.is_file():
+        return {}
+    return {each.case: each for each in _read_rating_file(path)}
+
+
+def _read_rating_file(path: Path) -> list[CaseRating]:
+    source = Source("ratings", path)
+    names = [field.name for field in fields(CaseRating)]
+    rows: list[Any]
+    if path.suffix in (".tsv", ".csv"):
+        rows = [row.fields for row in read_table(source, names[:2], [*names[2:], "run"])]
+    else:
+        content = source.read_json()
+        rows = content if isinstance(content, list) else [content]
+    found = []
+    for row in rows:
+        said = row.get("rating") if isinstance(row, Mapping) else None
+        if said not in RATINGS or not isinstance(row.get("case"), str):
+            raise source.error(f"must give a case and one of {', '.join(RATINGS)}, got {row}")
+        found.append(CaseRating(**{name: str(row.get(name) or "") for name in names}))
+    return found
 
 
 def _number(value: float) -> float | None:

@@ -9,20 +9,30 @@ that opens from disk.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
-from perturb_mpm.cohort.records import TABLES, CaseOutcome, CaseRecord
+from perturb_mpm.cohort.records import (
+    TABLES,
+    CaseOutcome,
+    CaseRating,
+    CaseRecord,
+    read_ratings,
+)
 from perturb_mpm.files import write_table
 from perturb_mpm.storage import atomic_open, write_json
 from perturb_mpm.version import version
 
-_CASE_COLUMNS = ("samples", "intervals_rest_on", "mask_ml", "active_share")
+if TYPE_CHECKING:
+    from perturb_mpm.report import LineChart
+
+_CASE_COLUMNS = ("samples", "intervals_rest_on", "mask_ml", "active_share", "expected_error_ml")
 _ROW_COLUMNS = (
     *("kind", "label", "name", "volume_ml", "interval_lower_ml", "interval_upper_ml"),
     *("mean_entropy_bits", "uncertain_frac", "network_confidence"),
@@ -34,6 +44,7 @@ COLUMNS = (
     *_CASE_COLUMNS,
     *("outliers", "warnings", "error"),
     *("seconds", "peak_memory_mb", "worker"),
+    *("rating", "rating_initials", "rating_note"),
 )
 _FAR = 3.5  # robust standard deviations from the median (Iglewicz and Hoaglin 1993)
 _FEWEST = 8  # cases before one can be far from the others
@@ -43,7 +54,8 @@ _COMPARED = {  # a figure, and its name in words
     "expected_dice": "expected Dice",
 }
 _BINS = 24
-_LOOK_FIRST = 3
+_LOOK_FIRST, _MOST_ERRORS = 3, 5
+_STANDS_OUT = 0.01  # below the median of the expected Dice
 _MOST_COLUMNS = 8  # of volumes; the table on disk has all
 
 
@@ -55,6 +67,7 @@ class RankedCase:
     rank: int | None = None  # 1 is to be looked at first; None where the case failed
     outliers: tuple[str, ...] = ()
     worker: int | None = None  # from 1; None where it was lost
+    rating: CaseRating | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -83,9 +96,11 @@ class Distribution:
     median: float
 
 
-def rank_cases(records: Iterable[CaseRecord]) -> list[RankedCase]:
+def rank_cases(
+    records: Iterable[CaseRecord], ratings: Mapping[str, CaseRating] | None = None
+) -> list[RankedCase]:
     """Return cases that are done first, the least expected Dice first; then those that failed."""
-    every = list(records)
+    every, rated = list(records), ratings or {}
     done = {each.case: each.outcome for each in every if each.outcome is not None}
     far = find_outliers(done)
 
@@ -99,10 +114,15 @@ def rank_cases(records: Iterable[CaseRecord]) -> list[RankedCase]:
     workers: dict[str | None, int] = {name: number for number, name in enumerate(names, 1)}
     return [
         *(
-            RankedCase(each, rank, far.get(each.case, ()), workers.get(each.worker))
+            RankedCase(
+                each, rank, far.get(each.case, ()), workers.get(each.worker), rated.get(each.case)
+            )
             for rank, each in enumerate(first, 1)
         ),
-        *(RankedCase(each, worker=workers.get(each.worker)) for each in failed),
+        *(
+            RankedCase(each, worker=workers.get(each.worker), rating=rated.get(each.case))
+            for each in failed
+        ),
     ]
 
 
@@ -158,7 +178,7 @@ def write_results(
     folder: Path, records: Iterable[CaseRecord], request: Mapping[str, Any]
 ) -> dict[str, Path]:
     """Write the tables and the page; return the files by their endings."""
-    cases = rank_cases(records)
+    cases = rank_cases(records, read_ratings(folder))
     files = {ending: folder / name for ending, name in TABLES.items()}
     write_table(files["csv"], COLUMNS, _table_rows(cases))
     write_json(files["json"], _cohort_json(cases, request))
@@ -184,6 +204,9 @@ def _table_rows(cases: Sequence[RankedCase]) -> Iterator[list[object]]:
             "outliers": "; ".join(case.outliers),
             "warnings": "; ".join(case.warnings),
             "worker": case.worker,
+            "rating": case.rating and case.rating.rating,
+            "rating_initials": case.rating and case.rating.initials,
+            "rating_note": case.rating and case.rating.note,
         }
         empty: dict[str, object] = dict.fromkeys(_ROW_COLUMNS)
         rows = [asdict(row) for row in record.outcome.rows] if record.outcome else []
@@ -213,6 +236,7 @@ def _cohort_json(cases: Sequence[RankedCase], request: Mapping[str, Any]) -> dic
                 "outliers": each.outliers,
                 "warnings": each.warnings,
                 "worker": each.worker,
+                "rating": each.rating and asdict(each.rating),
             }
             for each in cases
         ],
@@ -227,13 +251,67 @@ def _done(cases: Sequence[RankedCase]) -> dict[str, CaseOutcome]:
 
 def write_page(path: Path, cases: Sequence[RankedCase], inside: str = "") -> None:
     """Write the page of ranked cases; the same cases give the same bytes."""
+    page = render_page(cases, inside, path.name)
     with atomic_open(path) as file:
-        file.write(render_page(cases, inside).encode(errors="backslashreplace"))
+        file.write(page.encode(errors="backslashreplace"))
 
 
-def render_page(cases: Sequence[RankedCase], inside: str = "") -> str:
+def _shared_notes(cases: Sequence[RankedCase]) -> list[tuple[str, int]]:
+    """Return the warnings that several cases have, and how many have each."""
+    counts = Counter(words for each in cases for words in dict.fromkeys(each.warnings))
+    return [(words, count) for words, count in counts.most_common() if count > 1]
+
+
+def _most_errors(done: Mapping[str, CaseOutcome]) -> tuple[list[str], float] | None:
+    """Return the few cases with the largest expected error, and the share of all that they hold."""
+    errors = {case: each.expected_error_ml or 0.0 for case, each in done.items()}
+    total = sum(errors.values())
+    if len(done) <= _MOST_ERRORS or not total:
+        return None
+    first = sorted(errors, key=lambda case: (-errors[case], case))[:_MOST_ERRORS]
+    return first, sum(errors[case] for case in first) / total
+
+
+def _stands_out(outcomes: Sequence[CaseOutcome]) -> bool:
+    """Whether the least expected Dice is worse than what is usual here."""
+    known = [each.expected_dice for each in outcomes if each.expected_dice is not None]
+    return len(known) < 2 or float(np.median(known)) - min(known) > _STANDS_OUT
+
+
+def found_errors(outcomes: Sequence[CaseOutcome]) -> LineChart | None:
+    """Return the share of all errors found against the share of cases looked at, by truths.
+
+    Cases are looked at in the order of their expected error or expected Dice, or of their true
+    error, which is the best order there is. None where fewer than three truths are known.
+    """
+    from perturb_mpm.report import DASHES, ChartLine, unit_chart
+
+    known = [(each, each.error_ml) for each in outcomes]
+    cases = [(each, error) for each, error in known if error is not None]
+    errors = np.array([error for _, error in cases])
+    if len(cases) < 3 or not errors.sum():
+        return None
+    orders = {
+        "by expected error": [-(each.expected_error_ml or 0.0) for each, _ in cases],
+        "by expected Dice": [
+            math.inf if each.expected_dice is None else each.expected_dice for each, _ in cases
+        ],
+        "best possible": (-errors).tolist(),
+    }
+    lines = [ChartLine([(0.0, 0.0), (100.0, 100.0)], faint=True)]
+    for (name, keys), dashes in zip(orders.items(), DASHES):
+        found = np.cumsum(errors[np.argsort(keys, kind="stable")]) / errors.sum()
+        points = [(100.0 * (n + 1) / len(cases), 100.0 * share) for n, share in enumerate(found)]
+        lines.append(ChartLine([(0.0, 0.0), *points], name, dashes))
+    return unit_chart(lines, "share of cases looked at", "share of errors found")
+
+
+def render_page(cases: Sequence[RankedCase], inside: str = "", name: str = "cohort.html") -> str:
     """Return the page as HTML; ``inside`` is the way from it to the cases' folders."""
     from perturb_mpm.report import page_environment
+
+    notes = _shared_notes(cases)
+    back = "../" * inside.count("/") + name
 
     done = _done(cases)
     outcomes = list(done.values())
@@ -260,7 +338,17 @@ def render_page(cases: Sequence[RankedCase], inside: str = "") -> str:
             left_out=len(every) - len(shown),
             first=cases[: min(_LOOK_FIRST, max(1, len(done) // 2), len(done))],
             rows={case: {row.name: row for row in each.rows} for case, each in done.items()},
-            links={case: quote(f"{inside}{case}/{each.report}") for case, each in done.items()},
+            links={
+                case: quote(f"{inside}{case}/{each.report}")
+                + f"#back={'../' * f'{case}/{each.report}'.count('/')}{back}"
+                for case, each in done.items()
+            },
+            notes=notes,
+            numbers={words: number for number, (words, _) in enumerate(notes, start=1)},
+            most_errors=_most_errors(done),
+            stands_out=_stands_out(outcomes),
+            found_errors=found_errors(outcomes),
+            rated=sum(each.rating is not None for each in cases),
             accuracy=measure_ranking(outcomes),
             distributions=[each for each in spread if each is not None],
             rest_on=sorted({each.intervals_rest_on for each in outcomes}),

@@ -230,8 +230,16 @@ def _nnunet_channels(folder: Path) -> dict[str, dict[int, Path]]:
 
 def _find_nnunet(folders: CaseFolders) -> Iterator[CaseFiles]:
     """Yield the cases of CASE_0000.nii.gz, CASE_0001.nii.gz … in one folder."""
+    described = folders.images.parent / "dataset.json"  # of the raw data set
+    names = read_dataset(Source("images", described)).channels if described.is_file() else {}
     for name, channels in _nnunet_channels(folders.images).items():
-        yield CaseFiles(name, tuple(channels[number] for number in sorted(channels)))
+        numbers = sorted(channels)
+        known = tuple(names[number] for number in numbers if number in names)
+        yield CaseFiles(
+            name,
+            tuple(channels[number] for number in numbers),
+            known if len(known) == len(numbers) else None,
+        )
 
 
 def _find_flat(folders: CaseFolders) -> Iterator[CaseFiles]:

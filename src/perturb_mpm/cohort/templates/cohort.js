@@ -3,7 +3,14 @@
   const table = document.getElementById("cases");
   const body = table.tBodies[0];
   const rows = [...body.rows];
-  const texts = rows.map((row) => row.textContent.toLowerCase());
+  // Names, warnings and errors are searched, not figures; shared notes stand above the table.
+  const texts = rows.map((row) => {
+    const notes = [...row.querySelectorAll(".notes p")].map((note) => {
+      const link = note.querySelector("a[href^='#note-']");
+      return link ? document.getElementById(link.hash.slice(1)).textContent : note.textContent;
+    });
+    return [row.dataset.case, row.querySelector(".rating").textContent, ...notes].join(" ").toLowerCase();
+  });
   const find = document.getElementById("find");
   const show = document.getElementById("show");
   const count = document.getElementById("count");
@@ -42,6 +49,32 @@
     });
     body.append(...keyed.map((each) => each.row));
   }
+
+  // Ratings of reports that this browser has kept, by the address of the report.
+  const COLUMNS = ["case", "run", "rating", "initials", "note", "rated_at"];
+  const ratings = new Map();
+  for (const row of rows) {
+    const link = row.querySelector("th a");
+    if (!link) continue;
+    let kept = null;
+    try { kept = JSON.parse(window.localStorage.getItem(`perturb-mpm rating ${link.pathname}`)); } catch { /* none */ }
+    if (!kept || !kept.rating) continue;
+    ratings.set(row.dataset.case, { ...kept, case: row.dataset.case });
+    const words = document.createElement("small");
+    words.textContent = [kept.initials, kept.note].filter(Boolean).join(": ");
+    row.querySelector(".rating").replaceChildren(kept.rating, words);
+    row.classList.replace("unrated", "rated");
+  }
+  const save = document.getElementById("save-ratings");
+  save.hidden = ratings.size === 0;
+  save.addEventListener("click", () => {
+    const lines = [...ratings.values()].map((each) => COLUMNS.map((name) => String(each[name] ?? "").replace(/\s+/g, " ")));
+    const text = [COLUMNS, ...lines].map((cells) => cells.join("\t")).join("\n");
+    const link = document.createElement("a");
+    link.setAttribute("href", URL.createObjectURL(new Blob([`${text}\n`], { type: "text/plain" })));
+    link.download = "ratings.tsv";
+    link.click();
+  });
 
   for (const heading of table.tHead.rows[0].cells) {
     const button = heading.querySelector("button");
