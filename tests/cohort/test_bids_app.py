@@ -60,7 +60,8 @@ def test_layouts_through_participant_and_group(layout: str, tmp_path: Path) -> N
         cases, "done"
     )
     page = (out / "group.html").read_text()
-    assert all(f'href="runs/{case}/report.html"' in page for case in cases)
+    links = (f'href="runs/{case}/report.html#back=../../group.html"' for case in cases)
+    assert all(link in page for link in links)
     assert files_in(data) == before  # the dataset is only read
     again = files_in(out)
     assert call("bids", str(data), str(out), "participant", *chosen, *FEW) == 0
