@@ -11,11 +11,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from perturb_mpm.assess.evaluation import answer_in_words
+from perturb_mpm.assess.evaluation import _near_borders, answer_in_words
 from perturb_mpm.assess.scan_pairs import biomarker_rows, calibrate, read_calibration
 from perturb_mpm.assess.scans import Biomarkers, Scan, measure_scan, resection
 from perturb_mpm.cli import main
-from perturb_mpm.evaluation import Measurement, summarise
+from perturb_mpm.evaluation import Measurement, summarise, top_label
 from perturb_mpm.files import save_nifti
 from perturb_mpm.model.grid import Grid
 from perturb_mpm.posterior.posterior import Posterior
@@ -395,12 +395,26 @@ def test_the_answer_of_an_evaluation_by_hand() -> None:
         Measurement("P", "votes", "whole", "brain", "volume_covered", 1.0, "truth"),
         Measurement("P", "votes", "all labels", "dilated", "auroc", 0.1, "rater 1"),
     ]
-    assert answer_in_words(summarise(rows), 0.063) == (
+    assert answer_in_words(summarise(rows)) == (
         "A wrong voxel is more uncertain than a right one in 85 % of pairs (area under ROC). "
-        "Probabilities are 6.3 percentage points off on average (calibration error). "
         "The 95 % sample intervals contain 2 of 3 true volumes of regions."
     )
-    assert answer_in_words([], float("nan")) == ""
+    stated = np.full((2, 100), [[0.9], [0.1]])  # 90 %, and right in 73 of 100 voxels
+    own = top_label(stated, np.repeat([0, 1], [73, 27]))
+    network = top_label(stated, np.repeat([0, 1], [60, 40]))
+    assert answer_in_words([], own, network) == (
+        "Near borders, a label with 90 % probability is right in 73 % of voxels (network alone: "
+        "60 %). Probabilities there are 17.0 (30.0) percentage points off on average."
+    )
+    assert answer_in_words([], top_label(stated[:, :0], np.zeros(0, dtype=int))) == ""
+
+
+def test_voxels_near_a_border_by_hand() -> None:
+    labels = np.zeros((12, 4, 1), dtype=np.uint8)
+    labels[6:] = 1  # a border between 5 and 6, voxels of 2 mm
+    near = _near_borders([labels], (2.0, 2.0, 2.0))
+    assert np.flatnonzero(near[:, 0, 0]).tolist() == [4, 5, 6, 7]
+    assert not _near_borders([np.zeros_like(labels)], (2.0, 2.0, 2.0)).any()
 
 
 def test_certain_voxels_alone_are_given_only_when_asked_for() -> None:

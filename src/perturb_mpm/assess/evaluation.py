@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import cycle
 from pathlib import Path
 
@@ -84,6 +85,17 @@ EVALUATION_COLUMNS = ("case", "method", "against", "region", "domain", "metric",
 GENERATOR = '<meta name="generator" content="perturb-mpm evaluate">'
 """What tells the page from others of its name."""
 MOST_SLICES = 6
+BORDER_MM = 3.0
+"""How far voxels lie from a border, at most, whose probabilities the headline speaks of."""
+_NINETY = 13  # the one of 15 bins that has 90 % in its middle
+_LARGER_IS_BETTER = {  # measures by which a run is compared with the network alone
+    "dice": True,
+    "hausdorff95_mm": False,
+    "auroc": True,
+    "ece_top_label": False,
+    "ece_region": False,
+    "negative_log_likelihood_nats": False,
+}
 # What a reader asks first, and over which voxels; everything else is in the table on disk.
 SHOWN = {
     "dice": ("Dice", "brain"),
@@ -121,6 +133,10 @@ class CaseAssessment:
     worst: WorstSlice
     truth_outside_mask: int
     """Foreground voxels of the truth outside the prediction's mask, which do not count."""
+    at_borders: Reliability
+    """Of the most probable label, within ``BORDER_MM`` of a predicted or true border."""
+    network_at_borders: Reliability | None = None
+    """The same of the network alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +236,8 @@ def assess(
     labels = grid.scatter(prediction.labels, 0)
     inside = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
     around = grid.gather(domain_mask("dilated", labels > 0, true > 0, inside, grid.spacing))
+    near = grid.gather(_near_borders((labels, true), grid.spacing) & inside)
+    at_borders = [top_label(e.marginals[:, near], grid.gather(true)[near]) for e in measured]
     wrong = labels != true
     curves = {}
     for name, members in {ALL: (), **regions}.items():
@@ -238,7 +256,27 @@ def assess(
         sensitivity=curves,
         worst=_worst_slice(segmentation, labels, true, inside),
         truth_outside_mask=int(np.count_nonzero(truth) - np.count_nonzero(true)),
+        at_borders=at_borders[0],
+        network_at_borders=at_borders[1] if len(at_borders) > 1 else None,
     )
+
+
+def _near_borders(
+    maps: Sequence[NDArray[np.integer]], spacing: Sequence[float]
+) -> NDArray[np.bool_]:
+    """Return the voxels within ``BORDER_MM`` of a border between labels of any map."""
+    from scipy.ndimage import distance_transform_edt
+
+    border = np.zeros(maps[0].shape, dtype=np.bool_)
+    for labels in maps:
+        for axis in range(labels.ndim):
+            differ = np.diff(labels.astype(np.int64), axis=axis) != 0
+            before = [(0, int(other == axis)) for other in range(labels.ndim)]
+            border |= np.pad(differ, before) | np.pad(differ, [pair[::-1] for pair in before])
+    if not border.any():
+        return border
+    near: NDArray[np.bool_] = distance_transform_edt(~border, sampling=spacing) <= BORDER_MM
+    return near
 
 
 def _worst_slice(
@@ -363,7 +401,7 @@ class ErrorSlice:
 def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
     """Return the page of one case or a cohort as HTML; the same measures give the same text."""
     summaries = summarise(row for each in assessments for row in each.rows)
-    reliability = _merge_reliability(assessments)
+    everywhere = reduce(Reliability.merge, (each.reliability for each in assessments))
     return (
         page_environment("perturb_mpm.assess")
         .get_template("evaluation.html")
@@ -372,10 +410,12 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             generator=GENERATOR,
             cases=len({each.case for each in assessments}),
             outside=[each for each in assessments if each.truth_outside_mask],
-            answer=answer_in_words(summaries, reliability.expected_error),
+            answer=answer_in_words(summaries, *_border_reliability(assessments)),
+            worse=_worse_than_network(assessments),
+            border_mm=BORDER_MM,
             tables=_tables(summaries),
-            reliability=reliability_chart(assessments, reliability),
-            calibration_error=reliability.expected_error,
+            reliability=reliability_chart(assessments),
+            calibration_error=everywhere.expected_error,
             detection=detection_chart(assessments),
             slices=[error_slice(each) for each in assessments[:MOST_SLICES]],
             styles=label_styles(assessments[0].worst.label_names),
@@ -387,22 +427,26 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
     )
 
 
-def answer_in_words(summaries: Sequence[MetricSummary], calibration_error: float) -> str:
-    """Return what a reader asks first, from the measures against the first truth."""
+def answer_in_words(
+    summaries: Sequence[MetricSummary],
+    at_borders: Reliability | None = None,
+    network: Reliability | None = None,
+) -> str:
+    """Return what a reader asks first, from the measures against the first truth.
+
+    Most voxels lie far from any border, where everything is right: ``at_borders`` says how good
+    probabilities are where it matters, of the run and of the network alone.
+    """
     against = summaries[0].against if summaries else ""
     own = [each for each in summaries if each.against == against and each.method != NETWORK]
-    words = [
+    words = [] if at_borders is None else _calibration_words(at_borders, network)
+    words += [
         f"A wrong voxel is more uncertain than a right one in {100 * each.mean:.0f} % of pairs "
         "(area under ROC)."
         for each in own
         if (each.region, each.metric, each.domain) == (ALL, "auroc", "dilated")
         and not math.isnan(each.mean)
     ]
-    if not math.isnan(calibration_error):
-        words.append(
-            f"Probabilities are {100 * calibration_error:.1f} percentage points off on average "
-            "(calibration error)."
-        )
     covered = [e for e in own if (e.metric, e.domain) == ("volume_covered", "brain") and e.cases]
     if covered:
         inside = sum(each.mean * each.cases for each in covered)
@@ -413,16 +457,74 @@ def answer_in_words(summaries: Sequence[MetricSummary], calibration_error: float
     return " ".join(words)
 
 
-def reliability_chart(
-    assessments: Sequence[CaseAssessment], pooled: Reliability | None = None
-) -> LineChart:
-    """Return how often the most probable label is right, against its probability."""
-    single = [each.reliability for each in assessments] if len(assessments) > 1 else []
+def _calibration_words(own: Reliability, network: Reliability | None) -> list[str]:
+    """Return what a stated probability is worth near borders, first that of 90 %."""
+    if not own.voxels.any():
+        return []
+    alone = network is not None and bool(network.voxels.any())
+    words = []
+    if own.voxels[_NINETY]:
+        beside = ""
+        if alone and network is not None and network.voxels[_NINETY]:
+            beside = f" (network alone: {100 * network.accuracy[_NINETY]:.0f} %)"
+        words.append(
+            "Near borders, a label with 90 % probability is right in "
+            f"{100 * own.accuracy[_NINETY]:.0f} % of voxels{beside}."
+        )
+    beside = f" ({100 * network.expected_error:.1f})" if alone and network is not None else ""
+    words.append(
+        f"Probabilities there are {100 * own.expected_error:.1f}{beside} percentage points off on "
+        "average."
+    )
+    return words
+
+
+def _border_reliability(
+    assessments: Sequence[CaseAssessment],
+) -> tuple[Reliability, Reliability | None]:
+    """Return how good probabilities are near borders, all cases pooled, and the network's."""
+    networks = [each.network_at_borders for each in assessments]
+    known = [each for each in networks if each is not None]
+    own = reduce(Reliability.merge, (each.at_borders for each in assessments))
+    return own, reduce(Reliability.merge, known) if len(known) == len(networks) else None
+
+
+def _worse_than_network(
+    assessments: Sequence[CaseAssessment],
+) -> list[tuple[str, str, int, list[tuple[str, float, float]]]]:
+    """Return measure, region, of how many cases, and the cases in which the network is better.
+
+    Of each case there is the measure of the run and that of the network, the worst case first.
+    """
+    pairs: dict[tuple[str, str], dict[str, dict[bool, float]]] = {}
+    for row in (row for each in assessments for row in each.rows):
+        shown = SHOWN.get(row.metric)
+        if row.metric in _LARGER_IS_BETTER and shown is not None and row.domain == shown[1]:
+            cases = pairs.setdefault((row.metric, row.region), {})
+            case = row.case if row.against == "truth" else f"{row.case}, {row.against}"
+            cases.setdefault(case, {})[row.method == NETWORK] = row.value
+    found = []
+    for (metric, region), cases in pairs.items():
+        sign = 1 if _LARGER_IS_BETTER[metric] else -1
+        both = [(case, of[False], of[True]) for case, of in cases.items() if len(of) == 2]
+        worse = [each for each in both if sign * (each[2] - each[1]) > 1e-9]  # not where it is NaN
+        worse.sort(key=lambda each: sign * (each[1] - each[2]))
+        if both:
+            found.append((SHOWN[metric][0], region, len(both), worse))
+    return [each for each in found if each[3]]
+
+
+def reliability_chart(assessments: Sequence[CaseAssessment]) -> LineChart:
+    """Return how often the most probable label is right near borders, against its probability."""
+    single = [each.at_borders for each in assessments] if len(assessments) > 1 else []
+    own, network = _border_reliability(assessments)
     lines = [
         ChartLine([(0.0, 0.0), (100.0, 100.0)], faint=True),
         *(ChartLine(_reliability_points(each), faint=True) for each in single),
-        ChartLine(_reliability_points(pooled or _merge_reliability(assessments)), dots=True),
+        ChartLine(_reliability_points(own), "measured", dots=True),
     ]
+    if network is not None:
+        lines.append(ChartLine(_reliability_points(network), NETWORK, DASHES[1]))
     return unit_chart(lines, "probability of the most probable label", "how often it is right")
 
 
@@ -476,13 +578,6 @@ def error_slice(assessment: CaseAssessment) -> ErrorSlice:
         ),
         worst.oriented,
     )
-
-
-def _merge_reliability(assessments: Sequence[CaseAssessment]) -> Reliability:
-    pooled = assessments[0].reliability
-    for each in assessments[1:]:
-        pooled = pooled.merge(each.reliability)
-    return pooled
 
 
 def _reliability_points(curve: Reliability) -> list[tuple[float, float]]:
