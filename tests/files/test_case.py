@@ -245,3 +245,26 @@ def test_a_real_patient(tmp_path: Path) -> None:
         assert written.header[field].tobytes() == truth.header[field].tobytes(), field
     assert written.affine.tobytes() == truth.affine.tobytes()
     np.testing.assert_array_equal(np.asanyarray(written.dataobj), found)
+
+
+def test_a_case_of_arrays() -> None:
+    rng = np.random.default_rng(0)
+    shares = np.moveaxis(rng.dirichlet([1.0] * 10, (11, 12, 3)), -1, 0)  # (10, 11, 12, 3)
+    image = rng.normal(size=(11, 12, 3))
+    case = read_case({"t1": image}, shares, affine=np.diag([2.0, 2.0, 5.0, 1.0]))
+    assert list(case.images) == ["t1"]
+    assert case.geometry.spacing == (2.0, 2.0, 5.0)
+    assert case.geometry.has_orientation
+    np.testing.assert_allclose(case.probabilities, shares, atol=1e-6)
+    assert "t1" in case._repr_html_()
+    plain = read_case([image], shares, mask=image > 0)
+    assert not plain.geometry.has_orientation
+    assert (plain.mask == (image > 0)).all()
+    with pytest.raises(InputError, match=r"\(labels, 11, 12, 3\), got \(11, 12, 3, 10\) .*move"):
+        read_case([image], np.moveaxis(shares, 0, -1))
+    with pytest.raises(InputError, match="`probabilities` must name a network's output, got None"):
+        read_case([image], None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="`images` must be arrays"):
+        read_case([image, image[:5]], shares)
+    with pytest.raises(InputError, match="`mask` must have voxels"):
+        read_case([image], shares, mask=np.zeros((11, 12, 3)))

@@ -20,7 +20,47 @@ def posterior() -> pm.Posterior:
     logits[2, 3:, :, 2] = 0.5  # undecided, and most so in slice 2
     logits[0, 3:, :, [0, 1, 3]] = 9.0
     crf = pm.DenseCRF(pm.unary_from_logits(logits), [], spacing=(1.0, 2.0, 3.0))
-    return pm.sample(crf, samples=40, seed=1, engine="reference")
+    return pm.sample(crf, samples=40, seed=1, engine="reference", noise_length=4.0)
+
+
+def test_white_noise_has_no_intervals() -> None:
+    """Independent noise averages out: its narrow intervals would say that a volume is known."""
+    logits = np.random.default_rng(0).normal(size=(2, 6, 5, 4))
+    crf = pm.DenseCRF(pm.unary_from_logits(logits), [])
+    white = pm.sample(crf, samples=20, seed=1, engine="reference")
+    text = white._repr_html_()
+    assert " to " not in text
+    assert "% of samples, ml" not in text
+    assert "noise_length" in text
+    figure = white.plot()
+    assert figure.axes[1].get_title() == "volumes: median"
+    assert not figure.axes[1].collections  # no line of an interval
+
+
+@pytest.mark.parametrize(
+    ("affine", "axis"),
+    [
+        (np.diag([-1.0, -2.0, 3.0, 1.0]), -1),  # LPS
+        (np.array([[0, 0, 3.0, 0], [1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 1]]), 2),  # ASR
+    ],
+)
+def test_a_picture_is_radiological_with_an_affine(
+    posterior: pm.Posterior, affine: np.ndarray, axis: int
+) -> None:
+    image = np.zeros((6, 5, 4))
+    corner = [0, 0, 0]
+    for grid_axis in range(3):  # the voxel that is most to the right, front and top
+        world = int(np.abs(affine[:3, grid_axis]).argmax())
+        corner[grid_axis] = 0 if affine[world, grid_axis] < 0 else image.shape[grid_axis] - 1
+    image[tuple(corner)] = 1.0
+    top = image.shape[int(np.abs(affine[2, :3]).argmax())] - 1
+    figure = posterior.plot(image, axis=axis, index=top, affine=affine)
+    shown = figure.axes[0].get_images()[0].get_array()
+    assert np.argwhere(shown == 1).tolist() == [[shown.shape[0] - 1, 0]]  # front is up, right left
+    letters = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+    assert set(letters) == set("RLAP")
+    assert letters["R"][0] < letters["L"][0]
+    assert letters["P"][1] < letters["A"][1]
 
 
 def test_the_table_has_the_volumes_of_every_label(posterior: pm.Posterior) -> None:
@@ -110,8 +150,11 @@ def test_nifti_files_hold_the_maps_where_the_image_lies(
         assert all(np.array_equal(each.affine, affine) for each in found.values())
     first = written["labels"].read_bytes()
     assert posterior.save_nifti(tmp_path / "again", affine)["labels"].read_bytes() == first
-    plain = posterior.save_nifti(tmp_path / "plain")["entropy"]
-    np.testing.assert_array_equal(nib.load(plain).affine, np.diag([1.0, 2.0, 3.0, 1.0]))
+    with pytest.warns(UserWarning, match="nothing says how the patient lies"):
+        plain = posterior.save_nifti(tmp_path / "plain")["entropy"]
+    unplaced = nib.load(plain)
+    assert unplaced.header.get_zooms() == (1.0, 2.0, 3.0)
+    assert unplaced.header["sform_code"] == unplaced.header["qform_code"] == 0
 
 
 @pytest.mark.parametrize(

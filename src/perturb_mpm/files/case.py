@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from html import escape
 from pathlib import Path
-from typing import get_args
+from typing import TypeGuard, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.images import (
     ImageSet,
     clean_images,
+    derive_mask,
     find_mask,
     first_voxel,
     read_image_volumes,
@@ -75,6 +78,20 @@ class Case:
     ensemble: EnsembleMaps | None = None
     """Of several members, whose mean the probabilities are."""
 
+    def _repr_html_(self) -> str:
+        shape = " × ".join(map(str, self.geometry.shape))
+        steps = " × ".join(f"{step:g}" for step in self.geometry.spacing)
+        rows = {
+            "images": ", ".join(self.images),
+            "grid": f"{shape} voxels of {steps} mm, axes {self.geometry.axis_codes}",
+            "labels": ", ".join(f"{v} {n}" for v, n in zip(self.labels.values, self.labels.names)),
+            "mask": f"{np.count_nonzero(self.mask)} voxels, {self.mask_origin}",
+            "truth": "known" if self.truth is not None else "not known",
+            **{f"note {number}": words for number, words in enumerate(self.warnings, start=1)},
+        }
+        cells = "".join(f"<tr><th>{k}</th><td>{escape(v)}</td></tr>" for k, v in rows.items())
+        return f"<div><b>Case</b><table>{cells}</table></div>"
+
     @classmethod
     def from_images(
         cls,
@@ -98,8 +115,8 @@ class Case:
 
 
 def read_case(
-    images: Paths,
-    probabilities: Paths,
+    images: Paths | Mapping[str, ArrayLike] | Sequence[ArrayLike],
+    probabilities: Paths | ArrayLike,
     *,
     kind: Kind = "probabilities",
     confidence: float = 0.9,
@@ -108,8 +125,9 @@ def read_case(
     reference: AnyPath | None = None,
     npz_axes: NpzAxes | None = None,
     truth: AnyPath | None = None,
-    mask: AnyPath | None = None,
+    mask: AnyPath | ArrayLike | None = None,
     image_names: Sequence[str] | None = None,
+    affine: ArrayLike | None = None,
     background: int | None = None,
     keep_members: bool = False,
     named_by: str | None = None,
@@ -119,7 +137,9 @@ def read_case(
     Parameters
     ----------
     images
-        A NIfTI file for each sequence. Everything that is written lies on the grid of the first.
+        A file for each sequence, NIfTI or another format. Everything that is written lies on the
+        grid of the first. Or arrays (X, Y, Z), by name or in a list; then probabilities and mask
+        are arrays too, (L, X, Y, Z) and (X, Y, Z).
     probabilities
         One 4-D NIfTI with the labels last, one 3-D NIfTI for each label, or nnU-Net's .npz.
         Background comes first. Several 4-D NIfTI or .npz are the members of an ensemble: the case
@@ -146,6 +166,9 @@ def read_case(
         A NIfTI that is not 0 where voxels count; else it is derived from the images.
     image_names
         Short names of the images; else from their files' names.
+    affine
+        Of arrays: from indices to mm, (4, 4). Without it voxels are 1 mm wide, and nothing says
+        how the patient lies.
     background
         The value of voxels outside the mask in what is written: that of the first label where 0
         is a label, else 0.
@@ -162,8 +185,19 @@ def read_case(
     """
     if kind not in get_args(Kind):
         raise InputError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind}")
+    if probabilities is None:
+        raise InputError(
+            "`probabilities` must name a network's output, got None: a model of perturb-mpm train "
+            "makes them from images alone"
+        )
+    if _are_arrays(images):
+        return _case_from_arrays(
+            images, probabilities, affine, mask, kind=kind, labels=labels, image_names=image_names
+        )
     if npz_axes not in (None, *get_args(NpzAxes)):
         raise InputError(f"`npz_axes` must be image or ras, got {npz_axes}")
+    images, probabilities = cast("Paths", images), cast("Paths", probabilities)
+    mask = cast("AnyPath | None", mask)
     known = KnownGrid(reference, npz_axes, truth)
     paths = all_paths(probabilities)
     sources = [Source("probabilities", path) for path in paths]
@@ -218,6 +252,77 @@ def read_case(
         warnings=(*warnings, *image_warnings),
         regions=_region_values(dataset, found.labels),
         ensemble=ensemble,
+    )
+
+
+def _are_arrays(images: object) -> TypeGuard[Mapping[str, ArrayLike] | Sequence[ArrayLike]]:
+    """Whether images are arrays, in a mapping or a list, and not the names of files."""
+    given = list(images.values()) if isinstance(images, Mapping) else images
+    return isinstance(given, list | tuple) and any(isinstance(each, np.ndarray) for each in given)
+
+
+def _case_from_arrays(
+    images: Mapping[str, ArrayLike] | Sequence[ArrayLike],
+    probabilities: object,
+    affine: ArrayLike | None,
+    mask: object,
+    *,
+    kind: Kind,
+    labels: LabelScheme | Sequence[int] | None,
+    image_names: Sequence[str] | None,
+) -> Case:
+    """Return the case of arrays in memory."""
+    from nibabel.nifti1 import Nifti1Header
+
+    listed = list(images.values()) if isinstance(images, Mapping) else list(images)
+    names = image_names or (list(images) if isinstance(images, Mapping) else None)
+    names = list(names or (f"image {number}" for number in range(1, len(listed) + 1)))
+    arrays = [np.array(each, dtype=np.float32) for each in listed]
+    shape = arrays[0].shape
+    if len(names) != len(arrays) or len(shape) != 3 or any(e.shape != shape for e in arrays):
+        shapes = ", ".join(str(each.shape) for each in arrays)
+        raise InputError(
+            f"`images` must be arrays (X, Y, Z) of one shape, with a name each, got {shapes}"
+        )
+    maps = np.array(probabilities, dtype=np.float32)
+    if maps.ndim != 4 or maps.shape[1:] != shape:
+        last = " (its labels come last: np.moveaxis(probabilities, -1, 0))"
+        hint = last if maps.shape[:-1] == shape else ""
+        expected = ", ".join(map(str, shape))
+        raise InputError(
+            f"`probabilities` must have the shape (labels, {expected}), got {maps.shape}{hint}"
+        )
+    matrix = np.eye(4) if affine is None else np.array(affine, dtype=np.float64)
+    header = Nifti1Header()
+    header.set_data_shape(shape)
+    header.set_sform(matrix, code="unknown" if affine is None else "scanner")
+    spacing = tuple(float(step) for step in np.linalg.norm(matrix[:3, :3], axis=0))
+    geometry = Geometry(shape, matrix, spacing, header)  # type: ignore[arg-type] # three axes
+    volumes = {
+        name: Volume(Source("images", Path(name)), array, geometry)
+        for name, array in zip(names, arrays)
+    }
+    source = Source("probabilities", Path("array"))
+    found = _from_maps(Volume(source, np.moveaxis(maps, 0, -1), geometry), kind, labels, None, None)
+    if mask is None:
+        inside, origin = derive_mask({name: each.voxels for name, each in volumes.items()})
+    else:
+        inside, origin = np.asarray(mask) != 0, "given"
+        if inside.shape != shape or not inside.any():
+            raise InputError(f"`mask` must have voxels, and the shape {shape}, got {inside.shape}")
+    if found.empty is not None and found.empty.any():
+        inside, origin = _leave_out_empty(inside, origin, found.empty, source)
+    cleaned, warnings = clean_images(volumes, inside)
+    hashed = dict(zip((*names, "probabilities"), (*arrays, maps)))
+    return Case(
+        images=cleaned,
+        probabilities=found.probabilities,
+        mask=inside,
+        mask_origin=origin,
+        labels=found.labels,
+        geometry=geometry,
+        hashes={name: sha256(array.tobytes()).hexdigest() for name, array in hashed.items()},
+        warnings=tuple(warnings),
     )
 
 

@@ -1,7 +1,9 @@
 """A posterior to look at: a table for notebooks, a picture, and NIfTI files.
 
-Pictures show array axes as they are: the first to the right, the second upwards. For pictures in
-radiological orientation, with anatomy and a scale that never lies, see the report of a run.
+Pictures show array axes as they are, the first to the right and the second upwards, unless an
+affine says how the patient lies: then the patient's right is on the left, as radiologists look.
+Intervals of volumes are shown only where noise is correlated: noise that is independent at every
+voxel averages out over a region, and would make any volume look precise.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import gzip
 import io
 import math
 import os
+import warnings
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +37,16 @@ _COLOUR_MAP, _BRIGHT_FROM = "inferno", 0.6  # the part of it that outshines the 
 _BRIGHTEST_GREY = 0.4
 _OUTLINES = ("#4cc9f0", "#80ed99", "#ffffff", "#c8b6ff", "#ff9ebb", "#bfd7ea")
 _MM3_IN_ML = 1000.0
+NO_INTERVALS = (
+    "No intervals: noise that is independent at every voxel says nothing about volumes. "
+    "Sample with noise_length, in mm."
+)
+_EDGES = {  # of a picture: where its letter stands, how it is aligned, and which way it lies
+    (0, 0): (0.01, 0.5, "left", "center"),
+    (0, 1): (0.99, 0.5, "right", "center"),
+    (1, 0): (0.5, 0.01, "center", "bottom"),
+    (1, 1): (0.5, 0.99, "center", "top"),
+}
 
 
 def label_names(posterior: Posterior, names: Sequence[str] | None) -> list[str]:
@@ -54,19 +67,26 @@ def table(posterior: Posterior) -> str:
     shape = " × ".join(map(str, grid.shape))
     low, high = posterior.volume_interval(LEVEL) / _MM3_IN_ML  # (L,) each
     middle = np.median(posterior.volumes, axis=0) / _MM3_IN_ML
+    shown = has_intervals(posterior)
     rows = "".join(
         f"<tr><td>{name}</td><td>{middle[label]:.1f}</td>"
-        f"<td>{low[label]:.1f} to {high[label]:.1f}</td></tr>"
+        + (f"<td>{low[label]:.1f} to {high[label]:.1f}</td></tr>" if shown else "</tr>")
         for label, name in enumerate(label_names(posterior, None))
     )
+    heading = f"<th>{100 * LEVEL:.0f} % of samples, ml</th>" if shown else ""
+    note = "" if shown else f"<p>{NO_INTERVALS}</p>"
     picture = _entropy_picture(posterior) if grid.ndim in {2, 3} else ""
     return (
         f"<div><b>Posterior</b>: {posterior.samples} samples, {shape} voxels of {spacing} mm, "
         f"estimator {posterior.estimator}, mean entropy {posterior.mean_entropy():.3f} bits"
         "<table><thead><tr><th></th><th>median volume, ml</th>"
-        f"<th>{100 * LEVEL:.0f} % of samples, ml</th></tr></thead><tbody>{rows}</tbody></table>"
-        f"{picture}</div>"
+        f"{heading}</tr></thead><tbody>{rows}</tbody></table>{note}{picture}</div>"
     )
+
+
+def has_intervals(posterior: Posterior) -> bool:
+    """Whether the spread of volumes means something: noise was correlated (``noise_length``)."""
+    return "lengths_mm" in posterior.parameters.get("perturbation", {})
 
 
 def plot(
@@ -75,9 +95,13 @@ def plot(
     names: Sequence[str] | None,
     axis: int,
     index: int | None,
+    affine: ArrayLike | None = None,
 ) -> Figure:
     """Return a figure: the slice with its entropy and labels, and the volumes of the samples."""
     grid = posterior.grid
+    if affine is not None and grid.ndim != 3:
+        raise ValueError(f"`affine` needs an image of 3 axes, got {grid.ndim}")
+    view = _View(None if affine is None else _affine(posterior, affine))
     if grid.ndim not in {2, 3}:
         raise ValueError(f"`plot` needs an image of 2 or 3 axes, got {grid.ndim}")
     named = label_names(posterior, names)
@@ -86,9 +110,11 @@ def plot(
     if anatomy.shape != grid.shape:
         raise ValueError(f"`image` must have the shape {grid.shape}, got {anatomy.shape}")
     if index is None:
-        index = most_uncertain_slice(posterior, axis)
+        sums = view.turn(posterior.entropy).sum(axis=tuple(set(range(3)) - {axis % 3}))
+        index = 0 if grid.ndim == 2 else int(sums.argmax())
     elif grid.ndim == 3:
-        index = checks.integer(index, "index", minimum=0, maximum=grid.shape[axis] - 1)
+        most = view.turn(anatomy).shape[axis] - 1
+        index = checks.integer(index, "index", minimum=0, maximum=most)
 
     import matplotlib.pyplot as plt
 
@@ -96,9 +122,40 @@ def plot(
         1, 2, figsize=(10.0, 4.2), width_ratios=(5, 4), layout="constrained"
     )
     plt.close(figure)  # a notebook would show it twice
-    _draw_slice(overlay, posterior, anatomy, axis, index)
+    _draw_slice(overlay, posterior, view.turn(anatomy), axis, index, view)
     _draw_volumes(volumes, posterior, named)
     return figure
+
+
+class _View:
+    """How arrays are turned before they are drawn: as they are, or by an affine (4, 4).
+
+    With an affine the axes become left, anterior and superior: the patient's right is on the left.
+    """
+
+    def __init__(self, affine: NDArray[np.float64] | None) -> None:
+        self.letters = None if affine is None else ("RL", "PA", "IS")  # at both ends of each axis
+        self._turn: NDArray[np.float64] | None = None
+        if affine is not None:
+            from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
+
+            self._turn = ornt_transform(io_orientation(affine), axcodes2ornt(("L", "A", "S")))
+
+    def turn(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return an image with its axes in the order of the picture."""
+        if self._turn is None:
+            return values
+        from nibabel.orientations import apply_orientation
+
+        turned: NDArray[Any] = apply_orientation(values, self._turn)
+        return turned
+
+    def spacing(self, steps: Sequence[float]) -> list[float]:
+        """Return the steps of the axes in the order of the picture."""
+        if self._turn is None:
+            return list(steps)
+        order = np.argsort(self._turn[:, 0])
+        return [float(steps[int(axis)]) for axis in order]
 
 
 def save_nifti(
@@ -108,6 +165,12 @@ def save_nifti(
     if posterior.grid.ndim != 3:
         raise ValueError(f"`save_nifti` needs an image of 3 axes, got {posterior.grid.ndim}")
     affine = _affine(posterior, like)
+    if like is None:
+        warnings.warn(
+            "nothing says how the patient lies: the files have the spacing alone; name the image "
+            "by `like`",
+            stacklevel=3,
+        )
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     volumes: dict[str, NDArray[Any]] = {
@@ -117,7 +180,7 @@ def save_nifti(
     }
     written = {name: target / f"{name}.nii.gz" for name in volumes}
     for name, volume in volumes.items():
-        _write(written[name], volume, affine)
+        _write(written[name], volume, affine, "unknown" if like is None else "scanner")
     return written
 
 
@@ -135,13 +198,13 @@ def _slice(values: NDArray[Any], axis: int, index: int) -> NDArray[Any]:
 
 
 def _draw_slice(
-    axes: Axes, posterior: Posterior, anatomy: NDArray[Any], axis: int, index: int
+    axes: Axes, posterior: Posterior, anatomy: NDArray[Any], axis: int, index: int, view: _View
 ) -> None:
     grid = posterior.grid
     shown = _slice(anatomy.astype(np.float64), axis, index)
-    labels = _slice(posterior.labels, axis, index)
-    sure = _slice(posterior.minority, axis, index) <= SHOWN_FROM
-    spacing = list(grid.spacing)
+    labels = _slice(view.turn(posterior.labels), axis, index)
+    sure = _slice(view.turn(posterior.minority), axis, index) <= SHOWN_FROM
+    spacing = view.spacing(grid.spacing)
     if grid.ndim == 3:
         del spacing[axis]
     fixed: dict[str, Any] = {
@@ -153,7 +216,7 @@ def _draw_slice(
     low, high = np.percentile(shown, [0.5, 99.5])
     white = low + (high - low or 1.0) / _BRIGHTEST_GREY
     axes.imshow(shown, cmap="gray", vmin=low, vmax=white, **fixed)
-    bits = np.ma.masked_where(sure, _slice(posterior.entropy, axis, index))
+    bits = np.ma.masked_where(sure, _slice(view.turn(posterior.entropy), axis, index))
     top = math.log2(posterior.n_labels)
     drawn = axes.imshow(bits, cmap=_bright_colours(), vmin=0.0, vmax=top, **fixed)
     for label in range(1, posterior.n_labels):
@@ -161,13 +224,18 @@ def _draw_slice(
         if inside.any() and not inside.all():
             axes.contour(inside, levels=[0.5], colors=_outline(label), linewidths=0.9)
     if grid.mask is not None:
-        inside = _slice(grid.mask, axis, index)
+        inside = _slice(view.turn(grid.mask), axis, index)
         for limits, across in ((axes.set_xlim, 0), (axes.set_ylim, 1)):
             used = np.flatnonzero(inside.any(axis=across))
             if used.size:
                 limits(used[0] - 1.5, used[-1] + 1.5)
     axes.set_axis_off()
     axes.set_title("uncertain voxels" if grid.ndim == 2 else f"uncertain voxels, slice {index}")
+    if view.letters is not None:
+        sides = [letters for number, letters in enumerate(view.letters) if number != axis % 3]
+        style: dict[str, Any] = {"transform": axes.transAxes, "color": "w", "weight": "bold"}
+        for (side, end), (x, y, ha, va) in _EDGES.items():
+            axes.text(x, y, sides[side][end], ha=ha, va=va, **style)
     axes.figure.colorbar(drawn, ax=axes, shrink=0.8, label="entropy, bits")
 
 
@@ -176,13 +244,23 @@ def _draw_volumes(axes: Axes, posterior: Posterior, names: Sequence[str]) -> Non
     low, high = posterior.volume_interval(LEVEL)[:, 1:] / _MM3_IN_ML
     for row, sampled in enumerate(millilitres.T):
         axes.plot(sampled, np.full(len(sampled), row), "|", color="0.6")
-        axes.hlines(row, low[row], high[row], color="0.25", linewidth=2)
+        if has_intervals(posterior):
+            axes.hlines(row, low[row], high[row], color="0.25", linewidth=2)
         fill = _outline(row + 1)
         axes.plot(np.median(sampled), row, "o", markerfacecolor=fill, markeredgecolor="0.25")
     axes.set_yticks(range(len(names) - 1), names[1:])
     axes.set_ylim(len(names) - 1.5, -0.5)
     axes.set_xlabel("ml")
-    axes.set_title(f"volumes: median and {100 * LEVEL:.0f} % of samples")
+    interval = f" and {100 * LEVEL:.0f} % of samples" if has_intervals(posterior) else ""
+    axes.set_title(f"volumes: median{interval}")
+    if not interval:
+        axes.annotate(
+            NO_INTERVALS.replace(". ", ".\n").replace(": ", ":\n"),
+            (0.0, -0.16),
+            xycoords="axes fraction",
+            va="top",
+            fontsize="small",
+        )
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -234,12 +312,12 @@ def _affine(posterior: Posterior, like: Any) -> NDArray[np.float64]:  # noqa: AN
     return affine
 
 
-def _write(path: Path, volume: NDArray[Any], affine: NDArray[np.float64]) -> None:
+def _write(path: Path, volume: NDArray[Any], affine: NDArray[np.float64], code: str) -> None:
     import nibabel as nib
 
     image = nib.Nifti1Image(volume, affine)
-    image.set_sform(affine, code="scanner")
-    image.set_qform(affine, code="scanner")
+    image.set_sform(affine, code=code)
+    image.set_qform(affine, code=code)
     image.header.set_xyzt_units(xyz="mm")
     # No name and no time in the header of the stream: equal volumes, equal files.
     with atomic_open(path) as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:

@@ -296,7 +296,11 @@ class Posterior:
         return quantiles
 
     def volume_interval(self, level: float = 0.95) -> NDArray[np.float64]:
-        """Return the lower and the upper end of each label's central interval, mm³, (2, L)."""
+        """Return the lower and the upper end of each label's central interval, mm³, (2, L).
+
+        They mean something where noise was correlated (``noise_length`` of ``sample``): white
+        noise averages out over a region, and its intervals are far too narrow.
+        """
         level = checks.number(level, "level", positive=True, below=1)
         return self.volume_quantiles([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
 
@@ -331,11 +335,13 @@ class Posterior:
         names: Sequence[str] | None = None,
         axis: int = -1,
         index: int | None = None,
+        affine: ArrayLike | None = None,
     ) -> Figure:
         """Draw a slice with its uncertain voxels and labels, and the volumes of the samples.
 
         A voxel is coloured by its entropy where other labels have more than 5 % of it; lines are
-        the borders of the labels. Axes are shown as the arrays have them.
+        the borders of the labels. Intervals of volumes are drawn where noise was correlated
+        (``noise_length``); white noise averages out and would make every volume look precise.
 
         Parameters
         ----------
@@ -347,13 +353,18 @@ class Posterior:
             Which axis of a 3-D image to cut across.
         index
             Which slice; by default the most uncertain one.
+        affine
+            How the patient lies, (4, 4) from indices to mm, as in ``case.geometry.affine``. Then
+            slices are radiological, the patient's right on the left, with letters at the edges;
+            ``axis`` 0, 1 and 2 cut sagittal, coronal and axial slices, of which ``index`` counts
+            from the patient's right, back and bottom. Else axes are shown as the arrays have them.
 
         Returns
         -------
         matplotlib.figure.Figure
             It shows itself in a notebook; ``savefig`` writes it to a file.
         """
-        return display.plot(self, image, names, axis, index)
+        return display.plot(self, image, names, axis, index, affine)
 
     def save_nifti(
         self, folder: str | os.PathLike[str], like: object | None = None
@@ -366,7 +377,8 @@ class Posterior:
             Made where it is missing; files of these names are replaced.
         like
             Where the voxels are: a NIfTI file, a nibabel image, or an affine (4, 4) from indices
-            to mm. By default the axes run along the patient's, from the origin.
+            to mm. By default nothing says how the patient lies: files then have the spacing
+            alone and no orientation code, and a warning says so.
 
         Returns
         -------

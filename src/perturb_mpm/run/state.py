@@ -25,11 +25,13 @@ sample's number alone, so that what they hold beyond it is right all the same.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -143,6 +145,24 @@ class Run:
     def state(self) -> Path:
         """The folder of what is needed to go on."""
         return self.folder / STATE
+
+    def _repr_html_(self) -> str:
+        if self.votes is None:
+            return f"<div><b>Run</b> of {escape(self.title)}: no samples yet</div>"
+        from perturb_mpm.run.volumes import volume_rows
+
+        rows = "".join(
+            f"<tr><th>{escape(row.name)}</th><td>{row.volume_ml:.1f}</td>"
+            + ("<td></td></tr>" if math.isnan(low) else f"<td>{low:.1f} to {high:.1f}</td></tr>")
+            for row in volume_rows(self)
+            if row.kind != "background"
+            for low, high in (row.interval_ml,)
+        )
+        return (
+            f"<div><b>Run</b> of {escape(self.title)}: {self.votes.samples} samples, in "
+            f"{escape(str(self.folder))}<table><thead><tr><th></th><th>volume, ml</th>"
+            f"<th>95 % interval, ml</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        )
 
     @property
     def posterior(self) -> Posterior:
