@@ -50,6 +50,8 @@ def test_each_case_is_what_run_writes_and_a_row_a_label(cohort: list[str], tmp_p
     for column in ("volume_ml", "interval_lower_ml", "mean_entropy_bits", "uncertain_frac"):
         assert float(row[column]) == pytest.approx(found[column], rel=1e-12)
     assert row["intervals_rest_on"] == "assumed"
+    assert float(row["temperature"]) >= 1
+    assert float(row["image_evidence"]) <= 1
 
     run = load_run(alone)
     here, inside = run.labels == 1, run.case.mask

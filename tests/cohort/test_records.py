@@ -82,6 +82,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         report="report.html",
         samples=20,
         intervals_rest_on="assumed",
+        image_evidence=0.7,
+        temperature=1.2,
         mask_ml=4.0,
         mask_voxels=500,
         mean_entropy_bits=0.1,

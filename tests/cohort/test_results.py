@@ -51,6 +51,8 @@ def record(name: str, expected: float | None, volume: float = 10.0, **others: An
         "report": "report.html",
         "samples": 20,
         "intervals_rest_on": "assumed",
+        "image_evidence": 0.7,
+        "temperature": 1.2,
         "mask_ml": 1000.0,
         "mask_voxels": 1000,
         "mean_entropy_bits": 0.01,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_WRONG_VOTES = 0.005
 _SAMPLES = 2000
+_LEAST_SKILL = 0.5  # of an image that shows the label
 _LARGEST_ERROR = 1e-5  # of marginals in float32 against float64
 # The mean over 64 voxels of a χ² with 2 degrees of freedom, over 2: mean 1, standard deviation ⅛.
 _LARGEST_CHI_SQUARE = 1.6
@@ -45,6 +46,7 @@ def self_test() -> list[Check]:
         "samples follow the softmax without coupling": _samples_follow_softmax,
         "ranges of samples add up to one run": _ranges_add_up,
         "frozen voxels against full sampling": _frozen_voxels_agree,
+        "image evidence tells an image from noise": _evidence_tells,
     }
     return [_run(name, check) for name, check in checks.items()]
 
@@ -125,6 +127,27 @@ def _frozen_voxels_agree() -> tuple[bool, str]:
         f"{100 * wrong:.2g} % of the votes differ, {100 * frozen.active_share:.0f} % of the voxels "
         f"active, a frozen message moves by {frozen.hold_bound_nats:.2g} nats at most"
     )
+
+
+def _evidence_tells() -> tuple[bool, str]:
+    import numpy as np
+
+    from perturb_mpm.learning import image_evidence
+
+    rng = np.random.default_rng(0)
+    labels = np.zeros((16, 16, 16), dtype=np.int64)
+    labels[4:12, 4:12, 4:12] = 1
+    noise = rng.normal(size=labels.shape)
+    probabilities = np.stack([0.9 - 0.8 * labels, 0.1 + 0.8 * labels])
+    skills = [
+        0.0 if found is None else found.skill
+        for found in (
+            image_evidence(image[np.newaxis], probabilities)
+            for image in (labels + noise / 9, noise)
+        )
+    ]
+    passed = skills[0] > _LEAST_SKILL and skills[1] < 1 - _LEAST_SKILL
+    return passed, f"{100 * skills[0]:.0f} % predicted, {100 * skills[1]:.0f} % from noise"
 
 
 _FOR_DEVELOPERS = ("test", "lint")

@@ -100,6 +100,8 @@ class CaseOutcome:
     report: str
     samples: int
     intervals_rest_on: str
+    image_evidence: float | None  # the share that voxels that look alike predict
+    temperature: float  # of the maps
     mask_ml: float
     mask_voxels: int
     mean_entropy_bits: float
@@ -226,6 +228,8 @@ def summarise_run(run: Run, truth: Path | None) -> CaseOutcome:
         report=run.files["report"].relative_to(run.folder).as_posix(),
         samples=run.posterior.samples,
         intervals_rest_on=summary["intervals"]["rest_on"],
+        image_evidence=summary["image_evidence"],
+        temperature=summary["temperature"],
         mask_ml=summary["mask"]["volume_ml"],
         mask_voxels=summary["mask"]["voxels"],
         mean_entropy_bits=summary["entropy"]["mean_bits"],

@@ -32,7 +32,10 @@ from perturb_mpm.version import version
 if TYPE_CHECKING:
     from perturb_mpm.report import LineChart
 
-_CASE_COLUMNS = ("samples", "intervals_rest_on", "mask_ml", "active_share", "expected_error_ml")
+_CASE_COLUMNS = (
+    *("samples", "intervals_rest_on", "image_evidence", "temperature"),
+    *("mask_ml", "active_share", "expected_error_ml"),
+)
 _ROW_COLUMNS = (
     *("kind", "label", "name", "volume_ml", "interval_lower_ml", "interval_upper_ml"),
     *("mean_entropy_bits", "uncertain_frac", "network_confidence"),
