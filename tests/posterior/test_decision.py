@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perturb_mpm.posterior import check_nested, decide_labels
+from perturb_mpm.posterior import check_nested, choose_regions, decide_labels
 
 BRATS = {"whole": (1, 2, 3), "core": (1, 3), "enhancing": (3,)}  # background, necrosis, oedema, ET
 
@@ -93,3 +93,33 @@ def test_regions_that_decide_nothing(regions: dict[str, tuple[int, ...]], messag
         check_nested(regions)
     with pytest.raises(ValueError, match=message):
         decide_labels(np.ones((4, 1)), regions)
+
+
+def mean_dice_by_hand(
+    p: np.ndarray, labels: np.ndarray, regions: dict[str, tuple[int, ...]]
+) -> float:
+    found = []
+    for members in regions.values():
+        share = sum(p[label] for label in members)
+        inside = sum(labels == label for label in members).astype(bool)
+        found.append(2 * share[inside].sum() / (inside.sum() + share.sum()))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_labels_are_decided_by_whatever_expects_more_dice(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(rng.uniform(0.05, 2, 4), 200).T  # (L, N)
+    by_regions, by_labels = (
+        mean_dice_by_hand(p, decide_labels(p, how), BRATS) for how in (BRATS, None)
+    )
+    assert choose_regions(p, BRATS) == (BRATS if by_regions >= by_labels else {})
+
+
+def test_each_rule_wins_somewhere() -> None:
+    tumour = np.array([[0.4], [0.2], [0.2], [0.2]])
+    assert choose_regions(tumour, {"tumour": (1, 2, 3)}) == {"tumour": (1, 2, 3)}
+    # Inside the core enhancing tumour never has half, and yet it is the likeliest label there.
+    enhancing = np.tile([[0.0], [0.35], [0.25], [0.40]], 10)
+    assert choose_regions(enhancing, {"enhancing": (3,)}) == {}
+    assert choose_regions(enhancing, {}) == {}

@@ -55,7 +55,7 @@ from perturb_mpm.files import (
     regions_from_text,
     write_table,
 )
-from perturb_mpm.posterior import MarginalKind, decide_labels
+from perturb_mpm.posterior import MarginalKind, choose_regions, decide_labels
 from perturb_mpm.report import (
     DASHES,
     ChartLine,
@@ -206,7 +206,7 @@ def _decide_regions(prediction: Prediction, regions: Regions) -> Prediction:
     if prediction.samples is not None:  # whole votes, so that one half is one half
         scores = np.rint(scores * prediction.samples)
     try:
-        labels = decide_labels(scores, regions)
+        labels = decide_labels(scores, choose_regions(prediction.marginals, regions))
     except ValueError:
         return prediction
     return replace(prediction, labels=labels.astype(np.int64))

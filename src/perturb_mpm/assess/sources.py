@@ -209,7 +209,7 @@ def _network_alone(run: Run) -> Prediction:
     """Return what a run was given, with labels decided as the run decides them."""
     case = run.case
     given = from_marginals(case.probabilities, case.geometry.spacing, case.mask, NETWORK)
-    labels = decide_labels(given.marginals, run.regions)
+    labels = decide_labels(given.marginals, run.decisions)
     return replace(given, labels=labels.astype(np.int64))
 
 

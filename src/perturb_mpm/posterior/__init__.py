@@ -14,6 +14,7 @@ from perturb_mpm.posterior.decision import (
     UNDECIDED,
     Regions,
     check_nested,
+    choose_regions,
     decide_labels,
     marginal_entropy,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "MarginalKind",
     "Regions",
     "check_nested",
+    "choose_regions",
     "decide_labels",
     "Precision",
     "anytime_interval",

@@ -209,7 +209,7 @@ def _labels_before_kernels(run: Run) -> NDArray[np.uint8] | None:
     """Return the labels of the probabilities at their temperature, where kernels act."""
     if not run.settings.has_kernels or run.evidence is None:
         return None
-    before = decide_labels(tempered_probabilities(run.case, run.settings), run.regions)
+    before = decide_labels(tempered_probabilities(run.case, run.settings), run.decisions)
     return run.posterior.grid.scatter(before, 0)
 
 
@@ -232,6 +232,7 @@ def summarize_run(run: Run) -> dict[str, Any]:
             "note": settings.basis.note or None,
         },
         "ensemble": _ensemble(run),
+        "labels_decided_by": "regions" if run.decisions else "most probable label",
         "image_evidence": None if found is None else found.skill,
         "temperature": settings.unary.temperature,
         "evidence": None if run.evidence is None else run.evidence.as_json(),

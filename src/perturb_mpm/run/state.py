@@ -54,13 +54,15 @@ from perturb_mpm.posterior import (
     CERTAIN,
     UNCERTAIN,
     Posterior,
+    Regions,
+    choose_regions,
     copy_json,
     decide_labels,
     marginal_entropy,
 )
 from perturb_mpm.run.coupling import CouplingCheck
 from perturb_mpm.run.evidence import CaseEvidence
-from perturb_mpm.run.model import map_marginals
+from perturb_mpm.run.model import map_marginals, tempered_probabilities
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
 from perturb_mpm.storage import (
     DAMAGE,
@@ -175,8 +177,18 @@ class Run:
 
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
-        """The most probable labels, region by region where there are any, indices (X, Y, Z)."""
-        return self._image(decide_labels(self.voxel_marginals, self.regions))
+        """The most probable labels, or those decided by regions, indices (X, Y, Z)."""
+        return self._image(decide_labels(self.voxel_marginals, self.decisions))
+
+    @cached_property
+    def decisions(self) -> Regions:
+        """The regions that labels are decided by; none where the most probable label is better.
+
+        Chosen by what the run was given, so that neither samples nor corrections change the rule.
+        """
+        if not self.regions:
+            return {}
+        return choose_regions(tempered_probabilities(self.case, self.settings), self.regions)
 
     @cached_property
     def regions(self) -> dict[str, tuple[int, ...]]:

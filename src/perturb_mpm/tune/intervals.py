@@ -138,7 +138,7 @@ def fixed_width_volumes(
 
 def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
     """Return the volumes of the label map that the probabilities alone give, (L,)."""
-    return problem.volumes_ml(decide_labels(problem.probabilities, decisions))
+    return problem.volumes_ml(decide_labels(problem.probabilities, problem.choose(decisions)))
 
 
 def _round(law: LearnedLaw) -> LearnedLaw:

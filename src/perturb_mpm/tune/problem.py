@@ -23,7 +23,7 @@ from perturb_mpm.evaluation import (
 from perturb_mpm.files import Case
 from perturb_mpm.learning import case_properties, grid_temperature
 from perturb_mpm.model import Grid
-from perturb_mpm.posterior import Regions, decide_labels, marginal_entropy
+from perturb_mpm.posterior import Regions, choose_regions, decide_labels, marginal_entropy
 from perturb_mpm.run import (
     CaseEvidence,
     RunSettings,
@@ -107,6 +107,10 @@ class LabelledProblem:
         found = grid_temperature(case.probabilities, spacing=case.geometry.spacing, mask=case.mask)
         return round(max(found or 1.0, 1.0), 2)
 
+    def choose(self, decisions: Regions) -> Regions:
+        """Return which of the regions ``run`` decides the labels of this case by."""
+        return choose_regions(self.temper(self.grid_temperature), decisions) if decisions else {}
+
     def describe(self, skill: float | None) -> dict[str, float]:
         """Return what the case looks like, to tell later whether another one is like it."""
         return case_properties(
@@ -184,7 +188,8 @@ class LabelledProblem:
             mean_field = self.temper(sampled)
             mean_field[:, self._play] = drawn[0][1].mean_field()
         found = CaseSamples(np.zeros((samples, self.n_labels)), {}, {}, {}, mean_field)
-        labels = decide_labels(self.blend(found, self.grid_temperature), decisions)
+        maps = self.blend(found, self.grid_temperature)
+        labels = decide_labels(maps, self.choose(decisions))
         rest = ~np.any([where for where, _ in drawn], axis=0) if drawn else np.ones_like(possible)
         agreement = SampleDice(labels[rest], regions)
         background = np.zeros(1, dtype=np.uint8)
@@ -281,8 +286,8 @@ def score_maps(
     regions: Regions,
     decisions: Regions | None,
 ) -> MapScore:
-    """Score marginals (L, N); labels are decided by ``decisions``, or the most probable."""
-    labels = decide_labels(marginals, decisions)
+    """Score marginals (L, N); labels are decided as ``run`` would, or the most probable."""
+    labels = decide_labels(marginals, problem.choose(decisions or {}))
     near, truth = problem.near, problem.truth
     here = np.maximum(marginals[:, near].astype(np.float64), _LEAST)
     here /= here.sum(axis=0)

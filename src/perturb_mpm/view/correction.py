@@ -319,7 +319,7 @@ def volume_changes(run: Run, correction: Correction) -> list[VolumeChange]:
     labels, voxel_ml = run.case.labels, math.prod(run.case.geometry.spacing) / 1000
     before, after = (
         np.bincount(each, minlength=len(labels))
-        for each in (run.labels.flat[correction.index], correction.decide(run.regions))
+        for each in (run.labels.flat[correction.index], correction.decide(run.decisions))
     )
     inside = {row.name: row.volume_ml for row in volume_rows(run)}
     return [
@@ -438,7 +438,7 @@ class CorrectionFiles:
         run, case = self.run, self.run.case
         mask = case.mask.copy()
         mask.flat[list(edits)] = True
-        values = case.labels.to_values(correction.labels(run.labels, run.regions), mask)
+        values = case.labels.to_values(correction.labels(run.labels, run.decisions), mask)
         save_like(paths[LABELS], values, case.geometry, "label values, corrected by hand")
         top = f"{math.log2(len(case.labels)):.4g}"
         bits = correction.entropy(run.entropy)

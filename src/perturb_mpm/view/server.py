@@ -89,7 +89,7 @@ class Volumes:
         Of M voxels, one after the other: M and their positions (uint32), entropy in bits (float32),
         labels (uint8), and the share of each label in 255 steps (uint8, L·M); little-endian.
         """
-        correction, regions = self._session.shown.correction, self._session.run.regions
+        correction, regions = self._session.shown.correction, self._session.run.decisions
         positions = self._browser_index[correction.index]
         shown = positions >= 0
         marginals = correction.marginals[:, shown]

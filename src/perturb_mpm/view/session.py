@@ -71,7 +71,7 @@ class Revision:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """The labels with all edits, indices (X, Y, Z)."""
-        return self.correction.labels(self.run.labels, self.run.regions)
+        return self.correction.labels(self.run.labels, self.run.decisions)
 
     @cached_property
     def moved_voxels(self) -> int:
