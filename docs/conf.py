@@ -25,11 +25,11 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
 ]
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_build", "_templates", "gallery"]
 templates_path = ["_templates"]
 smartquotes = False  # would make one dash of the two of an option
 
-myst_enable_extensions = ["attrs_block", "colon_fence"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -43,6 +43,7 @@ add_module_names = False
 html_theme = "pydata_sphinx_theme"
 html_title = "perturb-mpm"
 html_static_path = ["_static"]
+html_extra_path = ["gallery"]  # reports that open without an installation
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -1,6 +1,7 @@
-"""Make docs/report.png, the picture of a report: ``python -m lab.screenshot``.
+"""Make the pictures and the open report of the demo in docs/: ``python -m lab.screenshot``.
 
-It needs Playwright (the extra ``test``) and a Chromium that is already there.
+The first is its page, the second one slice: the image, the labels, the doubt, and the volumes of
+the samples. It needs Playwright (the extra ``test``) and a Chromium that is already there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,22 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from perturb_mpm.cli import UsageError
+import numpy as np
 
-PICTURE = Path(__file__).parents[1] / "docs" / "report.png"
+from perturb_mpm.cli import UsageError
+from perturb_mpm.report import (
+    EntropyScale,
+    field_of_view,
+    grey_window,
+    in_window,
+    label_styles,
+    radiological_planes,
+    write_report,
+)
+from perturb_mpm.run import Run, load_run, report_data, volume_rows
+
+DOCS = Path(__file__).parents[1] / "docs"
+PICTURE, HERO, GALLERY = DOCS / "report.png", DOCS / "hero.png", DOCS / "gallery"
 WIDTH, HEIGHT = 1000, 1150  # pixels of the page that are shown
 
 _FLAGS = ("--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox")
@@ -43,6 +57,47 @@ def demo_report(folder: Path) -> Path:
     return folder / "report.html"
 
 
+def draw_hero(run: Run, picture: Path) -> None:
+    """Draw what goes in and what comes out of a run, in one slice through its largest doubt."""
+    import matplotlib.pyplot as plt
+
+    plane = radiological_planes(run.case.geometry.affine)[0]
+    spacing = run.case.geometry.spacing
+    box = field_of_view(run.labels > 0, run.case.mask, spacing)
+    others = tuple({0, 1, 2} - {plane.across})
+    index = int(run.entropy.sum(axis=others).argmax())
+    name, image = next(iter(run.case.images.items()))
+    greys = in_window(plane.cut(image, index, box), grey_window(image[run.case.mask]), 255)
+    labels, bits = (plane.cut(each, index, box) for each in (run.labels, run.entropy))
+    scale = EntropyScale("inferno", float(np.log2(len(run.case.labels))))
+    aspect = spacing[plane.rows] / spacing[plane.columns]
+    figure, axes = plt.subplots(1, 4, figsize=(12.4, 3.5), layout="constrained", dpi=120)
+    titles = (f"image ({name})", "labels", "where not to trust them")
+    for panel, title in zip(axes, titles):
+        panel.imshow(greys, cmap="gray", vmin=0, vmax=255, aspect=aspect)
+        panel.set_title(title, fontsize=11)
+        panel.set_axis_off()
+    for label, style in enumerate(label_styles(run.case.labels.names), start=1):
+        for panel in axes[1:3]:
+            panel.contour(labels == label, levels=[0.5], colors=style.colour, linewidths=1.1)
+    colours = scale.colours[scale.levels(bits)].astype(np.float64) / 255
+    colours[..., 3] *= 0.75
+    axes[2].imshow(colours, aspect=aspect, interpolation="nearest")
+    row = next(each for each in volume_rows(run) if each.name == "whole")
+    low, high = row.interval_ml
+    axes[3].hist(row.samples_ml, bins=24, color="#8c97a1")
+    axes[3].axvspan(low, high, color="#0b5cad", alpha=0.12)
+    axes[3].set_title(f"whole tumour: {row.volume_ml:.0f} ml ({low:.0f}–{high:.0f})", fontsize=11)
+    axes[3].set_xlabel("ml in each sample; blue: 95 % interval")
+    axes[3].set_yticks([])
+    axes[3].spines[["top", "right", "left"]].set_visible(False)
+    figure.savefig(picture)
+    plt.close(figure)
+
+
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
         photograph(demo_report(Path(place)), PICTURE)
+        run = load_run(place)
+        draw_hero(run, HERO)
+        write_report(GALLERY / "demo-report.html", report_data(run), viewer=False)

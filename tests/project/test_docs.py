@@ -35,6 +35,7 @@ DIRECTIVES = {"{toctree}", "{eval-rst}"}
 FOREIGN = {
     *("--save_probabilities", "--host", "--port", "--nthreads", "--no-nanny", "--resources"),
     *("--npz", "--ml"),  # nnU-Net, TotalSegmentator
+    *("--wheel-dir", "--no-index", "--find-links"),  # pip
     *("--rm", "--network", "--volume", "--user", "--tag"),  # Docker
     *("--array", "--cpus-per-task", "--mem", "--wrap", "--parsable", "--dependency"),
 }

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,8 +12,32 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_readmes_picture_is_small() -> None:
-    assert (ROOT / "docs" / "report.png").stat().st_size < 400_000
+def test_pictures_and_the_open_report_are_small() -> None:
+    for name in ("report.png", "hero.png", "gallery/demo-report.html"):
+        assert (ROOT / "docs" / name).stat().st_size < 400_000
+
+
+@pytest.mark.slow
+def test_the_readmes_first_command_runs_in_a_fresh_clone(tmp_path: Path) -> None:
+    """``make demo`` with what is committed alone; the environment is this one, by a link."""
+    clone = tmp_path / "clone"
+    git = ["git", "clone", "--quiet", "--shared", str(ROOT), str(clone)]
+    if subprocess.run(git, check=False, capture_output=True).returncode:
+        pytest.skip("this is no checkout")
+    commands = clone / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    program = commands / "perturb-mpm"
+    start = "from perturb_mpm.cli import main; main()"
+    quick = "--spacing 8 --samples 8 --quiet"
+    program.write_text(
+        f"#!/bin/sh\nPYTHONPATH={clone}/src exec {sys.executable} -c '{start}' \"$@\" {quick}\n"
+    )
+    program.chmod(0o755)
+    (clone / ".venv" / ".base").touch()  # make finds its environment made
+    make = ["make", "demo", "--old-file=.venv/.base"]
+    done = subprocess.run(make, check=False, cwd=clone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (clone / "demo" / "report.html").is_file()
 
 
 def test_the_citation_file_has_what_its_format_asks_for() -> None:
