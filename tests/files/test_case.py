@@ -264,6 +264,9 @@ def test_a_case_of_arrays() -> None:
         read_case([image], np.moveaxis(shares, 0, -1))
     with pytest.raises(InputError, match="`probabilities` must name a network's output, got None"):
         read_case([image], None)  # type: ignore[arg-type]
+    flat = read_case([image], np.full((2, 11, 12, 3), 0.5))
+    assert any("the same at every voxel" in words for words in flat.warnings)
+    assert not any("the same at every voxel" in words for words in plain.warnings)
     with pytest.raises(InputError, match="`images` must be arrays"):
         read_case([image, image[:5]], shares)
     with pytest.raises(InputError, match="`mask` must have voxels"):

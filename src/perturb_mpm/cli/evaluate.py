@@ -47,10 +47,10 @@ class EvaluateOptions:
     Parameters
     ----------
     prediction
-        A folder of perturb-mpm run, or a 4-D NIfTI file from elsewhere: sampled label maps (whole
+        A folder of perturb-mpm run, or a 4-D volume from elsewhere: sampled label maps (whole
         numbers, one map a sample) or marginals (one map a label).
     truth
-        The true label map, NIfTI, on the same grid and with the same label values; for the folder
+        The true label map, on the same grid and with the same label values; for the folder
         of a cohort a folder with CASE.nii.gz, instead of the truths that the cohort was given.
     rater
         A rater's label map; several give measures of how alike samples and raters spread.

@@ -43,14 +43,15 @@ class InputOptions:
     Parameters
     ----------
     image
-        The sequences, NIfTI, one or more; what is written lies on the grid of the first.
+        The sequences, one file or more, NIfTI or another format such as NRRD or DICOM; what is
+        written lies on the grid of the first.
     probabilities
-        One 4-D NIfTI with the labels last, one 3-D NIfTI a label, or nnU-Net's .npz; background
-        first. Several 4-D NIfTI or .npz are the members of an ensemble: folds, dropout samples.
+        One 4-D volume with the labels last, one 3-D volume a label, or nnU-Net's .npz; background
+        first. Several 4-D volumes or .npz are the members of an ensemble: folds, dropout samples.
     mask
-        A NIfTI that is not 0 where voxels count; else where any image is not 0.
+        A volume that is not 0 where voxels count; else where any image is not 0.
     reference
-        A NIfTI that says where the voxels of an .npz are; else the one beside it does.
+        A volume that says where the voxels of an .npz are; else the one beside it does.
     """
 
     image: Files

@@ -312,7 +312,7 @@ def _case_from_arrays(
             raise InputError(f"`mask` must have voxels, and the shape {shape}, got {inside.shape}")
     if found.empty is not None and found.empty.any():
         inside, origin = _leave_out_empty(inside, origin, found.empty, source)
-    cleaned, warnings = clean_images(volumes, inside)
+    cleaned, image_warnings = clean_images(volumes, inside)
     hashed = dict(zip((*names, "probabilities"), (*arrays, maps)))
     return Case(
         images=cleaned,
@@ -322,8 +322,11 @@ def _case_from_arrays(
         labels=found.labels,
         geometry=geometry,
         hashes={name: sha256(array.tobytes()).hexdigest() for name, array in hashed.items()},
-        warnings=tuple(warnings),
+        warnings=(*_mismatch_warnings(found, inside), *image_warnings),
     )
+
+
+_UNIFORM = 1e-3  # probabilities that differ by less are the same
 
 
 @dataclass(frozen=True)
@@ -432,6 +435,10 @@ def _region_values(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues
 
 def _mismatch_warnings(found: _Distribution, mask: NDArray[np.bool_]) -> Iterator[str]:
     """Yield what speaks against the maps being those of the patient in the mask."""
+    inside = found.probabilities[:, mask]  # (L, N)
+    if inside.shape[1] > 1 and np.ptp(inside, axis=1).max() < _UNIFORM:
+        yield "the probabilities are the same at every voxel: they say nothing about any place"
+        return
     if not found.labels.has_background:
         return
     labels = found.probabilities.argmax(axis=0)  # (X, Y, Z)
