@@ -53,6 +53,12 @@ app.command(
     help_epilogue="Example:  python -m lab volumes --data brats2021_2mm --quick",
 )
 app.command(
+    "lab.decisions.command:lesions",
+    name="lesions",
+    help="Score the probabilities of single lesions on made-up heads with satellites.",
+    help_epilogue="Example:  python -m lab lesions --heads 8 --output lesions",
+)
+app.command(
     "lab.segmentation.command:segmentation",
     name="segmentation",
     help="Segment patients with a forest and a CRF learned on all others; write tables, a page.",

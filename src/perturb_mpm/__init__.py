@@ -22,9 +22,8 @@ from perturb_mpm.sampling import Sampler, Sampling, sample
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess import measure
     from perturb_mpm.files import Case, read_case
-    from perturb_mpm.run import Run, RunSettings, build_crf, load_run, run_case
+    from perturb_mpm.run import Run, RunSettings, build_crf, load_run, measure, run_case
 
 __version__ = version()
 
@@ -37,7 +36,7 @@ _LATER = {
     "load_run": "run",
     "Run": "run",
     "RunSettings": "run",
-    "measure": "assess",
+    "measure": "run",
 }
 
 __all__ = [

@@ -15,17 +15,6 @@ from perturb_mpm.assess.evaluation import (
     check_evaluation_folder,
     write_evaluation,
 )
-from perturb_mpm.assess.measuring import (
-    MeasureRow,
-    Surroundings,
-    check_measures_folder,
-    measure,
-    measure_rows,
-    measured_patient,
-    measurements_as_json,
-    read_surroundings,
-    write_measurements,
-)
 from perturb_mpm.assess.scan_pairs import (
     Line,
     ResectionCalibration,
@@ -46,7 +35,7 @@ from perturb_mpm.assess.scans import (
     read_scan,
     resection,
 )
-from perturb_mpm.assess.sources import cases_done, read_cohort
+from perturb_mpm.assess.sources import cases_done, check_measures_folder, read_cohort
 
 __all__ = [
     "change_as_json",
@@ -56,15 +45,7 @@ __all__ = [
     "RunChange",
     "write_change",
     "write_change_page",
-    "measured_patient",
     "check_measures_folder",
-    "measure",
-    "measure_rows",
-    "MeasureRow",
-    "measurements_as_json",
-    "read_surroundings",
-    "Surroundings",
-    "write_measurements",
     "assess_case",
     "biomarker_lines",
     "Biomarkers",

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.assess.change_page import GENERATOR, render_change
-from perturb_mpm.assess.measuring import basis_in_words, measure, measured_patient
 from perturb_mpm.assess.scans import other_scan_warnings
 from perturb_mpm.assess.sources import first_row, refuse_others
 from perturb_mpm.biomarkers import (
@@ -29,7 +28,15 @@ from perturb_mpm.evaluation import dice
 from perturb_mpm.files import InputError, save_like, write_table
 from perturb_mpm.measures import Column, Measurements, Measurer, find_measures
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run import INTERVAL, Run, rebuild_sampler, volume_rows
+from perturb_mpm.run import (
+    INTERVAL,
+    Run,
+    basis_in_words,
+    measure,
+    measured_patient,
+    rebuild_sampler,
+    volume_rows,
+)
 from perturb_mpm.sampling import Sampler, share_noise
 from perturb_mpm.storage import atomic_open, read_json, write_json
 from perturb_mpm.version import version

@@ -27,6 +27,7 @@ from perturb_mpm.report import (
     slice_picture,
     to_mm,
 )
+from perturb_mpm.run import measured_patient
 
 if TYPE_CHECKING:
     from perturb_mpm.assess.change import ChangeRow, RunChange
@@ -141,8 +142,6 @@ def _maps(change: RunChange) -> list[ShownSlice]:
 
 
 def _structure(run: Run, name: str) -> NDArray[np.bool_]:
-    from perturb_mpm.assess.measuring import measured_patient
-
     members = measured_patient(run).structures[name]
     return np.isin(run.labels, members) & run.case.mask
 

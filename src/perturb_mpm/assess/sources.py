@@ -33,7 +33,8 @@ from perturb_mpm.posterior import (
     decide_labels,
     marginal_entropy,
 )
-from perturb_mpm.run import STATE, OutputError, Run, load_run
+from perturb_mpm.run import MEASURES_FORMAT, STATE, OutputError, Run, load_run
+from perturb_mpm.storage import read_json
 
 NETWORK = "network alone"
 """The method that every run is measured beside: the probabilities it was made from."""
@@ -230,6 +231,17 @@ def _read_mask(path: Path | None, grid: Source, volume: Volume) -> NDArray[np.bo
 def _are_label_maps(maps: NDArray[np.float32]) -> bool:
     """Whether all values are whole, and not just a one-hot distribution over the labels."""
     return bool((maps == np.floor(maps)).all()) and not bool((maps.sum(axis=0) == 1).all())
+
+
+def check_measures_folder(folder: Path) -> None:
+    """Refuse a folder that contains a run, or files of the names to be written that are others'."""
+    refuse_others(
+        folder,
+        {
+            "measures.csv": lambda path: first_row(path)[:1] == ("sample",),
+            "measures.json": lambda path: read_json(path)["format"] == MEASURES_FORMAT,
+        },
+    )
 
 
 def refuse_others(folder: Path, own: Mapping[str, Callable[[Path], bool]]) -> None:

@@ -133,8 +133,8 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
 
 def _compare_runs(pairs: Sequence[ScanPair], values: Sequence[int]) -> RunChange | None:
     """Return the change between two runs that both name a structure of these label values."""
-    from perturb_mpm.assess import ChangeQuestion, compare_runs, measured_patient
-    from perturb_mpm.run import load_run
+    from perturb_mpm.assess import ChangeQuestion, compare_runs
+    from perturb_mpm.run import load_run, measured_patient
 
     if len(pairs) != 1 or not (pairs[0].before.is_dir() and pairs[0].after.is_dir()):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +18,11 @@ from perturb_mpm.cli.console import (
     print_plain,
     shown_progress,
 )
+from perturb_mpm.measures import LEAST_ML
 
 if TYPE_CHECKING:
-    from perturb_mpm.assess import MeasureRow
+    from perturb_mpm.measures import Lesion, MeasureRow
+    from perturb_mpm.run import Run
 
 
 @Parameter(name="*")
@@ -45,6 +47,16 @@ class MeasureOptions:
         grid.
     dose
         A dose in Gy on the run's grid.
+    lesions
+        A region or label whose lesions are found one by one: lesions.csv and two maps.
+    least_lesion
+        Connected pieces below this volume are no lesions, ml.
+    extremes
+        A region or label of whose volume the samples at 2.5, 50 and 97.5 % are written:
+        extremes.nii.gz.
+    priority
+        A measure to be narrowed, such as core.volume: priority.nii.gz and priority.json say where
+        a correction would do so most.
     output
         The folder to write to; made where it is missing. Interrupted, the same command goes on.
     quiet
@@ -58,6 +70,10 @@ class MeasureOptions:
     rule: Words = None
     beside: Words = None
     dose: Path | None = None
+    lesions: str | None = None
+    least_lesion: float = LEAST_ML
+    extremes: str | None = None
+    priority: str | None = None
     output: Path = Path("measures")
     quiet: Flag = False
     json: Flag = False
@@ -69,7 +85,7 @@ _NO_OPTIONS = MeasureOptions()
 def measure(
     run: Annotated[Path, Parameter(name="RUN")], /, *, options: MeasureOptions = _NO_OPTIONS
 ) -> None:
-    """Measure every sample of a finished run; write measures.csv and measures.json.
+    """Measure every sample of a finished run, or find its lesions; write tables and maps.
 
     The samples are drawn again, bit for bit the run's.
 
@@ -83,17 +99,18 @@ def measure(
     if not run.is_dir():
         raise UsageError(f"RUN must be the folder of a run, got {run}, which is none")
 
-    from perturb_mpm.assess import (
-        check_measures_folder,
+    from perturb_mpm.assess import check_measures_folder
+    from perturb_mpm.measures import DEFAULT_MEASURES, Rule, find_measures
+    from perturb_mpm.run import (
+        check_questions,
+        load_run,
         measure_rows,
         measured_patient,
         measurements_as_json,
         read_surroundings,
         write_measurements,
     )
-    from perturb_mpm.assess import measure as measure_run
-    from perturb_mpm.measures import DEFAULT_MEASURES, Rule, find_measures
-    from perturb_mpm.run import load_run
+    from perturb_mpm.run import measure as measure_run
 
     words = options.measure or DEFAULT_MEASURES
     check_measures_folder(options.output)
@@ -105,9 +122,18 @@ def measure(
         chosen = find_measures(words, patient)
         structures = tuple(options.structure or patient.structures)
         _check_names(structures, rules, patient.structures, [each.name for each in chosen])
+        asked = _with_questions(loaded, options)
+        check_questions(patient, asked.settings)
+        if options.extremes not in (None, *patient.structures):
+            known = ", ".join(patient.structures)
+            raise UsageError(f"--extremes must be one of {known}, got {options.extremes}")
     except ValueError as error:
         raise UsageError(str(error)) from error
     folder = prepare_folder(options.output)
+    if options.lesions or options.extremes or options.priority:
+        _find(folder, asked, options)
+        if not (options.measure or rules):
+            return
     with shown_progress(quiet=options.quiet) as show:
         show.stage("measuring samples")
         found = measure_run(
@@ -119,6 +145,57 @@ def measure(
         print_json(content)
     elif not options.quiet:
         _print(measure_rows(loaded, found), content["rules"], files)
+
+
+def _with_questions(run: Run, options: MeasureOptions) -> Run:
+    """Return the run with what is asked of its samples now."""
+    settings = run.settings.changed(
+        measure=(),
+        rule=(),
+        lesions=options.lesions,
+        least_lesion=options.least_lesion,
+        priority=options.priority,
+    )
+    return replace(run, settings=settings)
+
+
+def _find(folder: Path, run: Run, options: MeasureOptions) -> None:
+    """Find lesions, extremes and priority; write and print them."""
+    from perturb_mpm.run import (
+        find_in_samples,
+        findings_as_json,
+        rebuild_sampler,
+        write_findings,
+    )
+
+    with shown_progress(quiet=options.quiet) as show:
+        show.stage("drawing samples again")
+        found = find_in_samples(run, rebuild_sampler(run), extremes=options.extremes, progress=show)
+    files = write_findings(folder, run, found)
+    if options.json:
+        print_json(findings_as_json(run, found))
+    elif not options.quiet:
+        lesions = found.findings.lesions
+        _print_lesions(lesions.doubtful_first() if lesions is not None else [])
+        print_plain(*(f"wrote {file}" for file in files.values()))
+
+
+def _print_lesions(lesions: Sequence[Lesion]) -> None:
+    """Print a line a lesion."""
+    from rich.table import Table
+
+    if not lesions:
+        return
+    table = Table(caption="volumes of the samples that have it")
+    for heading in ("lesion", "probability", "median\nml", "95 %\nml", "joined with"):
+        table.add_column(heading, justify="right")
+    for each in lesions:
+        low, high = each.interval_ml
+        joined = f"{each.joined[0][0]} ({each.joined[0][1]:.2f})" if each.joined else ""
+        ends = f"{low:.2f} to {high:.2f}"
+        number = str(each.number)
+        table.add_row(number, f"{each.probability:.2f}", f"{each.median_ml:.2f}", ends, joined)
+    print_plain(table)
 
 
 def _named_files(words: Sequence[str]) -> dict[str, Path]:

@@ -28,6 +28,7 @@ OUTPUT = Group("Output", sort_key=6)
 _GROUPS = {
     "sampling": Group("Sampling", sort_key=3),
     "compute": Group("Computing", sort_key=4),
+    "findings": Group("Findings", sort_key=5),
     "report": OUTPUT,
 }
 # Option: the kernel it changes, the key, and what it says.
@@ -141,7 +142,10 @@ def _generate_options() -> Iterator[tuple[str, object, object]]:
             for name, about in settings_in(values):
                 kind: Any = hints[name] if about.option is True else about.option
                 words = about.describe(getattr(values, name))
-                parameter = Parameter(help=words, group=group, negative="")
+                several = kind == tuple[str, ...]
+                parameter = Parameter(
+                    help=words, group=group, negative="", consume_multiple=several
+                )
                 if about.option:
                     yield name, Annotated[kind | None, parameter], field(default=None)
 

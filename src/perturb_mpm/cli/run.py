@@ -80,8 +80,9 @@ class OutputOptions:
         parametric map of the entropy.
     also
         Programs to write the labels for, with names and colours: slicer (labels.seg.nrrd), itksnap
-        (labels-itksnap.txt). With --dicom also sr (measurements.sr.dcm): a DICOM
-        structured report (TID 1500) of volumes and their intervals.
+        (labels-itksnap.txt). Also extremes (extremes.nii.gz): the samples at 2.5, 50 and 97.5 % of
+        the volume, which the report shows from small to large. With --dicom also sr
+        (measurements.sr.dcm): a DICOM structured report (TID 1500) of volumes and their intervals.
     title
         The heading of the report; the name of the folder where it is not given.
     quiet
@@ -96,7 +97,7 @@ class OutputOptions:
     bids: str | None = None
     dicom: Path | None = None
     also: Annotated[
-        tuple[Literal["slicer", "itksnap", "sr"], ...],
+        tuple[Literal["slicer", "itksnap", "sr", "extremes"], ...],
         Parameter(consume_multiple=True, negative=""),
     ] = ()
     title: str | None = None

@@ -17,12 +17,14 @@ from perturb_mpm.evaluation.case import (
     truth_in_mask,
 )
 from perturb_mpm.evaluation.detection import (
+    LesionDetection,
     auroc,
     binary_entropy_percent,
     detection_curve,
     error_detection,
     error_overlap,
     filtered_curve,
+    lesion_detection,
     patch_counts,
 )
 from perturb_mpm.evaluation.masks import (
@@ -88,6 +90,8 @@ __all__ = [
     "filtered_curve",
     "binary_entropy_percent",
     "patch_counts",
+    "lesion_detection",
+    "LesionDetection",
     "generalized_energy_distance",
     "matched_iou",
     "best_dice",

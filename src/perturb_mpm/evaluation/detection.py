@@ -16,6 +16,7 @@ from perturb_mpm.evaluation.masks import (
     overlap_ratios,
     share_or_nan,
 )
+from perturb_mpm.evaluation.reliability import Reliability, reliability
 
 THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
 """Of a normalised uncertainty, as Jungo & Reyes 2019 take them."""
@@ -188,6 +189,57 @@ def error_overlap(
     position = len(rising) - 1 - np.searchsorted(rising, at, side="right")
     found, alarms = curve.found[position], curve.alarms[position]
     return ErrorOverlap(at, overlap_ratios(2 * found, curve.errors + found + alarms))
+
+
+@dataclass(frozen=True, eq=False)
+class LesionDetection:
+    """How well candidates of stated probabilities find the lesions of some scans.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import lesion_detection
+    >>> found = lesion_detection([0.9, 0.6, 0.2], [True, False, True], missed=1, scans=2)
+    >>> round(found.average_precision, 3)
+    0.556
+    >>> found.sensitivity_at(0.5)  # one false alarm in two scans
+    0.6666666666666666
+    """
+
+    thresholds: NDArray[np.float64]  # (K,) falling
+    sensitivity: NDArray[np.float64]  # (K,) share of all lesions found
+    alarms: NDArray[np.float64]  # (K,) false ones for each scan
+    average_precision: float
+    """The area below precision over recall; lesions without a candidate are never recalled."""
+    reliability: Reliability
+
+    def sensitivity_at(self, alarms: float) -> float:
+        """Return the share of lesions found at so many false alarms for each scan (FROC)."""
+        allowed = self.sensitivity[self.alarms <= alarms + 1e-9]
+        return float(allowed.max(initial=0.0))
+
+
+def lesion_detection(
+    probability: ArrayLike, hit: ArrayLike, missed: int, scans: int, bins: int = 5
+) -> LesionDetection:
+    """Score candidates (C,) of several scans: FROC, average precision, reliability.
+
+    ``hit`` says which the truth has; ``missed`` counts true lesions without a candidate.
+    """
+    p = checks.numeric(probability, "probability").ravel().astype(np.float64)
+    there = np.asarray(hit, dtype=np.bool_).ravel()
+    missed = checks.integer(missed, "missed", minimum=0)
+    scans = checks.integer(scans, "scans", minimum=1)
+    curve = reliability(p, there, bins)
+    thresholds = np.unique(p)[::-1]
+    found = np.array([np.count_nonzero(there & (p >= each)) for each in thresholds])
+    called = np.array([np.count_nonzero(p >= each) for each in thresholds])
+    lesions = int(there.sum()) + missed
+    recall = found / lesions if lesions else np.full(len(found), math.nan)
+    precision = found / np.maximum(called, 1)
+    steps = np.diff(recall, prepend=0.0)
+    return LesionDetection(
+        thresholds, recall, (called - found) / scans, float(steps @ precision), curve
+    )
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ from perturb_mpm.files.volumes import read_volume, require_same_grid, save_like
 from perturb_mpm.storage import atomic_open, write_json
 
 _SLICER = ".seg.nrrd"
-Program = Literal["slicer", "itksnap", "sr"]
+Program = Literal["slicer", "itksnap", "sr", "extremes"]
 PROGRAM_FILES: dict[Program, str] = {
     "slicer": "labels.seg.nrrd",
     "itksnap": "labels-itksnap.txt",
     "sr": "measurements.sr.dcm",  # a DICOM structured report, beside a DICOM segmentation
+    "extremes": "extremes.nii.gz",  # samples of small, middle and large volume
 }
 
 

@@ -4,6 +4,14 @@ A ``Measure`` is a function of one ``Structure`` of one sampled label map; ``Mea
 samples as they are drawn, and ``Measurements`` are the numbers of all of them.
 """
 
+from perturb_mpm.measures.lesions import (
+    LEAST_ML,
+    LEAST_SHARE,
+    Lesion,
+    LesionCandidates,
+    LesionFinder,
+    Lesions,
+)
 from perturb_mpm.measures.measure import (
     DEFAULT_MEASURES,
     MEASURES,
@@ -12,7 +20,15 @@ from perturb_mpm.measures.measure import (
     define_measure,
     find_measures,
 )
-from perturb_mpm.measures.measurements import Column, Measurements, Measurer, Rule
+from perturb_mpm.measures.measurements import (
+    Column,
+    Extremes,
+    Measurements,
+    Measurer,
+    MeasureRow,
+    Rule,
+)
+from perturb_mpm.measures.priority import Priority, PriorityFinder, PriorityPatch
 from perturb_mpm.measures.structure import LabelMap, MeasuredPatient, Structure
 
 __all__ = [
@@ -29,4 +45,15 @@ __all__ = [
     "Measurements",
     "Column",
     "Rule",
+    "MeasureRow",
+    "Extremes",
+    "Lesion",
+    "Lesions",
+    "LesionCandidates",
+    "LesionFinder",
+    "LEAST_ML",
+    "LEAST_SHARE",
+    "Priority",
+    "PriorityFinder",
+    "PriorityPatch",
 ]

@@ -160,6 +160,46 @@ class Measurements:
         return replace(self, sample_index=index[order], values=values)
 
 
+@dataclass(frozen=True)
+class MeasureRow:
+    """One measure of one structure, summed up over samples."""
+
+    structure: str
+    measure: str
+    unit: str
+    label_map: float
+    median: float
+    interval: tuple[float, float]  # 95 %; NaN where white noise says nothing
+    undefined_samples: int
+    rests_on: str
+    """What the interval rests on, in words."""
+
+
+@dataclass(frozen=True, eq=False)
+class Extremes:
+    """Samples from small to large by the volume of a structure, and which they are.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import Extremes
+    >>> Extremes.choose(np.array([5.0, 1.0, 3.0, 2.0, 4.0]), (0.025, 0.5, 0.975))
+    [1, 2, 0]
+    """
+
+    structure: str
+    levels: tuple[float, ...]
+    """The share of samples below each."""
+    numbers: tuple[int, ...]
+    volumes_ml: tuple[float, ...]
+    labels: NDArray[np.uint8]  # (K, X, Y, Z) label indices
+
+    @staticmethod
+    def choose(volumes: NDArray[np.floating], levels: Sequence[float]) -> list[int]:
+        """Return the numbers of the samples nearest to some quantiles of volumes (S,)."""
+        order = np.argsort(volumes, kind="stable")
+        return [int(order[round(level * (len(order) - 1))]) for level in levels]
+
+
 class Measurer:
     """Measures samples as they are drawn, and keeps their numbers alone.
 

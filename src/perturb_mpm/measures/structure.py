@@ -105,7 +105,7 @@ class LabelMap:
             )
         known = patient.rows.get(name)
         labels = self._labels if known is None else self._labels[known]
-        inside = np.flatnonzero(_membership(patient.structures[name])[labels])
+        inside = np.flatnonzero(membership(patient.structures[name])[labels])
         voxels = patient.grid.index[inside if known is None else known[inside]]
         if len(voxels) == 0:
             empty = np.zeros((0, 0, 0), dtype=np.bool_)
@@ -118,7 +118,7 @@ class LabelMap:
         return Structure(self, name, mask, box)
 
 
-def _membership(members: Sequence[int]) -> NDArray[np.bool_]:
+def membership(members: Sequence[int]) -> NDArray[np.bool_]:
     """Return which of the 256 label indices are in a structure."""
     found = np.zeros(256, dtype=np.bool_)
     found[list(members)] = True

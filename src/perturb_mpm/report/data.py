@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.measures import Extremes, Lesions, MeasureRow, Priority
 from perturb_mpm.report.colours import COLOUR_MAPS
 
 VolumeKind = Literal["region", "label", "background", "together"]
@@ -75,6 +76,17 @@ class Provenance:
     software: Mapping[str, str] = field(default_factory=dict)  # name -> version
 
 
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What samples were asked beyond volumes; what nobody asked for is empty."""
+
+    measures: tuple[MeasureRow, ...] = ()
+    rules: tuple[Mapping[str, Any], ...] = ()  # rule and probability, None where it is unknown
+    lesions: Lesions | None = None
+    priority: Priority | None = None
+    extremes: Extremes | None = None
+
+
 @dataclass(frozen=True)
 class ReportData:
     """One patient's result. Labels are indices 0 … L − 1 here; ``label_values`` are the user's."""
@@ -110,6 +122,7 @@ class ReportData:
     # By name of a row: median, lower and upper end of the Dice of label map and truth.
     agreement: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     before_kernels: NDArray[np.uint8] | None = None  # (X, Y, Z) indices, where kernels act
+    findings: Findings | None = None
     oriented: bool = True  # whether the affine says which side of the patient is which
 
 

@@ -23,6 +23,7 @@ from perturb_mpm.report.charts import (
 )
 from perturb_mpm.report.colours import SHOWN_FROM_BITS
 from perturb_mpm.report.data import ReportData, check_data
+from perturb_mpm.report.findings import draw_findings
 from perturb_mpm.report.locations import (
     UncertainLocation,
     label_centre,
@@ -93,6 +94,7 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
         rule=rule,
         volumes=[(row, volume_histogram(row)) for row in data.volumes if row.kind != "background"],
         convergence=_convergence(studio, main),
+        findings=draw_findings(studio),
         kernels=_kernel_changes(studio),
         ensemble=_ensemble(studio),
         truth=_truth(studio, main),

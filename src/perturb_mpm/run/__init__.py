@@ -11,6 +11,15 @@ from perturb_mpm.run.evidence import (
     decide_settings,
     find_evidence,
 )
+from perturb_mpm.run.findings import (
+    FINDING_FILES,
+    FoundSamples,
+    check_questions,
+    find_in_samples,
+    findings_as_json,
+    sampled_share,
+    write_findings,
+)
 from perturb_mpm.run.folder import (
     BidsNames,
     check_inputs,
@@ -19,6 +28,17 @@ from perturb_mpm.run.folder import (
     plan_layout,
 )
 from perturb_mpm.run.manifest import register_files
+from perturb_mpm.run.measuring import (
+    MEASURES_FORMAT,
+    Surroundings,
+    basis_in_words,
+    measure,
+    measure_rows,
+    measured_patient,
+    measurements_as_json,
+    read_surroundings,
+    write_measurements,
+)
 from perturb_mpm.run.model import build_crf, build_sampler, map_marginals
 from perturb_mpm.run.outputs import report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
@@ -62,6 +82,22 @@ __all__ = [
     "INTERVAL",
     "volume_rows",
     "volume_sets",
+    "FINDING_FILES",
+    "FoundSamples",
+    "check_questions",
+    "find_in_samples",
+    "findings_as_json",
+    "sampled_share",
+    "write_findings",
+    "MEASURES_FORMAT",
+    "Surroundings",
+    "basis_in_words",
+    "measure",
+    "measure_rows",
+    "measured_patient",
+    "measurements_as_json",
+    "read_surroundings",
+    "write_measurements",
     "BidsNames",
     "RunSettings",
     "KernelSettings",

@@ -24,7 +24,7 @@ from perturb_mpm.version import version
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Program
-    from perturb_mpm.report import ReportData, VolumeRow
+    from perturb_mpm.report import Findings, ReportData, VolumeRow
 
 MAPS_IN_WORDS = {
     "votes": "the samples' votes",
@@ -106,7 +106,7 @@ def write_also(run: Run, programs: Sequence[Program]) -> None:
     case = run.case
     values = case.labels.to_values(run.labels, case.mask)
     for program in programs:
-        if program != "sr":
+        if program != "sr" and program != "extremes":  # noqa: PLR1714 - narrows the type
             write_for_program(run.folder, program, values, case.geometry, case.labels)
 
 
@@ -122,14 +122,16 @@ def write_structured_report(run: Run, series: Path) -> None:
     write_dicom_report(run.folder, series, volumes, run.settings.intervals)
 
 
-def write_page(run: Run, warnings: Sequence[str]) -> str:
+def write_page(run: Run, warnings: Sequence[str], findings: Findings | None = None) -> str:
     """Write the report, and return the answer at its top."""
     from perturb_mpm.report import write_report
 
-    return write_report(run.files["report"], report_data(run, warnings))
+    return write_report(run.files["report"], report_data(run, warnings, findings))
 
 
-def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
+def report_data(
+    run: Run, warnings: Sequence[str] = (), findings: Findings | None = None
+) -> ReportData:
     """Return what the report and the viewer show of a run."""
     from perturb_mpm.report import Provenance, ReportData, Snapshot
 
@@ -167,6 +169,7 @@ def report_data(run: Run, warnings: Sequence[str] = ()) -> ReportData:
             **_describe_weakening(run),
         },
         warnings=tuple(warnings),
+        findings=findings,
         colour_map=settings.report.colour_map,
         oriented=case.geometry.has_orientation,
         provenance=Provenance(

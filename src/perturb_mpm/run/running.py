@@ -16,6 +16,15 @@ from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
 from perturb_mpm.run.evidence import decide_settings, describe_unfamiliar, find_evidence
+from perturb_mpm.run.findings import (
+    FoundSamples,
+    check_findings,
+    find_in_samples,
+    finding_names,
+    findings_as_json,
+    main_structure,
+    write_findings,
+)
 from perturb_mpm.run.folder import (
     BidsNames,
     Layout,
@@ -101,7 +110,8 @@ def run_case(
         A folder with the DICOM series of the image: adds DICOM files.
     also
         Programs to write the labels for, with names and colours: ``slicer``, ``itksnap``; and
-        ``sr``, volumes as a DICOM structured report, where there is a ``dicom_series``.
+        ``sr``, volumes as a DICOM structured report, where there is a ``dicom_series``;
+        ``extremes``, samples of small, middle and large volume.
     reading
         How the files were read, as values that JSON can hold: a part of what makes the run.
     progress
@@ -131,16 +141,19 @@ def run_case(
         seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
         show.stage("comparing the label map with samples")
         run = replace(run, agreement=measure_agreement(run, begun.sampler))
+        show.stage("measuring samples")
+        extremes = main_structure(run) if "extremes" in wanted.also else None
+        found = find_in_samples(run, begun.sampler, extremes=extremes, progress=show)
         begun.forget_engine()
 
-        run, summary = _write_outputs(run, begun, wanted, show)
+        run, summary = _write_outputs(run, begun, wanted, show, found)
         seconds["total"] = round(time.monotonic() - started, 3)
         write_json(run.files["summary"], {**summary, "timings_s": seconds})
     return run
 
 
 def _write_outputs(
-    run: Run, begun: _BegunRun, wanted: _Wanted, show: StagedProgress
+    run: Run, begun: _BegunRun, wanted: _Wanted, show: StagedProgress, found: FoundSamples
 ) -> tuple[Run, dict[str, Any]]:
     """Write all files but the summary; return the run with these, and what the summary says."""
     show.stage("writing the maps")
@@ -153,12 +166,14 @@ def _write_outputs(
     write_also(run, wanted.also)
     if "sr" in wanted.also and wanted.dicom_series is not None:
         write_structured_report(run, wanted.dicom_series)
+    run = replace(run, files={**run.files, **write_findings(run.folder, run, found)})
     show.stage("writing the report")
-    answer = write_page(run, begun.warnings)
+    answer = write_page(run, begun.warnings, found.findings)
     root = begun.layout.root
     return run, {
         "answer": answer,
         **summarize_run(run),
+        **findings_as_json(run, found),
         "warnings": begun.warnings,
         "files": {name: str(file.relative_to(root)) for name, file in run.files.items()},
     }
@@ -239,7 +254,8 @@ class _Wanted:
     def file_names(self) -> list[str]:
         """The path in the run's folder of every file that is going to be written."""
         dicom = self.dicom_series is not None
-        return plan_files(self.layout, left_out=self._left_out, dicom=dicom, also=self.also)
+        planned = plan_files(self.layout, left_out=self._left_out, dicom=dicom, also=self.also)
+        return [*planned, *finding_names(self.settings.findings)]
 
     @property
     def _left_out(self) -> tuple[str, ...]:
@@ -274,6 +290,9 @@ def _begin(
     layout, case = wanted.layout, wanted.case
     run = wanted.run()
     show.stage("building the model")
+    check_findings(case, run.settings, run.regions)
+    if "extremes" in wanted.also and run.settings.intervals == "none":
+        raise SettingsError('`also="extremes"` needs correlated noise, got `noise_length` 0')
     check_folder(layout, planned_bytes(case, run.settings))
     if wanted.dicom_series is not None:
         _check_dicom(wanted.dicom_series, case)

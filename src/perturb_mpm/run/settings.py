@@ -24,6 +24,7 @@ from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
 from perturb_mpm.fields import Setting, check_settings, exactly, one_of, setting, settings_in
 from perturb_mpm.files import RegionValues, check_region_values
+from perturb_mpm.measures import LEAST_ML
 from perturb_mpm.model import Normalization
 from perturb_mpm.sampling import Sampling
 from perturb_mpm.storage import DamagedError, atomic_open, json_ready, parse_toml, read_toml
@@ -80,6 +81,12 @@ def _check_table(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise TypeError(f"{name} must be a table of names, got {value!r}")
     return value
+
+
+def _check_words(value: object, name: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a list of words, got {value!r}")
+    return tuple(exactly(str)(each, name) for each in value)
 
 
 def _check_laws(scale: MeasureScale, value: object, name: str) -> dict[str, LearnedLaw]:
@@ -284,6 +291,55 @@ class BasisSettings:
 
 
 @dataclass(frozen=True)
+class FindingSettings:
+    """What is measured on every sample, beyond volumes."""
+
+    measure: tuple[str, ...] = setting(
+        (),
+        "Measures of every region and label in every sample, such as volume, diameter, area; see "
+        "perturb-mpm measure --help",
+        _check_words,
+        example=("diameter", "area"),
+        changes_results=False,
+        plain=lambda value: value or None,
+    )
+    rule: tuple[str, ...] = setting(
+        (),
+        'Questions about these measures, such as "core.diameter > 30", whose probability is given',
+        _check_words,
+        example=("core.diameter > 30",),
+        changes_results=False,
+        plain=lambda value: value or None,
+    )
+    lesions: str | None = setting(
+        None,
+        "A region or label whose lesions are found one by one: how probable and how large each is",
+        exactly(str),
+        unset="none",
+        example="core",
+        changes_results=False,
+    )
+    least_lesion: float = setting(
+        LEAST_ML,
+        "Connected pieces below are no lesions",
+        partial(checks.number, minimum=0),
+        unit="ml",
+        changes_results=False,
+    )
+    priority: str | None = setting(
+        None,
+        "A measure to be narrowed, such as core.volume: where a correction would do so most",
+        exactly(str),
+        unset="none",
+        example="core.volume",
+        changes_results=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
 class ReportSettings:
     """How the report looks."""
 
@@ -353,6 +409,7 @@ class RunSettings:
     maps: MapSettings = field(default_factory=MapSettings)
     basis: BasisSettings = field(default_factory=BasisSettings)
     compute: Compute = field(default_factory=Compute)
+    findings: FindingSettings = field(default_factory=FindingSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
 
     def __post_init__(self) -> None:

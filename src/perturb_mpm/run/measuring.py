@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess.sources import first_row, refuse_others
 from perturb_mpm.files import InputError, Source, read_volume, require_same_grid, write_table
 from perturb_mpm.measures import (
     DEFAULT_MEASURES,
@@ -22,21 +21,16 @@ from perturb_mpm.measures import (
     MeasuredPatient,
     Measurements,
     Measurer,
+    MeasureRow,
     Rule,
     find_measures,
 )
 from perturb_mpm.model import digest
 from perturb_mpm.progress import Progress
-from perturb_mpm.run import (
-    INTERVAL,
-    Run,
-    load_run,
-    rebuild_sampler,
-    redraw_samples,
-    volume_rows,
-    volume_sets,
-)
-from perturb_mpm.storage import DAMAGE, read_arrays, read_json, write_arrays, write_json
+from perturb_mpm.run.drawing import rebuild_sampler, redraw_samples
+from perturb_mpm.run.state import Run, load_run
+from perturb_mpm.run.volumes import INTERVAL, volume_rows, volume_sets
+from perturb_mpm.storage import DAMAGE, read_arrays, write_arrays, write_json
 from perturb_mpm.version import version
 
 MEASURES_FORMAT = "perturb-mpm measures"
@@ -50,7 +44,7 @@ class Surroundings:
 
     Examples
     --------
-    >>> from perturb_mpm.assess import Surroundings
+    >>> from perturb_mpm.run import Surroundings
     >>> Surroundings().dose_gy is None
     True
     """
@@ -229,21 +223,6 @@ def read_surroundings(
     return Surroundings(found, None if dose is None else read("dose", dose))
 
 
-@dataclass(frozen=True)
-class MeasureRow:
-    """One measure of one structure, summed up over samples."""
-
-    structure: str
-    measure: str
-    unit: str
-    label_map: float
-    median: float
-    interval: tuple[float, float]  # 95 %; NaN where white noise says nothing
-    undefined_samples: int
-    rests_on: str
-    """What the interval rests on, in words."""
-
-
 def measure_rows(run: Run, found: Measurements) -> list[MeasureRow]:
     """Return a row for each measure; volume and Dice have the intervals that were learned."""
     volumes = {row.name: row for row in reversed(volume_rows(run))}
@@ -285,17 +264,6 @@ def basis_in_words(run: Run, *, learned: bool) -> str:
     cases = settings.basis.learned_cases
     widened = " and widened by what these showed" if learned else ""
     return f"samples whose noise was learned on {cases} labelled cases{widened}"
-
-
-def check_measures_folder(folder: Path) -> None:
-    """Refuse a folder that contains a run, or files of the names to be written that are others'."""
-    refuse_others(
-        folder,
-        {
-            "measures.csv": lambda path: first_row(path)[:1] == ("sample",),
-            "measures.json": lambda path: read_json(path)["format"] == MEASURES_FORMAT,
-        },
-    )
 
 
 def measurements_as_json(run: Run, found: Measurements, rules: Sequence[Rule]) -> dict[str, Any]:
@@ -341,11 +309,7 @@ def _rule_as_json(run: Run, found: Measurements, rule: Rule) -> dict[str, Any]:
 def write_measurements(
     folder: Path, run: Run, found: Measurements, rules: Sequence[Rule] = ()
 ) -> list[Path]:
-    """Write measures.csv, a row a sample, and measures.json; remove what was kept on the way.
-
-    The folder must be there, and pass ``check_measures_folder``.
-    """
-    check_measures_folder(folder)
+    """Write measures.csv, a row a sample, and measures.json; remove what was kept on the way."""
     table, summary = folder / "measures.csv", folder / "measures.json"
     headings = ["sample", *(column.heading for column in found.columns)]
     lines = [

@@ -13,10 +13,18 @@ import pytest
 import perturb_mpm as pm
 from helpers.small_case import AFFINE, call, save
 from helpers.viewer_run import SETTINGS, SHAPE, copy_run
-from perturb_mpm.assess import Surroundings, measure_rows, measured_patient, measuring
 from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.measures import LabelMap, Measurer, find_measures
-from perturb_mpm.run import Run, StateError, load_run, volume_rows
+from perturb_mpm.run import (
+    Run,
+    StateError,
+    Surroundings,
+    load_run,
+    measure_rows,
+    measured_patient,
+    measuring,
+    volume_rows,
+)
 
 CORRELATED = SETTINGS.changed(noise_length=20.0, samples=20)
 NAMES = ["volume", "area", "diameter", "bidirectional", "components", "dice", "hd95", "margin"]

@@ -1,0 +1,1 @@
+"""Do decisions hold? Lesions, growth and where a correction pays, against known truths."""

@@ -1,0 +1,93 @@
+"""Priority: equal to the formula on enumerated grids, greedy, honest on samples left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import perturb_mpm as pm
+from helpers.shapes import every_labelling
+from perturb_mpm.measures import MeasuredPatient, PriorityFinder, find_measures
+from perturb_mpm.measures.priority import explained_elsewhere, greedy_order
+
+SHAPE = (4, 2, 1)
+
+
+def find(samples: np.ndarray, measure: str = "volume", patch_mm: float = 1.0) -> PriorityFinder:
+    patient = MeasuredPatient(
+        pm.Grid(SHAPE, 1.0), {"core": (1,)}, samples[0].reshape(SHAPE).astype(np.uint8)
+    )
+    votes = np.stack([(samples == label).sum(axis=0) for label in (0, 1)])
+    measures = find_measures([measure], patient)
+    finder = PriorityFinder(patient.with_votes(votes), "core", measures[0], patch_mm)
+    finder.add(range(len(samples)), samples)
+    return finder
+
+
+def test_a_voxel_explains_what_the_formula_says() -> None:
+    generator = np.random.default_rng(0)
+    samples = (generator.random((60, 8)) < np.linspace(0.1, 0.95, 8)).astype(np.uint8)
+    samples[:, 1] = samples[:, 0]
+    samples[:, 7] = 1  # certain
+    found = find(samples).priority
+    volume, p = samples.sum(axis=1), samples.mean(axis=0)
+    with np.errstate(invalid="ignore"):
+        covariance = ((volume - volume.mean())[:, None] * (samples - p)).mean(axis=0)
+        expected = np.nan_to_num(covariance**2 / (p * (1 - p) * volume.var()))
+    np.testing.assert_allclose(found.image().ravel(), expected, rtol=1e-5)
+    assert found.image().ravel()[7] == 0
+
+
+def test_independent_voxels_explain_all_together() -> None:
+    mixed = np.random.default_rng(0).permutation(every_labelling(8))  # halves have all voxels
+    found = find(mixed).priority
+    np.testing.assert_allclose(found.explained, 1 / 8, atol=1e-12)  # of equal variance
+    listed = found.patch_list(8)
+    assert len({patch.centre_voxel for patch in listed}) == 8
+    assert [patch.explained_so_far for patch in listed] == pytest.approx(
+        [k / 8 for k in range(1, 9)], abs=0.07
+    )
+
+
+def test_cubes_and_slices_add_up_voxels() -> None:
+    samples = every_labelling(8)
+    found = find(samples, patch_mm=2.0).priority
+    assert found.size_voxels == (2, 2, 2)
+    np.testing.assert_array_equal(found.volumes.sum(axis=1), samples.sum(axis=1))
+    assert found.slice_list() == [(0, pytest.approx(1.0))]
+    np.testing.assert_allclose(found.explained, 0.5)
+
+
+def test_what_is_said_already_is_not_said_twice() -> None:
+    generator = np.random.default_rng(1)
+    one, other, error = generator.normal(size=(3, 200))
+    volumes = np.stack([one, one + 0.3 * error, 0.6 * other], axis=1)
+    values = one + 0.6 * other
+    assert greedy_order(values, volumes, 3)[:2] == [0, 2]
+
+
+def test_chance_explains_nothing_in_samples_left_out() -> None:
+    generator = np.random.default_rng(2)
+    values, volumes = generator.normal(size=100), generator.normal(size=(100, 500))
+    order = greedy_order(values, volumes, 10)
+    inside = 1 - _left(values, volumes[:, order]) / values.var()
+    assert inside > 0.5  # the control: the same samples judge their own choice
+    one = explained_elsewhere(values, volumes, list(range(10)))
+    assert one[-1] < 0.05
+
+
+def _left(values: np.ndarray, volumes: np.ndarray) -> float:
+    x = volumes - volumes.mean(axis=0)
+    y = values - values.mean()
+    return float((y - x @ np.linalg.lstsq(x, y, rcond=None)[0]).var())
+
+
+def test_any_measure_can_be_narrowed() -> None:
+    found = find(every_labelling(8)[1:], "components").priority
+    assert found.measure == "components"
+    assert found.explained.max() < 0.5
+
+
+def test_a_side_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="patch_mm must be positive"):
+        find(every_labelling(8), patch_mm=0.0)
