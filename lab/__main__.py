@@ -59,6 +59,18 @@ app.command(
     help_epilogue="Example:  python -m lab lesions --heads 8 --output lesions",
 )
 app.command(
+    "lab.decisions.command:growth",
+    name="growth",
+    help="Ask whether made-up heads that were scanned twice have grown; write a curve of power.",
+    help_epilogue="Example:  python -m lab growth --heads 8 --grown 4 --output growth",
+)
+app.command(
+    "lab.decisions.command:priority",
+    name="priority",
+    help="Let a simulated user correct cubes in three orders; write how the interval narrows.",
+    help_epilogue="Example:  python -m lab priority --hippocampi hippocampus_network --most 4",
+)
+app.command(
     "lab.segmentation.command:segmentation",
     name="segmentation",
     help="Segment patients with a forest and a CRF learned on all others; write tables, a page.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.console import Flag, print_results, write_text
+from lab.console import Flag, print_results, write_figure, write_text
 from perturb_mpm.cli import prepare_folder, shown_progress
 
 
@@ -42,3 +42,105 @@ def lesions(
     numbers = {name: pool.detection().average_precision for name, pool in pools.items()}
     numbers_by_name = {"average_precision": numbers}
     print_results([path], verdict(pools), numbers_by_name, quiet=quiet, json=json)
+
+
+def growth(
+    *,
+    output: Path = Path("reproduce-growth"),
+    heads: int = 40,
+    grown: int = 20,
+    samples: int = 40,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Ask whether heads that were scanned twice have grown; write a page and its curve.
+
+    Parameters
+    ----------
+    output
+        The folder to write to; made where it is missing.
+    heads
+        How many heads are scanned twice without growth.
+    grown
+        How many of them are scanned after growth too.
+    samples
+        How many segmentations are sampled of each scan.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print every verdict as JSON instead of a sentence.
+    """
+    from lab.decisions.growth import draw, measure_growth, page, verdict
+
+    folder = prepare_folder(output)
+    with shown_progress(quiet=quiet) as progress:
+        progress.stage("sampling heads")
+        calls = measure_growth(heads, grown, samples, progress)
+    paths = [folder / "growth.md", folder / "growth.png"]
+    write_text(paths[0], page(calls, heads, grown, samples, paths[1].name))
+    write_figure(paths[1], draw(calls))
+    print_results(paths, verdict(calls), {"calls": calls}, quiet=quiet, json=json)
+
+
+def priority(
+    *,
+    hippocampi: Path | None = None,
+    gliomas: Path | None = None,
+    probabilities: Path | None = None,
+    output: Path = Path("reproduce-priority"),
+    most: int = 30,
+    samples: int = 200,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Let a simulated user see cubes in three orders; write how fast the interval narrows.
+
+    Parameters
+    ----------
+    hippocampi
+        The folder of the hippocampi with a network's probabilities.
+    gliomas
+        The folder of the BraTS 2021 patients.
+    probabilities
+        A folder with CASE.npz of a network that never saw the patient, for the gliomas.
+    output
+        The folder to write to; made where it is missing.
+    most
+        How many cases of each set are taken, the first by name.
+    samples
+        How many segmentations are sampled of each case.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print every width as JSON instead of a sentence.
+    """
+    from lab.decisions.priority import draw, measure_priority, section, verdict
+    from lab.tuning.measuring import read_set
+    from perturb_mpm.cli import UsageError
+
+    if hippocampi is None and gliomas is None:
+        raise UsageError("--hippocampi or --gliomas must be given")
+    asked = [
+        ("Hippocampi", hippocampi, None, "foreground", 6.0),
+        ("Gliomas", gliomas, probabilities, "core", 10.0),
+    ]
+    folder, sets, parts = prepare_folder(output), {}, []
+    with shown_progress(quiet=quiet) as progress:
+        for name, data, given, structure, side in asked:
+            if data is None:
+                continue
+            progress.stage(f"sampling {name.lower()}")
+            found = read_set(data, given, None, progress)
+            cases = dict(list(found.cases.items())[:most])
+            rows = measure_priority(
+                cases, found.start, structure, samples=samples, side_mm=side, progress=progress
+            )
+            sets[name] = rows
+            parts.append(section(name, structure, rows, samples, side))
+    paths = [folder / "priority.md", folder / "priority.png"]
+    heading = "# Where a correction pays\n\nWritten by `python -m lab priority`."
+    picture = f"![Width of the interval over the number of cubes seen]({paths[1].name})"
+    write_text(paths[0], "\n\n".join([heading, picture, *parts]) + "\n")
+    write_figure(paths[1], draw(sets))
+    text = "\n".join(verdict(name, rows) for name, rows in sets.items())
+    print_results(paths, text, {"sets": sets}, quiet=quiet, json=json)

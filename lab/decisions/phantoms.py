@@ -28,7 +28,7 @@ _PER_SCAN = 6000  # voxels that the classifier learns from
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class HeadScan:
     """One image and its truth."""
 
     image: NDArray[np.float32]  # (X, Y, Z)
@@ -61,7 +61,7 @@ class Head:
         ]
         return replace(self, balls=tuple(grown))
 
-    def scan(self, occasion: int = 0) -> Scan:
+    def scan(self, occasion: int = 0) -> HeadScan:
         """Return one scan; another occasion has other noise."""
         from scipy.ndimage import gaussian_filter
 
@@ -79,7 +79,7 @@ class Head:
         noise = gaussian_filter(generator.normal(size=SHAPE), 0.6)
         field = gaussian_filter(np.random.default_rng(self.seed).normal(size=SHAPE), 8.0)
         image += _NOISE * noise / noise.std() + _BACKGROUND * field / field.std()
-        return Scan(image.astype(np.float32), truth)
+        return HeadScan(image.astype(np.float32), truth)
 
 
 def make_head(seed: int, satellites: tuple[int, int] = (2, 6)) -> Head:
@@ -146,7 +146,7 @@ def lesion_probability(image: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(found, dtype=np.float32).reshape(image.shape)
 
 
-def make_case(scan: Scan, names: Sequence[str] = ("background", "lesion")) -> Case:
+def make_case(scan: HeadScan, names: Sequence[str] = ("background", "lesion")) -> Case:
     """Return a scan as a case with the classifier's probabilities."""
     p = lesion_probability(scan.image)
     affine = np.diag([*SPACING, 1.0])

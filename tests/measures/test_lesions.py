@@ -98,7 +98,7 @@ def test_a_truth_outside_of_all_candidates_is_unmatched() -> None:
     np.testing.assert_array_equal(match.ml, [1.0])  # of both its voxels one is in the basin
 
 
-def test_lesions_are_told_with_their_place_and_the_doubtful_first() -> None:
+def test_lesions_are_told_with_their_place_and_the_by_doubt() -> None:
     labels = np.array([[0, 1, 1, 0, 0, 0, 1, 1, 0, 0]] * 4, dtype=np.uint8)
     labels[2:, 6:8] = 0  # the second is in half of the samples
     labels[0, 3:6] = 1  # and once both are one
@@ -111,7 +111,7 @@ def test_lesions_are_told_with_their_place_and_the_doubtful_first() -> None:
     assert first.joined == ((2, 0.25),)
     assert (first.label_map_ml, second.label_map_ml) == (2.0, 2.0)
     assert found.number_distribution == {1: 0.75, 2: 0.25}
-    assert [each.number for each in found.doubtful_first()] == [2, 1]
+    assert [each.number for each in found.by_doubt()] == [2, 1]
     image = found.candidates.paint(np.array([1, 2], dtype=np.uint8), 0.3)
     np.testing.assert_array_equal(image.ravel(), [0, 1, 1, 0, 0, 0, 2, 2, 0, 0])
 

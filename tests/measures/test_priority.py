@@ -8,7 +8,7 @@ import pytest
 import perturb_mpm as pm
 from helpers.shapes import every_labelling
 from perturb_mpm.measures import MeasuredPatient, PriorityFinder, find_measures
-from perturb_mpm.measures.priority import explained_elsewhere, greedy_order
+from perturb_mpm.measures.measurements import explained_elsewhere, greedy_order
 
 SHAPE = (4, 2, 1)
 

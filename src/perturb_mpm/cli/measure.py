@@ -21,7 +21,7 @@ from perturb_mpm.cli.console import (
 from perturb_mpm.measures import LEAST_ML
 
 if TYPE_CHECKING:
-    from perturb_mpm.measures import Lesion, MeasureRow
+    from perturb_mpm.measures import MeasureRow, SampledLesion
     from perturb_mpm.run import Run
 
 
@@ -176,11 +176,11 @@ def _find(folder: Path, run: Run, options: MeasureOptions) -> None:
         print_json(findings_as_json(run, found))
     elif not options.quiet:
         lesions = found.findings.lesions
-        _print_lesions(lesions.doubtful_first() if lesions is not None else [])
+        _print_lesions(lesions.by_doubt() if lesions is not None else [])
         print_plain(*(f"wrote {file}" for file in files.values()))
 
 
-def _print_lesions(lesions: Sequence[Lesion]) -> None:
+def _print_lesions(lesions: Sequence[SampledLesion]) -> None:
     """Print a line a lesion."""
     from rich.table import Table
 

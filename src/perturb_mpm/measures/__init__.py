@@ -7,10 +7,10 @@ samples as they are drawn, and ``Measurements`` are the numbers of all of them.
 from perturb_mpm.measures.lesions import (
     LEAST_ML,
     LEAST_SHARE,
-    Lesion,
     LesionCandidates,
     LesionFinder,
     Lesions,
+    SampledLesion,
 )
 from perturb_mpm.measures.measure import (
     DEFAULT_MEASURES,
@@ -26,9 +26,11 @@ from perturb_mpm.measures.measurements import (
     Measurements,
     Measurer,
     MeasureRow,
+    Priority,
+    PriorityFinder,
+    PriorityPatch,
     Rule,
 )
-from perturb_mpm.measures.priority import Priority, PriorityFinder, PriorityPatch
 from perturb_mpm.measures.structure import LabelMap, MeasuredPatient, Structure
 
 __all__ = [
@@ -47,7 +49,7 @@ __all__ = [
     "Rule",
     "MeasureRow",
     "Extremes",
-    "Lesion",
+    "SampledLesion",
     "Lesions",
     "LesionCandidates",
     "LesionFinder",

@@ -35,9 +35,35 @@ _LEVELS = np.arange(20, 0, -1) * LEAST_SHARE  # 1, 0.95 … 0.05
 _ROUNDING = 1e-6
 
 
+def connected_pieces(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int32], int]:
+    """Return a number for each voxel's piece, by 26 neighbours, 0 outside, and how many there are.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures.lesions import connected_pieces
+    >>> connected_pieces(np.array([1, 0, 1, 1], bool).reshape(4, 1, 1))[1]
+    2
+    """
+    from scipy.ndimage import label
+
+    numbers, count = label(mask, structure=np.ones((3, 3, 3)))
+    return numbers, int(count)
+
+
 @dataclass(frozen=True)
-class Lesion:
-    """One lesion that samples may have; volumes are of the samples that have it."""
+class SampledLesion:
+    """One lesion that samples may have; volumes are of the samples that have it.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import LesionFinder, MeasuredPatient
+    >>> labels = np.ones((2, 2, 2), np.uint8)
+    >>> patient = MeasuredPatient(pm.Grid(labels.shape, spacing=10.0), {"lesion": (1,)}, labels)
+    >>> finder = LesionFinder(patient, "lesion", labels.astype(float))
+    >>> finder.add(range(1), labels.reshape(1, -1))
+    >>> next(iter(finder.lesions)).centre_voxel
+    (0.5, 0.5, 0.5)
+    """
 
     number: int
     """From 1 on; its value in the map of lesions."""
@@ -99,7 +125,7 @@ class LesionCandidates:
         cls, share: NDArray[np.floating], voxel_ml: float, least_ml: float = LEAST_ML
     ) -> LesionCandidates:
         """Find the candidates of a map (X, Y, Z) of the share of samples that have a structure."""
-        from scipy.ndimage import find_objects, label, watershed_ift
+        from scipy.ndimage import find_objects, watershed_ift
 
         checks.number(least_ml, "least_ml", minimum=0)
         possible = share > 0
@@ -112,7 +138,7 @@ class LesionCandidates:
             return cls(box, empty, empty, inside, share.shape, voxel_ml, least_ml)
         cost = np.rint(255 * (1 - inside)).astype(np.uint8)
         basins = watershed_ift(cost, markers, structure=np.ones((3, 3, 3)))
-        islands, count = label(inside > 0, structure=np.ones((3, 3, 3)))
+        islands, count = connected_pieces(inside > 0)
         peaked = np.zeros(count + 1, dtype=np.bool_)
         peaked[islands[markers > 0]] = True  # what has no peak drains to none
         basins = np.where(peaked[islands], basins, 0).astype(np.int32)
@@ -146,9 +172,7 @@ class LesionCandidates:
 
     def match(self, mask: NDArray[np.bool_], *, cropped: bool = False) -> PieceMatch:
         """Return which candidates a structure (X, Y, Z) has; ``cropped`` to the box already."""
-        from scipy.ndimage import label
-
-        numbers, count = label(mask, structure=np.ones((3, 3, 3)))
+        numbers, count = connected_pieces(mask)
         sizes = np.bincount(numbers.ravel(), minlength=count + 1) * self.voxel_ml
         large = sizes >= self.least_ml - _ROUNDING
         large[0] = False
@@ -191,12 +215,10 @@ def _pairs(
 
 def _find_peaks(share: NDArray[np.float32], fewest: int) -> NDArray[np.int32]:
     """Return a marker for each peak that stays apart; the level falls from 1 to LEAST_SHARE."""
-    from scipy.ndimage import label
-
     markers = np.zeros(share.shape, dtype=np.int32)
     born: dict[int, float] = {}  # the level at which a peak is large enough
     for level in _LEVELS:
-        pieces, count = label(share >= level - _ROUNDING, structure=np.ones((3, 3, 3)))
+        pieces, count = connected_pieces(share >= level - _ROUNDING)
         if not count:
             continue
         sizes = np.bincount(pieces.ravel(), minlength=count + 1)
@@ -222,7 +244,18 @@ def _find_peaks(share: NDArray[np.float32], fewest: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class Lesions:
-    """All lesions of one structure that samples may have, and how many there are at once."""
+    """All lesions of one structure that samples may have, and how many there are at once.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import LesionFinder, MeasuredPatient
+    >>> labels = np.ones((2, 2, 2), np.uint8)
+    >>> patient = MeasuredPatient(pm.Grid(labels.shape, spacing=10.0), {"lesion": (1,)}, labels)
+    >>> finder = LesionFinder(patient, "lesion", labels.astype(float))
+    >>> finder.add(range(1), labels.reshape(1, -1))
+    >>> finder.lesions.probability, finder.lesions.number_distribution
+    (array([1.]), {1: 1.0})
+    """
 
     structure: str
     candidates: LesionCandidates
@@ -248,7 +281,7 @@ class Lesions:
         number, times = np.unique(self.counts, return_counts=True)
         return {int(n): float(t) / self.samples for n, t in zip(number, times)}
 
-    def __iter__(self) -> Iterator[Lesion]:
+    def __iter__(self) -> Iterator[SampledLesion]:
         for index, probability in enumerate(self.probability):
             sizes = self.ml[self.ml[:, index] > 0, index]
             low, middle, high = (
@@ -257,7 +290,7 @@ class Lesions:
             x, y, z = self.candidates.centres[index].tolist()
             ends = clopper_pearson(len(sizes), self.samples, 0.95)
             others = np.argsort(-self.joined[index], kind="stable")
-            yield Lesion(
+            yield SampledLesion(
                 number=index + 1,
                 probability=float(probability),
                 probability_interval=(float(ends[0]), float(ends[1])),
@@ -273,7 +306,7 @@ class Lesions:
                 ),
             )
 
-    def doubtful_first(self) -> list[Lesion]:
+    def by_doubt(self) -> list[SampledLesion]:
         """Return all, those of which one knows least whether they exist first."""
         return sorted(self, key=lambda each: (abs(each.probability - 0.5), -each.median_ml))
 

@@ -10,14 +10,8 @@ from perturb_mpm.report.colours import (
     in_window,
     label_styles,
 )
-from perturb_mpm.report.data import (
-    Findings,
-    Provenance,
-    ReportData,
-    Snapshot,
-    VolumeKind,
-    VolumeRow,
-)
+from perturb_mpm.report.data import Provenance, ReportData, Snapshot, VolumeKind, VolumeRow
+from perturb_mpm.report.findings import Findings
 from perturb_mpm.report.locations import uncertain_locations
 from perturb_mpm.report.pages import number, page_environment
 from perturb_mpm.report.pictures import (

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.measures import Extremes, Lesions, MeasureRow, Priority
 from perturb_mpm.report.colours import COLOUR_MAPS
+
+if TYPE_CHECKING:
+    from perturb_mpm.report.findings import Findings
 
 VolumeKind = Literal["region", "label", "background", "together"]
 
@@ -74,17 +76,6 @@ class Provenance:
     convergence: str = ""  # of the samples, in sentences
     maps: str = ""  # what labels and maps are made of, in words
     software: Mapping[str, str] = field(default_factory=dict)  # name -> version
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """What samples were asked beyond volumes; what nobody asked for is empty."""
-
-    measures: tuple[MeasureRow, ...] = ()
-    rules: tuple[Mapping[str, Any], ...] = ()  # rule and probability, None where it is unknown
-    lesions: Lesions | None = None
-    priority: Priority | None = None
-    extremes: Extremes | None = None
 
 
 @dataclass(frozen=True)

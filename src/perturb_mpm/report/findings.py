@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.measures import Extremes, Lesion, Lesions, Priority
-from perturb_mpm.report.data import Findings, ReportData
+from perturb_mpm.measures import Extremes, Lesions, MeasureRow, Priority, SampledLesion
+from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.pictures import Picture, Studio, outline_path
 from perturb_mpm.report.planes import Plane, Voxel, to_mm
 
@@ -18,11 +18,22 @@ MOST_LESIONS = 20
 _REACH_MM = 20.0
 
 
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What samples were asked beyond volumes; what nobody asked for is empty."""
+
+    measures: tuple[MeasureRow, ...] = ()
+    rules: tuple[Mapping[str, Any], ...] = ()  # rule and probability, None where it is unknown
+    lesions: Lesions | None = None
+    priority: Priority | None = None
+    extremes: Extremes | None = None
+
+
 @dataclass(frozen=True)
 class ShownLesion:
     """One row of the table of lesions."""
 
-    lesion: Lesion
+    lesion: SampledLesion
     picture: Picture
     centre_mm: tuple[float, float, float]
     voxel: Voxel
@@ -68,7 +79,7 @@ def _lesions(studio: Studio, lesions: Lesions) -> dict[str, Any]:
 
 def _lesion_rows(studio: Studio, lesions: Lesions) -> Iterator[ShownLesion]:
     data, plane = studio.data, studio.planes[0]
-    for lesion in lesions.doubtful_first()[:MOST_LESIONS]:
+    for lesion in lesions.by_doubt()[:MOST_LESIONS]:
         top = np.array(data.mask.shape) - 1
         x, y, z = np.clip(np.rint(lesion.centre_voxel), 0, top).astype(int).tolist()
         picture = studio.entropy_picture(plane, (x, y, z), sequences=1, reach_mm=_REACH_MM)
@@ -76,7 +87,7 @@ def _lesion_rows(studio: Studio, lesions: Lesions) -> Iterator[ShownLesion]:
         yield ShownLesion(lesion, picture, mm, (x, y, z), _verdict(lesion))
 
 
-def _verdict(lesion: Lesion) -> str:
+def _verdict(lesion: SampledLesion) -> str:
     marked = lesion.label_map_ml > 0
     if lesion.probability >= 0.95:
         return "marked" if marked else "missed by the label map"

@@ -17,7 +17,6 @@ from perturb_mpm.files import Case, save_like, write_table
 from perturb_mpm.measures import (
     LEAST_SHARE,
     Extremes,
-    Lesion,
     LesionFinder,
     Lesions,
     MeasuredPatient,
@@ -26,6 +25,7 @@ from perturb_mpm.measures import (
     Priority,
     PriorityFinder,
     Rule,
+    SampledLesion,
     find_measures,
 )
 from perturb_mpm.model import Grid
@@ -271,7 +271,7 @@ def _write_lesions(folder: Path, run: Run, lesions: Lesions) -> list[Path]:
     return [table, numbers, probability]
 
 
-def _lesion_cells(run: Run, structure: str, lesion: Lesion) -> list[object]:
+def _lesion_cells(run: Run, structure: str, lesion: SampledLesion) -> list[object]:
     other, shared = lesion.joined[0] if lesion.joined else (None, 0.0)
     x, y, z = lesion.centre_voxel
     return [
@@ -283,7 +283,7 @@ def _lesion_cells(run: Run, structure: str, lesion: Lesion) -> list[object]:
     ]
 
 
-def _lesion_mm(run: Run, lesion: Lesion) -> tuple[float, float, float]:
+def _lesion_mm(run: Run, lesion: SampledLesion) -> tuple[float, float, float]:
     x, y, z = run.case.geometry.affine @ [*lesion.centre_voxel, 1.0] @ np.eye(4, 3)
     return float(x), float(y), float(z)
 

@@ -296,8 +296,8 @@ class FindingSettings:
 
     measure: tuple[str, ...] = setting(
         (),
-        "Measures of every region and label in every sample, such as volume, diameter, area; see "
-        "perturb-mpm measure --help",
+        "Measures of every region and label in every sample, such as volume, diameter, area: the "
+        "names that perturb-mpm measure takes",
         _check_words,
         example=("diameter", "area"),
         changes_results=False,
