@@ -1,4 +1,4 @@
-"""Whether this is growth: made-up heads scanned twice, without growth and after growth that is known."""
+"""Whether it is growth: made-up heads scanned twice, unchanged and after a known growth."""
 
 from __future__ import annotations
 
