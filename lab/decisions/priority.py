@@ -133,9 +133,9 @@ def _sample(
     here = np.clip(share[tuple(found.voxels.T)], 1e-9, 1 - 1e-9)
     bits = -(here * np.log2(here) + (1 - here) * np.log2(1 - here))
     cubes = found.volumes.shape[1]
-    entropy = np.bincount(found.patches, weights=bits, minlength=cubes)
+    entropy = np.bincount(found.patches, weights=bits, minlength=cubes).astype(np.float64)
     true = np.isin(truth, members) & case.mask
-    told = finder.cube_volumes(posterior.grid.gather(true))
+    told = finder.cube_volumes(posterior.grid.gather(true)).astype(np.float64)
     return found, (float(true.sum()), told), entropy
 
 

@@ -16,6 +16,7 @@ from perturb_mpm.evaluation import (
     error_detection,
     error_overlap,
     filtered_curve,
+    lesion_detection,
     patch_counts,
 )
 
@@ -134,3 +135,19 @@ def test_patches_by_hand() -> None:
     assert single.uncertain_given_inaccurate == detected.sensitivity
     brain[:, :2] = False
     assert patch_counts(u, right, brain, threshold=0.5, width=2).accurate_certain == 0
+
+
+def test_lesions_are_scored_as_by_hand() -> None:
+    """Scores .9 .8 .8 .3, hits 1 0 1 1, one lesion without a candidate, two scans."""
+    found = lesion_detection([0.9, 0.8, 0.8, 0.3], [1, 0, 1, 1], missed=1, scans=2)
+    np.testing.assert_allclose(found.sensitivity, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(found.alarms, [0.0, 0.5, 0.5])
+    assert found.average_precision == pytest.approx(0.25 * (1 + 2 / 3 + 3 / 4))
+    assert (found.sensitivity_at(0.0), found.sensitivity_at(0.5)) == (0.25, 0.75)
+    np.testing.assert_array_equal(found.reliability.voxels, [0, 1, 0, 0, 3])
+
+
+def test_without_lesions_there_is_no_precision() -> None:
+    assert math.isnan(lesion_detection([0.4], [False], missed=0, scans=1).average_precision)
+    with pytest.raises(ValueError, match="scans must be at least 1, got 0"):
+        lesion_detection([0.4], [False], missed=0, scans=0)

@@ -224,6 +224,13 @@ def lesion_detection(
     """Score candidates (C,) of several scans: FROC, average precision, reliability.
 
     ``hit`` says which the truth has; ``missed`` counts true lesions without a candidate.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import lesion_detection
+    >>> found = lesion_detection([0.9, 0.2], [True, False], missed=1, scans=1)
+    >>> found.average_precision, found.sensitivity.tolist()
+    (0.5, [0.5, 0.5])
     """
     p = checks.numeric(probability, "probability").ravel().astype(np.float64)
     there = np.asarray(hit, dtype=np.bool_).ravel()

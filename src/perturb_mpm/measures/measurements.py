@@ -175,7 +175,14 @@ class Measurements:
 
 @dataclass(frozen=True)
 class MeasureRow:
-    """One measure of one structure, summed up over samples."""
+    """One measure of one structure, summed up over samples.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import MeasureRow
+    >>> MeasureRow("core", "volume", "ml", 9.0, 9.2, (7.0, 12.0), 0, "samples").interval
+    (7.0, 12.0)
+    """
 
     structure: str
     measure: str
