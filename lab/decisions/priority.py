@@ -16,8 +16,13 @@ from numpy.typing import NDArray
 
 from lab.words import markdown_table, paragraph
 from perturb_mpm.files import Case, region_members
-from perturb_mpm.measures import MeasuredPatient, Priority, PriorityFinder, find_measures
-from perturb_mpm.measures.measurements import greedy_order
+from perturb_mpm.measures import (
+    MeasuredPatient,
+    Priority,
+    PriorityFinder,
+    find_measures,
+    greedy_order,
+)
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, decide_settings, find_evidence
 

@@ -30,6 +30,7 @@ from perturb_mpm.measures.measurements import (
     PriorityFinder,
     PriorityPatch,
     Rule,
+    greedy_order,
 )
 from perturb_mpm.measures.structure import LabelMap, MeasuredPatient, Structure
 
@@ -58,4 +59,5 @@ __all__ = [
     "Priority",
     "PriorityFinder",
     "PriorityPatch",
+    "greedy_order",
 ]

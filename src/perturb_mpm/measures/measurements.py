@@ -367,7 +367,15 @@ def explained_share(
 
 
 def greedy_order(values: NDArray[np.float64], volumes: NDArray[np.float64], most: int) -> list[int]:
-    """Return columns (S, P), each the one that explains most of what those before it leave."""
+    """Return columns (S, P), each the one that explains most of what those before it leave.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import greedy_order
+    >>> volumes = np.array([[0.0, 0.1, 1.0], [1.0, 1.1, 0.0], [2.0, 2.3, 0.0], [3.0, 2.9, 1.0]])
+    >>> greedy_order(volumes[:, 0] + volumes[:, 2], volumes, 2)  # not its neighbour
+    [0, 2]
+    """
     y, x = values - values.mean(), volumes - volumes.mean(axis=0)
     y = y[:, np.newaxis]
     floor = _LEAST * np.maximum(np.square(x).sum(axis=0), 1.0)
