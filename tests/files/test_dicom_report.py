@@ -17,7 +17,13 @@ from perturb_mpm.files import SegmentVolume, geometry_from_affine, write_dicom, 
 hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
 VOLUMES = (
-    SegmentVolume(1, "necrosis", 1.25, (1.0, 2.0)),
+    SegmentVolume(
+        1,
+        "necrosis",
+        1.25,
+        (1.0, 2.0),
+        {"diameter": (12.5, 11.0, 14.0), "axial_diameter": (9.0, 8.5, 9.5)},
+    ),
     SegmentVolume(2, "enhancing tumour", 0.5, (math.nan, math.nan)),
 )
 
@@ -28,7 +34,7 @@ def report(tmp_path: Path) -> Path:
     labels = np.arange(math.prod(shape)).reshape(shape) % 3
     geometry = geometry_from_affine(shape, scanner_affine())
     write_dicom(tmp_path, series, labels, np.zeros(shape, np.float32), geometry, SCHEME)
-    return write_dicom_report(tmp_path, series, VOLUMES, "assumed")
+    return write_dicom_report(tmp_path, series, VOLUMES, "assumed", ["40 samples, seed 1"])
 
 
 def test_highdicom_reads_the_same_numbers(report: Path) -> None:
@@ -36,19 +42,25 @@ def test_highdicom_reads_the_same_numbers(report: Path) -> None:
     groups = found.content.get_volumetric_roi_measurement_groups()
     assert [group.tracking_identifier for group in groups] == ["necrosis", "enhancing tumour"]
     for group, expected in zip(groups, VOLUMES, strict=True):
-        (measurement,) = group.get_measurements()
+        measurement, *others = group.get_measurements()
         assert measurement.name.meaning == "Volume"
+        assert [each.value for each in others] == [v[0] for v in expected.diameters.values()]
+        assert {each.unit.value for each in others} <= {"mm"}
         assert measurement.value == expected.volume_ml
         assert measurement.unit.value == "ml"
         assert group.referenced_segment is not None
     text = str(found)
     assert "range of upper measurement uncertainty" in text
-    assert text.count("range of lower measurement uncertainty") == 1
+    assert text.count("range of lower measurement uncertainty") == 3
+    assert "Maximum 3D Diameter" in text
+    assert report.read_bytes().count(b"40 samples, seed 1") == 4  # with each measurement
 
 
 def test_the_same_run_gives_the_same_bytes(report: Path) -> None:
     before = report.read_bytes()
-    write_dicom_report(report.parent, report.parent / "series", VOLUMES, "assumed")
+    write_dicom_report(
+        report.parent, report.parent / "series", VOLUMES, "assumed", ["40 samples, seed 1"]
+    )
     assert report.read_bytes() == before
 
 
@@ -60,5 +72,8 @@ def test_dcmqi_reads_the_same_numbers(report: Path, tmp_path: Path) -> None:
     command = [program, "--inputDICOM", str(report), "--outputMetadata", str(out)]
     subprocess.run(command, check=True, capture_output=True)
     groups = json.loads(out.read_text())["Measurements"]
-    values = [float(each["measurementItems"][0]["value"]) for each in groups]
-    assert values == [each.volume_ml for each in VOLUMES]
+    values = [[float(item["value"]) for item in each["measurementItems"]] for each in groups]
+    expected = [
+        [each.volume_ml, *(value[0] for value in each.diameters.values())] for each in VOLUMES
+    ]
+    assert values == expected

@@ -82,7 +82,8 @@ class OutputOptions:
         Programs to write the labels for, with names and colours: slicer (labels.seg.nrrd), itksnap
         (labels-itksnap.txt). Also extremes (extremes.nii.gz): the samples at 2.5, 50 and 97.5 % of
         the volume, which the report shows from small to large. With --dicom also sr
-        (measurements.sr.dcm): a DICOM structured report (TID 1500) of volumes and their intervals.
+        (measurements.sr.dcm): a DICOM structured report (TID 1500) of volumes, diameters and
+        their intervals.
     title
         The heading of the report; the name of the folder where it is not given.
     quiet

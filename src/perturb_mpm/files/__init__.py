@@ -26,7 +26,7 @@ from perturb_mpm.files.datasets import (
     find_probabilities,
 )
 from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
-from perturb_mpm.files.dicom_report import SegmentVolume, write_dicom_report
+from perturb_mpm.files.dicom_report import DIAMETERS, SegmentVolume, write_dicom_report
 from perturb_mpm.files.formats import ENDINGS, output_ending
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
 from perturb_mpm.files.images import ImageSet, read_images
@@ -123,6 +123,7 @@ __all__ = [
     "check_dicom_series",
     "DICOM_FILES",
     "write_dicom_report",
+    "DIAMETERS",
     "SegmentVolume",
     "write_for_program",
     "Program",

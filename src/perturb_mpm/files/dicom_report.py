@@ -1,15 +1,16 @@
-"""Volumes and their uncertainty as a DICOM structured report (TID 1500).
+"""Volumes, diameters and their uncertainty as a DICOM structured report (TID 1500).
 
-Each segment of the DICOM segmentation beside it is a measurement group with its volume, and where
-there is an interval, how far that reaches above and below (TID 310).
+Each segment of the DICOM segmentation beside it is a measurement group with its volume and, where
+they were measured, its diameters; where there is an interval, with how far that reaches above and
+below (TID 310).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ from perturb_mpm.storage import atomic_open
 from perturb_mpm.version import version
 
 REPORT_FILE = PROGRAM_FILES["sr"]
+DIAMETERS = {  # measure -> its code
+    "diameter": ("L0JK", "IBSI", "Maximum 3D Diameter"),
+    "axial_diameter": ("103339001", "SCT", "Long Axis"),
+    "perpendicular_diameter": ("103340004", "SCT", "Short Axis"),
+}
+_VOLUME = ("118565006", "SCT", "Volume")
+_MILLILITRE, _MILLIMETRE = ("ml", "UCUM", "milliliter"), ("mm", "UCUM", "millimeter")
 
 
 @dataclass(frozen=True)
@@ -40,33 +48,43 @@ class SegmentVolume:
     name: str
     volume_ml: float
     interval_ml: tuple[float, float]  # 95 %; NaN where there is none
+    diameters: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """By a name of ``DIAMETERS``: value and both ends of its 95 %, mm."""
 
 
 def write_dicom_report(
-    folder: Path, series_folder: Path, volumes: Sequence[SegmentVolume], basis: str
+    folder: Path,
+    series_folder: Path,
+    volumes: Sequence[SegmentVolume],
+    basis: str,
+    settings: Sequence[str] = (),
 ) -> Path:
     """Write measurements.sr.dcm beside the DICOM segmentation of a folder, and return it.
 
-    ``basis`` says in words what the intervals rest on.
+    ``basis`` says in words what the intervals rest on, ``settings`` how samples were drawn.
     """
     hd, pydicom = (optional_package(name, PURPOSE) for name in ("highdicom", "pydicom"))
     series = read_series(series_folder)
     segmentation = pydicom.dcmread(folder / DICOM_FILES["dicom_labels"])
     identity = hashlib.sha256(
-        repr([version(), str(segmentation.SOPInstanceUID), list(volumes), basis]).encode()
+        repr(
+            [version(), str(segmentation.SOPInstanceUID), list(volumes), basis, *settings]
+        ).encode()
     ).digest()
+    parameters = [text[:64] for text in (f"95 % interval: {basis}", *settings)]
     with Source("dicom_series", series_folder).refuse_damage():
         report = hd.sr.MeasurementReport(
             observation_context=_observer(hd, identity),
             procedure_reported=hd.sr.CodedConcept("363679005", "SCT", "Imaging procedure"),
             imaging_measurements=[
-                _group(hd, each, segmentation, series.slices, identity, basis) for each in volumes
+                _group(hd, each, segmentation, series.slices, identity, parameters)
+                for each in volumes
             ],
         )
         dataset = hd.sr.EnhancedSR(
             evidence=[*series.slices, segmentation],
             content=report[0],
-            series_description="perturb-mpm volumes",
+            series_description="perturb-mpm measurements",
             is_complete=True,
             **_report_equipment(describe_equipment(series, identity, 3)),
         )
@@ -103,7 +121,7 @@ def _group(
     segmentation: Any,  # noqa: ANN401
     slices: Sequence[Any],
     identity: bytes,
-    basis: str,
+    parameters: Sequence[str],
 ) -> Any:  # noqa: ANN401
     category, kind = find_codes(volume.name)
     return hd.sr.VolumetricROIMeasurementsAndQualitativeEvaluations(
@@ -118,24 +136,38 @@ def _group(
         ),
         finding_category=coded_concept(category),
         finding_type=coded_concept(kind),
-        measurements=[_volume_measurement(hd, volume, basis)],
+        measurements=[
+            _measurement(
+                hd, _VOLUME, _MILLILITRE, (volume.volume_ml, *volume.interval_ml), parameters
+            ),
+            *(
+                _measurement(hd, DIAMETERS[name], _MILLIMETRE, values, parameters)
+                for name, values in volume.diameters.items()
+            ),
+        ],
     )
 
 
-def _volume_measurement(hd: Any, volume: SegmentVolume, basis: str) -> Any:  # noqa: ANN401
-    low, high = volume.interval_ml
-    known = not math.isnan(low)
+def _measurement(
+    hd: Any,  # noqa: ANN401
+    name: tuple[str, str, str],
+    unit: tuple[str, str, str],
+    values: tuple[float, float, float],
+    parameters: Sequence[str],
+) -> Any:  # noqa: ANN401
+    """Return a measurement of a value and the ends of its interval, NaN where there is none."""
+    value, low, high = values
     return hd.sr.Measurement(
-        name=hd.sr.CodedConcept("118565006", "SCT", "Volume"),
-        value=volume.volume_ml,
-        unit=hd.sr.CodedConcept("ml", "UCUM", "milliliter"),
+        name=hd.sr.CodedConcept(*name),
+        value=value,
+        unit=hd.sr.CodedConcept(*unit),
         algorithm_id=hd.sr.AlgorithmIdentification(
-            name="perturb-mpm", version=version(), parameters=[f"95 % interval: {basis}"[:64]]
+            name="perturb-mpm", version=version(), parameters=list(parameters)
         ),
-        properties=hd.sr.MeasurementProperties(
-            upper_measurement_uncertainty=high - volume.volume_ml,
-            lower_measurement_uncertainty=volume.volume_ml - low,
-        )
-        if known
-        else None,
+        properties=None
+        if math.isnan(low)
+        else hd.sr.MeasurementProperties(
+            upper_measurement_uncertainty=max(high - value, 0.0),
+            lower_measurement_uncertainty=max(value - low, 0.0),
+        ),
     )

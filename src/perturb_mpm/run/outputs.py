@@ -24,6 +24,7 @@ from perturb_mpm.version import version
 
 if TYPE_CHECKING:
     from perturb_mpm.files import Program
+    from perturb_mpm.measures import MeasureRow
     from perturb_mpm.report import Findings, ReportData, VolumeRow
 
 MAPS_IN_WORDS = {
@@ -110,16 +111,26 @@ def write_also(run: Run, programs: Sequence[Program]) -> None:
             write_for_program(run.folder, program, values, case.geometry, case.labels)
 
 
-def write_structured_report(run: Run, series: Path) -> None:
-    """Write the volumes of all labels, with their intervals, as a DICOM structured report."""
-    from perturb_mpm.files import SegmentVolume, write_dicom_report
+def write_structured_report(run: Run, series: Path, measures: Sequence[MeasureRow]) -> None:
+    """Write volumes and diameters of all labels, with intervals, as a DICOM structured report."""
+    from perturb_mpm.files import DIAMETERS, SegmentVolume, write_dicom_report
 
     rows = [row for row in volume_rows(run) if row.kind == "label"]
+    diameters: dict[str, dict[str, tuple[float, float, float]]] = {row.name: {} for row in rows}
+    for each in measures:
+        if each.structure in diameters and each.measure in DIAMETERS:
+            diameters[each.structure][each.measure] = (each.label_map, *each.interval)
     volumes = [
-        SegmentVolume(number, row.name, row.volume_ml, row.interval_ml)
+        SegmentVolume(number, row.name, row.volume_ml, row.interval_ml, diameters[row.name])
         for number, row in enumerate(rows, start=1)
     ]
-    write_dicom_report(run.folder, series, volumes, run.settings.intervals)
+    words = [
+        f"{run.posterior.samples} samples, seed {run.settings.sampling.seed}",
+        perturbation_in_words(run.settings),
+        f"temperature {_temperature(run.settings)}",
+        f"strength of kernels {run.settings.coupling.strength:g}",
+    ]
+    write_dicom_report(run.folder, series, volumes, run.settings.intervals, words)
 
 
 def write_page(run: Run, warnings: Sequence[str], findings: Findings | None = None) -> str:

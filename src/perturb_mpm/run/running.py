@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from perturb_mpm.engines import Engine, give_back
-from perturb_mpm.files import Case, Program
+from perturb_mpm.files import DIAMETERS, Case, Program
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
@@ -109,9 +109,9 @@ def run_case(
     dicom_series
         A folder with the DICOM series of the image: adds DICOM files.
     also
-        Programs to write the labels for, with names and colours: ``slicer``, ``itksnap``; and
-        ``sr``, volumes as a DICOM structured report, where there is a ``dicom_series``;
-        ``extremes``, samples of small, middle and large volume.
+        Programs to write the labels for, with names and colours: ``slicer``, ``itksnap``; also
+        ``sr``, volumes and diameters as a DICOM structured report, where there is a
+        ``dicom_series``; ``extremes``, samples of small, middle and large volume.
     reading
         How the files were read, as values that JSON can hold: a part of what makes the run.
     progress
@@ -131,6 +131,9 @@ def run_case(
             "`resume=True` and `overwrite=True` must not be given together: choose one"
         )
     show = progress or Silent()
+    if "sr" in also:
+        names = (*settings.findings.measure, *DIAMETERS)
+        settings = settings.changed(measure=tuple(dict.fromkeys(names)))
     wanted = _Wanted(
         case, settings, Path(output), title, bids, reading or {}, dicom_series, tuple(also)
     )
@@ -165,7 +168,7 @@ def _write_outputs(
         run = replace(run, files={**run.files, **write_dicom_files(run, wanted.dicom_series)})
     write_also(run, wanted.also)
     if "sr" in wanted.also and wanted.dicom_series is not None:
-        write_structured_report(run, wanted.dicom_series)
+        write_structured_report(run, wanted.dicom_series, found.findings.measures)
     run = replace(run, files={**run.files, **write_findings(run.folder, run, found)})
     show.stage("writing the report")
     answer = write_page(run, begun.warnings, found.findings)
