@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from helpers.small_case import call
+from helpers.small_case import call, save
 from helpers.viewer_run import SETTINGS, copy_run, make_case
 from perturb_mpm.measures import Extremes
 from perturb_mpm.run import Run, SettingsError, load_run
@@ -101,6 +101,22 @@ def test_the_command_finds_what_the_run_found(run: Run, tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes() == (run.folder / name).read_bytes()
     assert (tmp_path / "out" / "extremes.nii.gz").exists()
     assert not (tmp_path / "out" / "measures.csv").exists()
+
+
+def test_evaluate_scores_lesions_against_the_truth(run: Run, tmp_path: Path) -> None:
+    """A truth that is a sample of the run: it is judged as that sample is."""
+    number = int(np.argmax(run.posterior.volumes[:16, 2]))
+    truth = run.case.labels.to_values(run.sampled_labels[number], run.case.mask)
+    save(tmp_path / "truth.nii.gz", truth, run.case.geometry.affine)
+    out = tmp_path / "evaluation"
+    words = ["--prediction", str(run.folder), "--truth", str(tmp_path / "truth.nii.gz")]
+    assert call("evaluate", *words, "--output", str(out), "--quiet") == 0
+    scores = json.loads((out / "lesions.json").read_text())
+    listed = run.summary["lesions"]["lesions"]
+    assert scores["candidates"] == len(listed)
+    assert sum(each["candidates"] for each in scores["reliability"]) == len(listed)
+    assert scores["true_lesions"] >= 1
+    assert 0 < scores["average_precision"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.assess.sources import (
     NETWORK,
+    FoundLesions,
     Segmentation,
     first_row,
     read_labels,
@@ -40,6 +42,7 @@ from perturb_mpm.evaluation import (
     domain_mask,
     evaluate_case,
     generalized_energy_distance,
+    lesion_detection,
     level_dice,
     matched_iou,
     rater_correlation,
@@ -84,6 +87,7 @@ SPECIFICITIES = np.linspace(0, 1, 101)
 EVALUATION_COLUMNS = ("case", "method", "against", "region", "domain", "metric", "value")
 GENERATOR = '<meta name="generator" content="perturb-mpm evaluate">'
 """What tells the page from others of its name."""
+LESIONS_FORMAT = "perturb-mpm lesion scores"
 MOST_SLICES = 6
 BORDER_MM = 3.0
 """How far voxels lie from a border, at most, whose probabilities the headline speaks of."""
@@ -137,6 +141,19 @@ class CaseAssessment:
     """Of the most probable label, within ``BORDER_MM`` of a predicted or true border."""
     network_at_borders: Reliability | None = None
     """The same of the network alone."""
+    lesions: LesionHits | None = None
+    """Of a run that found lesions one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class LesionHits:
+    """The lesions that a run found, and which of them the truth has."""
+
+    structure: str
+    probability: NDArray[np.float64]  # (C,)
+    hit: NDArray[np.bool_]  # (C,)
+    missed: int
+    """True lesions that no candidate stands for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +275,7 @@ def assess(
         truth_outside_mask=int(np.count_nonzero(truth) - np.count_nonzero(true)),
         at_borders=at_borders[0],
         network_at_borders=at_borders[1] if len(at_borders) > 1 else None,
+        lesions=_match_lesions(segmentation.lesions, true),
     )
 
 
@@ -277,6 +295,44 @@ def _near_borders(
         return border
     near: NDArray[np.bool_] = distance_transform_edt(~border, sampling=spacing) <= BORDER_MM
     return near
+
+
+def _match_lesions(found: FoundLesions | None, truth: NDArray[np.integer]) -> LesionHits | None:
+    if found is None:
+        return None
+    match = found.candidates.match(np.isin(truth, found.members))
+    return LesionHits(found.structure, found.probability, match.exists, match.unmatched)
+
+
+def score_lesions(assessments: Sequence[CaseAssessment]) -> dict[str, Any] | None:
+    """Return FROC, average precision and reliability of all cases' lesions, against the truth."""
+    found = [each.lesions for each in assessments if each.lesions and each.against == "truth"]
+    if not found:
+        return None
+    scores = lesion_detection(
+        np.concatenate([each.probability for each in found]),
+        np.concatenate([each.hit for each in found]),
+        missed=sum(each.missed for each in found),
+        scans=len(found),
+    )
+    curve = scores.reliability
+    return {
+        "format": LESIONS_FORMAT,
+        "structures": sorted({each.structure for each in found}),
+        "cases": len(found),
+        "candidates": sum(len(each.hit) for each in found),
+        "true_lesions": sum(int(each.hit.sum()) + each.missed for each in found),
+        "true_lesions_without_candidate": sum(each.missed for each in found),
+        "average_precision": scores.average_precision,
+        "froc": [
+            {"false_alarms_per_case": alarms, "sensitivity": scores.sensitivity_at(alarms)}
+            for alarms in (0.125, 0.25, 0.5, 1, 2, 4, 8)
+        ],
+        "reliability": [
+            {"candidates": int(n), "mean_probability": p, "share_in_truth": share}
+            for n, p, share in zip(curve.voxels, curve.confidence, curve.accuracy)
+        ],
+    }
 
 
 def _worst_slice(
@@ -349,6 +405,7 @@ def check_evaluation_folder(folder: Path) -> None:
             "metrics.csv": lambda path: first_row(path) == EVALUATION_COLUMNS,
             "summary.json": lambda path: _are_summaries(read_json(path)),
             "evaluation.html": lambda path: GENERATOR in path.read_text("utf-8")[:2000],
+            "lesions.json": lambda path: read_json(path)["format"] == LESIONS_FORMAT,
         },
     )
 
@@ -356,6 +413,7 @@ def check_evaluation_folder(folder: Path) -> None:
 def write_evaluation(folder: Path, title: str, assessments: Sequence[CaseAssessment]) -> list[Path]:
     """Write metrics.csv, summary.json and evaluation.html; the same measures give the same bytes.
 
+    Where runs found lesions one by one, lesions.json scores them.
     The folder must be there, and pass ``check_evaluation_folder``.
     """
     check_evaluation_folder(folder)
@@ -369,6 +427,10 @@ def write_evaluation(folder: Path, title: str, assessments: Sequence[CaseAssessm
     write_json(summary, summarise(rows))
     with atomic_open(page) as file:
         file.write(html)
+    lesions = score_lesions(assessments)
+    if lesions is not None:
+        files.append(folder / "lesions.json")
+        write_json(files[-1], lesions)
     return files
 
 

@@ -26,6 +26,7 @@ from perturb_mpm.files import (
     read_volume,
     require_same_grid,
 )
+from perturb_mpm.measures import LesionCandidates
 from perturb_mpm.posterior import (
     MarginalKind,
     Posterior,
@@ -33,7 +34,15 @@ from perturb_mpm.posterior import (
     decide_labels,
     marginal_entropy,
 )
-from perturb_mpm.run import MEASURES_FORMAT, STATE, OutputError, Run, load_run
+from perturb_mpm.run import (
+    MEASURES_FORMAT,
+    STATE,
+    OutputError,
+    Run,
+    load_run,
+    measured_patient,
+    sampled_share,
+)
 from perturb_mpm.storage import read_json
 
 NETWORK = "network alone"
@@ -121,6 +130,17 @@ class Segmentation:
     inputs: tuple[Path, ...] = ()  # names of the files that a run was made from
     image: NDArray[np.float32] | None = None  # (X, Y, Z), the first of a run
     network: Prediction | None = None  # the probabilities that a run was made from
+    lesions: FoundLesions | None = None  # of a run that found them one by one
+
+
+@dataclass(frozen=True, eq=False)
+class FoundLesions:
+    """Where the lesions of a run may be, and how probable each is."""
+
+    structure: str
+    members: tuple[int, ...]
+    candidates: LesionCandidates
+    probability: NDArray[np.float64]  # (C,)
 
 
 def read_segmentation(
@@ -203,7 +223,27 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
         tuple(map(Path, run.case.hashes)),
         next(iter(run.case.images.values()), None),
         _network_alone(run),
+        _found_lesions(run),
     )
+
+
+def _found_lesions(run: Run) -> FoundLesions | None:
+    """Return the lesions that a run's summary lists, None where it has none."""
+    found = run.summary.get("lesions")
+    if found is None:
+        return None
+    structure = str(found["structure"])
+    patient = measured_patient(run)
+    members = patient.structures[structure]
+    voxel_ml, least_ml = patient.voxel_mm3 / 1000, float(found["least_ml"])
+    share = sampled_share(run, members)
+    candidates = LesionCandidates.from_share(share, voxel_ml, least_ml)
+    probability = np.array([each["probability"] for each in found["lesions"]], dtype=np.float64)
+    if len(probability) != len(candidates):
+        raise ValueError(
+            f"summary.json must list {len(candidates)} lesions, got {len(probability)}"
+        )
+    return FoundLesions(structure, members, candidates, probability)
 
 
 def _network_alone(run: Run) -> Prediction:
