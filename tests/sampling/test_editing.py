@@ -161,7 +161,7 @@ def test_votes_come_batch_by_batch() -> None:
     parts = list(editor.votes(edit))
     assert [part.samples for part in parts] == [32, 40]
     assert all(len(part.size_changes) == part.samples for part in parts)
-    assert parts[0].first_labels.shape == (16, len(parts[0].voxels))
+    assert parts[0].labels.shape == (parts[0].samples, len(parts[0].voxels))
     with pytest.raises(ValueError, match="`votes` must be those of all samples"):
         editor.posterior(edit, parts[0])
 

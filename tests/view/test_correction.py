@@ -29,12 +29,13 @@ DEFAULTS = RunSettings().changed(
 )
 CONDITIONAL = SETTINGS.changed(estimator="conditional", marginals="conditional", samples=6)
 CENTRED = DEFAULTS.changed(temperature=1.0, strength=0.35, centring=1.0, marginals="mean_field")
+UNCOUPLED = DEFAULTS.changed(strength=0.0)  # as where the image's evidence is against kernels
 KINDS = {
     "votes": SETTINGS,
-    "mean field": CENTRED,
-    "blend": DEFAULTS,
+    "mean field": CENTRED.changed(noise_length=0.0),
     "conditional": CONDITIONAL,
 }
+CORRELATED = {"mean field": CENTRED, "blend": DEFAULTS, "no kernels": UNCOUPLED}
 
 
 @pytest.fixture(params=KINDS)
@@ -60,9 +61,9 @@ def solved(run: Run, edits: dict[int, int]) -> tuple[Run, Correction, list[Corre
     """The corrected run, its maps, and all maps on the way there."""
     corrector = Corrector(run)
     corrector.draw_samples(Silent())
-    edit, first = corrector.preview(edits)
-    shown = [first]
-    corrected, last = corrector.solve(edits, edit, Silent(), shown.append)
+    preview = corrector.preview(edits)
+    shown = [preview.correction]
+    corrected, last = corrector.solve(preview, Silent(), shown.append)
     return corrected, last, shown
 
 
@@ -93,12 +94,52 @@ def test_a_correction_is_what_sampling_all_again_gives(run: Run) -> None:
     assert (corrected.labels.flat[list(edits)] == CORE).all()
     assert (corrected.entropy.flat[list(edits)] == 0).all()
     pulled = set(np.flatnonzero(corrected.labels != run.labels)) - edits.keys()
-    if run.settings.maps.marginals != "blend":  # which takes half of what the CRF says
-        assert pulled  # neighbours follow
+    assert pulled  # neighbours follow
     assert all(run.entropy.flat[voxel] > 0 for voxel in pulled)  # and only doubtful ones
     # The first picture is most of it already.
     early = shown[0].labels(run.labels, run.regions)
     assert (early != corrected.labels).sum() < 0.3 * (run.labels != corrected.labels).sum()
+
+
+@pytest.fixture(params=CORRELATED)
+def correlated(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return load_run(copy_run(tmp_path / "case", CORRELATED[request.param]))
+
+
+def test_neighbours_follow_the_noise_whatever_the_kernels(correlated: Run) -> None:
+    run, edits = correlated, ball(correlated)
+    corrected, correction, shown = solved(run, edits)
+    index = run.posterior.grid.index
+    free = ~np.isin(index, list(edits))
+    pulled = set(np.flatnonzero(corrected.labels != run.labels)) - edits.keys()
+    assert len(pulled) > 0.1 * len(edits)
+    assert all(corrected.labels.flat[voxel] == CORE for voxel in pulled)
+    # Samples follow as the maps do.
+    new, old = (each.posterior.voxel_marginals("votes")[CORE, free] for each in (corrected, run))
+    map_gain = (corrected.voxel_marginals - run.voxel_marginals)[CORE, free]
+    moved = map_gain > 0.2
+    assert moved.sum() > 10
+    assert (new - old)[moved].mean() == pytest.approx(map_gain[moved].mean(), abs=0.15)
+    assert (corrected.labels.flat[list(edits)] == CORE).all()
+    assert (corrected.entropy.flat[list(edits)] == 0).all()
+    assert np.array_equal(correction.labels(run.labels, run.regions), corrected.labels)
+    assert np.array_equal(shown[0].index, correction.index)  # the first picture is the last
+    # Far from the paint nothing changes, to the last bit.
+    assert (corrected.voxel_marginals == run.voxel_marginals).all(axis=0).mean() > 0.05
+
+
+def test_intervals_shrink_where_a_slice_is_known(correlated: Run) -> None:
+    run = correlated
+    slices = (run.labels == CORE).sum(axis=(0, 1))
+    known = np.zeros(run.labels.shape, dtype=bool)
+    known[:, :, int(slices.argmax())] = True
+    voxels = np.flatnonzero(known & run.case.mask)
+    edits = dict(zip(voxels.tolist(), run.labels.flat[voxels].tolist()))
+    corrected, correction, _ = solved(run, edits)
+    for each in volume_changes(run, correction, corrected):
+        assert each.before_interval_ml is not None
+        assert each.after_interval_ml is not None
+        assert np.ptp(each.after_interval_ml) < 0.8 * np.ptp(each.before_interval_ml)
 
 
 def test_pictures_on_the_way_come_nearer_to_the_last(

@@ -138,8 +138,8 @@ class Run:
     """What the kernels do to volumes, and whether they were weakened; None where there are none."""
     evidence: CaseEvidence | None = None
     """What image and grid say about the probabilities; None before they are asked."""
-    edited: NDArray[np.int16] | None = None
-    """The labels that were set by hand, (N,), −1 elsewhere; None where none were."""
+    corrected: NDArray[np.float64] | None = None
+    """The marginals that labels set by hand lead to, (L, N); None where none were set."""
     agreement: Mapping[str, DiceInterval] = field(default_factory=dict)
     """By name of a region or label; empty before it is measured, or where noise is white."""
 
@@ -218,11 +218,9 @@ class Run:
     @cached_property
     def voxel_marginals(self) -> NDArray[np.float64]:
         """The probability of each label inside the mask, (L, N); certain where set by hand."""
-        marginals = map_marginals(self.case, self.settings, self.posterior)
-        if self.edited is not None:
-            certain = np.arange(len(marginals))[:, np.newaxis] == self.edited  # (L, N)
-            marginals = np.where(self.edited < 0, marginals, certain)
-        return marginals
+        if self.corrected is not None:
+            return self.corrected
+        return map_marginals(self.case, self.settings, self.posterior)
 
     def _image(self, inside: NDArray[Any]) -> NDArray[Any]:
         """Return values inside the mask, (N,), as an image (X, Y, Z) of zeros outside."""

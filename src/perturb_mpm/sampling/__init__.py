@@ -1,6 +1,13 @@
 """Perturb-and-MPM: segmentations sampled from a dense CRF, and counted."""
 
-from perturb_mpm.sampling.editing import Edit, EditedVotes, Editor, edited_crf, sample_edited
+from perturb_mpm.sampling.editing import (
+    Edit,
+    EditedVotes,
+    Editor,
+    SolvedPart,
+    edited_crf,
+    sample_edited,
+)
 from perturb_mpm.sampling.sampler import Keep, Sampler, sample, sample_range
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
 from perturb_mpm.sampling.shared import SharedPerturbation, share_noise
@@ -14,6 +21,7 @@ __all__ = [
     "MOST_SAMPLES",
     "sample",
     "sample_edited",
+    "SolvedPart",
     "sample_range",
     "Sampler",
     "Sampling",

@@ -16,6 +16,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,6 @@ TOGETHER = 32
 """Samples solved together, whatever the engine's batch, so that this changes nothing."""
 
 USUAL_MEMORY = "512 MB"
-MOST_FIRST = 16
 FORBIDDEN_NATS = 1e4
 """No noise and no message comes near it; engines cut it to what they can hold."""
 
@@ -74,7 +74,28 @@ class EditedVotes:
     voxels: NDArray[np.int64]  # (A,), rising: all others vote as they did
     changes: NDArray[np.int64]  # (L, A): votes gained and lost
     size_changes: NDArray[np.int64]  # (samples, L): voxels that each label gains and loses
-    first_labels: NDArray[np.uint8]  # (K, A): of samples 0 … K − 1, 16 at most
+    labels: NDArray[np.uint8]  # (samples, A)
+
+
+class SampleShift(Protocol):
+    """Moves the log-odds of samples at some voxels before these are solved again."""
+
+    @property
+    def voxels(self) -> NDArray[np.int64]:
+        """The voxels that move, (V,), rising; labels set by hand are not among them."""
+
+    def __call__(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
+        """Move log-odds (A, L − 1, B) in place."""
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedPart:
+    """Which samples are solved together, and where."""
+
+    samples: range
+    voxels: NDArray[np.int64]  # (A,), rising
+    stored: NDArray[np.bool_]  # (A,): where log-odds are the samples' own; else only their labels
+    labels: NDArray[np.uint8]  # (A, B)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +112,8 @@ class _Solutions:
         """Return the log-odds of all samples at some voxels, (A, L − 1, S)."""
         _, others, samples = self.log_odds.shape
         out = np.empty((len(voxels), others, samples), dtype=np.float16)
-        index = np.minimum(np.searchsorted(self.voxels, voxels), max(len(self.voxels) - 1, 0))
-        known = self.voxels[index] == voxels if len(self.voxels) else np.zeros(len(voxels), bool)
-        out[known] = self.log_odds[index[known]]
+        known = np.isin(voxels, self.voxels)
+        out[known] = self.log_odds[np.searchsorted(self.voxels, voxels[known])]
         rest = np.flatnonzero(~known)
         labels = np.repeat(self.usual[voxels[rest], np.newaxis], samples, axis=1)  # (R, S)
         for r, voxel in enumerate(voxels[rest].tolist()):
@@ -191,8 +211,11 @@ class Editor:
         marginals = self._solve(restricted, 1.0)[0]
         return Edit(labels, voxels, marginals.astype(np.float32), felt)
 
-    def votes(self, edit: Edit) -> Iterator[EditedVotes]:
-        """Solve the samples again where the edit moves them, and yield the votes of those done."""
+    def votes(self, edit: Edit, shift: SampleShift | None = None) -> Iterator[EditedVotes]:
+        """Solve the samples again where the edit moves them, and yield the votes of those done.
+
+        ``shift`` is what the edit says about the noise of the samples.
+        """
         if self._solutions is None:
             raise ValueError("`votes` needs the samples: call `keep` first")
         solutions, sampling = self._solutions, self._sampler.sampling
@@ -201,26 +224,50 @@ class Editor:
         felt = np.maximum(edit.felt_nats, self._reach(edit.voxels, moved))
         worth = np.zeros(len(felt), dtype=np.bool_)
         worth[solutions.voxels] = (felt * self._dissent > MOVED)[solutions.voxels]
+        if shift is not None:
+            worth[shift.voxels] = True
         voxels = np.flatnonzero(worth | (edit.given != FREE))
+        stored = np.isin(voxels, solutions.voxels)
         restricted = self._solver.restrict(voxels)
         before = solutions.before(voxels)
         n_labels, samples = self._sampler.crf.n_labels, solutions.posterior.samples
         changes = np.zeros((n_labels, len(voxels)), dtype=np.int64)
         sizes: list[NDArray[np.int64]] = []
-        first = np.empty((0, len(voxels)), dtype=np.uint8)
+        found = np.empty((0, len(voxels)), dtype=np.uint8)
         for start in range(0, samples, TOGETHER):
             part = np.ascontiguousarray(before[:, :, start : start + TOGETHER])
+            old = _labels_from_log_odds(part).T
+            if shift is not None:
+                here = range(start, start + part.shape[2])
+                shift(part, SolvedPart(here, voxels, stored, old.T))
             restricted.load(part, edit.given[voxels], sharpness=sampling.sharpness)
             marginals = self._solve(restricted, sampling.sharpness)
             new = _most_probable(marginals.transpose(1, 0, 2))  # (B, A)
-            old = _labels_from_log_odds(part).T
             for label in range(n_labels):
                 changes[label] += (new == label).sum(axis=0)
                 changes[label] -= (old == label).sum(axis=0)
             sizes.append(_sizes(new, n_labels) - _sizes(old, n_labels))
-            first = np.concatenate([first, new[: MOST_FIRST - len(first)]])
+            found = np.concatenate([found, new])
             done = start + len(new)
-            yield EditedVotes(done, voxels, changes.copy(), np.concatenate(sizes), first)
+            yield EditedVotes(done, voxels, changes.copy(), np.concatenate(sizes), found)
+
+    def sampled_labels(
+        self, votes: EditedVotes | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Return the voxels in which samples differ, (V,), and their labels there, (S, V).
+
+        Voxels that dissent too rarely to be stored are left out, unless an edit moved them.
+        """
+        if self._solutions is None:
+            raise ValueError("`sampled_labels` needs the samples: call `keep` first")
+        voxels = self._solutions.voxels
+        labels = _labels_from_log_odds(self._solutions.log_odds).T
+        if votes is not None:
+            own = ~np.isin(voxels, votes.voxels)
+            voxels = np.concatenate([voxels[own], votes.voxels])
+            labels = np.concatenate([labels[:, own], votes.labels], axis=1)
+        differ = (labels != labels[0]).any(axis=0)
+        return voxels[differ], labels[:, differ]
 
     def posterior(self, edit: Edit, votes: EditedVotes) -> Posterior:
         """Return the posterior of the edited CRF: the votes of all samples, and its mean field."""

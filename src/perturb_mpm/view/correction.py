@@ -1,8 +1,9 @@
 """A run's maps and samples with some voxels set by a person, and the files of such a correction.
 
-The mean field follows at once, then the run's samples, each with its own noise, wherever the labels
-set move them (``perturb_mpm.sampling.Editor``). Voxels that are not moved keep what the run gave
-them, to the last bit. The result depends on the run and the edits, not on the order of these.
+The mean field follows at once, then the run's samples, wherever the labels set move them by kernels
+(``perturb_mpm.sampling.Editor``) or by what they say about the noise (``conditioning``). Voxels
+that are not moved keep what the run gave them, to the last bit. The result depends on the run and
+the edits, not on the order of these.
 
 The files lie beside the run's own and are one set, which is current as a whole or not. A set is
 first written under other names, into the run's state folder. Then its manifest,
@@ -15,8 +16,10 @@ set. ``recover`` removes or finishes what it left behind, whenever the run is op
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
+import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,15 +31,17 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError, in_short
-from perturb_mpm.engines import FRACTION_BITS, FREE
+from perturb_mpm.engines import FRACTION_BITS, FREE, softmax
 from perturb_mpm.files import Geometry, LabelScheme, save_like
 from perturb_mpm.model import Grid
+from perturb_mpm.noise import Perturbation
 from perturb_mpm.posterior import Posterior, Regions, decide_labels, marginal_entropy
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import (
     STATE,
     OutputError,
     Run,
+    assumed_length_mm,
     build_crf,
     register_files,
     summarize_run,
@@ -44,7 +49,7 @@ from perturb_mpm.run import (
     volume_sets,
     write_page,
 )
-from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, sample_edited
+from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, SolvedPart, sample_edited
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
@@ -56,12 +61,14 @@ from perturb_mpm.storage import (
     write_arrays,
     write_json,
 )
+from perturb_mpm.view.conditioning import PaintedNoise
 
 Edits = Mapping[int, int]
 """The label of each edited voxel, by its C-order index in the whole image."""
 
 # Differences of marginals below this are rounding.
 _NOTHING = 1e-9
+_LEAST_SHARE = 1e-12
 
 
 class CorrectionError(ExpectedError):
@@ -97,9 +104,21 @@ def no_correction(n_labels: int) -> Correction:
     return Correction(np.empty(0, dtype=np.int64), np.empty((n_labels, 0)))
 
 
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """Edits, and what mean field and noise make of them before any sample is solved."""
+
+    edits: Edits
+    edit: Edit
+    marginals: NDArray[np.float64]  # (L, N)
+    correction: Correction
+
+
 class Corrector:
     """Answers edits of a run; making it prepares the engine.
 
+    Neighbours follow the labels set by hand in two ways: through the kernels, where the image's
+    evidence lets any act, and through the noise of the samples (``PaintedNoise``).
     ``draw_samples`` may take as long as the run did; ``preview`` works meanwhile.
     """
 
@@ -119,6 +138,7 @@ class Corrector:
         self._own = run.voxel_marginals  # (L, N)
         sampler = Sampler(self._crf, self._sampling, self._compute)
         self._editor = Editor(sampler, self._mean_field)
+        self._votes: EditedVotes | None = None
 
     @property
     def moves_samples(self) -> bool:
@@ -130,86 +150,188 @@ class Corrector:
         if self.moves_samples:
             self._editor.keep(progress=progress)
 
-    def preview(self, edits: Edits) -> tuple[Edit, Correction]:
-        """Return the mean field with the edits, and what it makes of the run's maps."""
+    def preview(self, edits: Edits) -> Preview:
+        """Return the mean field with the edits, and what it and the noise make of the maps."""
         index = self._crf.grid.index
         given = np.full(len(index), FREE, dtype=np.int16)
         rows, labels = _inside(edits, index)
         given[rows] = labels
         edit = self._editor.edit(given)
-        new = edit.marginals.astype(np.float64)
-        kind = self._run.settings.maps.marginals
-        if kind != "mean_field":
-            moved = new - self._mean_field[:, edit.voxels]
-            share = 0.5 if kind == "blend" else 1.0
-            new = _normalise(self._own[:, edit.voxels] + share * moved)
-        return edit, self._correction(edit.voxels, new, edits, edit)
+        # Kernels move the log-odds of every kind of map as they move those of the mean field.
+        by_kernels = _log(edit.marginals) - _log(self._mean_field[:, edit.voxels])
+        by_kernels[:, given[edit.voxels] != FREE] = 0  # the noise is asked about what was there
+        scores = _log(self._own, self._least_share)
+        scores[:, edit.voxels] += by_kernels
+        marginals = self._own.copy()
+        marginals[:, edit.voxels] = softmax(scores[:, edit.voxels], axis=0)
+        self._follow_noise(marginals, scores, given)
+        return self._answer(edits, edit, marginals)
 
     def solve(
-        self, edits: Edits, edit: Edit, progress: Progress, show: Callable[[Correction], None]
+        self, preview: Preview, progress: Progress, show: Callable[[Correction], None]
     ) -> tuple[Run, Correction]:
         """Return the corrected run, and its maps; ``show`` gets those of the samples so far."""
-        run, total = self._run, self._sampling.samples
+        run, edits, edit = self._run, preview.edits, preview.edit
+        kind = run.settings.maps.marginals
         if not self.moves_samples:
             posterior = sample_edited(
                 self._crf, edit.given, self._sampling, self._compute, progress=progress
             )
-            first = run.first_samples
+            first, answer = run.first_samples, preview
+            if kind != "mean_field":
+                marginals = replace(run, votes=posterior).voxel_marginals
+                self._follow_noise(marginals, _log(marginals), edit.given)
+                answer = self._answer(edits, edit, marginals)
         else:
             votes = None
-            for votes in self._editor.votes(edit):
-                progress(votes.samples, total)
-                if run.settings.maps.marginals == "votes":
+            for votes in self._editor.votes(edit, self._shift(edit.given)):
+                progress(votes.samples, self._sampling.samples)
+                if kind == "votes":
                     show(self._interim(votes, edits, edit))
             assert votes is not None  # noqa: S101 - a run has samples
+            self._votes = votes
             posterior = self._editor.posterior(edit, votes)
-            first = _moved_samples(run.first_samples, votes)
-        new = replace(run, votes=posterior).voxel_marginals
-        moved = np.flatnonzero(np.abs(new - self._own).max(axis=0) > _NOTHING)
-        correction = self._correction(moved, new[:, moved], edits, edit)
-        return corrected_run(run, posterior, first, edits), correction
+            first, answer = _moved_samples(run.first_samples, votes), preview
+            if kind == "votes":
+                answer = self._answer(edits, edit, posterior.voxel_marginals(kind).copy())
+        return corrected_run(run, posterior, first, answer), answer.correction
+
+    def sampled_labels(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]] | None:
+        """Return where samples differ, (V,) in the mask, and their labels there, (S, V).
+
+        They are those of the last edits. None where samples are not stored.
+        """
+        return self._editor.sampled_labels(self._votes) if self.moves_samples else None
+
+    def forget_edits(self) -> None:
+        """Let ``sampled_labels`` be the run's own again."""
+        self._votes = None
+
+    @property
+    def _least_share(self) -> float:
+        """What a share of 0 is taken for: votes are not sure of more than they were cast."""
+        by_votes = self._run.settings.maps.marginals == "votes"
+        return 0.5 / self._run.posterior.samples if by_votes else _LEAST_SHARE
+
+    def _painted_noise(
+        self, scores: NDArray[np.float64], given: NDArray[np.int16]
+    ) -> PaintedNoise | None:
+        """Return the noise given the edits; None where it is white, or nothing is set."""
+        if not self._sampling.correlated or (given == FREE).all():
+            return None
+        # One draw for the whole image says nothing about how far to go: the structure's size does.
+        lengths = tuple(
+            (assumed_length_mm(self._run.case) if math.isinf(length) else length, weight)
+            for length, weight in self._sampling.lengths
+        )
+        return PaintedNoise(scores, given, self._crf.grid, lengths, self._sampling.seed)
+
+    def _follow_noise(
+        self,
+        marginals: NDArray[np.float64],
+        scores: NDArray[np.float64],
+        given: NDArray[np.int16],
+    ) -> None:
+        """Let marginals (L, N) with these scores follow what edits say about the noise."""
+        noise = self._painted_noise(scores, given)
+        if noise is not None:
+            influence = noise.influence()
+            marginals[:, influence.voxels] = influence.apply(scores[:, influence.voxels])
+
+    def _shift(self, given: NDArray[np.int16]) -> _NoiseShift | None:
+        """Return how edits move the noise of the samples."""
+        scores = _log(self._mean_field)
+        noise = self._painted_noise(scores, given)
+        if noise is None:
+            return None
+        return _NoiseShift(noise, scores, self._crf.grid, self._sampling.perturbation)
 
     def _interim(self, votes: EditedVotes, edits: Edits, edit: Edit) -> Correction:
         """Return the correction by the samples solved so far."""
+        marginals = self._own.copy()
         shares = self._own[:, votes.voxels] + votes.changes / votes.samples
-        return self._correction(votes.voxels, _normalise(shares), edits, edit)
+        marginals[:, votes.voxels] = _normalise(shares)
+        return self._answer(edits, edit, marginals).correction
 
-    def _correction(
-        self, voxels: NDArray[np.int64], new: NDArray[np.float64], edits: Edits, edit: Edit
-    ) -> Correction:
-        """Return new marginals (L, V) of some voxels, and the labels set, where they differ."""
-        given = edit.given[voxels]
-        certain = np.arange(len(new))[:, np.newaxis] == given  # (L, V)
-        new = np.where(given == FREE, new, certain)
-        differs = np.abs(new - self._own[:, voxels]).max(axis=0, initial=0.0) > _NOTHING
-        differs |= given != FREE
-        inside = Correction(self._crf.grid.index[voxels[differs]], new[:, differs])
-        return _join(inside, self._outside_mask(edits))
+    def _answer(self, edits: Edits, edit: Edit, marginals: NDArray[np.float64]) -> Preview:
+        """Return marginals (L, N), certain where labels are set, and where they differ."""
+        edited = np.flatnonzero(edit.given != FREE)
+        certain = np.arange(len(marginals))[:, np.newaxis] == edit.given[edited]
+        marginals[:, edited] = certain
+        differs = np.abs(marginals - self._own).max(axis=0) > _NOTHING
+        differs[edited] = True
+        inside = Correction(self._crf.grid.index[differs], marginals[:, differs])
+        outside, labels = _outside(edits, self._crf.grid.index)
+        own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # the CRF knows nothing of it
+        correction = _join(inside, Correction(outside, own.astype(np.float64)))
+        return Preview(edits, edit, marginals, correction)
 
-    def _outside_mask(self, edits: Edits) -> Correction:
-        """Return the edits that the CRF knows nothing of: they are taken as they are."""
-        index, labels = _outside(edits, self._crf.grid.index)
-        own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # (L, M)
-        return Correction(index, own.astype(np.float64))
+
+class _NoiseShift:
+    """Moves the noise of samples as ``PaintedNoise`` says, from the noise they have."""
+
+    def __init__(
+        self,
+        noise: PaintedNoise,
+        scores: NDArray[np.float64],
+        grid: Grid,
+        perturbation: Perturbation,
+    ) -> None:
+        self._noise, self._scores, self._grid = noise, scores, grid
+        self._perturbation = perturbation
+        self.voxels = noise.influence().voxels
+
+    def __call__(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
+        """Move log-odds (A, L − 1, B) in place."""
+        self._draw_unstored(log_odds, part)
+        painted = np.searchsorted(part.voxels, self._noise.painted)
+        mean = self._scores[1:, self._noise.painted] - self._scores[0, self._noise.painted]
+        noise = log_odds[painted].transpose(1, 0, 2) - mean[:, :, np.newaxis]  # (L − 1, M, B)
+        noise = np.concatenate([np.zeros_like(noise[:1]), noise])
+        shifts = self._noise.sample_shifts(self.voxels, noise, part.samples)  # (L, V, B)
+        rows = np.searchsorted(part.voxels, self.voxels)
+        log_odds[rows] += (shifts[1:] - shifts[:1]).transpose(1, 0, 2).astype(np.float16)
+
+    def _draw_unstored(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
+        """Draw the noise of voxels of which only labels are stored; labels stay what they are."""
+        rows = np.flatnonzero(~part.stored)
+        if not len(rows):
+            return
+        voxels = part.voxels[rows]
+        mask = np.zeros(math.prod(self._grid.shape), dtype=np.bool_)
+        mask[self._grid.index[voxels]] = True
+        grid = Grid(self._grid.shape, self._grid.spacing, mask.reshape(self._grid.shape))
+        samples = np.array(part.samples)
+        drawn = -self._perturbation.energies(-self._scores[:, voxels], grid, samples)  # (B, L, R)
+        drawn = drawn.transpose(2, 1, 0)  # (R, L, B)
+        agrees = drawn.argmax(axis=1) == part.labels[rows]  # (R, B)
+        own = (drawn[:, 1:] - drawn[:, :1]).astype(np.float16)
+        log_odds[rows] = np.where(agrees[:, np.newaxis], own, log_odds[rows])
 
 
 def corrected_run(
-    run: Run, posterior: Posterior, first_samples: NDArray[np.uint8] | None, edits: Edits
+    run: Run, posterior: Posterior, first_samples: NDArray[np.uint8] | None, answer: Preview
 ) -> Run:
     """Return the run with another posterior; voxels set outside its mask become part of it."""
-    index, labels = _outside(edits, posterior.grid.index)
-    case = run.case
+    index, labels = _outside(answer.edits, posterior.grid.index)
+    case, marginals = run.case, answer.marginals
     if len(index):
         mask = case.mask.copy()
         mask.flat[index] = True
         case = replace(case, mask=mask)
         grid = Grid(case.geometry.shape, case.geometry.spacing, mask)
+        own = posterior.grid.index
         posterior, first_samples = _on_grid(grid, posterior, first_samples, index, labels)
-    edited = np.full(posterior.grid.voxels, FREE, dtype=np.int16)
-    rows, given = _inside(edits, posterior.grid.index)
-    edited[rows] = given
+        marginals = np.zeros((len(marginals), grid.voxels))
+        marginals[:, np.searchsorted(grid.index, own)] = answer.marginals
+        marginals[labels, np.searchsorted(grid.index, index)] = 1
     return replace(
-        run, case=case, votes=posterior, first_samples=first_samples, snapshots={}, edited=edited
+        run,
+        case=case,
+        votes=posterior,
+        first_samples=first_samples,
+        snapshots={},
+        corrected=marginals,
     )
 
 
@@ -258,9 +380,14 @@ def _moved_samples(first: NDArray[np.uint8] | None, votes: EditedVotes) -> NDArr
     if first is None:
         return None
     moved = first.copy()
-    count = min(len(moved), len(votes.first_labels))
-    moved[:count, votes.voxels] = votes.first_labels[:count]
+    count = min(len(moved), len(votes.labels))
+    moved[:count, votes.voxels] = votes.labels[:count]
     return moved
+
+
+def _log(shares: NDArray[np.floating], least: float = _LEAST_SHARE) -> NDArray[np.float64]:
+    logs: NDArray[np.float64] = np.log(np.maximum(shares, least, dtype=np.float64))
+    return logs
 
 
 def _normalise(shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -300,9 +427,14 @@ EDITS = "edits.json"
 MARGINALS = f"{STATE}/correction.npz"
 FILES = (LABELS, ENTROPY, REPORT, SUMMARY, EDITS, MARGINALS)
 MANIFEST = "correction.json"  # in the state folder
+DRAFT = "draft.json"  # in the state folder: strokes that no update has taken in
 FORMAT = 1
 ABOUT = "Voxels set by hand: their indices from 0 and their labels as in labels.nii.gz."
 _STAGED = "new-"  # how names begin until a set is current
+
+
+Interval = tuple[float, float] | None
+"""Both ends of 95 %, ml; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -312,25 +444,42 @@ class VolumeChange:
     name: str
     before_ml: float
     after_ml: float
+    before_interval_ml: Interval = None
+    after_interval_ml: Interval = None
 
 
-def volume_changes(run: Run, correction: Correction) -> list[VolumeChange]:
-    """Return a row for each region and label but the background."""
+def volume_changes(
+    run: Run, correction: Correction, corrected: Run | None = None
+) -> list[VolumeChange]:
+    """Return a row for each region and label but the background.
+
+    The interval after the correction is that of the corrected run's samples.
+    """
     labels, voxel_ml = run.case.labels, math.prod(run.case.geometry.spacing) / 1000
     before, after = (
         np.bincount(each, minlength=len(labels))
         for each in (run.labels.flat[correction.index], correction.decide(run.decisions))
     )
-    inside = {row.name: row.volume_ml for row in volume_rows(run)}
+    inside = {row.name: row for row in volume_rows(run)}
+    later = inside if len(correction.index) == 0 else {}
+    if corrected is not None:
+        later = {row.name: row for row in volume_rows(corrected)}
     return [
         VolumeChange(
             name,
-            inside[name],
-            inside[name] + voxel_ml * float((after - before)[members].sum()),
+            inside[name].volume_ml,
+            inside[name].volume_ml + voxel_ml * float((after - before)[members].sum()),
+            _known_interval(inside[name].interval_ml),
+            _known_interval(later[name].interval_ml) if name in later else None,
         )
         for name, kind, members in volume_sets(labels, run.regions)
         if kind != "background"
     ]
+
+
+def _known_interval(interval_ml: tuple[float, float]) -> Interval:
+    """Return an interval, None where noise is white: it says nothing about volumes."""
+    return None if math.isnan(interval_ml[0]) else interval_ml
 
 
 class CorrectionFiles:
@@ -359,6 +508,23 @@ class CorrectionFiles:
             return edits, no_correction(self.run.posterior.n_labels), False
         return edits, correction, whole
 
+    def read_volumes(self) -> list[VolumeChange]:
+        """Return the volumes of the current correction, as they were saved."""
+        try:
+            found = read_json(self.run.folder / SUMMARY)["corrected"]["volumes"]
+            return [
+                VolumeChange(
+                    str(each["name"]),
+                    float(each["before_ml"]),
+                    float(each["after_ml"]),
+                    _read_interval(each["before_interval_ml"]),
+                    _read_interval(each["after_interval_ml"]),
+                )
+                for each in found
+            ]
+        except (FileNotFoundError, DamagedError, *DAMAGE):
+            return []
+
     def save(self, edits: Edits, correction: Correction, corrected: Run) -> None:
         """Make these the current edits and files; where that fails, all stays as it was."""
         self._check_run()
@@ -376,6 +542,35 @@ class CorrectionFiles:
                 self.recover()
             raise
         self.recover()
+
+    def archive(self) -> bytes | None:
+        """Return the current set as one ZIP file, None where there is none."""
+        if not self._read_manifest():
+            return None
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as pack:
+            for name in (LABELS, ENTROPY, REPORT, SUMMARY, EDITS):
+                content = (self.run.folder / name).read_bytes()
+                packed = name.endswith(".gz")
+                method = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
+                entry = zipfile.ZipInfo(name)  # with no date: the same set gives the same bytes
+                entry.external_attr = 0o644 << 16
+                pack.writestr(entry, content, method)
+        return stream.getvalue()
+
+    def read_draft(self) -> dict[str, Any] | None:
+        """Return the strokes that were not saved, None where there are none."""
+        try:
+            draft: dict[str, Any] = read_json(self._state / DRAFT)
+        except (FileNotFoundError, DamagedError):
+            return None
+        return draft
+
+    def write_draft(self, draft: dict[str, Any]) -> None:
+        """Keep strokes that are not saved yet."""
+        self._check_run()
+        register_files(self.run.folder, [f"{STATE}/{DRAFT}"])
+        write_json(self._state / DRAFT, draft)
 
     def remove(self) -> None:
         """Remove all files of a correction: a set without any becomes the current one."""
@@ -470,7 +665,7 @@ class CorrectionFiles:
             "answer": answer,
             "corrected": {
                 "edited_voxels": len(edits),
-                "volumes": [asdict(each) for each in volume_changes(run, correction)],
+                "volumes": [asdict(each) for each in volume_changes(run, correction, corrected)],
             },
             "warnings": warnings,
             "files": files,
@@ -491,6 +686,10 @@ class CorrectionFiles:
         except DAMAGE as error:
             raise DamagedError(f"{path} is damaged: {error_text(error)}") from error
         return Correction(arrays["index"], arrays["marginals"])
+
+
+def _read_interval(ends: list[float] | None) -> Interval:
+    return None if ends is None else (float(ends[0]), float(ends[1]))
 
 
 def _check_fit(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:

@@ -169,8 +169,13 @@ def policy(nonce: str) -> str:
 def render_page(session: Session, token: str, nonce: str) -> str:
     """Return the page with the viewer and the tools to correct."""
     run = session.run
-    settings = _settings(report_data(run), shown_images(run.case), token)
+    more: dict[str, object] = {
+        "token": token,
+        "archiveName": f"{run.folder.resolve().name}-corrected.zip",
+    }
+    settings = _settings(report_data(run), shown_images(run.case), more)
     title = html.escape(run.title)
+    scripts = script("painting.js", "gestures.js", "correction.js", "start_view.js")
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -189,14 +194,14 @@ def render_page(session: Session, token: str, nonce: str) -> str:
 </main>
 <script type="application/json" id="pmpm-settings">{settings.as_json()}</script>
 <script nonce="{nonce}">{niivue()}</script>
-<script nonce="{nonce}">{script("correction.js", "start_view.js")}</script>
+<script nonce="{nonce}">{scripts}</script>
 </body>
 </html>
 """
 
 
 def _settings(
-    data: ReportData, images: dict[str, NDArray[np.float32]], token: str
+    data: ReportData, images: dict[str, NDArray[np.float32]], more: dict[str, object]
 ) -> ViewerSettings:
     return ViewerSettings(
         label_names=data.label_names,
@@ -214,7 +219,7 @@ def _settings(
         start_mm=most_uncertain_mm(data),
         colour_map=data.colour_map,
         without_webgl=WITHOUT_WEBGL,
-        more={"token": token},
+        more=more,
     )
 
 
@@ -326,6 +331,42 @@ def read_runs(body: bytes, n_labels: int, voxels: int) -> list[tuple[int, int, i
         raise RefusedError(
             400, f"at most {MOST_EDITED_VOXELS} voxels can be set by hand, got {edited}"
         )
+    return found
+
+
+def read_draft(body: bytes, n_labels: int, voxels: int) -> dict[str, Any]:
+    """Return strokes that are not saved yet, after checking each number.
+
+    ``base`` and ``runs`` are edits as in an update, the saved ones and those painted; a stroke is a
+    list of (first voxel, number of voxels, value before, value after), a value a label plus 1, or
+    0; ``done`` strokes are not undone.
+    """
+    try:
+        draft = json.loads(body)["draft"]
+        found = {name: draft[name] for name in ("base", "runs", "strokes", "done")}
+        for name in ("base", "runs"):
+            read_runs(json.dumps({"runs": found[name]}).encode(), n_labels, voxels)
+        numbers = [number for stroke in found["strokes"] for run in stroke for number in run]
+        whole = all(type(number) is int for number in (*numbers, found["done"]))
+        runs = np.array([run for stroke in found["strokes"] for run in stroke])
+    except RefusedError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        whole = False
+    if not whole or not 0 <= found["done"] <= len(found["strokes"]):
+        raise RefusedError(400, "the body must be JSON with a draft of whole numbers")
+    if runs.size:
+        if runs.ndim != 2 or runs.shape[1] != 4 or runs.dtype.kind != "i":
+            raise RefusedError(400, "a stroke must be runs of four whole numbers")
+        start, length, before, after = runs.T
+        values = np.concatenate([before, after])
+        if (
+            min(start.min(), values.min()) < 0
+            or length.min() < 1
+            or (start > voxels - length).any()
+            or values.max() > n_labels
+        ):
+            raise RefusedError(400, "a stroke lies outside the labels or the volume")
     return found
 
 
@@ -474,7 +515,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/volumes-ml":
             self._send_json(200, {"volumes": [asdict(each) for each in shown.volumes]})
         elif path == "/locations":
-            self._send_json(200, {"locations": [asdict(each) for each in shown.locations]})
+            self._send_json(200, asdict(self.server.session.locations))
+        elif path == "/draft":
+            self._send_json(200, {"draft": self.server.session.read_draft()})
+        elif path == "/archive":
+            archive = self.server.session.archive()
+            if archive is None:
+                raise RefusedError(404, "there is no correction yet: press Update first")
+            self._send(200, "application/zip", archive)
         else:
             volume = None
             if path.startswith("/volumes/"):
@@ -492,6 +540,10 @@ class _Handler(BaseHTTPRequestHandler):
             session.update(self.server.volumes.parse_runs(runs), read_revision(body))
         elif path == "/revert":
             session.revert(read_revision(body))
+        elif path == "/draft":
+            posterior = session.run.posterior
+            voxels = len(self.server.volumes.file_index)
+            session.write_draft(read_draft(body, posterior.n_labels, voxels))
         else:
             raise RefusedError(404, "there is nothing of this name")
         self._send_json(202, asdict(session.status))

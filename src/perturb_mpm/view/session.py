@@ -11,6 +11,7 @@ another viewer or tab is overwritten.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,14 +19,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.model import Grid
 from perturb_mpm.report import uncertain_locations
-from perturb_mpm.run import STATE, OutputError, Run, load_run, lock_run, report_data
+from perturb_mpm.run import (
+    STATE,
+    OutputError,
+    Run,
+    load_run,
+    lock_run,
+    report_data,
+    volume_rows,
+)
 from perturb_mpm.view.correction import (
     Correction,
     CorrectionFiles,
@@ -37,6 +47,10 @@ from perturb_mpm.view.correction import (
 )
 
 MOST_LOCATIONS = 12
+STROKE_MM = 12.0
+"""The side of the squares that are compared for the next stroke."""
+LEAST_EXPLAINED = 0.02
+"""Of the variance of a volume: what less is worth no stroke."""
 _ASK_AGAIN_S = 0.1
 
 
@@ -50,10 +64,18 @@ class ConflictError(RuntimeError):
 
 @dataclass(frozen=True)
 class Location:
-    """An uncertain location to look at."""
+    """A location to look at."""
 
     mm: tuple[float, float, float]
     words: str
+
+
+@dataclass(frozen=True)
+class LocationList:
+    """Where to look, under a heading that says why."""
+
+    title: str
+    locations: list[Location]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +89,7 @@ class Revision:
     corrected: Run | None = None  # the run with its edits, once the samples are solved
     final: bool = True  # whether the samples have had their say in the maps
     stale: bool = False  # whether the files lack these edits, or were changed since
+    saved_volumes: tuple[VolumeChange, ...] = ()  # of the files, where these edits come from them
 
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
@@ -83,19 +106,9 @@ class Revision:
     @cached_property
     def volumes(self) -> list[VolumeChange]:
         """What the edits do to volumes."""
-        return volume_changes(self.run, self.correction)
-
-    @cached_property
-    def locations(self) -> list[Location]:
-        """The most uncertain locations, of the corrected run where there is one."""
-        data = report_data(self.corrected or self.run)
-        return [
-            Location(
-                mm=each.centre_mm,
-                words=f"{each.where}: {' or '.join(each.labels)}, {_ml(each.volume_ml)} ml",
-            )
-            for each in uncertain_locations(data, limit=MOST_LOCATIONS)
-        ]
+        if self.saved_volumes:
+            return list(self.saved_volumes)
+        return volume_changes(self.run, self.correction, self.corrected)
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,32 @@ class Session:
         """Begin to take all edits of a revision back, the latest one, and remove their files."""
         self._begin(self._remove_edits, revision)
 
+    @property
+    def locations(self) -> LocationList:
+        """Where the next stroke pays; before the samples are there, where most is uncertain."""
+        shown, background = self.shown, self._background
+        run = shown.corrected or self.run
+        if background is not None and (shown.corrected is not None or not shown.edits):
+            samples = background.sampled_labels()
+            if samples is not None and run.settings.intervals != "none":
+                found = rank_strokes(run, self.run.posterior.grid, *samples)
+                if found.locations:
+                    return found
+        return _uncertain(run)
+
+    def archive(self) -> bytes | None:
+        """Return the files of the correction as one ZIP file, None where there is none."""
+        return self._files.archive()
+
+    def read_draft(self) -> dict[str, Any] | None:
+        """Return the strokes that no update has taken in, None where there are none."""
+        return self._files.read_draft()
+
+    def write_draft(self, draft: dict[str, Any]) -> None:
+        """Keep strokes that no update has taken in yet."""
+        self._check_lock()
+        self._files.write_draft(draft)
+
     def wait(self) -> None:
         """Wait until no update is under way."""
         if self._thread is not None:
@@ -203,7 +242,9 @@ class Session:
 
     def _read_files(self, number: int) -> Revision:
         edits, correction, whole = self._files.read()
-        return Revision(self.run, edits, correction, number, stale=bool(edits) and not whole)
+        volumes = tuple(self._files.read_volumes()) if whole and edits else ()
+        stale = bool(edits) and not whole
+        return Revision(self.run, edits, correction, number, stale=stale, saved_volumes=volumes)
 
     def _restore(self, before: Revision) -> None:
         """Show what the files say after a failure: as a rule what was there before."""
@@ -225,13 +266,13 @@ class Session:
         assert background is not None  # noqa: S101
         corrector = background.wait_for_corrector(self._progress)
         self._stage("solving the first picture")
-        edit, correction = corrector.preview(edits)
-        self._show(edits, correction, final=False)
+        preview = corrector.preview(edits)
+        self._show(edits, preview.correction, final=False)
         self._stage("drawing the run's samples once more, the first time only")
         background.wait(self._progress)
         self._stage("solving the samples again where they move")
         corrected, correction = corrector.solve(
-            edits, edit, self._progress, lambda maps: self._show(edits, maps, final=False)
+            preview, self._progress, lambda maps: self._show(edits, maps, final=False)
         )
         self._show(edits, correction, corrected, final=False)
         self._stage("writing the files")
@@ -242,6 +283,8 @@ class Session:
     def _remove_edits(self) -> None:
         self._check_lock()
         self._files.remove()
+        if self._background is not None:
+            self._background.forget_edits()
         self._show({}, no_correction(self.run.posterior.n_labels))
 
     def _check_lock(self) -> None:
@@ -289,6 +332,17 @@ class _Background:
         while self.done < 1:
             self._wait_a_little(progress)
 
+    def sampled_labels(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]] | None:
+        """Return where samples differ and their labels there, None before they are drawn."""
+        if self._corrector is None or self.done < 1:
+            return None
+        return self._corrector.sampled_labels()
+
+    def forget_edits(self) -> None:
+        """Let the samples be the run's own again."""
+        if self._corrector is not None:
+            self._corrector.forget_edits()
+
     def _wait_a_little(self, progress: Callable[[float, float], None]) -> None:
         if self.error is not None:
             raise self.error
@@ -305,6 +359,69 @@ class _Background:
 
     def _show(self, done: float, total: float) -> None:
         self.done = min(done / total, 0.999)
+
+
+def _uncertain(run: Run) -> LocationList:
+    """Return the most uncertain locations of a run."""
+    found = [
+        Location(
+            mm=each.centre_mm,
+            words=f"{each.where}: {' or '.join(each.labels)}, {_ml(each.volume_ml)} ml",
+        )
+        for each in uncertain_locations(report_data(run), limit=MOST_LOCATIONS)
+    ]
+    return LocationList("Most uncertain locations", found)
+
+
+def rank_strokes(
+    run: Run, grid: Grid, voxels: NDArray[np.int64], labels: NDArray[np.uint8]
+) -> LocationList:
+    """Return where labels set by hand would say most about the volume that is least known.
+
+    Candidates are squares of one axial slice. How many voxels of the structure a sample has in a
+    square is regressed on: the square that explains most of the variance of the volume comes first,
+    then the one that explains most of what is left, and so on. ``labels`` (S, V) are those of the
+    samples at ``voxels`` (V,) of ``grid``.
+    """
+    rows = [row for row in volume_rows(run) if row.kind in ("region", "label")]
+    target = max(rows, key=lambda row: row.interval_ml[1] - row.interval_ml[0])
+    members = [run.case.labels.values.index(value) for value in target.values]
+    inside = np.isin(labels, members).astype(np.float32)  # (S, V)
+    places = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)  # (V, 3)
+    affine = run.case.geometry.affine
+    across = int(np.abs(affine[2, :3]).argmax())  # the axis that runs from bottom to top
+    steps = np.maximum(1, np.round(STROKE_MM / np.asarray(grid.spacing))).astype(int)
+    steps[across] = 1
+    squares, owner = np.unique(places // steps, axis=0, return_inverse=True)
+    counts = np.zeros((len(inside), len(squares)), dtype=np.float64)  # (S, Q)
+    for sample, row in enumerate(inside):
+        counts[sample] = np.bincount(owner.ravel(), weights=row, minlength=len(squares))
+    rest = target.samples_ml - target.samples_ml.mean()
+    total = float((rest**2).sum())
+    counts -= counts.mean(axis=0)
+    found: list[Location] = []
+    while len(found) < MOST_LOCATIONS and total > 0:
+        spread = (counts**2).sum(axis=0)
+        explained = np.where(spread > 1e-6, (rest @ counts) ** 2 / np.maximum(spread, 1e-6), 0.0)
+        best = int(explained.argmax())
+        share = float(explained[best]) / total
+        if share < LEAST_EXPLAINED:
+            break
+        here = owner.ravel() == best
+        middle = places[here][inside[:, here].std(axis=0).argmax()]
+        mm = affine[:3, :3] @ middle + affine[:3, 3]
+        words = f"{describe_side(mm)}: {100 * share:.0f} %{' more' if found else ''}"
+        found.append(Location((float(mm[0]), float(mm[1]), float(mm[2])), words))
+        chosen = counts[:, best] / math.sqrt(spread[best])
+        rest = rest - chosen * (chosen @ rest)
+        counts -= np.outer(chosen, chosen @ counts)
+    return LocationList(f"Where the next stroke pays: variance of {target.name}", found)
+
+
+def describe_side(mm: NDArray[np.float64]) -> str:
+    """Return a position by the patient's sides, such as "R 12, A 30, S 5"."""
+    pairs = zip(mm, (("L", "R"), ("P", "A"), ("I", "S")))
+    return ", ".join(f"{sides[x >= 0]} {abs(x):.0f}" for x, sides in pairs) + " mm"
 
 
 def _ml(volume: float) -> str:

@@ -2,16 +2,19 @@
 
 const ASK_EVERY_MS = 250;
 const WATCH_EVERY_MS = 1000;
-const MOST_UNDONE = 50;
+const BRUSH_STEP_MM = 2;
+const CHANGE_WORTH_AN_ARROW_ML = 0.005;
 
 class Correction {
   constructor(viewer, headers) {
     this.viewer = viewer;
     this.headers = headers;
-    this.undone = []; // the drawing before each stroke, as runs
+    this.history = new StrokeHistory();
     this.base = { runs: [], revision: 0 }; // what the server had when these edits began
     this.saved = ""; // its runs as text, empty where an update has still to take them in
     this.pen = "none";
+    this.chosen = -1; // of the list of locations
+    this.places = [];
   }
 
   part(name) {
@@ -31,10 +34,13 @@ class Correction {
     const { labelMap, entropy, shares, samples } = viewer.settings;
     this.own = { labelMap, entropy, shares, samples }; // the run's
     this.shown = this.own; // with the edits
-    viewer.scene.startDrawing((action) => action === "draw" && this.drawn());
+    viewer.scene.startDrawing();
+    this.grid = new DrawingGrid(viewer.shown.labels);
+    this.gestures = new Gestures(viewer, this);
     this.addPens();
     this.listen();
     this.takeIn(await this.ask("/edits"));
+    this.takeUp((await this.ask("/draft")).draft);
     const status = await this.ask("/status");
     await this.show(status);
     await this.showLocations();
@@ -60,12 +66,15 @@ class Correction {
   }
 
   async showLocations() {
-    const { locations } = await this.ask("/locations");
-    const items = locations.map((location) => {
+    const { title, locations } = await this.ask("/locations");
+    this.part("locations-title").textContent = title;
+    this.places = locations;
+    this.chosen = -1;
+    const items = locations.map((location, k) => {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = location.words;
-      button.addEventListener("click", () => this.viewer.goTo(location.mm));
+      button.addEventListener("click", () => this.goToPlace(k));
       const item = document.createElement("li");
       item.append(button);
       return item;
@@ -73,57 +82,246 @@ class Correction {
     this.part("locations").replaceChildren(...items);
   }
 
+  goToPlace(k) {
+    const count = this.places.length;
+    if (!count) return;
+    this.chosen = (k + count) % count;
+    const buttons = [...this.part("locations").querySelectorAll("button")];
+    buttons.forEach((button, n) => button.toggleAttribute("aria-current", n === this.chosen));
+    buttons[this.chosen].scrollIntoView({ block: "nearest" });
+    this.viewer.goTo(this.places[this.chosen].mm);
+    this.viewer.state.place = this.chosen;
+  }
+
   async showVolumes() {
     const { volumes } = await this.ask("/volumes-ml");
-    const rows = volumes.map(({ name, before_ml: before, after_ml: after }) => {
-      const row = document.createElement("tr");
-      const head = document.createElement("th");
-      head.scope = "row";
-      head.textContent = name;
-      const cells = [ml(before), ml(after), changeInWords(after - before)].map((words) => {
-        const cell = document.createElement("td");
-        cell.textContent = words;
-        return cell;
-      });
-      row.append(head, ...cells);
-      return row;
-    });
+    const most = Math.max(...volumes.map((each) => largestMl(each)), 1e-6);
+    const rows = volumes.flatMap((each) => volumeRows(each, most));
     this.part("volume-rows").replaceChildren(...rows);
   }
 
   listen() {
+    const clicks = {
+      undo: () => this.undo(),
+      redo: () => this.redo(),
+      fill: () => this.fill(),
+      update: () => this.update(),
+      revert: () => this.revert(),
+      download: () => this.download(),
+      keys: () => this.part("help").showModal(),
+    };
+    for (const [name, act] of Object.entries(clicks)) this.part(name).addEventListener("click", act);
     this.part("brush").addEventListener("input", () => this.choosePen(this.pen));
-    this.part("undo").addEventListener("click", () => this.undo());
-    this.part("update").addEventListener("click", () => this.send("/update", this.runs()));
-    this.part("revert").addEventListener("click", () => this.revert());
     this.part("original").addEventListener("change", () => this.refresh());
+    window.addEventListener("keydown", (event) => this.pressed(event), true);
+    window.addEventListener("beforeunload", (event) => {
+      if (this.isUnsaved) event.preventDefault();
+    });
     this.choosePen("none");
   }
 
   choosePen(pen) {
     this.pen = pen;
-    const size = Number(this.part("brush").value);
-    this.part("brush-text").textContent = `${size} ${size === 1 ? "voxel" : "voxels"}`;
-    const label = pen === "clear" ? null : Number(pen);
-    this.viewer.scene.setPen(label, pen === "none" ? 0 : size);
+    const mm = Number(this.part("brush").value);
+    this.part("brush-text").textContent = `${mm} mm across`;
+    this.diameterMm = pen === "none" ? 0 : mm;
+    this.viewer.part("canvas").nextSibling.classList.toggle("pmpm-painting", pen !== "none");
+    if (this.last) this.enable();
+  }
+
+  pickPen(pen) {
+    const input = this.part("pens").querySelector(`[value="${pen}"]`);
+    if (!input) return;
+    input.checked = true;
+    this.choosePen(pen);
+  }
+
+  pressed(event) {
+    const { target, key } = event;
+    if (this.part("help").open || target.closest?.("select, textarea, input[type=text]")) return;
+    if (event.altKey || this.gestures.doing) return;
+    const act = event.ctrlKey || event.metaKey ? this.commands(event) : this.keys(key);
+    if (!act) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    act();
+  }
+
+  commands({ key, shiftKey }) {
+    const name = { z: shiftKey ? "redo" : "undo", y: "redo" }[key.toLowerCase()];
+    return name && (() => this.part(name).click());
+  }
+
+  keys(key) {
+    if (/^[0-9]$/.test(key)) return () => this.pickPen(key);
+    const click = (name) => () => this.part(name).click();
+    const resize = (by) => () => {
+      this.part("brush").value = Number(this.part("brush").value) + by;
+      this.choosePen(this.pen);
+    };
+    const zoom = (factor) => () => this.viewer.scene.zoom([-1, -1], factor);
+    return {
+      e: () => this.pickPen("clear"),
+      x: () => this.pickPen("none"),
+      "[": resize(-BRUSH_STEP_MM),
+      "]": resize(BRUSH_STEP_MM),
+      b: () => this.part(this.part("ball").checked ? "flat" : "ball").click(),
+      f: click("fill"),
+      u: click("update"),
+      n: () => this.goToPlace(this.chosen + 1),
+      p: () => this.goToPlace(this.chosen - 1),
+      o: click("original"),
+      "+": zoom(ZOOM_A_STEP),
+      "=": zoom(ZOOM_A_STEP),
+      "-": zoom(1 / ZOOM_A_STEP),
+      r: zoom(0),
+      "?": click("keys"),
+    }[key.toLowerCase()];
+  }
+
+  // What the left button or one finger does.
+  down(place) {
+    if (this.pen === "none") {
+      this.viewer.scene.goToPixel(place);
+      return;
+    }
+    const found = this.viewer.scene.pick(place);
+    if (!found || this.busy) return;
+    this.stroke = new Stroke(this.viewer.scene.drawing, this.penValue);
+    this.axis = found.axis;
+    this.point = found.voxel;
+    this.dragTo(found);
+  }
+
+  move(place) {
+    if (this.pen === "none") this.viewer.scene.goToPixel(place);
+    const found = this.stroke && this.viewer.scene.pick(place);
+    if (found?.axis === this.axis) this.dragTo(found);
+  }
+
+  up() {
+    if (!this.stroke) return;
+    const runs = this.stroke.runs();
+    this.stroke = null;
+    this.viewer.scene.showDrawing();
+    if (runs.length) this.drawn(runs);
+  }
+
+  cancel() {
+    if (!this.stroke) return;
+    this.stroke.takeBack();
+    this.stroke = null;
+    this.viewer.scene.showDrawing();
+  }
+
+  get penValue() {
+    return this.pen === "clear" ? 0 : Number(this.pen) + 1;
+  }
+
+  dragTo({ voxel, axis }) {
+    const flatAxis = this.part("flat").checked ? axis : null;
+    drag(this.stroke, this.grid, this.point, voxel, this.diameterMm / 2, flatAxis);
+    this.point = voxel;
+    if (this.drawingSoon) return;
+    this.drawingSoon = true; // the whole drawing goes to the graphics card: once a frame is enough
+    requestAnimationFrame(() => {
+      this.drawingSoon = false;
+      this.viewer.scene.showDrawing();
+    });
+  }
+
+  fill() {
+    const stroke = new Stroke(this.viewer.scene.drawing, this.penValue);
+    const slices = fillBetween(stroke, this.grid, this.axis ?? 2);
+    const runs = stroke.runs();
+    this.viewer.scene.showDrawing();
+    if (runs.length) this.drawn(runs);
+    const name = this.viewer.settings.labels[Number(this.pen)].name;
+    this.say(
+      slices
+        ? `${slices} ${slices === 1 ? "slice" : "slices"} filled with ${name}: look at them, then press Update.`
+        : `Nothing to fill: paint ${name} in two slices with others between them.`,
+      !slices,
+    );
   }
 
   runs() {
     return runsOf(this.viewer.scene.drawing);
   }
 
-  drawn() {
-    this.undone.push(this.last);
-    if (this.undone.length > MOST_UNDONE) this.undone.shift();
-    this.last = this.runs();
-    this.enable();
+  drawn(runs) {
+    this.history.add(runs);
+    this.changed();
   }
 
   undo() {
-    this.last = this.undone.pop();
-    const { scene } = this.viewer;
-    scene.replaceDrawing(drawingOf(this.last, scene.drawing.length));
+    this.history.undo(this.viewer.scene.drawing);
+    this.viewer.scene.showDrawing();
+    this.changed();
+  }
+
+  redo() {
+    this.history.redo(this.viewer.scene.drawing);
+    this.viewer.scene.showDrawing();
+    this.changed();
+  }
+
+  changed() {
+    this.last = this.runs();
     this.enable();
+    if (this.isUnsaved) this.say("Painted, and not saved yet: press Update.");
+    this.keepDraft();
+    if (this.part("at-once").checked && this.isUnsaved && !this.busy) this.update();
+  }
+
+  update() {
+    this.send("/update", this.runs());
+  }
+
+  get isUnsaved() {
+    return this.last !== undefined && JSON.stringify(this.last) !== JSON.stringify(this.base.runs);
+  }
+
+  // Strokes are kept beside the run, so that undo works after the page was closed.
+  async keepDraft() {
+    const { strokes, done } = this.history;
+    this.draft = { base: this.base.runs, runs: this.last, strokes, done };
+    if (this.sendingDraft) return;
+    this.sendingDraft = true;
+    try {
+      while (this.draft) {
+        const draft = this.draft;
+        this.draft = null;
+        await this.ask("/draft", { draft });
+      }
+    } catch {
+      this.draft = null; // too much, or no server: what is saved by Update does not depend on it
+    } finally {
+      this.sendingDraft = false;
+    }
+    this.viewer.state.drafts = (this.viewer.state.drafts || 0) + 1;
+  }
+
+  // Go on with strokes that were not saved, unless the edits have changed since.
+  takeUp(draft) {
+    if (!draft || JSON.stringify(draft.base) !== JSON.stringify(this.base.runs)) return;
+    const { scene } = this.viewer;
+    this.history = new StrokeHistory(draft.strokes, draft.done);
+    scene.replaceDrawing(drawingOf(draft.runs, scene.drawing.length));
+    this.last = this.runs();
+  }
+
+  async download() {
+    const answer = await fetch("/archive", { headers: this.headers, cache: "no-store" });
+    if (!answer.ok) {
+      this.say(`This could not be downloaded: ${(await answer.json()).error}.`, true);
+      return;
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await answer.blob());
+    link.download = this.viewer.settings.archiveName;
+    link.click();
+    URL.revokeObjectURL(link.href);
   }
 
   revert() {
@@ -133,10 +331,14 @@ class Correction {
   }
 
   enable() {
-    const changed = JSON.stringify(this.last) !== this.saved;
-    this.part("update").disabled = this.busy || !changed;
-    this.part("undo").disabled = this.busy || this.undone.length === 0;
-    this.part("revert").disabled = this.busy || (this.last.length === 0 && this.saved.length < 3);
+    const { busy, history } = this;
+    const label = /^[0-9]+$/.test(this.pen);
+    this.part("update").disabled = busy || JSON.stringify(this.last) === this.saved;
+    this.part("undo").disabled = busy || !history.canUndo;
+    this.part("redo").disabled = busy || !history.canRedo;
+    this.part("fill").disabled = busy || !label || this.last.length === 0;
+    this.part("revert").disabled = busy || (this.last.length === 0 && this.saved.length < 3);
+    this.part("download").disabled = busy || this.saved.length < 3;
     this.viewer.state.edited = this.last.reduce((sum, run) => sum + run[2], 0);
   }
 
@@ -149,7 +351,7 @@ class Correction {
     scene.replaceDrawing(after.map((value, i) => (mine[i] === before[i] ? value : mine[i])));
     this.base = now;
     this.saved = now.stale ? "" : JSON.stringify(now.runs);
-    this.undone = [];
+    this.history = new StrokeHistory();
     this.last = this.runs();
   }
 
@@ -183,7 +385,7 @@ class Correction {
     const { scene, state } = this.viewer;
     if (sent.length === 0) {
       scene.replaceDrawing(new Uint8Array(scene.drawing.length));
-      this.undone = [];
+      if (!this.history.canRedo) this.history = new StrokeHistory(); // else all of it was undone
       this.last = [];
     }
     this.base = { runs: sent };
@@ -191,6 +393,7 @@ class Correction {
     const now = await this.ask("/edits");
     if (JSON.stringify(now.runs) === this.saved) this.base = now;
     else this.takeIn(now); // another window has changed them already
+    await this.keepDraft();
     this.tell(status);
     await this.showLocations();
     state.updates = (state.updates || 0) + 1;
@@ -254,7 +457,9 @@ class Correction {
       await new Promise((resolve) => setTimeout(resolve, WATCH_EVERY_MS));
       now = await this.ask("/status");
     }
-    if (!this.busy) this.tell(now);
+    if (this.busy) return;
+    this.tell(now);
+    if (status.preparing) await this.showLocations(); // ranked by the samples from now on
   }
 
   async ask(path, body) {
@@ -281,6 +486,10 @@ class Correction {
       : "";
     if (status.stale) {
       this.say(`The files beside the run lack some of these edits: press Update.${getting}`, true);
+      return;
+    }
+    if (this.isUnsaved) {
+      this.say(`Some of what is painted is not saved yet: press Update.${getting}`);
       return;
     }
     if (status.edited_voxels === 0) {
@@ -310,9 +519,52 @@ function ml(volume) {
   return volume.toFixed(volume < 10 ? 2 : 1);
 }
 
-function changeInWords(change) {
-  if (Math.abs(change) < 0.005) return "–";
-  return `${change > 0 ? "+" : "−"}${Math.abs(change).toFixed(2)}`;
+function largestMl({ before_ml: before, after_ml: after, ...each }) {
+  const ends = [each.before_interval_ml, each.after_interval_ml].flatMap((ends) => ends ?? []);
+  return Math.max(before, after, ...ends);
+}
+
+// A row of numbers, "18 (5–40)", and under it the intervals as bars: the run's above the one now.
+function volumeRows(each, most) {
+  const row = document.createElement("tr");
+  const head = document.createElement("th");
+  head.scope = "row";
+  head.textContent = each.name;
+  row.append(head);
+  const changed = Math.abs(each.after_ml - each.before_ml) >= CHANGE_WORTH_AN_ARROW_ML;
+  const states = [
+    ["before", each.before_ml, each.before_interval_ml],
+    ["after", each.after_ml, each.after_interval_ml],
+  ];
+  for (const [when, volume, ends] of states) {
+    const cell = document.createElement("td");
+    const number = document.createElement(when === "after" && changed ? "b" : "span");
+    number.textContent = ml(volume);
+    const interval = document.createElement("small");
+    interval.textContent = ends ? `${ml(ends[0])}–${ml(ends[1])}` : "–";
+    cell.append(number, interval);
+    row.append(cell);
+  }
+  if (!each.before_interval_ml) return [row];
+  const bars = document.createElement("tr");
+  bars.setAttribute("aria-hidden", "true");
+  const cell = document.createElement("td");
+  cell.colSpan = 3;
+  for (const [when, volume, ends] of states) {
+    const scale = document.createElement("div");
+    scale.className = "pmpm-interval";
+    const bar = document.createElement("span");
+    bar.className = `pmpm-${when}`;
+    const [low, high] = ends ?? [volume, volume];
+    bar.style.left = `${(100 * low) / most}%`;
+    bar.style.width = `${(100 * (high - low)) / most}%`;
+    const mark = document.createElement("i");
+    mark.style.left = `${(100 * volume) / most}%`;
+    scale.append(bar, mark);
+    cell.append(scale);
+  }
+  bars.append(cell);
+  return [row, bars];
 }
 
 // Runs are [label, first voxel, number of voxels] of equal values; a drawing holds label + 1.

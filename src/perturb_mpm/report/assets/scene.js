@@ -8,6 +8,7 @@ const DIM_GREY = "pmpm-grey"; // under the entropy
 const OUTLINE_OPACITY = 0.95;
 const PAINT_OPACITY = 0.75; // of voxels set by hand; their rim is opaque
 const LEAST_OPACITY = 0.01; // a layer of opacity 0 is left out, and its outlines with it
+const MOST_ZOOM = 12;
 const LAYOUT = [
   { sliceType: 0, position: [0, 0, 0.6, 1] }, // axial
   { sliceType: 1, position: [0.6, 0, 0.4, 0.5] }, // coronal
@@ -117,12 +118,74 @@ class Scene {
     this.nv.drawScene();
   }
 
+  // What lies under a pixel of the canvas: its tile, the voxel (not rounded) and mm; null for none.
+  pick([x, y]) {
+    const ratio = this.nv.uiData.dpr || 1;
+    const frac = this.nv.canvasPos2frac([x * ratio, y * ratio]);
+    if (frac[0] < 0) return null;
+    const tile = this.nv.screenSlices[this.nv.tileIndex(x * ratio, y * ratio)];
+    const axis = 2 - tile.axCorSag; // across the slice
+    const dims = this.nv.back.dims.slice(1, 4);
+    const voxel = dims.map((count, k) => frac[k] * count - 0.5);
+    voxel[axis] = Math.floor(Math.min(frac[axis], 0.999999) * dims[axis]);
+    return { axis, voxel, frac: Array.from(frac).slice(0, 3), mm: Array.from(this.nv.frac2mm(frac)) };
+  }
+
+  pixelsPerMm([x, y]) {
+    const ratio = this.nv.uiData.dpr || 1;
+    const tile = this.nv.screenSlices[this.nv.tileIndex(x * ratio, y * ratio)];
+    if (!tile?.fovMM?.[0]) return 0;
+    return Math.abs(tile.leftTopWidthHeight[2] / tile.fovMM[0]) / ratio;
+  }
+
+  goToPixel(place) {
+    const found = this.pick(place);
+    if (!found) return;
+    this.nv.scene.crosshairPos = found.frac;
+    this.nv.createOnLocationChange();
+    this.nv.drawScene();
+  }
+
+  stepSlice(place, by) {
+    const step = [0, 0, 0];
+    step[this.pick(place)?.axis ?? 2] = by;
+    this.move(...step);
+  }
+
+  // NiiVue shows (range - pan) / zoom of every axis, in mm.
+  get view() {
+    return Array.from(this.nv.scene.pan2Dxyzmm);
+  }
+
+  set view(view) {
+    this.nv.setPan2Dxyzmm(view);
+  }
+
+  // What is under the pixel stays there; the other slices zoom around the crosshair.
+  zoom(place, factor) {
+    const [x, y, z, before] = this.view;
+    const after = Math.min(MOST_ZOOM, Math.max(1, before * factor));
+    if (after === 1) {
+      this.view = [0, 0, 0, 1];
+      return;
+    }
+    const mm = this.pick(place)?.mm ?? this.nv.frac2mm(this.nv.scene.crosshairPos);
+    this.view = [...[x, y, z].map((pan, k) => pan + mm[k] * (before - after)), after];
+  }
+
+  pan(from, to) {
+    const [one, other] = [this.pick(from), this.pick(to)];
+    if (!one || !other || one.axis !== other.axis) return;
+    const [x, y, z, zoom] = this.view;
+    this.view = [...[x, y, z].map((pan, k) => pan + (other.mm[k] - one.mm[k]) * zoom), zoom];
+  }
+
   move(x, y, z) {
     this.nv.moveCrosshairInVox(x, y, z);
   }
 
   // Values of the drawing are label + 1; 0 is a voxel that nobody has set.
-  startDrawing(onChange) {
+  startDrawing() {
     const shades = [[0, 0, 0], ...this.colours];
     this.nv.setDrawingEnabled(true);
     this.nv.setDrawColormap({
@@ -135,8 +198,7 @@ class Scene {
     });
     this.nv.drawRimOpacity = 1;
     this.nv.setDrawOpacity(PAINT_OPACITY);
-    this.nv.opts.drawingEnabled = false;
-    this.nv.onDrawingChanged = onChange;
+    this.nv.opts.drawingEnabled = false; // brushes are our own
     this.paintOnTop();
   }
 
@@ -152,21 +214,16 @@ class Scene {
     }
   }
 
-  // A pen draws label + 1, or takes edits away where it is null; without a size it is put away.
-  setPen(label, size) {
-    this.nv.opts.drawingEnabled = size > 0;
-    if (size > 0) {
-      this.nv.opts.penSize = size;
-      this.nv.setPenValue(label === null ? 0 : label + 1, false);
-    }
-  }
-
   get drawing() {
     return this.nv.drawBitmap;
   }
 
   replaceDrawing(values) {
     this.nv.drawBitmap.set(values);
+    this.showDrawing();
+  }
+
+  showDrawing() {
     this.nv.refreshDrawing(true);
   }
 }
