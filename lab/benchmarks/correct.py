@@ -50,10 +50,10 @@ class Row(NamedTuple):
 
 
 def hippocampi(data: Path, most: int) -> Iterator[Case]:
-    """Yield hippocampi with a network's probabilities."""
+    """Yield hippocampi with a network's probabilities, the last ones: others served to choose."""
     folder = data / "hippocampus_network"
     scheme = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
-    for image in sorted((folder / "images").glob("*.nii.gz"))[:most]:
+    for image in sorted((folder / "images").glob("*.nii.gz"))[-most:]:
         name = image.name.removesuffix(".nii.gz")
         yield read_case(
             [image],

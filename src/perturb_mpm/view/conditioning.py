@@ -118,8 +118,8 @@ class PaintedNoise:
             shift[:, part] = solution.gradient @ self._covariance(near[part]).T
         before = np.asarray(self._scores[:, near], dtype=np.float64)
         surest = np.minimum(*(softmax(x, axis=0).max(axis=0) for x in (before, before + shift)))
-        doubtful = surest < 1 - _IN_DOUBT
-        voxels, shift = near[doubtful], shift[:, doubtful]
+        uncertain = surest < 1 - _IN_DOUBT
+        voxels, shift = near[uncertain], shift[:, uncertain]
         explained = np.empty(len(voxels))
         trace = solution.trace()
         for part in _batches(len(voxels)):
@@ -298,8 +298,8 @@ def _seen_voxels(given: NDArray[np.integer], grid: Grid) -> NDArray[np.int64]:
 
 def _positions_mm(grid: Grid, voxels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return positions on the grid, (V, 3) mm."""
-    places = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)
-    return places.astype(np.float64) * np.asarray(grid.spacing, dtype=np.float64)
+    indices = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)
+    return indices.astype(np.float64) * np.asarray(grid.spacing, dtype=np.float64)
 
 
 def _batches(count: int) -> Iterator[slice]:

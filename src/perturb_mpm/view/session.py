@@ -387,12 +387,12 @@ def rank_strokes(
     target = max(rows, key=lambda row: row.interval_ml[1] - row.interval_ml[0])
     members = [run.case.labels.values.index(value) for value in target.values]
     inside = np.isin(labels, members).astype(np.float32)  # (S, V)
-    places = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)  # (V, 3)
+    indices = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)  # (V, 3)
     affine = run.case.geometry.affine
     across = int(np.abs(affine[2, :3]).argmax())  # the axis that runs from bottom to top
     steps = np.maximum(1, np.round(STROKE_MM / np.asarray(grid.spacing))).astype(int)
     steps[across] = 1
-    squares, owner = np.unique(places // steps, axis=0, return_inverse=True)
+    squares, owner = np.unique(indices // steps, axis=0, return_inverse=True)
     counts = np.zeros((len(inside), len(squares)), dtype=np.float64)  # (S, Q)
     for sample, row in enumerate(inside):
         counts[sample] = np.bincount(owner.ravel(), weights=row, minlength=len(squares))
@@ -408,7 +408,7 @@ def rank_strokes(
         if share < LEAST_EXPLAINED:
             break
         here = owner.ravel() == best
-        middle = places[here][inside[:, here].std(axis=0).argmax()]
+        middle = indices[here][inside[:, here].std(axis=0).argmax()]
         mm = affine[:3, :3] @ middle + affine[:3, 3]
         words = f"{describe_side(mm)}: {100 * share:.0f} %{' more' if found else ''}"
         found.append(Location((float(mm[0]), float(mm[1]), float(mm[2])), words))
