@@ -112,8 +112,9 @@ def test_neighbours_follow_the_noise_whatever_the_kernels(correlated: Run) -> No
     index = run.posterior.grid.index
     free = ~np.isin(index, list(edits))
     pulled = set(np.flatnonzero(corrected.labels != run.labels)) - edits.keys()
-    assert len(pulled) > 0.1 * len(edits)
-    assert all(corrected.labels.flat[voxel] == CORE for voxel in pulled)
+    to_core = [voxel for voxel in pulled if corrected.labels.flat[voxel] == CORE]
+    assert len(to_core) > 0.3 * len(edits)
+    assert (corrected.labels.flat[list(pulled)] > 0).all()
     # Samples follow as the maps do.
     new, old = (each.posterior.voxel_marginals("votes")[CORE, free] for each in (corrected, run))
     map_gain = (corrected.voxel_marginals - run.voxel_marginals)[CORE, free]

@@ -382,11 +382,9 @@ def painted(opened: OpenPage) -> NDArray[np.uint8]:
 SHOWN = SHAPE  # the margin around the mask reaches the border of the image
 
 
-def wait_for_drafts(opened: OpenPage, number: int) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while told(opened).get("drafts", 0) < number:  # scripts of the page may not be text
-        assert time.monotonic() < until, told(opened)
-        opened.page.wait_for_timeout(50)
+def wait_for_draft(opened: OpenPage) -> None:
+    """Wait until the server has what is painted."""
+    wait_for(opened, "draft", told(opened)["edited"])
 
 
 def test_a_ball_reaches_other_slices_and_a_flat_brush_does_not(server: ViewServer) -> None:
@@ -397,7 +395,7 @@ def test_a_ball_reaches_other_slices_and_a_flat_brush_does_not(server: ViewServe
         x, y = middle(opened)
         canvas_box(opened)
         opened.page.mouse.click(x, y)
-        wait_for_drafts(opened, 1)
+        wait_for_draft(opened)
         ball = np.argwhere(painted(opened))
         # 12.5 mm around a point are three voxels of 4 mm and a bit, along each axis.
         assert (np.ptp(ball, axis=0) + 1).tolist() in [[a, b, 7] for a in (6, 7) for b in (6, 7)]
@@ -407,7 +405,7 @@ def test_a_ball_reaches_other_slices_and_a_flat_brush_does_not(server: ViewServe
         opened.switch("[data-part=flat]", on=True)
         canvas_box(opened)
         opened.page.mouse.click(x, y)
-        wait_for_drafts(opened, 3)
+        wait_for_draft(opened)
         flat = np.argwhere(painted(opened))
         assert np.ptp(flat, axis=0)[2] == 0
         assert 25 <= len(flat) <= 37
@@ -424,24 +422,24 @@ def test_slices_between_painted_ones_are_filled(server: ViewServer) -> None:
         part(opened, "brush").fill("45")
         canvas_box(opened)
         opened.page.mouse.click(x, y)
-        wait_for_drafts(opened, 1)
+        wait_for_draft(opened)
         for _ in range(4):
             opened.page.mouse.wheel(0, 100)
         part(opened, "brush").fill("15")
         canvas_box(opened)
         opened.page.mouse.click(x, y)
-        wait_for_drafts(opened, 2)
+        wait_for_draft(opened)
         slices = np.flatnonzero(painted(opened).any(axis=(0, 1)))
         assert len(slices) == 2
         assert slices[1] - slices[0] == 4
         part(opened, "fill").click()
-        wait_for_drafts(opened, 3)
+        wait_for_draft(opened)
         areas = (painted(opened) == CORE + 1).sum(axis=(0, 1))[slices[0] : slices[1] + 1]
         assert areas.min() > 0
         steps = np.diff(areas.astype(int))
         assert (steps > 0).all() or (steps < 0).all()  # from the large disc to the small one
         opened.page.keyboard.press("Control+z")  # one step back takes all of them
-        wait_for_drafts(opened, 4)
+        wait_for_draft(opened)
         assert np.flatnonzero(painted(opened).any(axis=(0, 1))).tolist() == slices.tolist()
         assert opened.errors == []
 
@@ -460,7 +458,7 @@ def test_undo_goes_on_after_an_update_and_after_reopening(folder: Path) -> None:
         part(opened, "undo").click()
         assert told(opened)["edited"] == one
         assert "not saved" in part(opened, "status").inner_text()
-        wait_for_drafts(opened, 4)
+        wait_for_draft(opened)
     with serve(folder) as server, open_page(server.address, width=700, height=620) as opened:
         ready(opened)
         assert told(opened)["edited"] == one  # not all of them again

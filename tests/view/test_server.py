@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,9 +27,18 @@ from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import is_remote, view
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Geometry, LabelScheme
+from perturb_mpm.progress import Silent
 from perturb_mpm.report import ReportData
-from perturb_mpm.run import OutputError, report_data, run_case
+from perturb_mpm.run import (
+    OutputError,
+    RunSettings,
+    load_run,
+    report_data,
+    run_case,
+    volume_rows,
+)
 from perturb_mpm.storage import LockedError
+from perturb_mpm.view import Corrector
 from perturb_mpm.view import correction as saving
 from perturb_mpm.view import session as session_module
 from perturb_mpm.view.server import (
@@ -145,7 +156,10 @@ def test_the_page_needs_the_token_in_its_address(client: Client) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/volumes/labels", "/status", "/edits", "/changes", "/volumes-ml", "/locations", "/nothing"],
+    [
+        *("/volumes/labels", "/status", "/edits", "/changes", "/volumes-ml", "/locations"),
+        *("/draft", "/archive", "/nothing"),
+    ],
 )
 def test_everything_else_needs_the_token_in_a_header(client: Client, path: str) -> None:
     token = client.server.gate.token
@@ -445,6 +459,90 @@ def test_edits_are_there_again_when_the_run_is_opened_again(client: Client, fold
     (folder / "state" / "correction.npz").unlink()
     with closing(open_session(folder)) as stale:
         assert stale.shown.stale
+
+
+DRAFT = {"base": [], "runs": [[1, 5, 2]], "strokes": [[[5, 2, 0, 2]], [[9, 1, 0, 3]]], "done": 1}
+
+
+def test_strokes_that_are_not_saved_come_back_until_the_run_begins_anew(
+    client: Client, folder: Path
+) -> None:
+    assert json.loads(client.ask("/draft")[1]) == {"draft": None}
+    assert client.status_of("/draft", {"draft": DRAFT}) == 202
+    assert json.loads(client.ask("/draft")[1]) == {"draft": DRAFT}
+    listed = json.loads((folder / "state" / "files.json").read_text())["files"]
+    assert "state/draft.json" in listed
+    client.server.session.close()
+    with closing(open_session(folder)) as again:
+        assert again.read_draft() == DRAFT
+    (folder / "state" / "draft.json").write_text("{")
+    with closing(open_session(folder)) as again:
+        assert again.read_draft() is None
+    run_case(make_case(), SETTINGS.changed(samples=2), folder, title="anew", overwrite=True)
+    assert not (folder / "state" / "draft.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"done": 3},
+        {"done": "1"},
+        {"runs": [[3, 5, 2]]},
+        {"strokes": [[[5, 2, 0, 9]]]},
+        {"strokes": [[[-1, 2, 0, 1]]]},
+        {"strokes": [[[5, 10**9, 0, 1]]]},
+        {"strokes": [[[5, 10**30, 0, 1]]]},
+        {"strokes": [[[5, 2, 0]]]},
+        {"strokes": [[[5, 2, 0.5, 1]]]},
+        {"strokes": [5]},
+    ],
+)
+def test_strokes_that_make_no_sense_are_refused(client: Client, change: dict[str, Any]) -> None:
+    assert client.status_of("/draft", {"draft": {**DRAFT, **change}}) == 400
+    assert json.loads(client.ask("/draft")[1]) == {"draft": None}
+
+
+def test_a_correction_is_one_file(client: Client, folder: Path) -> None:
+    assert client.status_of("/archive") == 404
+    edit_some(client)
+    status, content, headers = client.ask("/archive")
+    assert (status, headers["Content-Type"]) == (200, "application/zip")
+    with zipfile.ZipFile(io.BytesIO(content)) as pack:
+        assert pack.testzip() is None
+        assert {each: (folder / each).read_bytes() for each in pack.namelist()} == {
+            each: pack.read(each) for each in pack.namelist()
+        }
+        assert "labels-corrected.nii.gz" in pack.namelist()
+    assert client.ask("/archive")[1] == content
+
+
+def test_the_next_stroke_is_where_most_of_the_variance_is_explained(tmp_path: Path) -> None:
+    settings = RunSettings().changed(samples=24, seed=5, strength=0.0, kernels=SETTINGS.kernels)
+    run = load_run(copy_run(tmp_path / "case", settings))
+    corrector = Corrector(run)
+    corrector.draw_samples(Silent())
+    samples = corrector.sampled_labels()
+    assert samples is not None
+    voxels, labels = samples
+    grid = run.posterior.grid
+    found = session_module.rank_strokes(run, grid, voxels, labels)
+    row = max(
+        (row for row in volume_rows(run) if row.kind == "label"),
+        key=lambda row: row.interval_ml[1] - row.interval_ml[0],
+    )
+    assert row.name in found.title
+    indices = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)
+    squares, owner = np.unique(indices // (3, 3, 1), axis=0, return_inverse=True)  # 12 mm of 4
+    best = 0.0
+    for square in range(len(squares)):
+        here = (labels[:, owner.ravel() == square] == VALUES.index(row.values[0])).sum(axis=1)
+        if here.std() > 0:
+            best = max(best, np.corrcoef(here, row.samples_ml)[0, 1] ** 2)
+    first = found.locations[0].words
+    assert f": {100 * best:.0f} %" in first
+    shares = [int(each.words.split(": ")[1].split(" %")[0]) for each in found.locations]
+    assert sum(shares) <= 101
+    assert all(share >= 2 for share in shares)
 
 
 def test_reverting_leaves_the_run_as_it_was(client: Client, folder: Path) -> None:

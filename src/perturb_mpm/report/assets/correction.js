@@ -293,13 +293,13 @@ class Correction {
         const draft = this.draft;
         this.draft = null;
         await this.ask("/draft", { draft });
+        this.viewer.state.draft = countVoxels(draft.runs);
       }
     } catch {
       this.draft = null; // too much, or no server: what is saved by Update does not depend on it
     } finally {
       this.sendingDraft = false;
     }
-    this.viewer.state.drafts = (this.viewer.state.drafts || 0) + 1;
   }
 
   // Go on with strokes that were not saved, unless the edits have changed since.
@@ -339,7 +339,7 @@ class Correction {
     this.part("fill").disabled = busy || !label || this.last.length === 0;
     this.part("revert").disabled = busy || (this.last.length === 0 && this.saved.length < 3);
     this.part("download").disabled = busy || this.saved.length < 3;
-    this.viewer.state.edited = this.last.reduce((sum, run) => sum + run[2], 0);
+    this.viewer.state.edited = countVoxels(this.last);
   }
 
   // What was painted here since ``base`` stays; all else becomes what the server has.
@@ -578,6 +578,10 @@ function runsOf(drawing) {
     runs.push([value - 1, start, i - start + 1]);
   }
   return runs;
+}
+
+function countVoxels(runs) {
+  return runs.reduce((sum, run) => sum + run[2], 0);
 }
 
 function drawingOf(runs, length) {
