@@ -421,7 +421,7 @@ def rank_strokes(
 def describe_side(mm: NDArray[np.float64]) -> str:
     """Return a position by the patient's sides, such as "R 12, A 30, S 5"."""
     pairs = zip(mm, (("L", "R"), ("P", "A"), ("I", "S")))
-    return ", ".join(f"{sides[x >= 0]} {abs(x):.0f}" for x, sides in pairs) + " mm"
+    return ", ".join(f"{sides[int(x >= 0)]} {abs(x):.0f}" for x, sides in pairs) + " mm"
 
 
 def _ml(volume: float) -> str:
