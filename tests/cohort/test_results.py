@@ -18,9 +18,11 @@ from helpers.report_cases import report_case
 from perturb_mpm.cohort import add_ratings
 from perturb_mpm.cohort.records import CaseOutcome, CaseRecord, RegionFigures
 from perturb_mpm.cohort.results import (
+    MEASURE_COLUMNS,
     find_outliers,
     found_errors,
     measure_ranking,
+    measure_rows,
     rank_cases,
     render_page,
     write_page,
@@ -301,3 +303,18 @@ def test_the_page_says_whom_to_look_at_first_and_shows_regions_before_labels() -
     assert "wholeml, 95 % of samples" in page
     assert "coreml" not in page
     assert "1 more regions and labels are in cohort.csv" in page
+
+
+def test_measures_of_all_cases_are_in_one_table(tmp_path: Path) -> None:
+    row = {
+        **dict.fromkeys(MEASURE_COLUMNS[1:]),
+        "structure": "core",
+        "measure": "diameter",
+        "label_map": 12.0,
+    }
+    for name, text in (("A", json.dumps({"measures": [row]})), ("B", "damaged")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "measures.json").write_text(text)
+    found = measure_rows(tmp_path, ["A", "B", "C"])
+    assert [cells[:3] for cells in found] == [["A", "core", "diameter"]]
+    assert found[0][4] == 12.0

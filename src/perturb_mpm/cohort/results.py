@@ -26,7 +26,7 @@ from perturb_mpm.cohort.records import (
     read_ratings,
 )
 from perturb_mpm.files import write_table
-from perturb_mpm.storage import atomic_open, write_json
+from perturb_mpm.storage import DAMAGE, atomic_open, read_json, write_json
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ COLUMNS = (
     *("outliers", "warnings", "error"),
     *("seconds", "peak_memory_mb", "worker"),
     *("rating", "rating_initials", "rating_note"),
+)
+MEASURE_COLUMNS = (
+    *("case", "structure", "measure", "unit", "label_map", "median"),
+    *("interval_lower", "interval_upper", "undefined_samples", "rests_on"),
 )
 _FAR = 3.5  # robust standard deviations from the median (Iglewicz and Hoaglin 1993)
 _FEWEST = 8  # cases before one can be far from the others
@@ -186,7 +190,23 @@ def write_results(
     write_table(files["csv"], COLUMNS, _table_rows(cases))
     write_json(files["json"], _cohort_json(cases, request))
     write_page(files["html"], cases)
+    measured = measure_rows(folder, [each.record.case for each in cases if each.record.outcome])
+    if measured:
+        files["measures"] = folder / "measures.csv"
+        write_table(files["measures"], MEASURE_COLUMNS, measured)
     return files
+
+
+def measure_rows(folder: Path, names: Iterable[str]) -> list[list[object]]:
+    """Return the measures of every case that has some, a row a case, structure and measure."""
+    rows = []
+    for name in names:
+        try:
+            found = read_json(folder / name / "measures.json")["measures"]
+            rows += [[name, *(each[key] for key in MEASURE_COLUMNS[1:])] for each in found]
+        except DAMAGE:
+            continue  # this case was not measured
+    return rows
 
 
 def write_group(folder: Path, cases: Sequence[RankedCase], inside: str) -> dict[str, Path]:
