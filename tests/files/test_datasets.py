@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,16 @@ def test_sequences_have_many_names() -> None:
     }
     with pytest.raises(InputError, match="t1c must be there once"):
         select_sequences({"t1c": 1, "t1ce": 2}, ("t1c",))
+
+
+def test_sequences_have_the_names_of_the_raw_data_sets_dataset_json(tmp_path: Path) -> None:
+    images = tmp_path / "imagesTs"
+    images.mkdir()
+    for channel in range(2):
+        (images / f"P1_{channel:04d}.nii.gz").touch()
+    (case,) = find_cases(CaseFolders(images, without_probabilities=True))
+    assert case.image_names is None
+    content = {"labels": {"background": 0, "core": 1}, "channel_names": {"0": "T1", "1": "FLAIR"}}
+    (tmp_path / "dataset.json").write_text(json.dumps(content))
+    (case,) = find_cases(CaseFolders(images, without_probabilities=True))
+    assert case.image_names == ("T1", "FLAIR")

@@ -203,6 +203,7 @@ class _Surroundings:
         reach = PLAIN_REACH * float(np.median(near)) if len(near) else 0.0
         reach = max(reach, math.hypot(*self.data.spacing))  # no border is thinner than a voxel
         plain = away <= reach
+        beside = _beside(voxels, plain)
         for some in (plain, ~plain):
             members = np.flatnonzero(some)
             if not len(members):
@@ -212,7 +213,7 @@ class _Surroundings:
                 count = float(wrong[here].sum())
                 kind: LocationKind = "border"
                 if some is not plain:
-                    kind = "thick" if _touch(voxels[here], voxels[plain]) else "apart"
+                    kind = "thick" if beside[here].any() else "apart"
                 _, _, share = self._change(voxels[here], pair)
                 counts = count >= self.least_wrong or (
                     share >= NOTEWORTHY_CHANGE and count >= 0.1 * self.least_wrong
@@ -350,15 +351,17 @@ class _Surroundings:
         return parts
 
 
-def _touch(one: Voxels, other: Voxels) -> bool:
-    """Whether voxels of both are neighbours."""
-    if not len(other):
-        return False
-    stop = np.maximum(one.max(axis=0), other.max(axis=0)) + 2
-    here = np.zeros(tuple(stop), dtype=bool)
-    here[tuple(other.T)] = True
-    grown = _around(one, here.shape)
-    return bool(_at(here, grown).any())
+def _beside(voxels: Voxels, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which voxels (n, 3) are some of them (n,), or neighbours of such."""
+    from scipy.ndimage import binary_dilation
+
+    corner = voxels.min(axis=0)
+    here = np.zeros(tuple(np.ptp(voxels, axis=0) + 1), dtype=bool)
+    here[tuple((voxels[some] - corner).T)] = True
+    beside: NDArray[np.bool_] = _at(
+        binary_dilation(here, structure=np.ones((3, 3, 3))), voxels - corner
+    )
+    return beside
 
 
 def _around(voxels: Voxels, shape: tuple[int, ...]) -> Voxels:
