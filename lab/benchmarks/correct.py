@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from lab.benchmarks.figures import with_figures
 from lab.benchmarks.worker import ROOT
 from lab.words import markdown_table, paragraph
-from perturb_mpm.files import Case, LabelScheme, read_case
+from perturb_mpm.files import Case, LabelScheme, Source, label_indices, read_case, read_volume
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import Run, RunSettings, run_case
 from perturb_mpm.view import Corrector
@@ -51,16 +52,11 @@ class Row(NamedTuple):
 
 def hippocampi(data: Path, most: int) -> Iterator[Case]:
     """Yield hippocampi with a network's probabilities, the last ones: others served to choose."""
+    from lab.network.measuring import case_names, read_network_case
+
     folder = data / "hippocampus_network"
-    scheme = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
-    for image in sorted((folder / "images").glob("*.nii.gz"))[-most:]:
-        name = image.name.removesuffix(".nii.gz")
-        yield read_case(
-            [image],
-            folder / "probabilities" / f"{name}.npz",
-            labels=scheme,
-            truth=folder / "labels" / image.name,
-        )
+    for name in case_names(folder)[-most:]:
+        yield read_network_case(folder, name).case
 
 
 def gliomas(data: Path, most: int) -> Iterator[Case]:
@@ -69,8 +65,10 @@ def gliomas(data: Path, most: int) -> Iterator[Case]:
     for path in sorted((data / "glioma_network" / "probabilities").glob("*.npz"))[:most]:
         folder = data / "brats2021_2mm" / path.stem
         images = [folder / f"{path.stem}_{kind}.nii.gz" for kind in ("flair", "t1", "t1ce", "t2")]
-        truth = folder / f"{path.stem}_seg.nii.gz"
-        yield read_case(images, path, labels=scheme, truth=truth)
+        case = read_case(images, path, reference=images[0], labels=scheme)
+        drawn = read_volume(Source("truth", folder / f"{path.stem}_seg.nii.gz"))
+        truth = label_indices(drawn.voxels, scheme, drawn.source)
+        yield replace(case, truth=truth.astype(np.uint8))
 
 
 def paint(run: Run, truth: NDArray[np.uint8], *, whole: bool) -> tuple[int, dict[int, int]]:
