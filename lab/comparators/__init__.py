@@ -14,7 +14,14 @@ from lab.comparators.distances import (
     total_variation,
     total_variation_map,
 )
-from lab.comparators.enumeration import Enumeration, exact, full_perturbation, perturb_and_map
+from lab.comparators.enumeration import (
+    Enumeration,
+    StateTable,
+    exact,
+    full_perturbation,
+    perturb_and_map,
+    perturbed_maps,
+)
 from lab.comparators.gibbs import Chains, gibbs, run_chains
 from lab.comparators.grid_cut import MinMarginals, graph_cut, min_marginals, perturb_and_map_grid
 
@@ -23,6 +30,8 @@ __all__ = [
     "exact",
     "full_perturbation",
     "perturb_and_map",
+    "perturbed_maps",
+    "StateTable",
     "gibbs",
     "run_chains",
     "Chains",

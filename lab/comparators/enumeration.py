@@ -218,7 +218,7 @@ def perturb_and_map(crf: Model, samples: Samples, seed: int) -> Posterior:
     run = Collector("perturb_and_map", samples, seed)
     table = StateTable(crf)
     _check_work(table.states, len(run.samples), LARGEST_WORK)
-    draws = _order_one(crf, table, run.samples, run.seed)
+    draws = perturbed_maps(crf, table, run.samples, run.seed)
     return run.collect(crf.grid, crf.n_labels, draws, problem(crf))
 
 
@@ -236,9 +236,10 @@ def full_perturbation(crf: Model, samples: Samples, seed: int) -> Posterior:
     return run.collect(crf.grid, crf.n_labels, draws, problem(crf))
 
 
-def _order_one(
+def perturbed_maps(
     crf: Model, table: StateTable, samples: range, seed: int
 ) -> Iterator[NDArray[np.uint8]]:
+    """Yield the samples of ``perturb_and_map``, some at a time, (B, N)."""
     for batch in batches(samples, table.states, _ENERGIES_AT_ONCE):
         noise = gumbel(seed, batch, crf.grid.index, table.n_labels)  # (B, L, N)
         head, tail = table.sums(noise)  # (B, H), (B, T)

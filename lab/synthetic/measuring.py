@@ -41,7 +41,10 @@ SHARPNESS = 1 / math.sqrt(1 - NOISE_SCALE**2)
 
 # Samples at a time. With 2¹⁴ a threaded matrix product was six times slower on a busy machine: the
 # matrices are too small to share out.
-_BATCH = 2**10
+_BATCH = 1000
+
+# How often a number of samples is drawn anew, at most: its error is an expectation over the noise.
+MOST_RUNS = 400
 
 # Batches of noise that are kept: a million samples, 100 MB at most. The settings and estimators
 # that follow each other share their noise, and drawing it is half of the work.
@@ -85,6 +88,11 @@ class ErrorRow(NamedTuple):
     draw: int
     total_variation: float
     log_probability_error_nats: float
+    runs: int = 1
+    """How many independent runs of so many samples the two errors are means over."""
+    total_variation_run_error: float = math.nan
+    """The standard error of that mean, NaN of one run."""
+    log_probability_error_nats_run_error: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -115,9 +123,23 @@ class ProblemErrors:
         The total variation is that of k / S; logarithms are taken of (k + ½) / (S + 1).
         """
         for votes, samples in zip(counts.astype(np.int64), sizes):
-            variation, _ = errors(votes / samples, self.truth)
-            _, logarithmic = errors(smooth(votes, samples), self.truth)
-            yield self._row(name, samples, variation, logarithmic)
+            yield self.runs(name, votes[np.newaxis], samples)
+
+    def runs(self, name: str, counts: NDArray[np.int64], samples: int) -> ErrorRow:
+        """Return the mean errors of runs, whose votes for label 1 are (R, N), as one row."""
+        variation, _ = run_errors(counts / samples, self.truth)  # (R,)
+        _, logarithmic = run_errors(smooth(counts, samples), self.truth)  # (R,)
+        row = self._row(name, samples, float(variation.mean()), float(logarithmic.mean()))
+        if len(counts) == 1:
+            return row
+        spread = [
+            float(each.std(ddof=1)) / math.sqrt(len(counts)) for each in (variation, logarithmic)
+        ]
+        return row._replace(
+            runs=len(counts),
+            total_variation_run_error=spread[0],
+            log_probability_error_nats_run_error=spread[1],
+        )
 
     def _row(
         self, name: str, samples: int | None, variation: float, logarithmic: float
@@ -170,16 +192,55 @@ def votes(
     ``sizes`` rise. The samples are those of ``pm.sample`` with the same seed, but for rounding.
     ``printed_sign`` adds the noise to the energies, as the paper prints it.
     """
-    sign = -1.0 if printed_sign else 1.0
-    kernel, difference = _binary(crf)
     counts = []
     total = np.zeros(crf.grid.voxels, dtype=np.int64)
     for batch, is_size in _batches(sizes):
-        d = _last_update(kernel, difference - sign * _noise(crf, batch, seed), sharpness=1.0)
-        total += (d < 0).sum(axis=0)
+        total += sample_labels(crf, batch, seed, printed_sign=printed_sign).sum(axis=0)
         if is_size:
             counts.append(total.copy())
     return np.stack(counts)
+
+
+def sample_labels(
+    crf: DenseCRF, samples: range, seed: int, *, printed_sign: bool = False
+) -> NDArray[np.bool_]:
+    """Return the perturbed MPM labellings, (S, N)."""
+    sign = -1.0 if printed_sign else 1.0
+    kernel, difference = _binary(crf)
+    d = _last_update(kernel, difference - sign * _noise(crf, samples, seed), sharpness=1.0)
+    labels: NDArray[np.bool_] = d < 0
+    return labels
+
+
+def votes_of_runs(crf: DenseCRF, sizes: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
+    """Return the votes for label 1 of independent runs of S samples, for each S: (R, N).
+
+    The runs of one S are the parts of one long stream of samples, at most ``MOST_RUNS`` of them.
+    """
+    block = math.gcd(*sizes, _BATCH)
+    counts = np.concatenate(
+        [
+            sample_labels(crf, batch, seed).reshape(-1, block, crf.grid.voxels).sum(axis=1)
+            for batch, _ in _batches([sizes[-1]])
+        ]
+    )  # (blocks, N)
+    found = []
+    for size in sizes:
+        runs = min(MOST_RUNS, sizes[-1] // size)
+        each = counts[: runs * (size // block)].reshape(runs, -1, crf.grid.voxels)
+        found.append(each.sum(axis=1))
+    return found
+
+
+def fixed_field_votes(crf: DenseCRF, samples: int, seed: int) -> NDArray[np.int64]:
+    """Return the votes for label 1, (N,), of Proposition 1: noise on the mean field's energies.
+
+    The mean field is computed once, and its energies E_Q are perturbed, never the unaries.
+    """
+    kernel, difference = _binary(crf)
+    d = _last_update(kernel, difference[np.newaxis], sharpness=1.0)
+    counts = [(d - _noise(crf, batch, seed) < 0).sum(axis=0) for batch, _ in _batches([samples])]
+    return np.sum(counts, axis=0)
 
 
 def conditional_marginals(crf: DenseCRF, sizes: Sequence[int], seed: int) -> NDArray[np.float64]:
@@ -206,9 +267,18 @@ def errors(estimate: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[f
 
     Both are marginals of label 1, (N,), and taken to be at least 1e-12 and at most 1 − 1e-12.
     """
-    inside = [np.clip(p, _LEAST, 1 - _LEAST) for p in (estimate, truth)]
-    one, other = (np.stack([1 - p, p]) for p in inside)
-    return total_variation(one, other), log_probability_error(one, other)
+    variation, logarithmic = run_errors(estimate[np.newaxis], truth)
+    return float(variation[0]), float(logarithmic[0])
+
+
+def run_errors(
+    estimates: NDArray[np.float64], truth: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both errors of each of several estimates (R, N): (R,), (R,)."""
+    mine, true = (np.clip(p, _LEAST, 1 - _LEAST) for p in (estimates, truth))
+    of_one = np.abs(np.log(mine) - np.log(true))
+    of_zero = np.abs(np.log(1 - mine) - np.log(1 - true))
+    return np.abs(mine - true).mean(axis=1), ((of_one + of_zero) / 2).mean(axis=1)
 
 
 def _binary(crf: DenseCRF) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -308,12 +378,16 @@ def pose_problem(
 def curve(
     voxels: int, draw: int, setting: KernelSetting, sizes: Sequence[int], seed: int
 ) -> list[ErrorRow]:
-    """Measure mean field, votes and the conditional estimator along the number of samples."""
+    """Measure mean field, votes and the conditional estimator along the number of samples.
+
+    The errors of votes are expectations over the noise, by runs that share no sample.
+    """
     crf, _, measure = pose_problem("curves", voxels, draw, setting)
     noise = noise_seed(seed, draw)
+    runs = votes_of_runs(crf, sizes, noise)
     return [
         measure.estimate("mean field", mean_field_marginals(crf), None),
-        *measure.counts("votes", votes(crf, sizes, noise), sizes),
+        *(measure.runs("votes", counts, size) for counts, size in zip(runs, sizes)),
         *measure.estimates("conditional", conditional_marginals(crf, sizes, noise), sizes),
     ]
 

@@ -17,7 +17,7 @@ from lab.synthetic.measuring import (
 )
 
 # Raised when the same plan and seed would give other numbers than before.
-FORMAT = 1
+FORMAT = 2
 
 # What a problem costs beside its samples, and what a sample of all comparators costs, in samples
 # of votes and conditional together. Only the bar of progress depends on it.
@@ -47,6 +47,8 @@ class SyntheticPlan:
     single_voxel_labels: tuple[int, ...]
     """The numbers of labels that the sign of the noise is tried with."""
     single_voxel_samples: int
+    maxima_samples: int
+    """Samples of each problem whose MAP and MPM labellings are compared."""
 
     def describe(self, seed: int) -> dict[str, object]:
         """Return all that the numbers depend on beside the version."""
@@ -65,6 +67,7 @@ FULL = SyntheticPlan(
     map_samples=10**4,
     single_voxel_labels=(2, 3, 4, 5),
     single_voxel_samples=10**5,
+    maxima_samples=10**4,
 )
 
 QUICK = SyntheticPlan(
@@ -79,6 +82,7 @@ QUICK = SyntheticPlan(
     map_samples=10**3,
     single_voxel_labels=(2, 3, 4, 5),
     single_voxel_samples=10**4,
+    maxima_samples=10**3,
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lab.store import PartStore
 from lab.synthetic.claims import Claim, claims
+from lab.synthetic.maxima import MaximaRow, maxima_claims, measure_maxima
 from lab.synthetic.measuring import ErrorRow
 from lab.synthetic.plan import FULL, SyntheticPlan
 from lab.synthetic.summary import ErrorSummary, Reading, readings, summarise
@@ -29,6 +30,7 @@ class SyntheticOutcome:
     summary: ErrorSummary
     readings: list[Reading]
     claims: list[Claim]
+    maxima: list[MaximaRow]
     files: list[Path]
 
 
@@ -48,10 +50,11 @@ def reproduce_synthetic(
     """
     summary = summarise(measure_parts(folder, plan, seed, progress))
     found = readings(summary, plan)
-    verdicts = claims(summary, plan, found)
-    return SyntheticOutcome(
-        summary, found, verdicts, _write(folder, summary, plan, found, verdicts)
-    )
+    maxima = measure_maxima(plan, seed)
+    verdicts = [*claims(summary, plan, found), *maxima_claims(maxima, plan)]
+    outcome = SyntheticOutcome(summary, found, verdicts, maxima, _files(folder))
+    _write(outcome, plan, seed)
+    return outcome
 
 
 def measure_parts(
@@ -83,26 +86,39 @@ def _rows(kept: Mapping[str, Any] | None) -> list[ErrorRow] | None:
         return None
 
 
-def _write(
-    folder: Path,
-    summary: ErrorSummary,
-    plan: SyntheticPlan,
-    found: list[Reading],
-    verdicts: list[Claim],
-) -> list[Path]:
+def _files(folder: Path) -> list[Path]:
+    names = (
+        ".csv",
+        "-maxima.csv",
+        "-curves.png",
+        "-map.png",
+        "-overview.png",
+        "-maxima.png",
+        ".md",
+    )
+    return [folder / f"{NAME}{ending}" for ending in names]
+
+
+def _write(outcome: SyntheticOutcome, plan: SyntheticPlan, seed: int) -> None:
+    from lab.synthetic.illustrations import compute_overview, draw_maxima, draw_overview
     from lab.synthetic.summary import csv_bytes
     from lab.synthetic.synthetic_figures import draw_curves, draw_map
     from lab.synthetic.synthetic_page import page
+    from perturb_mpm.files import write_table
 
-    names = (".csv", "-curves.png", "-map.png", ".md")
-    files = [folder / f"{NAME}{ending}" for ending in names]
-    with atomic_open(files[0]) as stream:
-        stream.write(csv_bytes(summary))
-    with atomic_open(files[1]) as stream:
-        draw_curves(stream, summary, plan)
-    with atomic_open(files[2]) as stream:
-        draw_map(stream, summary, plan)
-    with atomic_open(files[3]) as stream:
-        text = page(summary, plan, found, verdicts, figures=[file.name for file in files[1:3]])
-        stream.write(text.encode())
-    return files
+    table, maxima_table, curves, area, overview, maxima, text = outcome.files
+    with atomic_open(table) as stream:
+        stream.write(csv_bytes(outcome.summary))
+    write_table(maxima_table, MaximaRow._fields, outcome.maxima)
+    with atomic_open(curves) as stream:
+        draw_curves(stream, outcome.summary, plan)
+    with atomic_open(area) as stream:
+        draw_map(stream, outcome.summary, plan)
+    with atomic_open(overview) as stream:
+        draw_overview(stream, compute_overview(seed))
+    with atomic_open(maxima) as stream:
+        draw_maxima(stream, seed)
+    with atomic_open(text) as stream:
+        figures = {"curves": curves, "map": area, "overview": overview, "maxima": maxima}
+        names = {name: path.name for name, path in figures.items()}
+        stream.write(page(outcome, plan, names).encode())

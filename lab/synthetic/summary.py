@@ -28,7 +28,7 @@ METRIC_NAMES: dict[Metric, str] = {
 
 SELF_TERM_WORDS = {False: "without self term", True: "with the self term"}
 
-_OF_A_METRIC = ("mean", "standard_error", "largest", "draws_below_mean_field")
+_OF_A_METRIC = ("mean", "standard_error", "largest", "draws_below_mean_field", "run_error")
 
 # The paper: lower than mean field "from |S| = 50 on".
 CLAIMED_FROM = 50
@@ -56,6 +56,8 @@ class Spread:
     largest: float
     below_mean_field: int | None
     """In how many draws it is less than that of mean field; None where there is none."""
+    run_error: float = 0.0
+    """The standard error of the mean over the noise, the draws given; 0 of what is one run."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,14 @@ def _spread(members: list[ErrorRow], of_mean_field: list[ErrorRow], metric: Metr
     if of_mean_field and members[0].estimator != "mean field":
         plain = np.array([getattr(row, metric) for row in of_mean_field])  # (D,)
         below = int((values < plain).sum())
+    of_runs = np.array([getattr(row, f"{metric}_run_error") for row in members])  # (D,)
     deviation = values.std(ddof=1) if values.size > 1 else np.nan
     return Spread(
         mean=float(values.mean()),
         standard_error=float(deviation / np.sqrt(values.size)),
         largest=float(values.max()),
         below_mean_field=below,
+        run_error=float(np.sqrt(np.nansum(np.square(of_runs))) / values.size),
     )
 
 
@@ -143,7 +147,8 @@ def csv_bytes(summary: ErrorSummary) -> bytes:
 
 def _cells(spread: Spread) -> list[str]:
     numbers = (spread.mean, spread.standard_error, spread.largest)
-    return [*(f"{value:.6g}" for value in numbers), _cell(spread.below_mean_field)]
+    below = _cell(spread.below_mean_field)
+    return [*(f"{value:.6g}" for value in numbers), below, f"{spread.run_error:.2g}"]
 
 
 def _cell(value: object) -> str:
@@ -246,7 +251,10 @@ class Size:
     conditional: float
     """Both at the largest number of samples."""
     lower_from: int | None
-    """The number of samples from which on votes are always below mean field; None: never."""
+    """The number of samples from which on the expected error of votes is below mean field's by
+    two standard errors or more; None: never."""
+    claimed: Spread
+    """Votes at the number of samples that the paper names."""
     last_change: float
     """How much the error of votes changed, relative to it, with the last step in samples."""
 
@@ -317,9 +325,10 @@ def _size(
         means[estimator] = [spread.mean for spread in found.values()]
     [plain] = means["mean field"]
     votes = means["votes"]
+    spreads = summary.curve(metric, "curves", voxels, setting, "votes")
     lower_from = None
-    for samples, error in reversed(list(zip(plan.curve_samples, votes))):
-        if error >= plain:
+    for samples in reversed(plan.curve_samples):
+        if spreads[samples].mean + 2 * spreads[samples].run_error >= plain:
             break
         lower_from = samples
     return Size(
@@ -328,5 +337,6 @@ def _size(
         votes=votes[-1],
         conditional=means["conditional"][-1],
         lower_from=lower_from,
+        claimed=spreads[CLAIMED_FROM],
         last_change=abs(votes[-1] / votes[-2] - 1),
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from lab.synthetic.claims import Claim, conditional_or_votes, self_term_and_metric
-from lab.synthetic.measuring import ITERATIONS
+from lab.synthetic.illustrations import SAMPLES, SPACING_MM
+from lab.synthetic.maxima import maxima_section
+from lab.synthetic.measuring import ITERATIONS, MOST_RUNS
 from lab.synthetic.plan import SyntheticPlan
 from lab.synthetic.summary import (
+    CLAIMED_FROM,
     METRIC_NAMES,
     METRICS,
     SELF_TERM,
@@ -17,6 +21,10 @@ from lab.synthetic.summary import (
     compared_in_map,
 )
 from lab.words import count, join_words, markdown_table, paragraph, power
+
+if TYPE_CHECKING:
+    from lab.synthetic.run import SyntheticOutcome
+
 
 _METHODS = (
     "unary only",
@@ -34,23 +42,20 @@ _METHODS = (
 _READING = ["metric", "self term", "w", "σ"]
 
 
-def page(
-    summary: ErrorSummary,
-    plan: SyntheticPlan,
-    found: Sequence[Reading],
-    verdicts: Sequence[Claim],
-    figures: Sequence[str],
-) -> str:
-    """Return the page as Markdown; ``figures`` are the names of the curves and of the map."""
+def page(outcome: SyntheticOutcome, plan: SyntheticPlan, figures: Mapping[str, str]) -> str:
+    """Return the page as Markdown; ``figures`` are the names of the figures' files."""
+    summary, found = outcome.summary, outcome.readings
     blocks = [
         *_opening(summary, plan),
-        *_claims(verdicts),
-        *_curves(plan, found, figures[0]),
+        *_claims(outcome.claims),
+        *_overview(figures["overview"]),
+        *maxima_section(outcome.maxima, plan, figures["maxima"]),
+        *_curves(plan, found, figures["curves"]),
         "## The self term and the metric decide",
         *(paragraph(text) for text in self_term_and_metric(found)),
         *_conditional(plan, found),
         *_comparators(summary, plan),
-        *_map(summary, plan, figures[1]),
+        *_map(summary, plan, figures["map"]),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -60,9 +65,10 @@ def _opening(summary: ErrorSummary, plan: SyntheticPlan) -> list[str]:
     return [
         "# The paper's synthetic validation, done again",
         paragraph(
-            f"`python -m lab synthetic{options}` wrote this page, its two figures and a "
-            "table of all numbers, `reproduce-synthetic.csv`. Every number and verdict here comes "
-            "from that run."
+            "All problems on this page are made up, as the paper's are. "
+            f"`python -m lab synthetic{options}` wrote it, its figures and tables of all numbers "
+            "(`reproduce-synthetic.csv`, `reproduce-synthetic-maxima.csv`). Every number and "
+            "verdict here comes from that run."
         ),
         paragraph(
             f"Binary grids of N = {join_words([str(n) for n in plan.voxels])} voxels; "
@@ -90,6 +96,19 @@ def _claims(verdicts: Sequence[Claim]) -> list[str]:
     return ["## Which claims hold", markdown_table(["the paper", "verdict", "measured"], rows)]
 
 
+def _overview(figure: str) -> list[str]:
+    return [
+        "## Algorithm 1, step by step: the paper's figure 1",
+        f"![From an image to samples and histograms of labels]({figure})",
+        paragraph(
+            f"*One slice of a made-up patient, {SPACING_MM:g} mm. Each row is a sample: noise is "
+            "taken off the unary energies, the mean field of the perturbed problem is computed, "
+            "and every voxel takes its likeliest label. On the right what "
+            f"{SAMPLES} samples say, and the histogram of their labels at three voxels.*"
+        ),
+    ]
+
+
 def _curves(plan: SyntheticPlan, found: Sequence[Reading], figure: str) -> list[str]:
     weight, sigma = plan.curve_settings[0]
     rows = [
@@ -101,7 +120,7 @@ def _curves(plan: SyntheticPlan, found: Sequence[Reading], figure: str) -> list[
         for reading in found
     ]
     return [
-        "## Error against the number of samples",
+        "## Error against the number of samples: the paper's figure 3",
         f"![Error against the number of samples, with and without self term]({figure})",
         paragraph(
             f"*Means over the draws at w = {weight:g}, σ = {sigma:g}. Lines with markers are "
@@ -110,16 +129,29 @@ def _curves(plan: SyntheticPlan, found: Sequence[Reading], figure: str) -> list[
         ),
         paragraph(
             f"Mean field → votes at {power(plan.curve_samples[-1])} samples, and in brackets the "
-            "number of samples from which on votes stay below mean field (standard errors over the "
-            "draws are in the table of all numbers):"
+            "number of samples from which on the expected error of votes stays below mean field's "
+            "by two standard errors. Below that number of samples errors are means over up to "
+            f"{MOST_RUNS} runs that share no sample, not those of one run:"
         ),
         markdown_table([*_READING, *(f"N = {n}" for n in plan.voxels), "the claim"], rows),
+        paragraph(
+            f"The same at {CLAIMED_FROM} samples, from where the paper sees votes below it: "
+            "mean field → votes, expected over the noise, ± the standard error of that expectation:"
+        ),
+        markdown_table(
+            [*_READING, *(f"N = {n}" for n in plan.voxels)],
+            [[*_reading_cells(r), *(_claimed_cell(size) for size in r.sizes)] for r in found],
+        ),
     ]
 
 
 def _reading_cells(reading: Reading) -> list[str]:
     name, kept = METRIC_NAMES[reading.metric], SELF_TERM[reading.self_term]
     return [name, kept, f"{reading.weight:g}", f"{reading.sigma:g}"]
+
+
+def _claimed_cell(size: Size) -> str:
+    return f"{size.mean_field:.3f} → {size.claimed.mean:.3f} ± {size.claimed.run_error:.3f}"
 
 
 def _size_cell(size: Size) -> str:

@@ -7,6 +7,9 @@ from lab.synthetic.plan import SyntheticPlan
 
 RESULTS = {
     "reproduce-synthetic.csv",
+    "reproduce-synthetic-maxima.csv",
+    "reproduce-synthetic-overview.png",
+    "reproduce-synthetic-maxima.png",
     "reproduce-synthetic-curves.png",
     "reproduce-synthetic-map.png",
     "reproduce-synthetic.md",
@@ -24,6 +27,7 @@ TINY = SyntheticPlan(
     map_samples=50,
     single_voxel_labels=(2, 3),
     single_voxel_samples=20_000,
+    maxima_samples=50,
 )
 
 TINY_SEGMENTATION = SegmentationPlan(

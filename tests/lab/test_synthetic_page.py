@@ -6,8 +6,9 @@ import pytest
 from helpers.reproduction import TINY
 from lab.synthetic import measuring as synthetic
 from lab.synthetic.claims import claims
+from lab.synthetic.maxima import measure_maxima
 from lab.synthetic.measuring import ErrorRow, KernelSetting, errors, problem, single_voxel
-from lab.synthetic.run import measure_parts
+from lab.synthetic.run import SyntheticOutcome, measure_parts
 from lab.synthetic.summary import ErrorSummary, compared_in_map, readings, summarise
 from lab.synthetic.synthetic_page import page
 from lab.words import count, join_words, markdown_table, paragraph, power
@@ -28,6 +29,8 @@ def with_votes(rows: list[ErrorRow], factor: float) -> ErrorSummary:
             of = plain[(*row[:6], row.draw)]
             changed.append(
                 row._replace(
+                    total_variation_run_error=0.0,
+                    log_probability_error_nats_run_error=0.0,
                     total_variation=mine * of.total_variation,
                     log_probability_error_nats=mine * of.log_probability_error_nats,
                 )
@@ -50,7 +53,8 @@ def test_verdicts_follow_the_numbers(
     first, second, third, *_ = claims(summary, TINY, found)
     assert first.verdict == second.verdict == verdict
     assert third.verdict == "holds"  # the error does not change with the number of samples
-    text = page(summary, TINY, found, [first], ["a.png", "b.png"])
+    outcome = SyntheticOutcome(summary, found, [first], measure_maxima(TINY, 0), [])
+    text = page(outcome, TINY, dict.fromkeys(("curves", "map", "overview", "maxima"), "a.png"))
     lower = 4 if verdict == "holds" else 0
     assert f"votes end below mean field in {lower} of 4 cases" in " ".join(text.split())
     assert "To use conditional, leave the self term out" in " ".join(text.split())
@@ -58,9 +62,9 @@ def test_verdicts_follow_the_numbers(
 
 def test_a_claim_that_starts_late_holds_for_some_sizes_only(rows: list[ErrorRow]) -> None:
     late = [
-        row._replace(total_variation=9.0)
+        row._replace(total_variation=9.0, total_variation_run_error=0.0)
         if (row.experiment, row.estimator, row.voxels, row.samples) == ("curves", "votes", 6, 50)
-        else row._replace(total_variation=1e-9)
+        else row._replace(total_variation=1e-9, total_variation_run_error=0.0)
         if (row.experiment, row.estimator) == ("curves", "votes")
         else row
         for row in rows
