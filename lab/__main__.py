@@ -89,6 +89,12 @@ app.command(
     help_epilogue="Example:  python -m lab biomarkers --output biomarkers",
 )
 app.command(
+    "lab.clinical.command:bias",
+    name="bias",
+    help="Say for which segmenters dropping uncertain voxels helps, 19 patients, four raters.",
+    help_epilogue="Example:  python -m lab bias --quick --output bias",
+)
+app.command(
     "lab.clinical.command:raters",
     name="raters",
     help="Compare drawings of real raters and algorithms with each other.",

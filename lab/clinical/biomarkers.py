@@ -8,7 +8,7 @@ paper's noise and with correlated noise, as ``tune`` learns it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,9 @@ from perturb_mpm.run import RunSettings, decide_settings, map_marginals
 METHODS = ("original", "corrected", "median")
 QUANTITIES = ("rtv_ml", "eor_frac")
 TRUTH = "truth"
+
+MeasureScan = Callable[[Patient], Scan]
+"""Segments and samples one scan, and says what that means for one region."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,21 +110,18 @@ class BiomarkerResults:
 def measure_biomarkers(
     patients: Iterable[OperatedPatient],
     region: Sequence[int],
-    perturbations: Mapping[str, RunSettings],
+    scanners: Mapping[str, MeasureScan],
     progress: StagedProgress | None = None,
 ) -> BiomarkerResults:
-    """Segment every patient before and after surgery under each perturbation."""
-    found: dict[str, dict[str, Biomarkers]] = {name: {} for name in perturbations}
+    """Segment every patient before and after surgery in each way, by its name."""
+    found: dict[str, dict[str, Biomarkers]] = {name: {} for name in scanners}
     references: dict[str, dict[str, tuple[float, float]]] = {}
     progress = progress or Silent()
     for patient in patients:
         name = patient.after.name
         progress.stage(f"sampling {name} before and after surgery")
-        for words, settings in perturbations.items():
-            before, after = (
-                _scan(each, settings, region, words) for each in (patient.before, patient.after)
-            )
-            found[words][name] = resection(before, after)
+        for words, measure in scanners.items():
+            found[words][name] = resection(measure(patient.before), measure(patient.after))
         for reference, volumes in _reference_volumes(patient, region).items():
             references.setdefault(reference, {})[name] = volumes
     truth = references[TRUTH]
@@ -136,13 +136,17 @@ def measure_biomarkers(
     return BiomarkerResults(list(_estimates(found, references)), found, references, calibration)
 
 
-def _scan(patient: Patient, settings: RunSettings, region: Sequence[int], words: str) -> Scan:
-    """Return what one scan says of the region; its label map is the one that ``run`` shows."""
-    settings = decide_settings(settings, patient.case)
-    posterior = sample_patient(patient, settings)
-    regions = region_members(settings.regions, patient.case.labels)
-    labels = decide_labels(map_marginals(patient.case, settings, posterior), regions)
-    return measure_scan(posterior, region, words, labels)
+def settings_scanner(settings: RunSettings, region: Sequence[int], words: str) -> MeasureScan:
+    """Return what measures the region in the label map that ``run`` shows under the settings."""
+
+    def measure(patient: Patient) -> Scan:
+        decided = decide_settings(settings, patient.case)
+        posterior = sample_patient(patient, decided)
+        regions = region_members(decided.regions, patient.case.labels)
+        labels = decide_labels(map_marginals(patient.case, decided, posterior), regions)
+        return measure_scan(posterior, region, words, labels)
+
+    return measure
 
 
 def error_tests(results: BiomarkerResults) -> list[ErrorTest]:

@@ -45,6 +45,8 @@ class Overview:
     """Of the first samples, the label of least U − γ, (X, Y) each."""
     fields: list[NDArray[np.float32]]
     """Of these, the mean field of the perturbed problem, (L, X, Y) each."""
+    unperturbed: NDArray[np.int64]
+    """The MPM labels without noise, (X, Y)."""
     posterior: Posterior
 
 
@@ -75,7 +77,9 @@ def compute_overview(seed: int = 0) -> Overview:
         fields.append(mean_field(found, ITERATIONS, engine="reference").marginals)
     posterior = sample(crf, SAMPLES, seed, iterations=ITERATIONS, engine="reference")
     channel = phantom.channel_names.index("T1c")
-    return Overview(images[channel], phantom.label_names, crf, perturbed, fields, posterior)
+    labels = mean_field(crf, ITERATIONS, engine="reference").marginals.argmax(axis=0)
+    names = phantom.label_names
+    return Overview(images[channel], names, crf, perturbed, fields, labels, posterior)
 
 
 def draw_overview(file: IO[bytes], found: Overview) -> None:
@@ -99,7 +103,7 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
         "label of least U",
         **labels,
     )
-    _show(axes[2, 0], found.posterior.mean_field.argmax(axis=0), "MPM, not perturbed", **labels)
+    _show(axes[2, 0], found.unperturbed, "MPM, not perturbed", **labels)
     for row, (perturbed, field) in enumerate(zip(found.perturbed, found.fields)):
         number = f"sample {row + 1}"
         _show(axes[row, 1], perturbed, f"{number}: least U − γ", **labels)

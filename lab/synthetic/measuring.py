@@ -240,7 +240,8 @@ def fixed_field_votes(crf: DenseCRF, samples: int, seed: int) -> NDArray[np.int6
     kernel, difference = _binary(crf)
     d = _last_update(kernel, difference[np.newaxis], sharpness=1.0)
     counts = [(d - _noise(crf, batch, seed) < 0).sum(axis=0) for batch, _ in _batches([samples])]
-    return np.sum(counts, axis=0)
+    total: NDArray[np.int64] = np.sum(counts, axis=0)
+    return total
 
 
 def conditional_marginals(crf: DenseCRF, sizes: Sequence[int], seed: int) -> NDArray[np.float64]:
