@@ -95,6 +95,12 @@ app.command(
     help_epilogue="Example:  python -m lab bias --quick --output bias",
 )
 app.command(
+    "lab.clinical.command:figures",
+    name="figures",
+    help="Draw made-up patients as the paper's figures 4, 7 and 8 show its own.",
+    help_epilogue="Example:  python -m lab figures --quick --output figures",
+)
+app.command(
     "lab.clinical.command:raters",
     name="raters",
     help="Compare drawings of real raters and algorithms with each other.",

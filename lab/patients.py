@@ -57,7 +57,7 @@ class Patient:
         return replace(self, case=replace(self.case, probabilities=full))
 
     def crf(self) -> DenseCRF:
-        """Return the CRF of the patient's probabilities under the kernels of the paper."""
+        """Return the CRF of the patient's probabilities under our kernels at full strength."""
         return build_crf(self.case, RunSettings.of_paper())
 
 

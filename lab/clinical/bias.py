@@ -50,7 +50,7 @@ class BiasPlan:
     steps: int
 
 
-FULL = BiasPlan(4.0, None, 200, (-1.0, 0.0, 1.0, 2.0, 3.0), (0.0, 2.0), 4, 6)
+FULL = BiasPlan(4.0, None, 200, (0.0, 1.0, 2.0), (0.0, 2.0), 4, 6)
 QUICK = BiasPlan(8.0, QUICK_PATIENTS, 8, (0.0, 2.0), (2.0,), 2, 1)
 
 
@@ -116,7 +116,8 @@ def _patient(name: str, scan: Phantom, seed: int) -> Patient:
     missing = len(names) - len(p)
     if missing:
         rest = np.full((missing, *p.shape[1:]), _LEAST, dtype=np.float32)
-        p = np.concatenate([p, rest]) / (1 + missing * _LEAST)
+        full = np.concatenate([p, rest])
+        p = (full / full.sum(axis=0)).astype(np.float32)
     return phantom_patient(name, scan, p, draw_rater_maps(scan, seed), names)
 
 

@@ -61,8 +61,8 @@ def real_cohort(
         left_out_patients(data, folder, seed, quick=quick, progress=progress, argument=argument),
         {"tumour core": (1, 3), "enhancing tumour": (3,)},
         (
-            "Real patients with a glioma before surgery (BraTS 2021), each segmented by a decision "
-            "forest that was trained on the others, and a dense CRF."
+            "Real patients with a glioma before surgery (BraTS 2021), each segmented by boosted "
+            "trees that were trained on the others, and a dense CRF."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""``python -m lab quality``, ``biomarkers`` and ``raters``: the clinical experiments."""
+"""``python -m lab quality``, ``biomarkers``, ``bias``, ``figures``, ``raters``: in clinics."""
 
 from __future__ import annotations
 
@@ -215,6 +215,56 @@ def bias(
     text = bias_page.page(bias_page.Findings(plan, learned, compared, found, tests))
     write_text(files[3], text)
     numbers = {"estimates": found.estimates, "tests": tests}
+    print_results(files, text, numbers, quiet=quiet, json=json)
+
+
+def figures(
+    *,
+    seed: int = 0,
+    output: Path = Path("reproduce-figures"),
+    quick: Flag = False,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Draw made-up patients as the paper's figures 4, 7 and 8 show its own; write three pictures.
+
+    Parameters
+    ----------
+    seed
+        Names the noise, the patients and the raters.
+    output
+        The folder to write to; made where it is missing.
+    quick
+        Coarse patients and eight samples: to see that it works.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print the names of the pictures and what they show as JSON.
+    """
+    folder = prepare_folder(output)
+
+    from lab.clinical import illustrations
+
+    plan = illustrations.QUICK if quick else illustrations.FULL
+    names = ("samples", "raters", "false-positives")
+    files = [folder / f"reproduce-clinical-{name}.png" for name in names]
+    with shown_progress(quiet=quiet) as progress:
+        progress.stage("sampling a patient before surgery")
+        write_figure(files[0], illustrations.draw_growth(plan, seed))
+        progress.stage("sampling two patients after surgery")
+        low, high = (
+            illustrations.sample_scan(patient, plan.snapshots[-1], seed)
+            for patient in illustrations.choose_patients(plan, seed)
+        )
+        write_figure(files[1], illustrations.draw_raters(low))
+        write_figure(files[2], illustrations.draw_false_positives(high))
+    share = illustrations.uncertain_share(high)
+    false_ml = high.patient.volume_ml(high.false_positive.astype(int), (1,))
+    text = (
+        f"after a complete resection {false_ml:.2f} ml are segmented as enhancing tumour, "
+        f"{100 * share:.0f} % of them uncertain (entropy of enhancing tumour above 0)"
+    )
+    numbers = {"false_positive_ml": false_ml, "uncertain_share": share}
     print_results(files, text, numbers, quiet=quiet, json=json)
 
 

@@ -40,7 +40,7 @@ that are updated, the bound that of the standard deviation by which noise moves 
 TIME = "Time is CPU time of sampling alone, against full sampling of ten iterations."
 NOISE = """Correlated noise does not average out, so `hold` updates every
 voxel there, which is full sampling, and says so; `tolerance` serves any noise, with weak kernels.
-Under kernels as strong as the paper's samples creep on for many tens of updates: neither converged
+Under our kernels at full strength samples creep on for many tens of updates: neither converged
 samples nor the 40 updates that they are compared with have converged there. `run --paper` makes ten
 updates and asks no rule."""
 
@@ -248,7 +248,7 @@ def findings(rows: list[FrozenRow]) -> str:
     for mode, kernels in product(("hold", "tolerance"), ("paper", "run")):
         here = [row for row in rows if (row.mode, row.kernels) == (mode, kernels)]
         if here:
-            whose = "the paper's kernels" if kernels == "paper" else "the kernels of `run`"
+            whose = "our kernels at full strength" if kernels == "paper" else "the kernels of `run`"
             words.append(
                 f"`{mode}` with {whose}: at most {max(row.wrong_votes for row in here):.1e} of the "
                 "votes, "

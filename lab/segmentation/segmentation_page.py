@@ -53,15 +53,16 @@ _PAGE = """# Segmentation with a learned CRF
 Written by `python -m lab segmentation{options}`.
 
 Does a CRF segment better than its forest, and stay calibrated, when its weights and compatibility
-are learned by gradients? This experiment asks it of the paper's model. Settings for one's own cases
-come from `perturb-mpm tune`, which learns fewer numbers, and volume intervals beside them.
+are learned by gradients? This experiment asks it of a model of the paper's kind. Settings for one's
+own cases come from `perturb-mpm tune`, which learns fewer numbers, and volume intervals beside them.
 
 {origin}, one left out in each turn. {unaries}.
 
 The CRF is tuned for overlap (the mean over patients of the intersection over union), for
 likelihood, and for both, their sum. A tuned CRF makes {iterations} mean-field iterations;
 its phases are {phases}, its voxels those within {crop:g} mm of foreground, true or likely.
-The default CRF is the paper's, at full strength and not centred: a spatial kernel of 3 mm and
+The default CRF has our kernels at full strength, not centred (the paper does not state its
+own): a spatial kernel of 3 mm and
 weight 1, a bilateral kernel of 20 mm, 0.5 standard deviations and weight 3, and
 {default_iterations} iterations. Votes are {samples} samples under the paper's noise. A patient
 without a region does not count for it.

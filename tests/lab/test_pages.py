@@ -42,9 +42,27 @@ def test_a_page_names_a_command_that_is_there(page: Path) -> None:
         assert not option or option.strip() in names
 
 
+def test_the_index_of_the_paper_has_every_item_and_commands_that_parse() -> None:
+    text = (DOCS / "paper.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| [FAPN]\w+ \d", line)]
+    items = [row[0].removeprefix("| ") for row in rows]
+    propositions, numbers = (
+        ["Proposition 1", "Proposition 2"],
+        ["Numbers 1", "Numbers 2", "Numbers 3"],
+    )
+    assert items == [*(f"Figure {n}" for n in range(1, 9)), "Algorithm 1", *propositions, *numbers]
+    for row in rows:
+        words = row[2].strip("`").split()
+        if words[:3] == ["python", "-m", "lab"]:
+            app.parse_args(words[3:], print_error=False, exit_on_error=False)
+        else:
+            assert words[:2] == ["perturb-mpm", "run"]
+        assert "](" in row[3]
+
+
 def test_every_experiment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         app(["--help"])
     text = capsys.readouterr().out
-    for name in ("synthetic", "volumes", "segmentation", "quality", "biomarkers", "raters"):
+    for name in ("synthetic", "volumes", "segmentation", "quality", "biomarkers", "bias", "raters"):
         assert name in text

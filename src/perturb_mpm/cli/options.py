@@ -114,7 +114,7 @@ class _FileOptions:
     settings
         A TOML file with all settings, as tune writes it; options given here come before it.
     paper
-        The paper's algorithm: white noise, votes, kernels at full strength and not centred.
+        The paper's algorithm: white noise and votes, our kernels at full strength, not centred.
     region
         A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4, nested or
         apart: labels are decided region by region, and each region has a volume. Default: those

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from perturb_mpm.engines.protocol import (
     FRACTION_BITS,
     FREE,
     Accuracy,
+    AccuracyWarning,
     Change,
     FreezingSolver,
     FrozenVoxels,
@@ -58,6 +60,7 @@ __all__ = [
     "prepare_with",
     "Problems",
     "published_gain",
+    "AccuracyWarning",
     "require",
     "resolve_budget",
     "RestrictedProblem",
@@ -121,6 +124,13 @@ def prepare(
 def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> Solver:
     """Do what ``prepare`` does, with its arguments as one object."""
     engine, accuracy, batch = compute.engine, compute.accuracy, compute.batch
+    if accuracy == "plain" and engine != "reference" and _has_plain_gain(crf):
+        warnings.warn(
+            'accuracy "plain" with normalization "none" is far from the Gaussian kernel: its sums '
+            'are too small. Use accuracy "calibrated", or normalization "symmetric".',
+            AccuracyWarning,
+            stacklevel=3,
+        )
     if engine == "gpu" or (engine == "auto" and _gpu_is_worth_it(crf)):
         from perturb_mpm.engines import gpu
 
@@ -144,6 +154,11 @@ def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> S
         compact=compact,
         kernel_cache=compute.kernel_cache,
     )
+
+
+def _has_plain_gain(crf: DenseCRF) -> bool:
+    """Whether some kernel is not normalised, so that the lattice's own gain stays in its sums."""
+    return any(each.normalization == "none" and each.weight > 0 for each in crf.kernels)
 
 
 def _gpu_is_worth_it(crf: DenseCRF) -> bool:

@@ -15,6 +15,12 @@ from numpy.typing import NDArray
 from perturb_mpm.noise import Perturbation
 
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
+
+
+class AccuracyWarning(UserWarning):
+    """The filter that was asked for is far from the Gaussian that the model states."""
+
+
 Update = Literal["parallel", "convergent"]
 Problems = NDArray[np.floating] | Sequence[NDArray[np.floating]]
 

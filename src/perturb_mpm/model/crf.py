@@ -84,7 +84,7 @@ class DenseCRF:
         makes marginals overconfident; the energy of a labelling never includes it.
     centring
         How much of the message that softmax(−unary) itself sends is taken out of the unaries, 0 to
-        1. 0 is the paper. At 1 softmax(−unary) is a fixed point of mean field whatever the kernels
+        1. 0 is mean field. At 1 softmax(−unary) is a fixed point of mean field whatever the kernels
         are: they act on deviations from it alone, on noise and on what a person corrects, and
         cannot eat up a small structure among what looks alike. (Deviations die out only where the
         kernels are weak enough: with two labels at even odds, of a total weight below 2.)

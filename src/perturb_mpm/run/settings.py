@@ -177,8 +177,8 @@ DEFAULT_BILATERAL = KernelSettings(
     "bilateral", sigma_space=20.0, sigma_intensity_sd=0.5, weight=3.0
 )
 
-# Ten updates of the paper's kernels leave some volumes 4 % from where they end. Samples with weak
-# kernels converge in about five, and each stops when it has.
+# Ten updates of kernels at full strength leave some volumes 4 % from where they end. Samples with
+# weak kernels converge in about five, and each stops when it has.
 CONVERGED = Sampling(iterations=40, tolerance=5e-5)
 
 
@@ -421,7 +421,7 @@ class RunSettings:
 
     @classmethod
     def of_paper(cls) -> RunSettings:
-        """Return the paper's algorithm: white noise, votes, and kernels at full strength."""
+        """Return the paper's algorithm: white noise, votes; our kernels at full strength."""
         return cls(
             sampling=Sampling(noise_length=0.0),
             unary=UnarySettings(temperature=1.0),

@@ -501,11 +501,11 @@ def sample(
     tolerance
         Let each sample converge: stop as soon as about this share of its labels would still
         change, by the last two updates; ``iterations`` is then the most. Updates go further than
-        the paper's, to the same fixed points in fewer steps. 0 makes ``iterations`` updates.
+        plain ones, to the same fixed points in fewer steps. 0 makes ``iterations`` updates.
     hold
         Update only the voxels where a sample dissents with a probability above this, and freeze
         the others at marginals averaged over the noise: 0.005 changes fewer votes than the
-        filter's own error, and costs several times less. 0 updates every voxel, as the paper does.
+        filter's own error, and costs several times less. 0 updates every voxel.
         Where noise is correlated between voxels, too many are active, or the engine is the GPU,
         every voxel is updated too; ``Posterior.active_share`` is then 1.
     until

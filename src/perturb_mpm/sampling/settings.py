@@ -85,7 +85,7 @@ class Sampling:
     )
     iterations: int = setting(
         10,
-        "The most mean-field updates of a sample; the paper makes 10",
+        "The most mean-field updates of a sample; the paper does not say how many",
         partial(checks.integer, minimum=0, maximum=MOST_ITERATIONS),
     )
     until: Precision | None = setting(
@@ -135,13 +135,13 @@ class Sampling:
     tolerance: float = setting(
         0.0,
         "Stop a sample once about this share of its labels would still change; 0 makes all "
-        "iterations, as the paper does",
+        "iterations",
         partial(checks.number, minimum=0, below=1),
     )
     hold: float = setting(
         0.0,
         "Freeze voxels that leave the label of the mean field with at most this probability, as in "
-        "0.005; 0 updates every voxel, as the paper does",
+        "0.005; 0 updates every voxel",
         partial(checks.number, minimum=0, below=1),
     )
 

@@ -6,6 +6,7 @@ is the same for all labels of a voxel and changes no marginal. ``klDivergence`` 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import model
 from perturb_mpm.compat.pydensecrf.eigen import float32_array
-from perturb_mpm.engines import Solver, prepare
+from perturb_mpm.engines import AccuracyWarning, Solver, prepare
 
 if TYPE_CHECKING:
     from perturb_mpm.model import Normalization
@@ -211,7 +212,9 @@ class PyDenseCRF:
         from perturb_mpm.sampling import sample
 
         crf = self._crf(self._unary())
-        return sample(crf, n, seed, iterations=niter, engine="cpu", accuracy="plain")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AccuracyWarning)  # pydensecrf's own filter is wanted
+            return sample(crf, n, seed, iterations=niter, engine="cpu", accuracy="plain")
 
     @property
     def _all_potts(self) -> bool:
@@ -264,7 +267,9 @@ class PyDenseCRF:
         """Return the solver of the kernels; unaries are loaded into it, so that it is kept."""
         if self._solver is None:
             nothing = np.zeros((self._nlabel, self._nvar), np.float32)
-            self._solver = prepare(self._crf(nothing), "cpu", "plain", batch=1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", AccuracyWarning)
+                self._solver = prepare(self._crf(nothing), "cpu", "plain", batch=1)
         return self._solver
 
     def _remember(self, solver: Solver) -> NDArray[np.float32]:

@@ -1,0 +1,250 @@
+"""The paper's pictures of patients, computed: growing S (figure 4), raters and uncertainty (7, 8).
+
+All patients are made up. The uncertainty of figure 4 is the entropy of the votes over all labels;
+that of figures 7 and 8 is the entropy of enhancing tumour against everything else. Both in bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.clinical.bias import REGION, BiasPlan, Segmenter, made_up_patients
+from lab.figures import new_figure
+from lab.patients import Patient, phantom_patient
+from lab.phantoms import preoperative_cohort
+from perturb_mpm.evaluation import binary_entropy_percent
+from perturb_mpm.posterior import Posterior
+from perturb_mpm.sampling import Sampler, Sampling
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+SNAPSHOTS = (10, 50, 100, 200)
+BIAS_NATS = 2.0
+"""Of the segmenter of figures 7 and 8, which draws too much: the paper's did, too."""
+ENHANCING, GREEN_BOX, WHITE_BOX, BLUE_BOX = "#e0c341", "#2ca02c", "#ffffff", "#4da3ff"
+
+# Healthy, necrosis, oedema, non-enhancing, enhancing, cavity or haemorrhage: as the paper has them.
+COLOURS = ("#00000000", "#c44e52", "#55a868", "#4c72b0", ENHANCING, "#c44e52")
+
+
+@dataclass(frozen=True)
+class IllustrationPlan:
+    """How fine the patients are, how many are looked at, and how many samples are drawn."""
+
+    spacing_mm: float
+    candidates: int
+    snapshots: tuple[int, ...]
+
+
+FULL = IllustrationPlan(3.0, 19, SNAPSHOTS)
+QUICK = IllustrationPlan(6.0, 5, (2, 4, 6, 8))
+
+
+def draw_growth(plan: IllustrationPlan, seed: int) -> Figure:
+    """Draw figure 4: one patient's truth and segmentation, and the entropy of ever more samples."""
+    scan = next(iter(preoperative_cohort(seed, spacing_mm=plan.spacing_mm)))
+    patient = phantom_patient("phantom 1", scan, scan.probabilities)
+    found = grow_samples(patient, plan.snapshots, seed)
+    labels = found[-1].labels
+    z = int(np.isin(patient.truth, (1, 3, 4)).sum(axis=(0, 1)).argmax())
+    image = _image(patient)
+    figure = new_figure(11.4, 6.4)
+    axes = figure.subplots(2, 3).ravel()
+    view = _View(image, z, _box(patient, z))
+    view.overlay(axes[0], patient.truth, "truth")
+    view.overlay(axes[1], labels, f"label of most votes, S = {found[-1].samples}")
+    for panel, posterior in zip(axes[2:], found):
+        drawn = view.heat(panel, posterior.entropy, f"S = {posterior.samples}", 2.0, "jet")
+    _bar(figure, drawn, "entropy of the votes, bits")
+    return figure
+
+
+def grow_samples(patient: Patient, sizes: Sequence[int], seed: int) -> list[Posterior]:
+    """Return the posterior of the first S samples for every S: each adds to the one before."""
+    sampler = Sampler(patient.crf(), Sampling(samples=sizes[-1], seed=seed, iterations=10))
+    found: list[Posterior] = []
+    for start, stop in pairwise([0, *sizes]):
+        part = sampler.draw(range(start, stop))
+        found.append(found[-1].merge(part) if found else part)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class SampledScan:
+    """A scan after surgery, its MPM labels and the votes of its samples."""
+
+    patient: Patient
+    labels: NDArray[np.int64]  # (X, Y, Z)
+    bits: NDArray[np.float64]  # (X, Y, Z): entropy of enhancing tumour against the rest
+
+    @property
+    def predicted(self) -> NDArray[np.bool_]:
+        """Where enhancing tumour was segmented."""
+        return np.isin(self.labels, REGION)
+
+    @property
+    def false_positive(self) -> NDArray[np.bool_]:
+        """Where it was segmented and is not."""
+        return self.predicted & ~np.isin(self.patient.truth, REGION)
+
+
+def sample_scan(patient: Patient, samples: int, seed: int) -> SampledScan:
+    """Segment and sample one scan by the segmenter that draws too much."""
+    posterior, inside = Segmenter(BIAS_NATS).sample(patient, samples, seed)
+    share = posterior.counts[list(REGION)].sum(axis=0) / posterior.samples
+    labels = posterior.grid.scatter(inside, 0)
+    return SampledScan(patient, labels, binary_entropy_percent(share) / 100)
+
+
+def choose_patients(plan: IllustrationPlan, seed: int) -> tuple[Patient, Patient]:
+    """Return scans after surgery: the one with most enhancing tumour left, one with none."""
+    wanted = BiasPlan(plan.spacing_mm, plan.candidates, 1, (), (), 0, 0)
+    scans = [each.after for each in made_up_patients(wanted, seed)]
+    left = [scan.volume_ml(scan.truth, REGION) for scan in scans]
+    complete = [scan for scan, volume in zip(scans, left) if volume == 0]
+    return scans[int(np.argmax(left))], (complete or scans)[0]
+
+
+def draw_raters(found: SampledScan) -> Figure:
+    """Draw figure 7: raters, the segmentation and its uncertainty; boxes where raters differ."""
+    patient = found.patient
+    if patient.raters is None:
+        raise ValueError("the patient must have raters")
+    outlined = np.isin(patient.raters, REGION)  # (R, X, Y, Z)
+    share = outlined.mean(axis=0)  # (X, Y, Z)
+    differ: NDArray[np.bool_] = (share > 0) & (share < 1)
+    z = int(differ.sum(axis=(0, 1)).argmax())
+    view = _View(_image(patient), z, _box(patient, z))
+    figure = new_figure(11.4, 6.6)
+    axes = figure.subplots(2, 3).ravel()
+    for number, panel in enumerate(axes[:4]):
+        view.overlay(panel, patient.raters[number], f"rater {number + 1}")
+    view.overlay(axes[4], found.labels, "segmentation (MPM)")
+    drawn = view.heat(axes[5], found.bits, "its uncertainty", 1.0, "hot")
+    _bar(figure, drawn, "entropy of enhancing tumour, bits")
+    for panel in axes:
+        view.mark(panel, differ, GREEN_BOX)
+    return figure
+
+
+def draw_false_positives(found: SampledScan) -> Figure:
+    """Draw figure 8: two slices after a complete resection, false positives by their entropy."""
+    false = found.false_positive
+    by_slice = false.sum(axis=(0, 1))
+    first = int(by_slice.argmax())
+    others = by_slice.copy()
+    others[max(0, first - 1) : first + 2] = 0
+    second = int(others.argmax()) if others.any() else first
+    figure = new_figure(11.4, 7.0)
+    for row, z in zip(figure.subplots(2, 3), (first, second)):
+        view = _View(_image(found.patient), z, _box(found.patient, z))
+        view.plain(row[0], f"T1c, slice {z}")
+        view.overlay(row[1], found.labels, "segmentation (MPM)")
+        drawn = view.heat(row[2], found.bits, "its uncertainty", 1.0, "hot")
+        uncertain = found.bits > 0
+        for panel in row[1:]:
+            for island in _islands(false[:, :, z]):
+                all_uncertain = uncertain[:, :, z][island].mean() > 0.9
+                view.mark_island(panel, island, WHITE_BOX if all_uncertain else BLUE_BOX)
+    _bar(figure, drawn, "entropy of enhancing tumour, bits")
+    return figure
+
+
+def _bar(figure: Figure, drawn: AxesImage, words: str) -> None:
+    """Add one bar of colours beside all panels."""
+    figure.colorbar(drawn, ax=figure.axes, shrink=0.7, pad=0.01).set_label(words)
+
+
+def uncertain_share(found: SampledScan) -> float:
+    """Return the share of false positives that the entropy of enhancing tumour marks."""
+    false = found.false_positive
+    return float((found.bits[false] > 0).mean()) if false.any() else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """One axial slice of an image, cut to a box."""
+
+    image: NDArray[np.float32]  # (X, Y, Z)
+    z: int
+    box: tuple[slice, slice]
+
+    def plain(self, axes: Axes, title: str) -> None:
+        """Show the image alone."""
+        inside = self._cut(self.image)
+        axes.imshow(inside.T, origin="lower", cmap="gray", interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks([])
+        axes.set_yticks([])
+
+    def overlay(self, axes: Axes, labels: NDArray[np.integer], title: str) -> None:
+        """Show labels over the image."""
+        from matplotlib.colors import ListedColormap
+
+        self.plain(axes, title)
+        shown = ListedColormap(COLOURS)
+        cut = self._cut(labels).T
+        look: dict[str, Any] = {"cmap": shown, "vmin": -0.5, "vmax": len(COLOURS) - 0.5}
+        axes.imshow(cut, origin="lower", alpha=0.65, interpolation="nearest", **look)
+
+    def heat(
+        self, axes: Axes, bits: NDArray[np.floating], title: str, most: float, name: str
+    ) -> AxesImage:
+        """Show an entropy over the image where it is not 0."""
+        self.plain(axes, title)
+        cut = np.ma.masked_equal(self._cut(bits).T, 0)
+        return axes.imshow(
+            cut, origin="lower", cmap=name, vmin=0, vmax=most, interpolation="nearest"
+        )
+
+    def mark(self, axes: Axes, where: NDArray[np.bool_], colour: str) -> None:
+        """Draw boxes around the two largest islands of a mask."""
+        for island in _islands(where[:, :, self.z])[:2]:
+            self.mark_island(axes, island, colour)
+
+    def mark_island(self, axes: Axes, island: NDArray[np.bool_], colour: str) -> None:
+        """Draw a box around an island of the slice, (X, Y)."""
+        from matplotlib.patches import Rectangle
+
+        found = np.argwhere(island) - [self.box[0].start, self.box[1].start]
+        low, high = found.min(axis=0) - 1.5, found.max(axis=0) + 1.5
+        size = high - low
+        axes.add_patch(Rectangle(low, *size, fill=False, edgecolor=colour, linewidth=1.8))
+
+    def _cut(self, volume: NDArray[Any]) -> NDArray[Any]:
+        return volume[self.box[0], self.box[1], self.z]
+
+
+def _islands(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return the connected parts of a slice, largest first."""
+    from scipy.ndimage import label
+
+    parts, count = label(mask, structure=np.ones((3, 3)))
+    found = [parts == number for number in range(1, count + 1)]
+    return sorted(found, key=lambda part: -int(part.sum()))
+
+
+def _image(patient: Patient) -> NDArray[np.float32]:
+    return next(image for name, image in patient.case.images.items() if name.lower() == "t1c")
+
+
+def _box(patient: Patient, z: int, margin_mm: float = 18.0) -> tuple[slice, slice]:
+    """Return the box of what is not healthy in a slice, with a margin."""
+    ill = np.argwhere(patient.truth[:, :, z] > 0)
+    if not len(ill):
+        ill = np.argwhere(patient.case.mask[:, :, z])
+    steps = [int(margin_mm / step) for step in patient.grid.spacing[:2]]
+    x, y = (
+        slice(max(0, int(low) - step), int(high) + 1 + step)
+        for low, high, step in zip(ill.min(axis=0), ill.max(axis=0), steps)
+    )
+    return x, y
