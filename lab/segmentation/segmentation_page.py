@@ -54,7 +54,7 @@ Written by `python -m lab segmentation{options}`.
 
 Does a CRF segment better than its forest, and stay calibrated, when its weights and compatibility
 are learned by gradients? This experiment asks it of a model of the paper's kind. Settings for one's
-own cases come from `perturb-mpm tune`, which learns fewer numbers, and volume intervals beside them.
+own cases come from `perturb-mpm tune`: it learns fewer numbers, and volume intervals beside them.
 
 {origin}, one left out in each turn. {unaries}.
 
