@@ -107,6 +107,12 @@ app.command(
     help_epilogue="Example:  python -m lab raters --data data --output raters",
 )
 app.command(
+    "lab.compare.command:compare",
+    name="compare",
+    help="Run every method that the paper names on one's own case; write a table and a picture.",
+    help_epilogue="Example:  python -m lab compare --image t1c.nii.gz --probabilities case.npz",
+)
+app.command(
     "lab.torture.command:torture",
     name="torture",
     help="Attack readers, interface, disk and server for a given time; write a table.",

@@ -24,6 +24,8 @@ from lab.comparators.enumeration import (
 )
 from lab.comparators.gibbs import Chains, gibbs, run_chains
 from lab.comparators.grid_cut import MinMarginals, graph_cut, min_marginals, perturb_and_map_grid
+from lab.comparators.grid_gibbs import gibbs_grid
+from lab.comparators.integer_program import perturb_and_solve, solve_program
 
 __all__ = [
     "Enumeration",
@@ -34,6 +36,9 @@ __all__ = [
     "StateTable",
     "gibbs",
     "run_chains",
+    "gibbs_grid",
+    "perturb_and_solve",
+    "solve_program",
     "Chains",
     "independent",
     "unary_only",
