@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    "method", "voxels", "samples", "seconds", "entropy_bits", "volume_lower_ml", "volume_median_ml",
-    "volume_upper_ml", "difference_to_votes", "note",
+    "method", "voxels", "samples", "seconds", "cpu_seconds", "entropy_bits", "volume_lower_ml",
+    "volume_median_ml", "volume_upper_ml", "difference_to_votes", "note",
 )  # fmt: skip
 
 
@@ -26,7 +26,8 @@ def table_rows(results: Sequence[MethodResult]) -> list[tuple[object, ...]]:
     rows = []
     for each in results:
         volume = each.volume_ml or ("", "", "")
-        cells = (each.samples, each.seconds, each.entropy_bits, *volume, each.agreement)
+        times = (each.seconds, each.cpu_seconds)
+        cells = (each.samples, *times, each.entropy_bits, *volume, each.agreement)
         shown = ["" if cell is None else cell for cell in cells]
         rows.append((each.method, each.voxels, *shown, each.note))
     return rows
@@ -35,13 +36,13 @@ def table_rows(results: Sequence[MethodResult]) -> list[tuple[object, ...]]:
 def table(results: Sequence[MethodResult]) -> str:
     """Return the table in Markdown."""
     head = [
-        "method", "voxels", "samples", "seconds", "mean entropy, bits",
+        "method", "voxels", "samples", "s", "CPU s", "mean entropy, bits",
         "volume, ml (95 % of samples)", "difference to votes", "",
     ]  # fmt: skip
     rows = []
     for each in results:
         if each.entropy_bits is None:
-            rows.append([each.method, *["–"] * 6, each.note])
+            rows.append([each.method, *["–"] * 7, each.note])
             continue
         volume = "–"
         if each.volume_ml is not None:
@@ -49,9 +50,8 @@ def table(results: Sequence[MethodResult]) -> str:
             volume = f"{middle:.2f} ({low:.2f} to {high:.2f})"
         samples = "–" if each.samples is None else str(each.samples)
         numbers = [f"{each.entropy_bits:.4f}", volume, f"{each.agreement:.4f}"]
-        rows.append(
-            [each.method, str(each.voxels), samples, f"{each.seconds:.1f}", *numbers, each.note]
-        )
+        times = [f"{each.seconds:.1f}", f"{each.cpu_seconds:.1f}"]
+        rows.append([each.method, str(each.voxels), samples, *times, *numbers, each.note])
     return markdown_table(head, rows)
 
 

@@ -152,6 +152,8 @@ class MethodResult:
     voxels: int
     samples: int | None
     seconds: float
+    cpu_seconds: float
+    """Of all threads: what the method costs on a machine that is not busy."""
     entropy_bits: float | None
     """The mean over the voxels of the entropy of the region against the rest."""
     volume_ml: tuple[float, float, float] | None
@@ -268,15 +270,15 @@ def run_methods(subject: Subject, progress: StagedProgress) -> Iterator[MethodRe
         if method.most_voxels is not None:
             most = method.most_voxels(subject.plan)
             given = boxes.setdefault(most, subject.shrink(most))
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 answer = method.answer(given)
         except (ValueError, ImportError) as error:
-            yield MethodResult(name, 0, None, 0.0, None, None, None, f"not run: {error}", None)
+            yield MethodResult(name, 0, None, 0, 0, None, None, None, f"not run: {error}", None)
             continue
-        seconds = time.perf_counter() - start
+        seconds = (time.perf_counter() - start, time.process_time() - used)
         if id(given) not in votes:
             votes[id(given)] = answer.share if name == "votes" else _votes(given).share
         yield _result(name, method, answer, seconds, votes[id(given)], whole=whole)
@@ -286,7 +288,7 @@ def _result(
     name: str,
     method: Method,
     answer: Answer,
-    seconds: float,
+    seconds: tuple[float, float],
     votes: NDArray[np.float64],
     *,
     whole: bool,
@@ -301,7 +303,7 @@ def _result(
         name,
         int(inside.sum()),
         None if answer.volumes_ml is None else len(answer.volumes_ml),
-        seconds,
+        *seconds,
         float(binary_entropy_percent(share[inside]).mean() / 100),
         low_to_high,
         float(np.abs(share - votes)[inside].mean()),
