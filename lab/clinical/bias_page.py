@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.clinical.bias import HAND_SET, HOLD, ITERATIONS, LEARNED, BiasPlan, Segmenter
+from lab.clinical.bias import (
+    HAND_SET,
+    HOLD,
+    ITERATIONS,
+    LEARNED,
+    NEAR_MM,
+    BiasPlan,
+    Segmenter,
+)
 from lab.clinical.biomarkers import TRUTH, BiomarkerResults, ErrorTest, signed_errors, typical
 from lab.figures import BLACK, BLUE, new_figure
 from lab.words import join_words, markdown_table, paragraph
@@ -65,7 +73,8 @@ def page(found: Findings) -> str:
             "tumour is raised by a bias before the CRF, the same in all patients. A voxel is "
             f"uncertain where one of {plan.samples} samples disagrees (entropy of the votes over "
             f"all labels above 0), the paper's rule; {ITERATIONS} iterations, white noise, voxels "
-            f"frozen below {HOLD:g}. Exact Wilcoxon signed-rank tests of the absolute errors; "
+            f"frozen below {HOLD:g}, only within {NEAR_MM:g} mm of disease, true or drawn. Exact "
+            "Wilcoxon signed-rank tests of the absolute errors; "
             f"Bonferroni over {len(found.raters)} raters and two quantities."
         ),
         "## Residual tumour volume",

@@ -87,7 +87,7 @@ def left_out_patients(
     progress: StagedProgress,
     argument: str = "output",
 ) -> Iterator[Patient]:
-    """Yield BraTS 2021 patients, each with the probabilities of a forest that never saw it.
+    """Yield BraTS 2021 patients, each with the probabilities of trees that never saw it.
 
     What the forests say is kept in ``folder`` as the segmentation experiment keeps it, and taken
     from there where it is; ``argument`` is what errors call the folder.

@@ -48,7 +48,7 @@ def page(
                 "beside ours to be looked at, not to be matched."
             ),
             "",
-            "## Entropy above a threshold, by votes",
+            "## Entropy of the region against the rest above a threshold, by votes",
             "",
             *_thresholds(summaries, names),
             "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +19,7 @@ def compare(
     *,
     image: Paths,
     probabilities: Paths,
+    npz_axes: Literal["image", "ras"] | None = None,
     region: Values | None = None,
     crop: int | None = None,
     samples: int = 50,
@@ -36,6 +37,8 @@ def compare(
         The patient's images, on one grid.
     probabilities
         The labels' probabilities, as perturb-mpm run takes them.
+    npz_axes
+        How the axes of an npz file lie: as the image's, or turned to right, front and up.
     region
         The labels of the region that is measured, counted from 0; all but the first by default.
     crop
@@ -63,7 +66,7 @@ def compare(
     from lab.compare.methods import ComparePlan, Subject, crop_box, crop_case, run_methods
     from perturb_mpm.files import read_case, write_table
 
-    case = read_case(image, probabilities)
+    case = read_case(image, probabilities, npz_axes=npz_axes)
     labels = len(case.labels)
     members = tuple(region) if region else tuple(range(1, labels))
     if not all(0 <= each < labels for each in members) or len(set(members)) == labels:
