@@ -183,8 +183,29 @@ def test_the_demo_does_not_replace_a_run_of_ones_own(
     shutil.copytree(folder, tmp_path / "mine", ignore=shutil.ignore_patterns("patient"))
     before = (tmp_path / "mine" / "labels.nii.gz").read_bytes()
     assert call("demo", "--output", str(tmp_path / "mine"), "--seed", "1", *COARSE) == 2
-    assert "--output must not hold a run of yours" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "--output must be a new folder or that of a demo" in said
+    assert "labels.nii.gz would be replaced, which is not a demo's" in said
     assert (tmp_path / "mine" / "labels.nii.gz").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["labels.nii.gz", "report.html", "patient/t1.nii.gz"])
+def test_the_demo_writes_over_no_file_of_somebody_else(
+    name: str, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes((folder / "labels.nii.gz").read_bytes())  # no report, and no T1
+    before = path.read_bytes()
+    assert call("demo", "--output", str(tmp_path), *COARSE) == 2
+    assert f"{path} would be replaced, which is not a demo's" in capfd.readouterr().err
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
+    assert path.read_bytes() == before
+
+
+def test_the_demo_goes_over_what_a_killed_one_left(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "patient", tmp_path / "patient")
+    assert call("demo", "--output", str(tmp_path), "--quiet", *COARSE) == 0
 
 
 def test_an_output_that_is_a_file_is_refused(

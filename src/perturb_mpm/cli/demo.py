@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import time
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,8 @@ from perturb_mpm.cli.run import print_end
 from perturb_mpm.sampling import MOST_SAMPLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from perturb_mpm.files import Case
     from perturb_mpm.phantom import Phantom
     from perturb_mpm.progress import StagedProgress
@@ -29,10 +33,16 @@ if TYPE_CHECKING:
 
 
 PATIENT, TRUTH = "patient", "truth.nii.gz"  # the folder of what a user would bring
+MASK, PROBABILITIES = "mask.nii.gz", "probabilities.nii.gz"
 SEQUENCES = ("T1c", "T1", "T2", "FLAIR")  # the report shows the first one first
 REGIONS = {"whole": (1, 2, 3, 4), "core": (1, 3, 4), "enhancing": (4,)}  # as in BraTS
-
-
+_DESCRIPTIONS = {  # of the patient's files, by which a demo knows its own
+    **{f"{name.lower()}.nii.gz": f"{name}, arbitrary units" for name in SEQUENCES},
+    PROBABILITIES: "probability of each label",
+    MASK: "1 in the brain",
+    TRUTH: "the true labels",
+}
+_TITLE = "Phantom glioblastoma"
 _LARGEST_SEED = 2**64 - 1
 
 
@@ -50,7 +60,8 @@ def demo(
     Parameters
     ----------
     output
-        The folder to write to; made where it is missing. An earlier demo in it is replaced.
+        The folder to write to; made where it is missing. An earlier demo in it is replaced;
+        a folder with files of yours that the demo would write over is refused.
     seed
         Which patient to make.
     spacing
@@ -67,8 +78,11 @@ def demo(
     whole_number(seed, "--seed", 0, _LARGEST_SEED)
     whole_number(samples, "--samples", 1, MOST_SAMPLES)
     folder = prepare_folder(output)
-    if (folder / "state").exists() and not (folder / PATIENT / TRUTH).exists():
-        raise UsageError(f"--output must not hold a run of yours, got {folder}; name another one")
+    for path in _find_others(folder):
+        raise UsageError(
+            f"--output must be a new folder or that of a demo, got {folder}, where {path} would "
+            "be replaced, which is not a demo's; name another one"
+        )
 
     from perturb_mpm.phantom import glioblastoma
 
@@ -88,6 +102,37 @@ def demo(
         print_plain(f"the same by hand: {shlex.join(command)}")
 
 
+def _find_others(folder: Path) -> Iterator[Path]:
+    """Yield the files that the demo would write over and no demo has written."""
+    from perturb_mpm.run import StateError, list_files, plan_layout, read_run_json
+
+    try:
+        run = read_run_json(folder / "state") or {}
+        is_demo = not run or (
+            str(run["about"]["title"]).startswith(_TITLE) and (folder / PATIENT / TRUTH).exists()
+        )
+    except (StateError, LookupError, TypeError):
+        is_demo = False
+    listed = set(list_files(folder) or ()) if is_demo else set()
+    names = [*plan_layout(folder).outputs.values(), "state/run.json"]
+    for name in names:
+        if name not in listed and (folder / name).exists():
+            yield folder / name
+    for name, description in _DESCRIPTIONS.items():
+        path = folder / PATIENT / name
+        if path.exists() and not _is_described(path, description):
+            yield path
+
+
+def _is_described(path: Path, description: str) -> bool:
+    """Whether a file is a compressed NIfTI with this description."""
+    try:
+        with gzip.open(path) as file:
+            return file.read(228)[148:].rstrip(b"\0") == description.encode()
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def _through_files(folder: Path, patient: Phantom) -> Case:
     """Write what a user would bring, and read it as ``run`` does."""
     from perturb_mpm.files import LabelScheme, read_case, save_nifti
@@ -97,12 +142,15 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
     for name in SEQUENCES:
         image = patient.images[patient.channel_names.index(name)]
         images.append(folder / f"{name.lower()}.nii.gz")
-        save_nifti(images[-1], image, patient.affine, f"{name}, arbitrary units")
-    probabilities, mask = folder / "probabilities.nii.gz", folder / "mask.nii.gz"
+        save_nifti(images[-1], image, patient.affine, _DESCRIPTIONS[images[-1].name])
+    probabilities, mask, truth = folder / PROBABILITIES, folder / MASK, folder / TRUTH
     labels_last = patient.network_probabilities.transpose(1, 2, 3, 0)
-    save_nifti(probabilities, labels_last, patient.affine, "probability of each label")
-    save_nifti(mask, patient.mask, patient.affine, "1 in the brain")
-    save_nifti(folder / TRUTH, patient.truth, patient.affine, "the true labels")
+    for path, volume in (
+        (probabilities, labels_last),
+        (mask, patient.mask),
+        (truth, patient.truth),
+    ):
+        save_nifti(path, volume, patient.affine, _DESCRIPTIONS[path.name])
     names = patient.label_names
     case = read_case(
         images,
@@ -122,7 +170,7 @@ def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: Sta
         case,
         RunSettings(regions=REGIONS).changed(samples=samples),
         folder,
-        title=f"Phantom glioblastoma, seed {patient.seed}",
+        title=f"{_TITLE}, seed {patient.seed}",
         overwrite=True,
         reading={"kind": "probabilities"},
         progress=progress,
@@ -135,8 +183,8 @@ def run_command(folder: Path, label_names: tuple[str, ...], samples: int) -> lis
         *("perturb-mpm", "run", "--image"),
         *(str(folder / f"{name.lower()}.nii.gz") for name in SEQUENCES),
         *("--image-names", *SEQUENCES),
-        *("--probabilities", str(folder / "probabilities.nii.gz")),
-        *("--mask", str(folder / "mask.nii.gz")),
+        *("--probabilities", str(folder / PROBABILITIES)),
+        *("--mask", str(folder / MASK)),
         *("--labels", *(f"{value}:{name}" for value, name in enumerate(label_names))),
         *("--region", *(f"{name}={','.join(map(str, v))}" for name, v in REGIONS.items())),
         *("--samples", str(samples), "--output", "mine"),

@@ -27,7 +27,7 @@ from perturb_mpm.run.folder import (
     lock_run,
     plan_layout,
 )
-from perturb_mpm.run.manifest import register_files
+from perturb_mpm.run.manifest import list_files, register_files
 from perturb_mpm.run.measuring import (
     MEASURES_FORMAT,
     Surroundings,
@@ -56,7 +56,7 @@ from perturb_mpm.run.settings import (
     settings_text,
     write_settings,
 )
-from perturb_mpm.run.state import STATE, Run, StateError, load_run
+from perturb_mpm.run.state import STATE, Run, StateError, load_run, read_run_json
 from perturb_mpm.run.volumes import INTERVAL, volume_rows, volume_sets
 
 __all__ = [
@@ -75,9 +75,11 @@ __all__ = [
     "begin_case",
     "draw_part",
     "load_run",
+    "read_run_json",
     "rebuild_sampler",
     "redraw_samples",
     "lock_run",
+    "list_files",
     "register_files",
     "INTERVAL",
     "volume_rows",
