@@ -6,9 +6,11 @@ definitions. Where the other reader refuses a file there is nothing to compare w
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import math
 import random
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -118,13 +120,42 @@ def _some(rng: random.Random, fields: list[str], share: float = 0.15) -> list[st
     return [field for field in fields if rng.random() < share]
 
 
+_NIFTI_ASIDE: dict[str, Any] = {  # fields that change neither voxels nor positions
+    "cal_max": 9,
+    "cal_min": 1,
+    "toffset": 3,
+    "slice_code": 1,
+    "slice_start": 1,
+    "slice_end": 2,
+    "slice_duration": 0.1,
+    "dim_info": 57,
+    "intent_p1": 2,
+    "intent_p2": 3,
+    "intent_p3": 4,
+    "intent_name": b"volume",
+    "intent_code": 0,
+    "descrip": b"a volume",
+    "aux_file": b"other.nii",
+    "data_type": b"text",
+    "db_name": b"text",
+    "extents": 16384,
+    "session_error": 1,
+    "regular": b"r",
+    "glmax": 9,
+    "glmin": 1,
+    "unused_str": b"text",
+}
+
+
 def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
     import nibabel as nib
 
     codes = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
+    codes |= {1024: "i8", 1280: "u8"}
     code, kind = rng.choice(list(codes.items()))
     order = rng.choice("<>")
     shape = _draw_shape(rng, rng.choice((3, 3, 3, 4)))
+    shape += rng.choice(([], [], [], [1] * (5 - len(shape))))
     voxels = _draw_voxels(rng, shape, order + kind)
     kinds: tuple[Any, ...] = (nib.Nifti1Header, nib.Nifti2Header)
     header = rng.choice(kinds)(endianness=order)
@@ -138,6 +169,9 @@ def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
     both = rng.choice(((1, 0), (0, 1), (1, 1), (2, 4), (0, 0)))
     if both[0]:
         header.set_qform(affine, code=both[0])
+    apart = all(both) and rng.random() < 0.3
+    if apart:
+        header["qoffset_x"] += 5
     if both[1]:
         header.set_sform(affine, code=both[1])
     header["xyzt_units"] = unit = rng.choice((0, 2, 2, 2, 10, 1, 3))
@@ -147,10 +181,14 @@ def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
     header["scl_slope"], header["scl_inter"] = slope, inter
     first = 544 if isinstance(header, nib.Nifti2Header) else 352
     header["vox_offset"] = offset = rng.choice((first, first, first + 16, first + 48))
-    for name, value in (("cal_max", 9), ("toffset", 3), ("intent_code", 0), ("slice_code", 1)):
-        if rng.random() < 0.2:
+    for name, value in _NIFTI_ASIDE.items():
+        if name in header.keys() and rng.random() < 0.2:  # noqa: SIM118 - it is no dictionary
             header[name] = value
-    content = header.binaryblock.ljust(offset, b"\0") + voxels.tobytes(order="F")
+    block = header.binaryblock
+    if offset > first:  # room for an extension of 16 bytes, with its size and code
+        extension = struct.pack(order + "2i", 16, rng.choice((0, 4, 6))) + b"comment\0"
+        block = header.binaryblock + rng.choice((bytes(4) + bytes(16), b"\1\0\0\0" + extension))
+    content = block.ljust(offset, b"\0") + voxels.tobytes(order="F")
     path = folder / rng.choice(("v.nii", "v.nii.gz"))
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
@@ -162,8 +200,11 @@ def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
         )
         # ITK does not read NIfTI 2.
         found = meant if isinstance(header, nib.Nifti2Header) else read_with_itk(path)
-        # Without codes, readers differ on where the first voxel is.
-        return found if found is None or any(both) else found._replace(affine=None)
+        # Where both forms disagree, we and nibabel take the second and say so, ITK the first;
+        # without codes, readers differ on where the first voxel is.
+        if found is None or not (apart or not any(both)):
+            return found
+        return found._replace(affine=meant.affine if apart else None)
 
     return DrawnHeader(path, read)
 
@@ -178,14 +219,15 @@ def _vector(values: NDArray[np.float64]) -> str:
 
 def _draw_nrrd(rng: random.Random, folder: Path) -> DrawnHeader:
     names = {"uchar": "u1", "int8": "i1", "short": "i2", "Unsigned Short": "u2", "int32": "i4"}
-    names |= {"uint": "u4", "longlong": "i8", "float": "f4", "double": "f8"}
+    names |= {"uint": "u4", "longlong": "i8", "float": "f4", "double": "f8", "uint64": "u8"}
+    names |= {"signed char": "i1", "unsigned char": "u1", "ushort": "u2", "int64_t": "i8"}
     name, kind = rng.choice(list(names.items()))
     several = rng.random() < 0.2
     shape = [rng.randint(2, 3), *_draw_shape(rng)] if several else _draw_shape(rng)
     big = rng.random() < 0.3
     voxels = _draw_voxels(rng, shape, (">" if big else "<") + kind)
     endian = rng.choice(("big", "Big", "BIG")) if big else rng.choice(("little", "Little"))
-    encoding = rng.choice(("raw", "raw", "gzip", "GZ", "hex"))
+    encoding = rng.choice(("raw", "raw", "raw", "gzip", "GZ", "bzip2", "bz2", "hex", "text"))
     fields = [f"type: {name}", f"dimension: {len(shape)}", f"sizes: {_numbers(shape)}"]
     fields += [] if rng.random() < 0.05 else [f"endian: {endian}"]
     fields += [f"encoding: {encoding}"]
@@ -196,20 +238,32 @@ def _draw_nrrd(rng: random.Random, folder: Path) -> DrawnHeader:
     fields += _some(rng, [f"centers: {' '.join(['???'] * several + ['cell'] * 3)}"])
     fields += _some(rng, ["content: a volume", "min: 0", "max: 9", "old min: 1", "old max: 5"])
     fields += _some(rng, ["number: 24", "sample units: HU", "# a comment", "owner:=somebody"])
+    fields += _some(rng, [f"thicknesses: {' '.join(['nan'] * several + ['1', '2', '3'])}"], 0.08)
+    fields += _some(rng, [f"axis maxs: {' '.join(['nan'] * (several + 3))}", "block size: 4"], 0.05)
+    fields += _some(rng, ["labels:" + ' "a"' * (several + 3)], 0.08)
+    fields += _some(rng, ["units:" + ' "mm"' * (several + 3)], 0.05)
     fields += _some(rng, [fields[0], fields[3], "endian: big"], 0.03)  # twice
     content = voxels.tobytes(order="F")
+    if rng.random() < 0.05:
+        fields += [f"line skip: {rng.choice((0, 1))}"]
+        content = b"skipped\n" * int(fields[-1][-1]) + content
     if rng.random() < 0.15 and encoding == "raw":
         skip = rng.choice((-1, 4))
         fields += [f"byte skip: {skip}"]
         content = b"skip" + content
     detached = rng.random() < 0.3
-    fields += ["data file: v.raw"] if detached else []
+    fields += [rng.choice(("data file: v.raw", "datafile: v.raw", "data file: ./v.raw"))] * detached
     if encoding.lower().startswith("gz"):
         content = gzip.compress(content)
+    elif encoding.startswith("bz"):
+        content = bz2.compress(content)
+    elif encoding == "text":
+        content = " ".join(map(str, voxels.ravel(order="F"))).encode()
     elif encoding == "hex":
         content = content.hex().encode()
     path = folder / ("v.nhdr" if detached else "v.nrrd")
-    text = "\n".join(["NRRD0005", *fields, "", ""]).encode()
+    magic = rng.choice(("NRRD0005", "NRRD0005", "NRRD0004", "NRRD0006", "NRRD0001"))
+    text = rng.choice(("\n", "\n", "\n", "\r\n")).join([magic, *fields, "", ""]).encode()
     path.write_bytes(text if detached else text + content)
     if detached:
         (folder / "v.raw").write_bytes(content)
@@ -248,7 +302,10 @@ def _draw_metaimage(rng: random.Random, folder: Path) -> DrawnHeader:
     true, false = rng.choice(("True", "true", "T", "1")), rng.choice(("False", "false", "0"))
     fields = _some(rng, ["ObjectType = Image"], 0.9)
     fields += ["NDims = 3"]
-    fields += _some(rng, [f"BinaryData = {true}"], 0.9)
+    text = not packed and rng.random() < 0.05
+    fields += [f"BinaryData = {false}"] if text else _some(rng, [f"BinaryData = {true}"], 0.9)
+    if text:
+        content = " ".join(map(str, voxels.ravel(order="F"))).encode()
     order = rng.choice(("BinaryDataByteOrderMSB", "ElementByteOrderMSB"))
     fields += [f"{order} = {true if big else false}"]
     if packed:
@@ -265,17 +322,22 @@ def _draw_metaimage(rng: random.Random, folder: Path) -> DrawnHeader:
     fields += _some(rng, ["CenterOfRotation = 0 0 0", "CenterOfRotation = 1 2 3"], 0.2)
     fields += _some(rng, ["AnatomicalOrientation = RAS", "Modality = MET_MOD_MR", "Comment = a"])
     fields += _some(rng, ["ElementMin = 0", "ElementMax = 9", "Offset : 1 2 3"], 0.05)
+    fields += _some(rng, ["ID = 3", "ParentID = 1", "Name = a", "Color = 1 0 0 1"])
+    fields += _some(rng, ["ObjectSubType = Image", "DistanceUnits = mm", "TransformType = Rigid"])
+    fields += _some(rng, ["ElementToIntensityFunctionSlope = 2", "DistanceUnits = um"], 0.03)
+    fields += _some(rng, ["ElementToIntensityFunctionOffset = 3", "ElementNBits = 16"], 0.03)
     fields += [f"DimSize = {_numbers(shape)}"]
     fields += [f"ElementNumberOfChannels = {channels}"] if channels > 1 else []
     fields += [f"ElementType = MET_{name}"]
     detached = rng.random() < 0.4
-    if detached and not packed and rng.random() < 0.5:
+    if detached and not packed and not text and rng.random() < 0.5:
         fields += [f"HeaderSize = {rng.choice((-1, 16))}"]
         content = bytes(range(16)) + content
-    fields += [f"ElementDataFile = {'v.raw' if detached else rng.choice(('LOCAL', 'Local'))}"]
+    data = "v.raw" if detached else rng.choice(("LOCAL", "Local", "local"))
+    fields += [f"ElementDataFile = {data}"]
     path = folder / ("v.mhd" if detached else "v.mha")
-    text = "\n".join([*fields, ""]).encode()
-    path.write_bytes(text if detached else text + content)
+    head = rng.choice(("\n", "\n", "\n", "\r\n")).join([*fields, ""]).encode()
+    path.write_bytes(head if detached else head + content)
     if detached:
         (folder / "v.raw").write_bytes(content)
     return DrawnHeader(path, read_with_itk)
