@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn, Self
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "atomic_open",
+    "write_set",
     "write_json",
     "json_text",
     "json_ready",
@@ -95,12 +97,49 @@ def atomic_open(
             file.flush()
             if survives_power_cut:
                 _sync(file.fileno())
+        waiting = _WAITING.get()
+        if waiting is not None:
+            waiting[final] = partial
+            return
         partial.replace(final)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     if survives_power_cut:
         _sync_folder(final.parent)
+
+
+_WAITING: ContextVar[dict[Path, Path] | None] = ContextVar("waiting", default=None)
+"""By final name the files of a set that is being written."""
+
+
+@contextmanager
+def write_set(*obsolete: Path) -> Iterator[None]:
+    """Let files that belong together take their names together, at the end of the block.
+
+    Where the block raises, as on a full disk, every file stays as it was. Earlier files of these
+    names, and the ``obsolete`` ones that only an earlier set has, are removed before the first new
+    one appears: a process that is killed in between leaves some files of one set, never of two.
+    """
+    if _WAITING.get() is not None:  # a part of a larger set
+        yield
+        return
+    waiting: dict[Path, Path] = {}
+    token = _WAITING.set(waiting)
+    try:
+        yield
+        _WAITING.reset(token)
+        for path in (*obsolete, *waiting):
+            path.unlink(missing_ok=True)
+        for final in list(waiting):
+            waiting[final].replace(final)
+            del waiting[final]
+            _sync_folder(final.parent)
+    finally:
+        if _WAITING.get() is waiting:
+            _WAITING.reset(token)
+        for partial in waiting.values():
+            partial.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

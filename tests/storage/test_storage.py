@@ -22,6 +22,7 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 
+from lab.torture.interruptions import AtChange, kill_self
 from perturb_mpm import storage
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.storage import (
@@ -32,6 +33,7 @@ from perturb_mpm.storage import (
     read_arrays,
     write_arrays,
     write_json,
+    write_set,
 )
 
 
@@ -269,3 +271,49 @@ def test_arrays_that_are_stored_come_back_beside_those_that_are_compressed(tmp_p
     assert kinds == {"plain.npy": zipfile.ZIP_STORED, "small.npy": zipfile.ZIP_DEFLATED}
     for name, array in read_arrays(tmp_path / "a.npz").items():
         np.testing.assert_array_equal(array, arrays[name])
+
+
+def write_both(folder: Path, content: str) -> None:
+    with write_set(folder / "old.json"):
+        write_json(folder / "a.json", content)
+        write_json(folder / "b.json", content)
+
+
+def test_a_set_appears_at_the_end_and_takes_what_is_obsolete_along(tmp_path: Path) -> None:
+    write_json(tmp_path / "old.json", "before")
+    with write_set(tmp_path / "old.json"), write_set():
+        write_json(tmp_path / "a.json", 1)
+        assert not (tmp_path / "a.json").exists()
+    assert (tmp_path / "a.json").read_text() == "1\n"
+    assert os.listdir(tmp_path) == ["a.json"]
+    write_json(tmp_path / "c.json", 2)  # after the block, at once
+    assert (tmp_path / "c.json").exists()
+
+
+def test_a_set_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    write_both(tmp_path, "before")
+    with pytest.raises(OSError, match="No space"), write_set(tmp_path / "a.json"):
+        write_json(tmp_path / "a.json", "after")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
+    assert (tmp_path / "a.json").read_text() == '"before"\n'
+
+
+@pytest.mark.parametrize("change", range(12))
+def test_a_killed_set_is_never_of_two(tmp_path: Path, change: int) -> None:
+    write_both(tmp_path, "before")
+    write_json(tmp_path / "old.json", "before")
+    child = os.fork()
+    if not child:
+        at_change = AtChange(tmp_path, change + 1, kill_self)
+        at_change()
+        try:
+            write_both(tmp_path, "after")
+        finally:
+            os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == (-signal.SIGKILL if change < 7 else 0)
+    found = {file.read_text() for file in tmp_path.glob("*.json")}
+    assert len(found) <= 1
+    if code == 0:
+        assert found == {'"after"\n'}

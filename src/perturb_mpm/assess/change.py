@@ -38,10 +38,11 @@ from perturb_mpm.run import (
     volume_rows,
 )
 from perturb_mpm.sampling import Sampler, share_noise
-from perturb_mpm.storage import atomic_open, read_json, write_json
+from perturb_mpm.storage import atomic_open, read_json, write_json, write_set
 from perturb_mpm.version import version
 
 CHANGE_FORMAT = "perturb-mpm change"
+_MAPS = ("new.nii.gz", "vanished.nii.gz")
 CHANGE_COLUMNS = (
     *("structure", "measure", "unit", "before", "after", "difference"),
     *("difference_median", "difference_lower", "difference_upper"),
@@ -326,6 +327,7 @@ def check_change_folder(folder: Path) -> None:
             "change.csv": lambda path: first_row(path) == CHANGE_COLUMNS,
             "change.json": lambda path: read_json(path)["format"] == CHANGE_FORMAT,
             "report.html": lambda path: GENERATOR in path.read_text("utf-8")[:2000],
+            **dict.fromkeys(_MAPS, lambda path: path.with_name("change.json").exists()),
         },
     )
 
@@ -385,15 +387,16 @@ def write_change(folder: Path, change: RunChange) -> list[Path]:
     """
     check_change_folder(folder)
     table, summary = files = [folder / name for name in ("change.csv", "change.json")]
-    write_table(table, CHANGE_COLUMNS, [_line(change, row) for row in change.rows])
-    write_json(summary, change_as_json(change))
-    files.append(write_change_page(folder, change))
     first = change.rows[0].structure
-    for name, maps in (("new", change.new), ("vanished", change.vanished)):
-        if maps:
-            files.append(folder / f"{name}.nii.gz")
-            geometry = change.after.case.geometry
-            save_like(files[-1], maps[first], geometry, f"probability that {first} is {name}")
+    with write_set(*(folder / name for name in _MAPS)):
+        write_table(table, CHANGE_COLUMNS, [_line(change, row) for row in change.rows])
+        write_json(summary, change_as_json(change))
+        files.append(write_change_page(folder, change))
+        for path, maps in zip(_MAPS, (change.new, change.vanished)):
+            if maps:
+                files.append(folder / path)
+                words = f"probability that {first} is {path.partition('.')[0]}"
+                save_like(files[-1], maps[first], change.after.case.geometry, words)
     return files
 
 

@@ -24,7 +24,7 @@ from perturb_mpm.biomarkers import (
 )
 from perturb_mpm.checks import in_short
 from perturb_mpm.files import InputError, Source, read_table, write_table
-from perturb_mpm.storage import DAMAGE, error_text, read_json, write_json
+from perturb_mpm.storage import DAMAGE, error_text, read_json, write_json, write_set
 
 COLUMNS = (
     "case",
@@ -128,11 +128,13 @@ def write_biomarkers(
     """
     check_biomarkers_folder(folder)
     files = [folder / "biomarkers.csv", folder / "biomarkers.json"]
-    write_table(files[0], COLUMNS, biomarker_lines(found, calibration, certain_only=certain_only))
-    write_json(files[1], biomarkers_as_json(found, calibration))
-    if learnt is not None:
-        files.append(folder / "calibration.json")
-        write_json(files[2], asdict(learnt))
+    lines = biomarker_lines(found, calibration, certain_only=certain_only)
+    with write_set():
+        write_table(files[0], COLUMNS, lines)
+        write_json(files[1], biomarkers_as_json(found, calibration))
+        if learnt is not None:
+            files.append(folder / "calibration.json")
+            write_json(files[2], asdict(learnt))
     return files
 
 

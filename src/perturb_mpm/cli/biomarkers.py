@@ -106,6 +106,7 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
         write_change_page,
     )
     from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
+    from perturb_mpm.storage import write_set
 
     values = _region_values(options.region)
     step = None if options.spacing is None else check_spacing(options.spacing)
@@ -120,8 +121,9 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
 
     page = _compare_runs(pairs, values)
     folder, certain = prepare_folder(options.output), options.certain_only
-    files = write_biomarkers(folder, found, known, learnt, certain_only=certain)
-    files += [] if page is None else [write_change_page(folder, page)]
+    with write_set():
+        files = write_biomarkers(folder, found, known, learnt, certain_only=certain)
+        files += [] if page is None else [write_change_page(folder, page)]
     if not options.quiet:
         for words in (words for each in found.values() for words in each.warnings):
             print_warning(words)

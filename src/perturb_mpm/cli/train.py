@@ -80,7 +80,7 @@ def train(*, options: TrainOptions) -> None:
     """Train a segmenter; write the model, and a report of how it does on patients it never saw."""
     from perturb_mpm.files import STANDARD, find_labelled_cases, labels_from_text, standard_name
     from perturb_mpm.segmenter import train_segmenter, training_cases
-    from perturb_mpm.storage import write_json
+    from perturb_mpm.storage import write_json, write_set
 
     settings = _check_options(options)
     scheme = labels_from_text(options.labels)
@@ -97,9 +97,10 @@ def train(*, options: TrainOptions) -> None:
             threads=options.threads,
             progress=progress,
         )
-    model.save(options.output)
     beside = options.output.with_suffix(".report.json")
-    write_json(beside, asdict(report))
+    with write_set():
+        model.save(options.output)
+        write_json(beside, asdict(report))
     if options.json:
         print_json(report)
     elif not options.quiet:

@@ -205,11 +205,13 @@ def _read_cases(
 
 def _write(folder: Path, tuned: Tuned) -> list[Path]:
     from perturb_mpm.run import write_settings
+    from perturb_mpm.storage import write_set
     from perturb_mpm.tune import write_scores
 
     files = [folder / SETTINGS_NAME, folder / SCORES_NAME]
-    write_settings(files[0], tuned.settings, f"Learned by perturb-mpm tune.\n{tuned.verdict}")
-    write_scores(files[1], tuned)
+    with write_set():
+        write_settings(files[0], tuned.settings, f"Learned by perturb-mpm tune.\n{tuned.verdict}")
+        write_scores(files[1], tuned)
     return files
 
 

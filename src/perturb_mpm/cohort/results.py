@@ -26,7 +26,7 @@ from perturb_mpm.cohort.records import (
     read_ratings,
 )
 from perturb_mpm.files import write_table
-from perturb_mpm.storage import DAMAGE, atomic_open, read_json, write_json
+from perturb_mpm.storage import DAMAGE, atomic_open, read_json, write_json, write_set
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -187,13 +187,14 @@ def write_results(
     """Write the tables and the page; return the files by their endings."""
     cases = rank_cases(records, read_ratings(folder))
     files = {ending: folder / name for ending, name in TABLES.items()}
-    write_table(files["csv"], COLUMNS, _table_rows(cases))
-    write_json(files["json"], _cohort_json(cases, request))
-    write_page(files["html"], cases)
     measured = measure_rows(folder, [each.record.case for each in cases if each.record.outcome])
-    if measured:
-        files["measures"] = folder / "measures.csv"
-        write_table(files["measures"], MEASURE_COLUMNS, measured)
+    with write_set():
+        write_table(files["csv"], COLUMNS, _table_rows(cases))
+        write_json(files["json"], _cohort_json(cases, request))
+        write_page(files["html"], cases)
+        if measured:
+            files["measures"] = folder / "measures.csv"
+            write_table(files["measures"], MEASURE_COLUMNS, measured)
     return files
 
 
@@ -212,8 +213,9 @@ def measure_rows(folder: Path, names: Iterable[str]) -> list[list[object]]:
 def write_group(folder: Path, cases: Sequence[RankedCase], inside: str) -> dict[str, Path]:
     """Write group.tsv and group.html; ``inside`` is the way from them to the cases' folders."""
     files = {"csv": folder / "group.tsv", "html": folder / "group.html"}
-    write_table(files["csv"], COLUMNS, _table_rows(cases), delimiter="\t")
-    write_page(files["html"], cases, inside)
+    with write_set():
+        write_table(files["csv"], COLUMNS, _table_rows(cases), delimiter="\t")
+        write_page(files["html"], cases, inside)
     return files
 
 

@@ -30,7 +30,7 @@ from perturb_mpm.progress import Progress
 from perturb_mpm.run.drawing import rebuild_sampler, redraw_samples
 from perturb_mpm.run.state import Run, load_run
 from perturb_mpm.run.volumes import INTERVAL, volume_rows, volume_sets
-from perturb_mpm.storage import DAMAGE, read_arrays, write_arrays, write_json
+from perturb_mpm.storage import DAMAGE, read_arrays, write_arrays, write_json, write_set
 from perturb_mpm.version import version
 
 MEASURES_FORMAT = "perturb-mpm measures"
@@ -316,7 +316,8 @@ def write_measurements(
         [number, *(None if math.isnan(value) else value for value in row)]
         for number, row in zip(found.sample_index.tolist(), found.values.tolist())
     ]
-    write_table(table, headings, lines)
-    write_json(summary, measurements_as_json(run, found, rules))
+    with write_set():
+        write_table(table, headings, lines)
+        write_json(summary, measurements_as_json(run, found, rules))
     (folder / _CHECKPOINT).unlink(missing_ok=True)
     return [table, summary]
