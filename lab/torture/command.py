@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from lab.torture.attack import Attack, Outcome, run_attack
 from lab.torture.cohorts import COHORTS
+from lab.torture.costs import COSTS
 from lab.torture.headers import HEADERS
 from lab.torture.interface import ODD
 from lab.torture.interruptions import DISKS, FOLDERS, KILLS
@@ -19,14 +20,15 @@ from lab.torture.memory import MEMORY
 from lab.torture.readers import READING
 from lab.torture.requests import REQUESTS
 from lab.torture.sequences import CORRECTIONS, SEQUENCES
+from lab.torture.sets import SETS
 from perturb_mpm.cli import UsageError
 from perturb_mpm.storage import write_json
 
 ATTACKS: dict[str, Attack] = {
     each.name: each
     for each in (
-        *(READING, HEADERS, ODD, KILLS, DISKS, FOLDERS, SEQUENCES, CORRECTIONS, REQUESTS),
-        *(MEMORY, COHORTS),
+        *(READING, HEADERS, COSTS, ODD, KILLS, DISKS, FOLDERS, SEQUENCES, CORRECTIONS, SETS),
+        *(REQUESTS, MEMORY, COHORTS),
     )
 }
 
@@ -55,8 +57,9 @@ def torture(
     seed
         Of the attack: the same one makes the same trials.
     attacks
-        Which attacks: readers, headers, interface, kills, disks, folders, sequences, corrections,
-        requests, memory, cohorts; all of them where none is named, and the time is enough.
+        Which attacks: readers, headers, costs, interface, kills, disks, folders, sequences,
+        corrections, sets, requests, memory, cohorts; all of them where none is named, and the
+        time is enough.
     output
         A folder for the table and for what went wrong.
     """

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.torture.attack import Attack, Finding, Trial
+from lab.torture.attack import NOTE, Attack, Finding, Trial
 from perturb_mpm.files import InputError, Source, Volume, read_volume
 from perturb_mpm.optional import optional_package
 
@@ -41,9 +41,19 @@ class DrawnHeader(NamedTuple):
     read: Callable[[Path], OtherReading | None]
 
 
-def prepare_headers(_: Path) -> Trial:
+def prepare_headers(folder: Path) -> Trial:
     """Return a trial that draws a header of any format and compares both readers."""
-    return lambda rng, folder: compare_readers(draw_header(rng, folder))
+    ends = dict.fromkeys(("compared", "refused by us", "refused by the other"), 0)
+
+    def trial(rng: random.Random, trial_folder: Path) -> Finding:
+        finding, end = compare_readers(draw_header(rng, trial_folder))
+        ends[end] += 1
+        if sum(ends.values()) % 100 == 0:
+            note = ", ".join(f"{count} {name}" for name, count in ends.items())
+            (folder / NOTE).write_text(note, encoding="utf-8")
+        return finding
+
+    return trial
 
 
 def draw_header(rng: random.Random, folder: Path) -> DrawnHeader:
@@ -51,15 +61,17 @@ def draw_header(rng: random.Random, folder: Path) -> DrawnHeader:
     return rng.choice((_draw_nifti, _draw_nrrd, _draw_metaimage, _draw_mgh))(rng, folder)
 
 
-def compare_readers(header: DrawnHeader) -> Finding:
+def compare_readers(header: DrawnHeader) -> tuple[Finding, str]:
     """Read a file twice; another voxel or another position is a fault, a refusal is none."""
     try:
         ours = read_volume(Source("images", header.path))
     except InputError:
-        return Finding(refused=True)
+        return Finding(refused=True), "refused by us"
     theirs = header.read(header.path)
-    words = None if theirs is None else _difference(ours, theirs)
-    return Finding() if words is None else Finding(kind="wrong", words=words)
+    if theirs is None:
+        return Finding(), "refused by the other"
+    words = _difference(ours, theirs)
+    return Finding() if words is None else Finding(kind="wrong", words=words), "compared"
 
 
 def _difference(ours: Volume, theirs: OtherReading) -> str | None:

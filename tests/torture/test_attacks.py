@@ -14,12 +14,14 @@ import pytest
 
 from lab.torture import headers
 from lab.torture.attack import Attack, Finding, Trial, attempt, judge, run_attack
+from lab.torture.costs import BAD, measure_cost
 from lab.torture.damage import damage_bytes
 from lab.torture.headers import prepare_headers
 from lab.torture.interface import prepare_interface
 from lab.torture.memory import block_slope, straight_slope
 from lab.torture.readers import READERS, prepare_readers
 from lab.torture.requests import prepare_requests
+from lab.torture.sets import COMMANDS, prepare_sets
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.files import Source, Volume, read_volume
 
@@ -72,6 +74,35 @@ def test_a_reader_with_a_mistake_is_found(
     monkeypatch.setattr(headers, "read_volume", misread)
     with pytest.raises(AssertionError, match=r"voxels|affine"):
         run_trials(prepare_headers(tmp_path), 20, tmp_path / "trial")
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_files_cost_little_and_twice_as_large_ones_twice(kind: str, tmp_path: Path) -> None:
+    finding = measure_cost(kind, tmp_path)
+    assert not finding.kind, finding.words
+
+
+def test_a_cost_that_grows_too_fast_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def square(path: Path) -> None:
+        for _ in range(path.stat().st_size // 200):
+            sum(path.read_bytes()[: path.stat().st_size // 4])
+
+    monkeypatch.setitem(BAD, "square", BAD["CSV, rows"]._replace(read=square))
+    assert measure_cost("square", tmp_path).kind == "growth"
+    hungry = BAD["NRRD, a tail beside"]._replace(read=lambda path: bytes(300 << 20).count(b"a"))
+    monkeypatch.setitem(BAD, "hungry", hungry)
+    assert measure_cost("hungry", tmp_path).kind == "growth"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_disturbed_sets_of_files_are_of_one_question(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in set(COMMANDS) - {command}:
+        monkeypatch.delitem(COMMANDS, name)
+    run_trials(prepare_sets(tmp_path), 3, tmp_path / "trial")
 
 
 def test_odd_arrays_are_computed_or_refused_in_one_line(tmp_path: Path) -> None:

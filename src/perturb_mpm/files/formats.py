@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ GZIP = b"\x1f\x8b"
 _NRRD, _METAIMAGE = b"NRRD", (b"ObjectType", b"NDims", b"Comment")
 _LONGEST_HEADER = 1 << 20
 LONGEST_END = 64 << 20  # bytes after the voxels, which no writer leaves
+_LONGEST_PADDING = 1 << 20  # zeros after a gzip stream, which Python's gzip skips one by one
 _CHUNK = 1 << 20
 _COMPRESSION = 6
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from left, back, up to right, front, up
@@ -85,6 +86,29 @@ _SPACES = {  # which way the axes of space point, as factors to right, front, up
     "left-anterior-superior": (-1.0, 1.0, 1.0),
     "las": (-1.0, 1.0, 1.0),
 }
+
+
+class _PackedFile:
+    """A file as Python's gzip reads it, which refuses to look for the end of zeros for ever."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._skipped = file, 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes; one at a time is how zeros are skipped."""
+        self._skipped = self._skipped + 1 if size == 1 else 0
+        if self._skipped > _LONGEST_PADDING:
+            raise ValueError(f"more than {_LONGEST_PADDING >> 20} MiB of zeros follow its voxels")
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to another byte."""
+        return self._file.seek(offset, whence)
+
+
+def open_gzip(file: BinaryIO) -> gzip.GzipFile:
+    """Return what a compressed file unpacks to, as a stream."""
+    return gzip.GzipFile(fileobj=cast("BinaryIO", _PackedFile(file)), mode="rb")
 
 
 @dataclass(frozen=True)
@@ -412,7 +436,7 @@ def _values(
         _skip_bytes(file, skip, expected)
         content = file.read(expected)
     elif encoding in {"gzip", "gz"}:
-        stream = gzip.GzipFile(fileobj=file)
+        stream = open_gzip(file)
         content = stream.read(expected)
         stream.read(1)  # only at its end does it compare its checksum
     elif encoding == "zlib":
@@ -479,7 +503,7 @@ def _join_numbers(values: NDArray[np.float64]) -> str:
 def _read_mgh(file: BinaryIO, *, compressed: bool) -> StoredVolume:
     from nibabel.freesurfer.mghformat import MGHHeader, MGHImage
 
-    stream = gzip.GzipFile(fileobj=file) if compressed else file
+    stream = open_gzip(file) if compressed else file
     start = stream.read(MGHHeader.template_dtype.itemsize)
     header = MGHHeader(start)
     values = math.prod(max(0, int(n)) for n in header["dims"])

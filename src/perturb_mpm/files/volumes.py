@@ -5,7 +5,6 @@ NIfTI is read and written here, other formats by ``formats``. The same volume gi
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from perturb_mpm.files.formats import (
     LONGEST_END,
     NIFTI_ENDINGS,
     format_ending,
+    open_gzip,
     output_ending,
     read_other_format,
     write_other_format,
@@ -164,7 +164,7 @@ def _open_nifti(source: Source, file: BufferedReader) -> tuple[Nifti1Image, Buff
 
     compressed = file.read(2) == GZIP
     file.seek(0)
-    stream = gzip.GzipFile(fileobj=file) if compressed else file
+    stream: BufferedIOBase = open_gzip(file) if compressed else file
     start = stream.read(4)
     size = int.from_bytes(start, "little"), int.from_bytes(start, "big")
     kind = nib.Nifti2Image if _NIFTI_2 in size else nib.Nifti1Image
