@@ -24,8 +24,7 @@ from perturb_mpm.cli import main
 
 _LOADED_ONCE = ["perturb_mpm.cli.app", "perturb_mpm.run", "perturb_mpm.report", "nibabel"]
 _LONGEST = 120.0  # seconds of one run
-_REMOVALS = {"os.remove", "os.rmdir", "shutil.rmtree"}
-_CHANGES = {"os.rename", "os.mkdir", *_REMOVALS}
+_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 _NOBODY = 65534
 
 
@@ -62,8 +61,9 @@ def refuse_space() -> None:
 
 
 class AtChange:
-    """Disturbs at one of the changes of what lies in a folder, by number; a full disk stays full.
+    """Disturbs at one of the changes of what lies in a folder, by number.
 
+    A full disk stays full: it takes no new file, but lets files be renamed and removed.
     It is called once in the process that it disturbs.
     """
 
@@ -91,7 +91,7 @@ class AtChange:
             changes = isinstance(mode, str) and any(each in mode for each in "wxa+")
         else:
             path = (arguments or (None,))[0]
-            changes = event in (_CHANGES - _REMOVALS if full else _CHANGES)
+            changes = event == "os.mkdir" if full else event in _CHANGES
         if changes and isinstance(path, str | os.PathLike) and self.folder in os.fspath(path):
             self.left -= 1
             if self.left == 0 or (full and self.left < 0 and event == "open"):
