@@ -22,7 +22,7 @@ from lab.torture.requests import REQUESTS
 from lab.torture.sequences import CORRECTIONS, SEQUENCES
 from lab.torture.sets import SETS
 from perturb_mpm.cli import UsageError
-from perturb_mpm.storage import write_json
+from perturb_mpm.storage import read_json, write_json
 
 ATTACKS: dict[str, Attack] = {
     each.name: each
@@ -38,6 +38,42 @@ _COLUMNS = (
 )
 
 
+_PAGE = """# Torture
+
+`python -m lab torture --page docs/torture.md` attacks the program and writes this page. Each
+attack draws its trials from a seed; what goes wrong is kept with its input. `make torture
+SECONDS=600` runs all of them for ten minutes.
+
+{table}
+A trial may be refused, in one line of plain words. Everything to the right of that column is a
+fault:
+
+- **wrong**: another voxel, position or number than another reader gives, or the definition of the
+  format.
+- **mixed**: files of two runs, of two revisions of a correction or of two questions in one
+  folder.
+- **lost**: a file of the user was changed, a saved correction is gone, or a run cannot go on.
+- **growth**: more memory than 600 MiB, or a cost that grows faster than the size of the input.
+
+What the attacks do:
+
+- *readers* damages files of every kind; *headers* draws every documented field of NIfTI, NRRD,
+  MetaImage and MGH headers and compares voxels and positions with SimpleITK and with the
+  definitions; *costs* doubles the size of 34 kinds of bad files, also those whose voxels lie
+  beside them; *interface* calls the Python interface with odd arrays.
+- *kills*, *disks* and *folders* kill runs, fill their disks and let two share a folder; the same
+  command must then end with the same bytes.
+- *sequences* are random steps in one folder: run, overwrite, resume, open one viewer or two,
+  edit, undo, update, a tab that has not seen the latest revision, another patient, a file of the
+  user, kills, full disks and power cuts. After every step each file is compared with what its run
+  and its revision give in a folder of their own.
+- *corrections* kills a viewer while it saves; *sets* kills `evaluate`, `change` and `measure` or
+  fills the disk while they replace their files.
+- *requests* sends the viewer what no browser sends; *memory* runs many cases in one process;
+  *cohorts* kills workers, scheduler and client.
+"""
+
+
 def torture(
     *,
     seconds: float = 60.0,
@@ -45,6 +81,7 @@ def torture(
     seed: int = 1,
     attacks: Annotated[tuple[str, ...], Parameter(name="--attack", consume_multiple=True)] = (),
     output: Path = Path("torture"),
+    page: Path | None = None,
 ) -> None:
     """Attack every reader, the Python interface, the disk and the server for a given time.
 
@@ -62,6 +99,8 @@ def torture(
         time is enough.
     output
         A folder for the table and for what went wrong.
+    page
+        A page to write, with the sums of all attacks whose outcome is in the folder.
     """
     unknown = [name for name in attacks if name not in ATTACKS]
     if unknown:
@@ -81,9 +120,11 @@ def torture(
         outcomes.append(outcome)
         sys.stdout.write(table_line(attack, outcome) + "\n")
         sys.stdout.flush()
-        write_json(kept / "outcome.json", {"seed": seed, "attacks": list(map(asdict, outcomes))})
-    (kept / "table.md").write_text(findings_table(outcomes), encoding="utf-8")
+        write_json(kept / f"outcome-{attack.name}.json", asdict(outcome))
     sys.stdout.write("\n" + findings_table(outcomes))
+    if page is not None:
+        text = _PAGE.format(table=findings_table(read_outcomes(output)))
+        page.write_text(text, encoding="utf-8")
     if any(outcome.faults for outcome in outcomes):
         sys.stdout.write(f"what went wrong is kept in {kept}\n")
         raise SystemExit(1)
@@ -97,10 +138,24 @@ def table_line(attack: Attack, outcome: Outcome) -> str:
     )
 
 
+def read_outcomes(output: Path) -> list[Outcome]:
+    """Return the sum of all outcomes of each attack in a folder, in the attacks' order."""
+    found = []
+    for name in ATTACKS:
+        every = [read_json(path) for path in sorted(output.glob(f"seed-*/outcome-{name}.json"))]
+        if every:
+            sums = {column: sum(each[column] for each in every) for column in _COLUMNS}
+            seconds = sum(each["seconds"] for each in every)
+            found.append(Outcome(name, **sums, seconds=seconds))
+    return found
+
+
 def findings_table(outcomes: list[Outcome]) -> str:
     """Return the outcomes as a Markdown table."""
-    rows = [["attack", *_COLUMNS, "seconds"], ["---"] * (len(_COLUMNS) + 2)]
+    rows = [["attack", "trials of", *_COLUMNS, "time, s"]]
+    rows.append(["---", "---", *["--:"] * (len(_COLUMNS) + 1)])
     for outcome in outcomes:
-        values = {name: getattr(outcome, name) for name in _COLUMNS}
-        rows.append([outcome.name, *map(str, values.values()), f"{outcome.seconds:.0f}"])
+        values = [f"{getattr(outcome, name):,}" for name in _COLUMNS]
+        about = ATTACKS[outcome.name].trials
+        rows.append([outcome.name, about, *values, f"{outcome.seconds:,.0f}"])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
