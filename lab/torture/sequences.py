@@ -181,7 +181,7 @@ def update(session: Session, edits: Edits) -> str:
 def quick_steps() -> Iterator[None]:
     """Write pages of one line and wait for no disk: as many files, in less time."""
 
-    def write_page(run: Run, warnings: list[str]) -> str:
+    def write_page(run: Run, warnings: list[str], *_: object, **__: object) -> str:
         digest = sha256(run.labels.tobytes() + run.entropy.tobytes()).hexdigest()
         run.files["report"].write_text(f"{run.title} {digest} {warnings}", encoding="utf-8")
         return "as the maps show"
@@ -268,6 +268,7 @@ class Sequence:
         return self._start(wanted, how)
 
     def _resume(self) -> bool:
+        self.story.append(f"run {self.run.title} resume")
         return self._start(self.run, "resume")
 
     def _draw_run(self, *ways: str) -> tuple[Wanted, str]:
@@ -289,7 +290,9 @@ class Sequence:
             return True
         if not self._is_allowed(wanted, how):
             raise FolderError("mixed", "a run that had to be refused")
-        self._check(self._outcome(wanted, how))
+        self._check(*self._outcomes(wanted, how))
+        if missing := set(self.known.run_files(wanted)) - set(_read_files(self.output)):
+            raise FolderError("lost", f"missing: {sorted(missing)}")
         return False
 
     def _is_allowed(self, wanted: Wanted, how: str) -> bool:
@@ -299,8 +302,15 @@ class Sequence:
             return how == "overwrite" or not self.users
         return how == "overwrite" or (how == "resume" and wanted == self.now.run)
 
-    def _outcome(self, wanted: Wanted, how: str) -> Content:
-        return Content(wanted, self.now.edits if how == "resume" else ())
+    def _outcomes(self, wanted: Wanted, how: str) -> list[Content]:
+        """Return what a run that ends may leave.
+
+        Edits whose maps an interrupted removal took stay, and the viewer says that maps lack them.
+        """
+        if how != "resume" or wanted != self.now.run:
+            return [Content(wanted)]
+        whole = Content(wanted, self.now.edits)
+        return [whole] if self.now.is_whole else [whole, whole._replace(is_whole=False)]
 
     def _open(self) -> bool:
         self.story.append("open")
@@ -388,12 +398,12 @@ class Sequence:
             return True
         if not self._is_allowed(wanted, how):
             raise FolderError("mixed", "a run that had to be refused")
-        self._check(self._outcome(wanted, how))
+        self._check(*self._outcomes(wanted, how))
         return False
 
     def _check_disturbed(self, wanted: Wanted, how: str) -> None:
         """Check what is left of a run that did not end: the one before, it, or nothing."""
-        after = self._outcome(wanted, how)
+        after = self._outcomes(wanted, how)[0]
         may = [self.now]
         if self._is_allowed(wanted, how):
             may += [self.now._replace(is_whole=False), EMPTY, after, after._replace(is_whole=False)]
