@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 def hippocampi(data: Path, most: int) -> Iterator[Case]:
     """Yield hippocampi with a network's probabilities, the last ones: others served to choose."""
-    from lab.network.measuring import case_names, read_network_case
+    from lab.network import case_names, read_network_case
 
     folder = data / "hippocampus_network"
     for name in case_names(folder)[-most:]:

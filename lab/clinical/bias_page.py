@@ -31,7 +31,7 @@ LIGHT, DARK = "#e6e6e6", "#7f7f7f"
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
+class BiasFindings:
     """All that the page is written from."""
 
     plan: BiasPlan
@@ -55,7 +55,7 @@ class Findings:
         return [name for name in self.results.references if name != TRUTH]
 
 
-def page(found: Findings) -> str:
+def page(found: BiasFindings) -> str:
     """Return the page in Markdown."""
     plan = found.plan
     patients = len(found.results.references[TRUTH])
@@ -95,7 +95,7 @@ def page(found: Findings) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _verdicts(found: Findings, quantity: str) -> str:
+def _verdicts(found: BiasFindings, quantity: str) -> str:
     """Say at which bias correction brings the values nearer to which raters."""
     sentences = []
     for segmenter in found.segmenters:
@@ -111,7 +111,7 @@ def _verdicts(found: Findings, quantity: str) -> str:
     return "\n".join([head, "", *sentences])
 
 
-def _table(found: Findings, quantity: str) -> str:
+def _table(found: BiasFindings, quantity: str) -> str:
     digits = ".2f" if quantity == "rtv_ml" else ".3f"
     rows = []
     for segmenter in found.segmenters:
@@ -134,7 +134,7 @@ def _table(found: Findings, quantity: str) -> str:
     return note + "\n\n" + markdown_table(head, rows)
 
 
-def _learning(found: Findings) -> str:
+def _learning(found: BiasFindings) -> str:
     learned = found.learned
     factors = [change.weight_factor for change in learned.parameters.kernels]
     return (

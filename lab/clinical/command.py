@@ -212,7 +212,7 @@ def bias(
     write_table(files[0], columns, rows)
     write_figure(files[1], bias_page.boxplots(found, compared))
     write_figure(files[2], bias_page.learning_curve(learned))
-    text = bias_page.page(bias_page.Findings(plan, learned, compared, found, tests))
+    text = bias_page.page(bias_page.BiasFindings(plan, learned, compared, found, tests))
     write_text(files[3], text)
     numbers = {"estimates": found.estimates, "tests": tests}
     print_results(files, text, numbers, quiet=quiet, json=json)

@@ -59,7 +59,7 @@ def draw_growth(plan: IllustrationPlan, seed: int) -> Figure:
     image = _image(patient)
     figure = new_figure(11.4, 6.4)
     axes = figure.subplots(2, 3).ravel()
-    view = _View(image, z, _box(patient, z))
+    view = _SliceView(image, z, _box(patient, z))
     view.overlay(axes[0], patient.truth, "truth")
     view.overlay(axes[1], labels, f"label of most votes, S = {found[-1].samples}")
     for panel, posterior in zip(axes[2:], found):
@@ -123,7 +123,7 @@ def draw_raters(found: SampledScan) -> Figure:
     share = outlined.mean(axis=0)  # (X, Y, Z)
     differ: NDArray[np.bool_] = (share > 0) & (share < 1)
     z = int(differ.sum(axis=(0, 1)).argmax())
-    view = _View(_image(patient), z, _box(patient, z))
+    view = _SliceView(_image(patient), z, _box(patient, z))
     figure = new_figure(11.4, 6.6)
     axes = figure.subplots(2, 3).ravel()
     for number, panel in enumerate(axes[:4]):
@@ -146,7 +146,7 @@ def draw_false_positives(found: SampledScan) -> Figure:
     second = int(others.argmax()) if others.any() else first
     figure = new_figure(11.4, 7.0)
     for row, z in zip(figure.subplots(2, 3), (first, second)):
-        view = _View(_image(found.patient), z, _box(found.patient, z))
+        view = _SliceView(_image(found.patient), z, _box(found.patient, z))
         view.plain(row[0], f"T1c, slice {z}")
         view.overlay(row[1], found.labels, "segmentation (MPM)")
         drawn = view.heat(row[2], found.bits, "its uncertainty", 1.0, "hot")
@@ -171,7 +171,7 @@ def uncertain_share(found: SampledScan) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _View:
+class _SliceView:
     """One axial slice of an image, cut to a box."""
 
     image: NDArray[np.float32]  # (X, Y, Z)

@@ -136,7 +136,7 @@ def crop_case(case: Case, box: tuple[slice, ...]) -> Case:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class RivalAnswer:
     """What a method says of the region, on the subject that it was given."""
 
     subject: Subject
@@ -165,51 +165,51 @@ class MethodResult:
     """(X, Y, Z), of a method that ran on the whole subject."""
 
 
-def _votes_answer(subject: Subject, posterior: Posterior, members: tuple[int, ...]) -> Answer:
+def _votes_answer(subject: Subject, posterior: Posterior, members: tuple[int, ...]) -> RivalAnswer:
     share = posterior.marginals[list(members)].sum(axis=0)
-    return Answer(subject, share, posterior.volumes[:, list(members)].sum(axis=1) / 1000)
+    return RivalAnswer(subject, share, posterior.volumes[:, list(members)].sum(axis=1) / 1000)
 
 
-def _mean_field(s: Subject) -> Answer:
+def _mean_field(s: Subject) -> RivalAnswer:
     q = mean_field(s.dense, ITERATIONS).marginals
-    return Answer(s, q[list(s.members)].sum(axis=0).astype(np.float64))
+    return RivalAnswer(s, q[list(s.members)].sum(axis=0).astype(np.float64))
 
 
-def _votes(s: Subject) -> Answer:
+def _votes(s: Subject) -> RivalAnswer:
     posterior = sample(s.dense, s.plan.samples, s.plan.seed, iterations=ITERATIONS)
     return _votes_answer(s, posterior, s.members)
 
 
-def _conditional(s: Subject) -> Answer:
+def _conditional(s: Subject) -> RivalAnswer:
     posterior = sample(
         s.dense, s.plan.samples, s.plan.seed, iterations=ITERATIONS, estimator="conditional"
     )
-    return Answer(s, posterior.marginals[list(s.members)].sum(axis=0))
+    return RivalAnswer(s, posterior.marginals[list(s.members)].sum(axis=0))
 
 
-def _perturb_and_map(s: Subject) -> Answer:
+def _perturb_and_map(s: Subject) -> RivalAnswer:
     return _votes_answer(
         s, perturb_and_map_grid(s.grid, s.plan.cut_samples, s.plan.seed), s.members
     )
 
 
-def _alberts(s: Subject) -> Answer:
+def _alberts(s: Subject) -> RivalAnswer:
     return _votes_answer(s, perturb_and_map_grid(s.binary, s.plan.samples, s.plan.seed), (1,))
 
 
-def _gibbs_grid(s: Subject) -> Answer:
+def _gibbs_grid(s: Subject) -> RivalAnswer:
     return _votes_answer(s, gibbs_grid(s.grid, s.plan.samples, s.plan.seed), s.members)
 
 
-def _gibbs_dense(s: Subject) -> Answer:
+def _gibbs_dense(s: Subject) -> RivalAnswer:
     return _votes_answer(s, gibbs(s.dense, 4 * s.plan.samples, s.plan.seed), s.members)
 
 
-def _min_marginals(s: Subject) -> Answer:
-    return Answer(s, min_marginals(s.binary).confidence[1])
+def _min_marginals(s: Subject) -> RivalAnswer:
+    return RivalAnswer(s, min_marginals(s.binary).confidence[1])
 
 
-def _contours(s: Subject) -> Answer:
+def _contours(s: Subject) -> RivalAnswer:
     region = s.case.probabilities[list(s.members)].sum(axis=0) > 0.5
     amplitude = float(np.mean(s.spacing))
     posterior = contours(
@@ -219,13 +219,13 @@ def _contours(s: Subject) -> Answer:
     return _votes_answer(s, posterior, (1,))
 
 
-def _programs(s: Subject) -> Answer:
+def _programs(s: Subject) -> RivalAnswer:
     return _votes_answer(
         s, perturb_and_solve(s.grid, s.plan.program_samples, s.plan.seed), s.members
     )
 
 
-def _exact(s: Subject) -> Answer:
+def _exact(s: Subject) -> RivalAnswer:
     n_labels, voxels = s.dense.energies.shape
     if voxels * np.log(n_labels) > np.log(LARGEST_ENUMERATED):
         raise ValueError(f"{n_labels}^{voxels} labellings cannot be visited")
@@ -239,7 +239,7 @@ def _exact(s: Subject) -> Answer:
 class Method:
     """A method: how it answers, on how many voxels at most, and what to know about it."""
 
-    answer: Callable[[Subject], Answer]
+    answer: Callable[[Subject], RivalAnswer]
     note: str
     most_voxels: Callable[[ComparePlan], int] | None = None
 
@@ -287,7 +287,7 @@ def run_methods(subject: Subject, progress: StagedProgress) -> Iterator[MethodRe
 def _result(
     name: str,
     method: Method,
-    answer: Answer,
+    answer: RivalAnswer,
     seconds: tuple[float, float],
     votes: NDArray[np.float64],
     *,

@@ -37,7 +37,7 @@ def test_a_bias_multiplies_the_odds_of_the_region() -> None:
 
 
 @pytest.fixture(scope="module")
-def findings() -> bias_page.Findings:
+def findings() -> bias_page.BiasFindings:
     """Findings of scans that draw 40·b ml too much, all of which correction drops."""
     compared = [bias.Segmenter(0.0), bias.Segmenter(2.0)]
     patients = list(bias.made_up_patients(PLAN, 0)) * 6
@@ -61,10 +61,10 @@ def findings() -> bias_page.Findings:
         patients, bias.REGION, {each.name: scanner(40 * each.bias_nats) for each in compared}
     )
     learned = bias.learn_by_overlap(PLAN, 0)
-    return bias_page.Findings(PLAN, learned, compared, results, error_tests(results))
+    return bias_page.BiasFindings(PLAN, learned, compared, results, error_tests(results))
 
 
-def test_the_page_says_at_which_bias_correction_helps(findings: bias_page.Findings) -> None:
+def test_the_page_says_at_which_bias_correction_helps(findings: bias_page.BiasFindings) -> None:
     text = bias_page.page(findings)
     assert "- our kernels at full strength, +0 nats: no significant change" in text
     assert "+2 nats: nearer to rater 1, rater 2, rater 3 and rater 4" in text
@@ -76,7 +76,7 @@ def test_the_page_says_at_which_bias_correction_helps(findings: bias_page.Findin
     assert len(curve.get_ydata()) == len(findings.learned.trace)
 
 
-def test_learning_by_overlap_does_not_lower_it(findings: bias_page.Findings) -> None:
+def test_learning_by_overlap_does_not_lower_it(findings: bias_page.BiasFindings) -> None:
     assert findings.learned.objective_after >= findings.learned.objective_before
     crf = bias.Segmenter(0.0, findings.learned).crf(next(bias.made_up_patients(PLAN, 0)).after)
     assert crf.n_labels == 6
