@@ -57,17 +57,19 @@ fault:
 
 What the attacks do:
 
-- *readers* damages files of every kind; *headers* draws every documented field of NIfTI, NRRD,
-  MetaImage and MGH headers and compares voxels and positions with SimpleITK and with the
-  definitions; *costs* doubles the size of 34 kinds of bad files, also those whose voxels lie
-  beside them; *interface* calls the Python interface with odd arrays.
+- *readers* damages files of every kind; *headers* draws the documented fields of NIfTI, NRRD,
+  MetaImage and MGH headers (not lists of files or pairs of .hdr and .img) and compares voxels and
+  positions with SimpleITK and with the definitions; *costs* doubles the size of 34 kinds of bad
+  files, also those whose voxels lie beside them; *interface* calls the Python interface with
+  odd arrays.
 - *kills*, *disks* and *folders* kill runs, fill their disks and let two share a folder; the same
   command must then end with the same bytes.
 - *sequences* are random steps in one folder: run, overwrite, resume, open one viewer or two,
   edit, undo, update, a tab that has not seen the latest revision, another patient, a file of the
   user, kills, full disks and power cuts. After every step each file is compared with what its run
   and its revision give in a folder of their own.
-- *corrections* kills a viewer while it saves; *sets* kills `evaluate`, `change` and `measure` or
+- *corrections* kills a viewer while it saves, and counts only those that were killed before they
+  ended; *sets* kills `evaluate`, `change` and `measure` or
   fills the disk while they replace their files.
 - *requests* sends the viewer what no browser sends; *memory* runs many cases in one process;
   *cohorts* kills workers, scheduler and client.

@@ -57,7 +57,7 @@ def prepare_headers(folder: Path) -> Trial:
 
 
 def draw_header(rng: random.Random, folder: Path) -> DrawnHeader:
-    """Write a small volume with every documented field of its format drawn at random."""
+    """Write a small volume with the documented fields of its format drawn at random."""
     return rng.choice((_draw_nifti, _draw_nrrd, _draw_metaimage, _draw_mgh))(rng, folder)
 
 

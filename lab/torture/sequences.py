@@ -229,6 +229,7 @@ class Sequence:
     session: Session | None = None
     users: dict[str, bytes] = field(default_factory=dict)  # files that are not ours
     story: list[str] = field(default_factory=list)
+    ended: int = 0  # how the last other process did
 
     @property
     def output(self) -> Path:
@@ -430,9 +431,9 @@ class Sequence:
             self.at_change.arm(self.output, self.rng.randrange(1, _CHANGES), kill_self)
         else:
             moment = self.rng.uniform(0, 0.15)
-        code = run_apart(work, self.folder / "said.txt", seconds=moment)
+        self.ended = run_apart(work, self.folder / "said.txt", seconds=moment)
         self.at_change.disarm()
-        self.story.append(f"  in another process, which ended with {code}")
+        self.story.append(f"  in another process, which ended with {self.ended}")
 
     @contextmanager
     def _full_disk(self) -> Iterator[None]:
@@ -603,15 +604,19 @@ def prepare_corrections(folder: Path) -> Trial:
     ends = {"before": 0, "after": 0}
 
     def trial(rng: random.Random, trial_folder: Path) -> Finding:
-        sequence = Sequence(rng, trial_folder, known, at_change, start)
-        shutil.copytree(corrected, sequence.output)
-        with quick_steps():
-            try:
-                sequence.kill_update()
-            except FolderError as error:
-                return _finding(error.kind, f"{error}", sequence)
-            except Exception:  # noqa: BLE001 - this is what is looked for
-                return _finding("traceback", traceback.format_exc(), sequence)
+        killed = False
+        while not killed:  # an update that ended before its moment came does not count
+            sequence = Sequence(rng, trial_folder, known, at_change, start)
+            shutil.rmtree(sequence.output, ignore_errors=True)
+            shutil.copytree(corrected, sequence.output)
+            with quick_steps():
+                try:
+                    sequence.kill_update()
+                except FolderError as error:
+                    return _finding(error.kind, f"{error}", sequence)
+                except Exception:  # noqa: BLE001 - this is what is looked for
+                    return _finding("traceback", traceback.format_exc(), sequence)
+            killed = sequence.ended == -signal.SIGKILL
         ends["before" if sequence.now == start else "after"] += 1
         note = f"{ends['before']} showed the correction before, {ends['after']} the one after"
         (folder / NOTE).write_text(note, encoding="utf-8")

@@ -504,17 +504,19 @@ def _pack_images(
 
 
 def _unpack_images(
-    packed: NDArray[Any], box: NDArray[np.int64], shape: tuple[int, ...]
+    packed: NDArray[Any], box: NDArray[np.int64], count: int, shape: tuple[int, ...]
 ) -> NDArray[np.float32]:
     """Return the images (C, X, Y, Z) that ``_pack_images`` made smaller."""
     if (
         box.shape != (3, 2)
         or (box < 0).any()
         or (box[:, 1] > shape).any()
-        or packed.shape[1:] != tuple(np.diff(box).ravel())
+        or packed.shape != (count, *np.diff(box).ravel())
         or packed.dtype not in (np.float32, np.int16)
     ):
-        raise ValueError("images must fill their box in the grid")
+        raise ValueError(
+            f"images must be {count} that fill their box in a grid {shape}, got {packed.shape}"
+        )
     images = np.zeros((len(packed), *shape), dtype=np.float32)
     images[:, *(slice(start, stop) for start, stop in box)] = packed
     return images
@@ -537,7 +539,8 @@ def _read_case(path: Path) -> Case:
         if arrays[name].dtype != dtype or arrays[name].ndim != axes:
             raise ValueError(f"{name} must be {dtype} with {axes} axes")
     voxels = int(mask.sum())
-    images = _unpack_images(arrays["images"], arrays["box"], mask.shape)
+    count = len(words["image_names"])
+    images = _unpack_images(arrays["images"], arrays["box"], count, mask.shape)
     expected: dict[str, tuple[int, ...]] = {
         "probabilities": (len(words["label_values"]), voxels),
         "affine": (4, 4),
