@@ -25,8 +25,15 @@ from helpers.dicom_series import (
     scanner_affine,
     write_series,
 )
-from perturb_mpm.files import Geometry, InputError, LabelScheme, geometry_from_affine
+from perturb_mpm.files import (
+    Geometry,
+    InputError,
+    LabelScheme,
+    geometry_from_affine,
+    label_colours,
+)
 from perturb_mpm.files.dicom import check_dicom_series, cielab, find_codes, read_series, write_dicom
+from perturb_mpm.files.labels import rgb
 
 hd = pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
@@ -177,7 +184,7 @@ def test_segments_carry_names_codes_and_the_users_values(tmp_path: Path) -> None
     assert (first.SegmentNumber, first.SegmentLabel) == (1, "necrosis")
     assert first.SegmentedPropertyTypeCodeSequence[0].CodeMeaning == "Necrosis"
     assert second.SegmentLabel == "enhancing tumour"
-    assert first.RecommendedDisplayCIELabValue == list(cielab(0xFF, 0x7A, 0x33))
+    assert first.RecommendedDisplayCIELabValue == list(cielab(*rgb(label_colours(["necrosis"])[0])))
     assert second.SegmentDescription == "value 4 in the label map"
     assert segmentation.PatientID == "P01"
     assert segmentation.FrameOfReferenceUID == "1.2.826.0.1.3680043.8.498.3"

@@ -51,7 +51,11 @@ def test_sections_stand_in_the_order_a_reader_needs_them() -> None:
     found = re.findall(r'<section id="(\w+)"', html)
     assert found == SECTIONS
     text = text_of(html)
-    assert text.index("Main doubt:") < text.index("Look twice.") < text.index("Where the doubt is")
+    assert (
+        text.index("Doubt beyond plain borders:")
+        < text.index("Look twice.")
+        < text.index("Where the doubt is")
+    )
 
 
 def test_the_head_says_volumes_uncertain_voxels_samples_and_seed() -> None:

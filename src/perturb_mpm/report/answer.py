@@ -170,16 +170,14 @@ def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
             f"{main.labels[0]} or {main.labels[1]}: about {about_ml(main.wrong_ml)} ml within "
             f"{main.reach_mm:.0f} mm of it are expected to be wrong."
         )
-    return (
-        f"Main doubt: {main.where}, {main.labels[0]} or {main.labels[1]}, "
-        f"{about_ml(main.volume_ml)} ml, about {about_ml(main.wrong_ml)} ml of it expected to be "
-        f"wrong; {change_in_words(main)}.{_borders(locations)}"
-    )
-
-
-def _borders(locations: Sequence[UncertainLocation]) -> str:
     plain = sum(each.wrong_ml for each in locations if each.kind == "border")
-    return f" Plain borders hold about {about_ml(plain)} ml more." if plain else ""
+    name = "Main doubt" if main.wrong_ml >= plain else "Doubt beyond plain borders"
+    return (
+        f"{name}: {main.where}, {main.labels[0]} or {main.labels[1]}, "
+        f"{about_ml(main.volume_ml)} ml, about {about_ml(main.wrong_ml)} ml of it expected to be "
+        f"wrong; {change_in_words(main)}."
+        + (f" Plain borders hold about {about_ml(plain)} ml of expected error." if plain else "")
+    )
 
 
 def change_in_words(location: UncertainLocation) -> str:
