@@ -7,12 +7,13 @@ probabilities do not see at all, and of one that they see by mistake it says tha
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter, map_coordinates
 
-from perturb_mpm.files import Case
+if TYPE_CHECKING:
+    from perturb_mpm.files import Case
 
 LEAST = 1e-3
 """Where all labels but the first have less together, nothing but that label can come there."""
@@ -26,6 +27,8 @@ def displace_borders(
     Displacements have the standard deviation ``sd_mm`` along each axis, and are correlated as
     exp(−r²/2·length²), as the noise of ``run`` is.
     """
+    from scipy.ndimage import gaussian_filter, map_coordinates
+
     p = case.probabilities.astype(np.float64)
     spacing = np.array(case.geometry.spacing)
     widths = length_mm / math.sqrt(2) / spacing  # of the filter whose square is that correlation
