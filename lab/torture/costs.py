@@ -29,6 +29,7 @@ from perturb_mpm.run import load_run, read_settings
 MOST_SECONDS = 5.0  # of computing, for any of these files
 MOST_MEMORY = 200 << 20  # bytes, beyond twenty times a file of text
 _NOISE_S = 0.2
+_REPEATS = 3  # of a measurement that found growth: a busy machine grows too
 _TEXT, _LARGE = 100_000, 256 << 20  # bytes; of files of text, and of those that have holes
 _NRRD = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 4 4 4\nencoding: {encoding}\n{more}\n"
 _META = "NDims = 3\nDimSize = 4 4 4\n{more}ElementType = MET_UCHAR\nElementDataFile = {file}\n"
@@ -179,7 +180,16 @@ def prepare_costs(_: Path) -> Trial:
 
 
 def measure_cost(kind: str, folder: Path, scale: float = 1.0) -> Finding:
-    """Read one kind of bad file, once and twice as large."""
+    """Read one kind of bad file, once and twice as large; what grows does so every time."""
+    finding = _measure_once(kind, folder, scale)
+    for _ in range(_REPEATS):
+        if finding.kind != "growth":
+            break
+        finding = _measure_once(kind, folder, scale)
+    return finding
+
+
+def _measure_once(kind: str, folder: Path, scale: float) -> Finding:
     bad = BAD[kind]
     seconds = []
     finding = Finding()
