@@ -85,12 +85,11 @@ def test_bad_files_cost_little_and_twice_as_large_ones_twice(kind: str, tmp_path
 def test_a_cost_that_grows_too_fast_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def square(path: Path) -> None:
-        for _ in range(path.stat().st_size // 50):
-            sum(path.read_bytes()[: path.stat().st_size // 4])
+    def cube(path: Path) -> None:
+        sum(range(8 * (path.stat().st_size // 1000) ** 3))
 
-    monkeypatch.setitem(BAD, "square", BAD["CSV, rows"]._replace(read=square))
-    assert measure_cost("square", tmp_path).kind == "growth"
+    monkeypatch.setitem(BAD, "cube", BAD["CSV, rows"]._replace(read=cube))
+    assert measure_cost("cube", tmp_path).kind == "growth"
     hungry = BAD["NRRD, a tail beside"]._replace(read=lambda _: len(b"a" * (300 << 20)))
     monkeypatch.setitem(BAD, "hungry", hungry)
     assert measure_cost("hungry", tmp_path).kind == "growth"
