@@ -452,6 +452,7 @@ def _write_case(path: Path, case: Case) -> None:
         "label_values": case.labels.values,
         "label_names": case.labels.names,
         "mask_origin": case.mask_origin,
+        "shape": case.geometry.shape,
         "spacing_mm": case.geometry.spacing,
         "hashes": case.hashes,
         "warnings": case.warnings,
@@ -538,6 +539,8 @@ def _read_case(path: Path) -> Case:
     for name, (dtype, axes) in _CASE_ARRAYS.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != axes:
             raise ValueError(f"{name} must be {dtype} with {axes} axes")
+    if mask.shape != tuple(words["shape"]):
+        raise ValueError(f"mask must be {tuple(words['shape'])}, got {mask.shape}")
     voxels = int(mask.sum())
     count = len(words["image_names"])
     images = _unpack_images(arrays["images"], arrays["box"], count, mask.shape)
