@@ -16,6 +16,7 @@ EXTRAS = {
     "SimpleITK": "itk",
     "monai": "monai",
     "torchio": "torchio",
+    "tifffile": "tiff",
     "torch": "gpu",
     "triton": "gpu",
 }

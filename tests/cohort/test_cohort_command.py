@@ -89,13 +89,36 @@ def test_folds_of_nnunet_are_an_ensemble_with_the_names_of_its_dataset(tmp_path:
         write_one(tmp_path, "A1", fold)  # the images of the last one stay
         for path in maps.glob("A1.*"):
             path.replace(own / path.name)
-    assert call("cohort", *named, *SETTINGS, "--output", str(tmp_path / "out")) == 0
+    note = {"list_of_lists_or_source_folder": str(tmp_path / "imagesTs")}
+    (maps / "fold_0" / "predict_from_raw_data_args.json").write_text(json.dumps(note))
+    one_line = ["cohort", *named[named.index("--probabilities") :][:2], *SETTINGS]
+    assert call(*one_line, "--output", str(tmp_path / "out")) == 0
+    assert (tmp_path / "out" / "cohort.html").is_file()
     run = load_run(tmp_path / "out" / "A1")
     assert run.case.ensemble is not None
     assert run.case.ensemble.count == 2
     assert tuple(run.case.images) == ("t1", "flair")
     assert run.case.labels.names == ("background", "oedema", "core")
     assert (tmp_path / "out" / "A1" / "mutual_information.nii.gz").is_file()
+
+
+def test_pictures_of_a_folder_are_cases(tmp_path: Path) -> None:
+    from PIL import Image
+
+    images, maps = tmp_path / "photos", tmp_path / "predicted"
+    images.mkdir()
+    maps.mkdir()
+    rng = np.random.default_rng(2)
+    for name in ("leaf", "stone"):
+        foreground = (rng.random((20, 24)) > 0.5).astype(np.float32)  # (Y, X)
+        Image.fromarray((60 + 120 * foreground).astype(np.uint8)).save(images / f"{name}.png")
+        p = 0.2 + 0.6 * foreground
+        np.savez(maps / f"{name}.npz", probabilities=np.stack([1 - p, p])[:, np.newaxis])
+    given = ["--images", str(images), "--probabilities", str(maps), *SETTINGS]
+    assert call("cohort", *given, "--output", str(tmp_path / "out")) == 0
+    assert {row["case"] for row in rows_of(tmp_path / "out")} == {"leaf", "stone"}
+    found = np.asarray(Image.open(tmp_path / "out" / "stone" / "labels.tif"))
+    np.testing.assert_array_equal(found, foreground)
 
 
 def test_evaluate_takes_the_folder_as_it_is(

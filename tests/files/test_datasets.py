@@ -14,6 +14,7 @@ from perturb_mpm.files import (
     common_sequences,
     find_cases,
     find_labelled_cases,
+    find_predicted_images,
     select_sequences,
     standard_name,
 )
@@ -78,6 +79,35 @@ def test_a_flat_folder_has_one_image_a_case(tmp_path: Path) -> None:
     assert (second.name, second.probabilities) == ("b.2", (maps / "b.2.npz",))
     with pytest.raises(InputError, match="`layout` must be one of nnunet, brats, bids, table"):
         find_labelled_cases(images, "flat")
+
+
+def test_pictures_are_cases_where_there_are_no_volumes(tmp_path: Path) -> None:
+    images, maps = tmp_path / "images", tmp_path / "predicted"
+    touch(images / "a.png", images / "b.tif", images / "notes.txt", maps / "a.npz", maps / "b.png")
+    first, second = find_cases(CaseFolders(images, (maps,)))
+    assert (first.name, first.probabilities) == ("a", (maps / "a.npz",))
+    assert (second.images, second.probabilities) == ((images / "b.tif",), (maps / "b.png",))
+    touch(images / "a.nii.gz")  # then the picture is no case of its own
+    (only,) = find_cases(CaseFolders(images, (maps,)))
+    assert only.images == (images / "a.nii.gz",)
+    channels = tmp_path / "imagesTs"
+    touch(channels / "P_0000.png", channels / "P_0001.png", maps / "P.npz")
+    (case,) = find_cases(CaseFolders(channels, (maps,)))
+    assert case.images == (channels / "P_0000.png", channels / "P_0001.png")
+
+
+def test_nnunet_says_where_its_images_were(tmp_path: Path) -> None:
+    images, maps = tmp_path / "imagesTs", tmp_path / "predicted"
+    note = maps / "fold_0" / "predict_from_raw_data_args.json"
+    touch(images / "A_0000.nii.gz", maps / "fold_0" / "A.npz")
+    with pytest.raises(InputError, match="`images` must be given where no predict_from_raw"):
+        find_predicted_images([maps])
+    note.write_text(json.dumps({"list_of_lists_or_source_folder": str(images)}))
+    assert find_predicted_images([maps]) == images
+    for elsewhere in (str(tmp_path / "nowhere"), [["A_0000.nii.gz"]]):
+        note.write_text(json.dumps({"list_of_lists_or_source_folder": elsewhere}))
+        with pytest.raises(InputError, match="`images` must be given: the folder that"):
+            find_predicted_images([maps])
 
 
 def test_brats_layout_takes_the_label_map_as_the_truth(tmp_path: Path) -> None:

@@ -279,6 +279,30 @@ def test_a_picture_in_colour_is_three_images(tmp_path: Path) -> None:
     assert case.probabilities.shape == (3, 5, 6, 1)
 
 
+def test_pages_of_a_tiff_are_slices_where_nnunet_says_their_size(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile", reason="the extra tiff is not installed")
+    voxels = np.random.default_rng(5).integers(1, 255, (7, 6, 5)).astype(np.uint16)  # (Z, Y, X)
+    path = tmp_path / "A_0000.tif"
+    tifffile.imwrite(path, voxels, compression="zlib")
+    with pytest.raises(InputError, match=r"must be 3-D.*where nnU-Net's CASE.json has the spacing"):
+        read_case([path], [path])
+    (tmp_path / "A.json").write_text('{"spacing": [3.0, 1.5, 0.5]}')
+    volume = read_volume(Source("images", path))
+    np.testing.assert_array_equal(volume.voxels, voxels.transpose(2, 1, 0))
+    assert volume.geometry.spacing == (0.5, 1.5, 3.0)
+    assert volume.geometry.axis_codes == "LPS"
+    assert volume.geometry.ending == ".nii.gz"  # TIFF has no place for where voxels are
+    maps = np.random.default_rng(6).dirichlet((1, 1), (7, 6, 5)).astype(np.float32)
+    np.savez(tmp_path / "A.npz", probabilities=np.moveaxis(maps, -1, 0))
+    (tmp_path / "plans.json").write_text('{"image_reader_writer": "Tiff3DIO"}')
+    case = read_case([path], [tmp_path / "A.npz"])
+    np.testing.assert_allclose(case.probabilities, maps.transpose(3, 2, 1, 0), atol=1e-6)
+    assert "A.json" in case.hashes
+    (tmp_path / "A.json").write_text('{"spacing": [3.0, 0]}')
+    with pytest.raises(InputError, match=r"A.json: spacing must be three sizes in mm, got \[3.0, 0"):
+        read_case([path], [tmp_path / "A.npz"])
+
+
 def test_one_sigmoid_map_is_the_foreground(tmp_path: Path) -> None:
     p = probabilities(2)[..., 1]
     case = read_case(two_images(tmp_path), [write(tmp_path / "p.nii", p)])

@@ -53,10 +53,12 @@ class CohortOptions:
     ----------
     images
         A folder with CASE_0000.nii.gz … (nnU-Net), CASE/CASE_t1.nii.gz … (BraTS), sub-01/anat
-        (BIDS) or CASE.nii.gz (flat: one image a case), or a CSV or TSV table with a row a case:
-        case, images, probabilities, mask, truth.
+        (BIDS) or CASE.nii.gz, CASE.png (flat: one image a case), or a CSV or TSV table with a row
+        a case: case, images, probabilities, mask, truth. Not needed where nnU-Net's own note in
+        --probabilities says where its images are.
     probabilities
-        The folder with CASE.npz or CASE.nii.gz of every case; several folders are an ensemble.
+        The folder with CASE.npz or CASE.nii.gz of every case; several folders, or fold_0, fold_1 …
+        in one, are an ensemble.
     mask
         A folder with CASE.nii.gz that is not 0 where voxels count.
     truth
@@ -70,7 +72,7 @@ class CohortOptions:
         page. With --gather, only these are added and nothing is run.
     """
 
-    images: Annotated[Path, Parameter(name=("--images", "--image"))]
+    images: Annotated[Path | None, Parameter(name=("--images", "--image"))] = None
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
     mask: Path | None = None
     truth: Path | None = None
@@ -132,14 +134,14 @@ class WorkOptions:
 
 def cohort(
     *,
-    cases: CohortOptions,
+    cases: CohortOptions | None = None,
     read: ReadingOptions | None = None,
     work: WorkOptions,
     options: SettingsOptions | None = None,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
     with _name_images():
-        _run_cohort(cases, read or ReadingOptions(), work, options or SettingsOptions())
+        _run_cohort(cases or CohortOptions(), read or ReadingOptions(), work, options or SettingsOptions())
 
 
 @contextmanager
@@ -201,10 +203,10 @@ def make_reading(read: ReadingOptions) -> CaseReading:
 
 
 def _make_folders(cases: CohortOptions, read: ReadingOptions) -> CaseFolders:
-    from perturb_mpm.files import CaseFolders
+    from perturb_mpm.files import CaseFolders, find_predicted_images
 
     return CaseFolders(
-        cases.images,
+        cases.images or find_predicted_images(cases.probabilities),
         cases.probabilities,
         cases.mask,
         cases.truth,

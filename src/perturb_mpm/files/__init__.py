@@ -51,7 +51,7 @@ from perturb_mpm.files.names import (
     select_sequences,
     standard_name,
 )
-from perturb_mpm.files.nnunet import prediction_files, read_dataset
+from perturb_mpm.files.nnunet import find_predicted_images, prediction_files, read_dataset
 from perturb_mpm.files.probabilities import EnsembleMaps
 from perturb_mpm.files.source import InputError, Source, quiet_libraries
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
@@ -99,6 +99,7 @@ __all__ = [
     "find_labelled_cases",
     "common_sequences",
     "find_label_map",
+    "find_predicted_images",
     "find_probabilities",
     # One file, and what is wrong with it.
     "Source",

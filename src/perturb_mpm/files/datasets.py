@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files.conversion import OUR_SEGMENTATION
+from perturb_mpm.files.formats import PICTURE_ENDINGS
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme, read_label_map
 from perturb_mpm.files.names import name_images, select_sequences, standard_name, without_endings
@@ -25,8 +26,9 @@ from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.files.tables import TableRow, read_table
 
 _LABEL_MAPS = (".nii.gz", ".nii", ".nrrd", ".mha", ".mgz")
-_PROBABILITIES = (".npz", *_LABEL_MAPS)  # nnU-Net writes CASE.nii.gz, its labels, beside CASE.npz
-_CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})(?P<ending>\.nii\.gz|\.nii|\.nrrd|\.mha)")
+_FILES = (*_LABEL_MAPS, *PICTURE_ENDINGS)
+_PROBABILITIES = (".npz", *_FILES)  # nnU-Net writes CASE.nii.gz, its labels, beside CASE.npz
+_CHANNEL = re.compile(rf"(?P<case>.+)_(?P<channel>\d{{4}})({'|'.join(map(re.escape, _FILES))})")
 _SEPARATOR = ";"  # between several files in one field of a table
 
 
@@ -169,7 +171,7 @@ def find_probabilities(folder: Path, case: str) -> Path | None:
 
 def find_label_map(folder: Path, case: str) -> Path | None:
     """Return CASE.nii.gz or another label map or mask of a case in a folder, None without."""
-    return _find_file(folder, case, _LABEL_MAPS)
+    return _find_file(folder, case, _FILES)
 
 
 def _find_file(folder: Path, case: str, endings: Sequence[str]) -> Path | None:
@@ -209,11 +211,11 @@ def _recognise_layout(images: Path) -> str:
         return "bids"
     if any(path.is_dir() and any(path.glob(f"{path.name}[_-]*")) for path in inside):
         return "brats"
-    if any(path.is_file() and path.name.endswith(_LABEL_MAPS) for path in inside):
+    if any(path.is_file() and path.name.endswith(_FILES) for path in inside):
         return "flat"
     raise InputError(
         "`images` must be a table or a folder with CASE_0000.nii.gz (nnU-Net), CASE/CASE_t1.nii.gz "
-        "(BraTS), sub-01/anat (BIDS) or CASE.nii.gz (flat), got "
+        "(BraTS), sub-01/anat (BIDS), CASE.nii.gz or CASE.png (flat), got "
         f"{images}, which has none of these"
     )
 
@@ -243,10 +245,12 @@ def _find_nnunet(folders: CaseFolders) -> Iterator[CaseFiles]:
 
 
 def _find_flat(folders: CaseFolders) -> Iterator[CaseFiles]:
-    """Yield the cases of CASE.nii.gz in one folder, one image each."""
-    for path in sorted(folders.images.iterdir()):
-        if path.is_file() and path.name.endswith(_LABEL_MAPS):
-            ending = next(each for each in _LABEL_MAPS if path.name.endswith(each))
+    """Yield the cases of CASE.nii.gz in one folder, one image each; of pictures where all are."""
+    files = [path for path in sorted(folders.images.iterdir()) if path.is_file()]
+    volumes = [path for path in files if path.name.endswith(_LABEL_MAPS)]
+    for path in volumes or files:
+        ending = next((each for each in _FILES if path.name.endswith(each)), None)
+        if ending:
             yield CaseFiles(path.name.removesuffix(ending), (path,), ("image",))
 
 
@@ -254,7 +258,8 @@ def _find_labelled_nnunet(root: Path) -> Iterator[CaseFiles]:
     """Yield the training cases of a raw data set: dataset.json, imagesTr and labelsTr."""
     names = read_dataset(Source("data", root / "dataset.json")).channels
     channels = _nnunet_channels(root / "imagesTr")
-    for truth in sorted((root / "labelsTr").glob("*.nii*")):
+    labels = sorted((root / "labelsTr").glob("*"))
+    for truth in (path for path in labels if path.name.endswith(_FILES)):
         case = without_endings(truth)
         images = {
             name: channels[case][number]

@@ -24,7 +24,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.checks import in_short
+from perturb_mpm.checks import in_short, number
+from perturb_mpm.files.source import Source
+from perturb_mpm.optional import optional_package
 from perturb_mpm.storage import GzipWriter, atomic_open, largest_file, require_size
 
 NIFTI_ENDINGS = (".nii.gz", ".nii")
@@ -127,7 +129,9 @@ def format_ending(path: str | os.PathLike[str]) -> str | None:
 
 
 def output_ending(path: Path) -> str:
-    """Return the ending of what is written for an input: its own, and .nii.gz of a NIfTI."""
+    """Return the ending of what is written for an input: its own; .nii.gz of NIfTI and 3-D TIFF."""
+    if find_tiff_spacing(path) is not None:
+        return ".nii.gz"
     written = {".nhdr": ".nrrd", ".mhd": ".mha", ".tiff": ".tif", ".png": ".tif", ".mgh": ".mgz"}
     ending = written.get(path.suffix.lower(), format_ending(path))
     return ".nii.gz" if ending is None or ending in NIFTI_ENDINGS else ending
@@ -142,7 +146,8 @@ def read_other_format(file: BinaryIO, path: Path) -> StoredVolume | None:
     if start.lstrip().startswith(_METAIMAGE):
         return _read_metaimage(file, path)
     if start.startswith((_PNG, *_TIFF)):
-        return _read_picture(file)
+        spacing = find_tiff_spacing(path) if start.startswith(_TIFF) else None
+        return _read_picture(file) if spacing is None else _read_tiff_volume(file, *spacing)
     if path.suffix.lower() in {".mgz", ".mgh"}:
         return _read_mgh(file, compressed=start.startswith(GZIP))
     return None
@@ -532,6 +537,37 @@ def _write_mgh(stream: Any, voxels: NDArray[Any], affine: NDArray[np.float64]) -
     if kind not in known:
         kind = np.dtype(np.int32 if kind.kind in "iu" else np.float32)
     MGHImage(voxels.astype(kind, copy=False), affine).to_stream(stream)
+
+
+def find_tiff_spacing(path: Path) -> tuple[Path, tuple[float, ...]] | None:
+    """Return nnU-Net's CASE.json of a 3-D TIFF, CASE.tif or CASE_0000.tif, and its x, y, z in mm.
+
+    A TIFF without one is a picture, whose pages are maps.
+    """
+    if path.suffix.lower() not in {".tif", ".tiff"}:
+        return None
+    beside = path.with_name(re.sub(r"_\d{4}$", "", path.stem) + ".json")
+    source = Source("images", beside)
+    content = source.read_json() if beside.is_file() else None
+    sizes = content.get("spacing") if isinstance(content, dict) else None
+    if sizes is None:
+        return None
+    try:
+        z, y, x = (number(size, "spacing", positive=True) for size in sizes)
+    except (TypeError, ValueError) as error:
+        raise source.error(f"spacing must be three sizes in mm, got {sizes}") from error
+    return beside, (x, y, z)
+
+
+def _read_tiff_volume(file: BinaryIO, beside: Path, spacing: tuple[float, ...]) -> StoredVolume:
+    """Read a 3-D TIFF (Z, Y, X) as nnU-Net's Tiff3DIO does."""
+    with optional_package("tifffile", "a 3-D TIFF").TiffFile(file) as content:
+        stored = content.series[0]
+        if len(stored.shape) != 3:
+            raise ValueError(f"it must have the axes Z, Y, X, got shape {stored.shape}")
+        require_size(math.prod(stored.shape) * 4, largest_file())
+        voxels = stored.asarray().transpose(2, 1, 0)  # (X, Y, Z)
+    return StoredVolume(voxels, _LPS @ np.diag([*spacing, 1.0]), (beside,))
 
 
 def _read_picture(file: BinaryIO) -> StoredVolume:

@@ -114,7 +114,10 @@ def _split_colours(volume: Volume) -> dict[str, NDArray[np.float32]]:
         return {"": volume.voxels}
     colours = volume.source.path.suffix.lower() in PICTURE_ENDINGS
     if not colours or volume.voxels.shape[3] != len(_COLOURS):
-        raise volume.source.error(f"must be 3-D, got shape {volume.voxels.shape}")
+        hint = "; pages of a TIFF are slices where nnU-Net's CASE.json has the spacing"
+        raise volume.source.error(
+            f"must be 3-D, got shape {volume.voxels.shape}{hint if colours else ''}"
+        )
     return dict(zip(_COLOURS, np.moveaxis(volume.voxels, -1, 0)))
 
 

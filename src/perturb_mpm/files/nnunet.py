@@ -30,7 +30,7 @@ from perturb_mpm.checks import in_short
 from perturb_mpm.files.formats import PICTURE_ENDINGS, READ_ENDINGS
 from perturb_mpm.files.geometry import Geometry
 from perturb_mpm.files.labels import LabelScheme, join_values
-from perturb_mpm.files.source import AnyPath, Digests, Source
+from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
 from perturb_mpm.files.volumes import Volume, read_volume
 from perturb_mpm.storage import array_names, arrays_in
 
@@ -224,6 +224,24 @@ def _find_label_map(npz: Path, image: Path | None = None) -> Path | None:
     """Return the label map that nnU-Net wrote with an .npz, in any of its formats; no image."""
     candidates = (npz.with_suffix(ending) for ending in READ_ENDINGS)
     return next((path for path in candidates if path != image and path.is_file()), None)
+
+
+def find_predicted_images(folders: Sequence[Path]) -> Path:
+    """Return the folder of images that nnU-Net says it made these predictions from."""
+    name, key = "predict_from_raw_data_args.json", "list_of_lists_or_source_folder"
+    inside = [path for folder in folders for path in (folder, *sorted(folder.glob("fold_*/")))]
+    found = next((each / name for each in inside if (each / name).is_file()), None)
+    if found is None:
+        raise InputError(
+            f"`images` must be given where no {name} of nnU-Net lies with the probabilities"
+        )
+    content = Source("probabilities", found).read_json()
+    images = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(images, str) or not Path(images).is_dir():
+        raise InputError(
+            f"`images` must be given: the folder that {found} names is not here, got {images}"
+        )
+    return Path(images)
 
 
 def read_npz(source: Source) -> NDArray[np.float32]:
