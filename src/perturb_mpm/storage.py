@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "atomic_open",
     "write_set",
+    "write_text",
     "write_json",
     "json_text",
     "json_ready",
@@ -164,7 +165,11 @@ def _sync(descriptor: int) -> None:
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:
     """Write ``content`` as ``json_text`` does; paths that are no UTF-8 come back as they were."""
-    text = json_text(content)
+    write_text(path, json_text(content))
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    r"""Write a text in UTF-8; what is no character, as in the names of some files, as \udcff."""
     with atomic_open(path) as file:
         file.write(text.encode(errors="backslashreplace"))
 

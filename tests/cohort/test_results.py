@@ -318,3 +318,6 @@ def test_measures_of_all_cases_are_in_one_table(tmp_path: Path) -> None:
     found = measure_rows(tmp_path, ["A", "B", "C"])
     assert [cells[:3] for cells in found] == [["A", "core", "diameter"]]
     assert found[0][4] == 12.0
+    assert "measures" in write_results(tmp_path, [record("A", 0.9)], {})
+    assert "measures" not in write_results(tmp_path, [record("B", 0.9)], {})
+    assert not (tmp_path / "measures.csv").exists()  # it was of another cohort's cases

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,17 @@ def folder(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out") / "made" / "here"
     run_case(case, SETTINGS, folder, title="a patient")
     return folder
+
+
+def test_names_that_are_no_utf8_are_written_as_they_can_be(case: Case, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    images = {f"{name} {n}": image for n, image in enumerate(case.images.values())}
+    given = replace(case, images=images, warnings=(f"{name} is far away",))
+    settings = SETTINGS.changed(samples=2, iterations=2)
+    run_case(given, settings, tmp_path / name, title=name, also=("slicer", "itksnap"))
+    run = load_run(tmp_path / name)
+    assert run.title == name
+    assert b"caf\\udce9" in run.files["report"].read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -99,6 +99,16 @@ def test_a_case_whose_state_is_damaged_is_run_anew(how: str, root: Path, whole: 
     assert outputs(root / "out", NAMES) == outputs(whole / "out", NAMES)
 
 
+@pytest.mark.parametrize("name", ["labels.nii.gz", "state/posterior.npz", "state/samples.npz"])
+def test_a_finished_case_with_a_file_that_a_power_cut_emptied_is_run_again(
+    name: str, root: Path, whole: Path
+) -> None:
+    (root / "out" / "A1" / name).write_bytes(b"")
+    assert go_on(root) == 0
+    assert (root / "out" / "A1" / name).stat().st_size > 0
+    assert outputs(root / "out", NAMES) == outputs(whole / "out", NAMES)
+
+
 def test_the_run_of_another_case_in_a_folder_is_not_taken_for_its_own(root: Path) -> None:
     shutil.rmtree(root / "out" / "A1")
     shutil.copytree(root / "out" / "A2", root / "out" / "A1")

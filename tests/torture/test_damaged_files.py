@@ -265,6 +265,8 @@ def test_states_that_cannot_be_read(
         ("images", lambda array: array[:0]),
         ("probabilities", lambda array: array[:, 1:]),
         ("probabilities", lambda array: array[1:]),
+        ("probabilities", lambda array: array / 2),
+        ("probabilities", lambda array: 2 * array - array.mean(axis=0)),
     ],
 )
 def test_a_state_whose_arrays_do_not_fit_each_other(

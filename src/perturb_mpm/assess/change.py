@@ -38,7 +38,7 @@ from perturb_mpm.run import (
     volume_rows,
 )
 from perturb_mpm.sampling import Sampler, share_noise
-from perturb_mpm.storage import atomic_open, read_json, write_json, write_set
+from perturb_mpm.storage import read_json, write_json, write_set, write_text
 from perturb_mpm.version import version
 
 CHANGE_FORMAT = "perturb-mpm change"
@@ -404,7 +404,5 @@ def write_change_page(folder: Path, change: RunChange) -> Path:
     """Write report.html."""
     check_change_folder(folder)
     page = folder / "report.html"
-    html = render_change(change).encode()
-    with atomic_open(page) as file:
-        file.write(html)
+    write_text(page, render_change(change))
     return page

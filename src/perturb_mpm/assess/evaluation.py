@@ -81,7 +81,7 @@ from perturb_mpm.report import (
     to_mm,
     unit_chart,
 )
-from perturb_mpm.storage import atomic_open, read_json, write_json, write_set
+from perturb_mpm.storage import read_json, write_json, write_set, write_text
 
 SPECIFICITIES = np.linspace(0, 1, 101)
 EVALUATION_COLUMNS = ("case", "method", "against", "region", "domain", "metric", "value")
@@ -420,15 +420,14 @@ def write_evaluation(folder: Path, title: str, assessments: Sequence[CaseAssessm
     metrics, summary, page = files = [
         folder / name for name in ("metrics.csv", "summary.json", "evaluation.html")
     ]
-    html = render_evaluation(title, assessments).encode()
+    html = render_evaluation(title, assessments)
     rows = [row for each in assessments for row in each.rows]
     lines = [[getattr(row, name) for name in EVALUATION_COLUMNS] for row in rows]
     lesions = score_lesions(assessments)
     with write_set(folder / "lesions.json"):
         write_table(metrics, EVALUATION_COLUMNS, lines)
         write_json(summary, summarise(rows))
-        with atomic_open(page) as file:
-            file.write(html)
+        write_text(page, html)
         if lesions is not None:
             files.append(folder / "lesions.json")
             write_json(files[-1], lesions)

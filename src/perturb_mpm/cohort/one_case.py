@@ -40,6 +40,7 @@ from perturb_mpm.run import (
     UnusableRunError,
     begin_case,
     draw_part,
+    list_files,
     run_case,
 )
 from perturb_mpm.storage import DamagedError, LockedError, error_text, json_ready, read_json
@@ -203,7 +204,7 @@ class CaseRunner:
             and same
             and not changed
             and record.run_sha256 == stamp_file(own / STATE / _RUN).sha256
-            and all((own / file).is_file() for file in record.outcome.files)
+            and _is_whole(own, record.outcome.files)
         )
         return Standing(finished, record, now, changed)
 
@@ -389,6 +390,13 @@ def _other_inputs(run: Run, record: CaseRecord) -> tuple[FileStamp, ...]:
     names = [name for name, digest in run.case.hashes.items() if digest not in known]
     paths = (folder / name for name in names for folder in folders)
     return tuple(stamp_file(path) for path in paths if path.is_file())
+
+
+def _is_whole(folder: Path, outputs: Sequence[str]) -> bool:
+    """Whether every output is there, and a power cut emptied no file of the run."""
+    listed = [folder / name for name in list_files(folder) or () if (folder / name).is_file()]
+    present = all((folder / name).is_file() for name in outputs)
+    return present and all(path.stat().st_size for path in listed)
 
 
 def _is_empty(folder: Path) -> bool:

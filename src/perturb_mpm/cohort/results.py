@@ -26,7 +26,7 @@ from perturb_mpm.cohort.records import (
     read_ratings,
 )
 from perturb_mpm.files import write_table
-from perturb_mpm.storage import DAMAGE, atomic_open, read_json, write_json, write_set
+from perturb_mpm.storage import DAMAGE, read_json, write_json, write_set, write_text
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def write_results(
     cases = rank_cases(records, read_ratings(folder))
     files = {ending: folder / name for ending, name in TABLES.items()}
     measured = measure_rows(folder, [each.record.case for each in cases if each.record.outcome])
-    with write_set():
+    with write_set(folder / "measures.csv"):
         write_table(files["csv"], COLUMNS, _table_rows(cases))
         write_json(files["json"], _cohort_json(cases, request))
         write_page(files["html"], cases)
@@ -276,9 +276,7 @@ def _done(cases: Sequence[RankedCase]) -> dict[str, CaseOutcome]:
 
 def write_page(path: Path, cases: Sequence[RankedCase], inside: str = "") -> None:
     """Write the page of ranked cases; the same cases give the same bytes."""
-    page = render_page(cases, inside, path.name)
-    with atomic_open(path) as file:
-        file.write(page.encode(errors="backslashreplace"))
+    write_text(path, render_page(cases, inside, path.name))
 
 
 def _shared_notes(cases: Sequence[RankedCase]) -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ from perturb_mpm.files.nnunet import KnownGrid, find_dataset, read_dataset, read
 from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
 from perturb_mpm.files.tables import write_table
 from perturb_mpm.files.volumes import read_volume, require_same_grid, save_like
-from perturb_mpm.storage import atomic_open, write_json
+from perturb_mpm.storage import atomic_open, write_json, write_text
 
 _SLICER = ".seg.nrrd"
 Program = Literal["slicer", "itksnap", "sr", "extremes"]
@@ -182,8 +182,7 @@ def write_itksnap_labels(path: Path, scheme: LabelScheme) -> None:
         red, green, blue = rgb(colour)
         plain = name.replace('"', "'")
         rows.append(f'{value:5d} {red:5d} {green:4d} {blue:4d}        1  1  1    "{plain}"')
-    with atomic_open(path) as file:
-        file.write(("\n".join(rows) + "\n").encode())
+    write_text(path, "\n".join(rows) + "\n")
 
 
 def _segments(scheme: LabelScheme) -> list[tuple[int, str, str]]:
@@ -316,8 +315,7 @@ def _describe_dataset(folder: Path, version: str) -> list[Path]:
     before = ignore.read_text().splitlines() if ignore.exists() else []
     missing = [line for line in IGNORED if line not in before]
     if missing:
-        with atomic_open(ignore) as file:
-            file.write("".join(f"{line}\n" for line in [*before, *missing]).encode())
+        write_text(ignore, "".join(f"{line}\n" for line in [*before, *missing]))
         written.append(ignore)
     return written
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from perturb_mpm.checks import visible_text
 from perturb_mpm.files.labels import LabelScheme
 from perturb_mpm.files.source import InputError, Source
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import write_text
 
 VOLUME_COLUMNS = ("sample", "label", "name", "volume_mm3", "volume_ml")
 MOST_ROWS = 100_000
@@ -119,8 +119,7 @@ def write_table(
         if len(row) != len(columns):
             raise ValueError(f"a row must have {len(columns)} fields, got {len(row)}")
         writer.writerow([_cell(value) for value in row])
-    with atomic_open(path) as file:
-        file.write(text.getvalue().encode())
+    write_text(path, text.getvalue())
 
 
 def write_volumes(

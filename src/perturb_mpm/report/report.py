@@ -34,7 +34,7 @@ from perturb_mpm.report.pages import find_parameter, page_environment, parameter
 from perturb_mpm.report.pictures import Picture, Studio, colour_bar
 from perturb_mpm.report.planes import Voxel, tilt_degrees
 from perturb_mpm.report.viewer import POLICY, viewer_fragment
-from perturb_mpm.storage import atomic_open
+from perturb_mpm.storage import write_text
 
 MOST_SLICED = 3
 """How many locations are shown in slices."""
@@ -54,8 +54,7 @@ def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> str:
     data = check_data(data)
     locations = uncertain_locations(data)
     page = _render(data, locations, viewer=viewer)
-    with atomic_open(path) as file:
-        file.write(page.encode())
+    write_text(path, page)
     return str(answer(data, locations))
 
 

@@ -27,7 +27,7 @@ from perturb_mpm.files import RegionValues, check_region_values
 from perturb_mpm.measures import LEAST_ML
 from perturb_mpm.model import Normalization
 from perturb_mpm.sampling import Sampling
-from perturb_mpm.storage import DamagedError, atomic_open, json_ready, parse_toml, read_toml
+from perturb_mpm.storage import DamagedError, json_ready, parse_toml, read_toml, write_text
 
 
 class SettingsError(ExpectedError):
@@ -562,8 +562,7 @@ def write_settings(path: str | os.PathLike[str], settings: RunSettings, comment:
     >>> settings = pm.RunSettings().changed(temperature=1.5)
     >>> write_settings("mine.toml", settings, "for perturb-mpm run")
     """
-    with atomic_open(path) as file:
-        file.write(settings_text(settings, comment).encode())
+    write_text(path, settings_text(settings, comment))
 
 
 def settings_reference() -> str:

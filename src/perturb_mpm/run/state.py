@@ -564,6 +564,9 @@ def _read_case(path: Path) -> Case:
         ending=words.get("ending", ".nii.gz"),
     )
     probabilities = arrays["probabilities"]  # (L, N)
+    off = np.abs(probabilities.sum(axis=0) - 1).max(initial=0) > 1e-3  # as a CRF refuses them
+    if off or probabilities.min(initial=0) < 0:
+        raise ValueError("probabilities must be at least 0 and sum to 1 over the labels")
     outside = np.arange(len(probabilities)) == 0
     ensemble = None
     if "members" in words:

@@ -53,13 +53,13 @@ from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, SolvedPart,
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
-    atomic_open,
     error_text,
     largest_state,
     read_arrays,
     read_json,
     write_arrays,
     write_json,
+    write_text,
 )
 from perturb_mpm.view.conditioning import PaintedNoise
 
@@ -732,8 +732,7 @@ class EditsFile:
                 for order, (voxel, label) in enumerate(edits.items(), start=1)
             ],
         }
-        with atomic_open(self.path) as file:
-            file.write(_text(page).encode())
+        write_text(self.path, _text(page))
 
     def read(self) -> dict[int, int]:
         """Return the edits in their order, none where there is no file."""

@@ -434,7 +434,8 @@ class ViewServer(ThreadingHTTPServer):
     @cached_property
     def page(self) -> bytes:
         """The page, made once."""
-        return render_page(self.session, self.gate.token, self.nonce).encode()
+        page = render_page(self.session, self.gate.token, self.nonce)
+        return page.encode(errors="backslashreplace")
 
 
 class _Dripping(io.RawIOBase):
