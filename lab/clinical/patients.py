@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.patients import Patient
-from lab.random_forest import RandomForest
 from lab.segmentation import PROBABILITIES, glioma_patients
 from lab.store import PartStore
 from perturb_mpm.files import LabelScheme
@@ -22,6 +21,7 @@ from perturb_mpm.run import RunSettings, build_crf, build_sampler
 from perturb_mpm.segmenter import (
     EnsembleSettings,
     Prepared,
+    RandomForest,
     ReadScene,
     SegmenterModel,
     prepare,

@@ -23,9 +23,9 @@ from perturb_mpm.segmenter import (
     Ensemble,
     EnsembleSettings,
     FeatureStore,
-    Forest,
     ReadScene,
     TrainingVoxels,
+    Trees,
     calibrate_ensemble,
     train_ensemble,
 )
@@ -97,7 +97,7 @@ class SharedForests:
     """Forests without two patients, each grown when first asked for and reused for the other."""
 
     shown: TrainingVoxels
-    grown: dict[tuple[int, int], Forest] = field(default_factory=dict)
+    grown: dict[tuple[int, int], Trees] = field(default_factory=dict)
 
     def ensemble(self, test: str) -> Ensemble:
         """Return the ensemble of all patients but one, in folds of one patient each."""

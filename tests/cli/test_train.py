@@ -61,6 +61,9 @@ def test_trees_are_grown_as_asked(cohort: Path, tmp_path: Path) -> None:
     assert run(*options(cohort, output), "--quiet", "--threads", 1) == 0
     ensemble = SegmenterModel.load(output).ensemble
     assert [forest.count for forest in ensemble.forests] == [6 * 4] * 3
+    assert run(*options(cohort, output), "--quiet", "--forest") == 0
+    forests = SegmenterModel.load(output).ensemble.forests
+    assert [(forest.count, forest.value.shape[1]) for forest in forests] == [(6, 4)] * 3
 
 
 def test_labels_may_be_written_one_by_one(cohort: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from helpers.tiny_cohort import SEQUENCES, write_cohort
 from lab.segmentation.left_out import SharedForests, held_out_probabilities
 from perturb_mpm.files import SCHEMES, find_labelled_cases
-from perturb_mpm.segmenter.boosting import Boosting
 from perturb_mpm.segmenter.scene import Scene
 from perturb_mpm.segmenter.training import (
     EnsembleSettings,
@@ -20,6 +19,7 @@ from perturb_mpm.segmenter.training import (
     TrainingVoxels,
     training_cases,
 )
+from perturb_mpm.segmenter.trees import Boosting
 
 SETTINGS = EnsembleSettings(
     folds=3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
 from helpers.tiny_cohort import AFFINE, SEQUENCES, make_patient, write_cohort
-from lab.random_forest import RandomForest
 from perturb_mpm.files import (
     SCHEMES,
     ImageSet,
@@ -23,7 +23,6 @@ from perturb_mpm.files import (
     find_labelled_cases,
     geometry_from_affine,
 )
-from perturb_mpm.segmenter.boosting import BoostedTrees, Boosting
 from perturb_mpm.segmenter.model import SegmenterModel, case_from_model, require_scheme
 from perturb_mpm.segmenter.preprocessing import prepare
 from perturb_mpm.segmenter.scene import Scene
@@ -37,6 +36,7 @@ from perturb_mpm.segmenter.training import (
     train_segmenter,
     training_cases,
 )
+from perturb_mpm.segmenter.trees import Boosting, RandomForest, Trees
 from perturb_mpm.storage import read_arrays, write_arrays
 
 SCHEME = SCHEMES["brats2021"]
@@ -137,6 +137,8 @@ def test_bad_settings_of_trees_are_refused() -> None:
         Boosting(rounds=0)
     with pytest.raises(ValueError, match=r"share must be at most 1, got 1.5"):
         Boosting(share=1.5)
+    with pytest.raises(ValueError, match="smoothing must be positive"):
+        RandomForest(smoothing=0)
     with pytest.raises(ValueError, match="folds must be at least 3"):
         EnsembleSettings(folds=2)
     with pytest.raises(ValueError, match="at least 3 cases"):
@@ -224,15 +226,77 @@ def test_a_model_is_read_as_it_was_written(
     assert (tmp_path / "again.npz").read_bytes() == saved.read_bytes()
 
 
-def test_only_boosted_trees_make_a_model_file(
-    trained: tuple[SegmenterModel, TrainingReport], tmp_path: Path
+def test_a_model_of_the_format_before_is_read(saved: Path, tmp_path: Path) -> None:
+    arrays = read_arrays(saved)
+    for name in [name for name in arrays if name.endswith(".value")]:
+        left = arrays[name.replace("value", "left")]
+        every = np.zeros(len(left))
+        every[left == np.arange(len(left))] = arrays[name][:, 0]
+        arrays[name] = every
+    write_arrays(tmp_path / "old.npz", arrays)
+    old = write_changed(
+        tmp_path / "old.npz", tmp_path / "old.npz", format="perturb-mpm segmenter 3"
+    )
+    SegmenterModel.load(old).save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.parametrize("shown", [(0, 1), (0, 2, 3)])
+def test_a_forest_says_what_scikit_learn_says(shown: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(700, 6)).astype(np.float32)
+    product = np.digitize(features[:, 0] * features[:, 1], [0.0, 0.5])
+    labels = np.array(shown)[product % len(shown)]
+    grown = RandomForest(trees=7, least_leaf=4, smoothing=1e-9).grow(features, labels, seed=4)
+    grown.check(6, 4)
+    theirs = RandomForestClassifier(7, min_samples_leaf=4, max_features="sqrt", random_state=4).fit(
+        features, labels
+    )
+    fresh = rng.normal(size=(500, 6)).astype(np.float32)
+    found = grown.predict(fresh, 4)
+    assert np.allclose(found[:, list(shown)], theirs.predict_proba(fresh), atol=1e-6)
+    assert not found[:, [label for label in range(4) if label not in shown]].any()
+    assert np.allclose(grown.importances, theirs.feature_importances_)
+    assert grown.count == 7
+
+
+def test_leaves_of_a_forest_are_smoothed_by_laplaces_rule() -> None:
+    features = np.array([[0.0], [0.0], [0.0], [1.0], [1.0]], dtype=np.float32)
+    labels = np.array([0, 0, 0, 1, 0])
+    theirs = RandomForestClassifier(1, max_features="sqrt", random_state=0).fit(features, labels)
+    tree = theirs.estimators_[0].tree_
+    leaf = tree.children_left < 0
+    voxels, shares = tree.weighted_n_node_samples[leaf, np.newaxis], tree.value[leaf, 0]
+    grown = RandomForest(trees=1, least_leaf=1, smoothing=0.5).grow(features, labels, 0)
+    assert np.allclose(grown.value, (voxels * shares + 0.5) / (voxels + 2 * 0.5))
+    found = grown.predict(np.float32([[0.0]]), 3)
+    assert found[0, 0] > found[0, 1] > 0
+    assert found[0, 2] == 0  # never shown
+
+
+def test_a_forest_makes_a_model_file_that_needs_no_scikit_learn(
+    cases: dict[str, ReadScene], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    forest = RandomForest(trees=2).grow(features, (features[:, 0] > 0).astype(int), 0)
-    other = replace(trained[0].ensemble, forests=(forest,) * 3)
-    with pytest.raises(TypeError, match="holds boosted trees, got RandomTrees"):
-        replace(trained[0], ensemble=other).save(tmp_path / "model.npz")
-    assert list(tmp_path.iterdir()) == []
+    settings = replace(SETTINGS, trees=RandomForest(trees=4, least_leaf=3))
+    model, report = train_segmenter(
+        cases, SEQUENCES, SCHEME, seed=3, settings=settings, cache=cache
+    )
+    assert [forest.count for forest in model.ensemble.forests] == [4, 4, 4]
+    assert report.mean_dice["all labels"] is not None
+    assert report.mean_dice["all labels"] > 0.6
+    assert sum(report.importances.values()) == pytest.approx(1)
+    model.save(tmp_path / "forest.npz")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    loaded = SegmenterModel.load(tmp_path / "forest.npz")
+    images = images_of(21)[0]
+    prepared = prepare({n: images.images[n] for n in SEQUENCES}, AFFINE, images.mask)
+    assert np.array_equal(loaded.probabilities(prepared), model.probabilities(prepared))
+    loaded.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "forest.npz").read_bytes()
+    first = loaded.ensemble.forests[0]
+    wrong = replace(first, value=first.value * np.float32(1.1))
+    with pytest.raises(ValueError, match="shares add up to 1"):
+        wrong.check(len(first.importances), 4)
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
@@ -288,7 +352,7 @@ def test_a_byte_that_was_changed_never_ends_in_a_crash(tmp_path: Path, saved: Pa
     for number in range(80):
         name = names[number % len(names)]
         changed = arrays[name].copy()
-        raw = changed.view(np.uint8)
+        raw = changed.reshape(-1).view(np.uint8)
         raw[rng.integers(raw.size)] ^= np.uint8(1 << rng.integers(8))
         write_arrays(path, {**arrays, name: changed})
         try:
@@ -342,7 +406,7 @@ def test_wrong_metadata_are_refused(
         SegmenterModel.load(write_changed(saved, tmp_path / "model.npz", **metadata))
 
 
-def grown_trees() -> BoostedTrees:
+def grown_trees() -> Trees:
     features = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     labels = np.digitize(features[:, 0] + features[:, 1], [-0.5, 0.5])
     return Boosting(rounds=3, leaves=6, least_leaf=5).grow(features, labels, 0)
@@ -422,7 +486,7 @@ def test_a_chain_of_nodes_is_too_deep() -> None:
         feature=np.zeros(nodes, np.uint32),
         threshold=np.where(inner, 0, np.inf).astype(np.float32),
         left=left.astype(np.uint32),
-        value=np.zeros(nodes),
+        value=np.zeros((steps + 1, 1)),
     )
     with pytest.raises(ValueError, match="fewer than 256 steps"):
         chain.check(3, 3)

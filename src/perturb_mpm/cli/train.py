@@ -47,8 +47,12 @@ class TrainOptions:
         Which images to learn from, and in which order; t1 t1c t2 flair by default.
     folds
         Into how many parts patients are dealt; each part is judged by trees that never saw it.
+    forest
+        Grow a random forest, the paper's kind of classifier, instead of boosted trees; the features
+        are the same.
     trees
-        Rounds of boosting without each part; a round grows one tree for each label.
+        Rounds of boosting without each part, 150 by default; a round grows one tree for each label.
+        With --forest its trees, 50 by default.
     seed
         The same cases and seed give the same model, byte for byte.
     cache
@@ -68,7 +72,8 @@ class TrainOptions:
     output: Path = Path("model.npz")
     sequences: Words | None = None
     folds: int = 10
-    trees: int = 150
+    forest: Flag = False
+    trees: int | None = None
     seed: int = 0
     cache: Path | None = None
     threads: int | None = None
@@ -111,14 +116,21 @@ def _check_options(options: TrainOptions) -> EnsembleSettings:
     """Return how to train, after checking every number and folder."""
     from perturb_mpm.engines import Compute
     from perturb_mpm.optional import optional_package
-    from perturb_mpm.segmenter import MOST_FOLDS, MOST_ROUNDS, Boosting, EnsembleSettings
+    from perturb_mpm.segmenter import (
+        MOST_FOLDS,
+        MOST_ROUNDS,
+        Boosting,
+        EnsembleSettings,
+        RandomForest,
+    )
 
     try:
         optional_package("sklearn", "training")
     except ImportError as error:
         raise UsageError(str(error)) from error
     whole_number(options.folds, "--folds", 3, MOST_FOLDS)
-    whole_number(options.trees, "--trees", 1, MOST_ROUNDS)
+    if options.trees is not None:
+        whole_number(options.trees, "--trees", 1, MOST_ROUNDS)
     whole_number(options.seed, "--seed", 0, _LARGEST_SEED)
     try:
         Compute(threads=options.threads)
@@ -129,7 +141,11 @@ def _check_options(options: TrainOptions) -> EnsembleSettings:
         raise UsageError(f"--cache must be a folder that is there, got {cache}")
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"--output must be a file in a folder that is there, got {output}")
-    return EnsembleSettings(folds=options.folds, trees=Boosting(rounds=options.trees))
+    count = (
+        {} if options.trees is None else {"trees" if options.forest else "rounds": options.trees}
+    )
+    trees = RandomForest(**count) if options.forest else Boosting(**count)
+    return EnsembleSettings(folds=options.folds, trees=trees)
 
 
 def _print(report: TrainingReport, files: list[Path]) -> None:

@@ -1,17 +1,15 @@
-"""The segmenter: features of multi-sequence MRI, boosted trees, calibrated probabilities.
+"""The segmenter: features of multi-sequence MRI, boosted trees or a forest, calibrated.
 
 Its features are built after the description in words of Meier et al. (2014); it is not a
 reproduction of their forest.
 """
 
-from perturb_mpm.segmenter.boosting import MOST_ROUNDS, Boosting
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.features import FAMILIES, family_names, feature_table
 from perturb_mpm.segmenter.masked_filters import limit_threads
 from perturb_mpm.segmenter.model import (
     MOST_FOLDS,
     Ensemble,
-    Forest,
     SegmenterModel,
     case_from_model,
     require_scheme,
@@ -34,6 +32,7 @@ from perturb_mpm.segmenter.training import (
     train_segmenter,
     training_cases,
 )
+from perturb_mpm.segmenter.trees import MOST_ROUNDS, Boosting, RandomForest, Trees
 
 __all__ = [
     "Boosting",
@@ -42,14 +41,15 @@ __all__ = [
     "EnsembleSettings",
     "FAMILIES",
     "FeatureStore",
-    "Forest",
     "MOST_FOLDS",
     "MOST_ROUNDS",
     "Prepared",
+    "RandomForest",
     "ReadScene",
     "SegmenterModel",
     "TrainingReport",
     "TrainingVoxels",
+    "Trees",
     "calibrate_ensemble",
     "case_from_model",
     "correct_bias",

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,34 +23,20 @@ from perturb_mpm.files import (
     choose_scheme,
     select_sequences,
 )
-from perturb_mpm.segmenter.boosting import ARRAYS, BoostedTrees
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.features import feature_names, feature_table
 from perturb_mpm.segmenter.masked_filters import map_in_threads
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images
+from perturb_mpm.segmenter.trees import ARRAYS, Trees
 from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
 
-_FORMAT = "perturb-mpm segmenter 3"
+_FORMAT = "perturb-mpm segmenter 4"
+_BEFORE = "perturb-mpm segmenter 3"  # had boosted trees alone, and a value for every node
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
 _MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 4 MB
 _MOST_SEQUENCES = 32
 MOST_FOLDS = 1000
 _BLOCK = 16_384  # voxels that a thread predicts at once: bounds the memory of a prediction
-
-
-class Forest(Protocol):
-    """Grown trees."""
-
-    @property
-    def count(self) -> int:
-        """How many trees there are."""
-
-    @property
-    def importances(self) -> NDArray[np.float64]:
-        """How much each feature matters, (F,); the sum is 1."""
-
-    def predict(self, features: NDArray[np.float32], n_labels: int) -> NDArray[np.float32]:
-        """Return the labels' probabilities (n, L) of features (n, F); several threads ask."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +45,7 @@ class Ensemble:
 
     n_labels: int
     folds: tuple[tuple[str, ...], ...]
-    forests: tuple[Forest, ...]  # each grown without the fold of its index
+    forests: tuple[Trees, ...]  # each grown without the fold of its index
     shown: tuple[float, ...]  # (L,) each label's share of the voxels that were drawn
 
     def find_fold(self, name: str) -> int:
@@ -126,10 +112,7 @@ class SegmenterModel:
         text = json.dumps(metadata, ensure_ascii=False, allow_nan=False, indent=1)
         arrays: dict[str, NDArray[Any]] = {_METADATA: np.frombuffer(text.encode(), dtype=np.uint8)}
         for index, forest in enumerate(ensemble.forests):
-            if not isinstance(forest, BoostedTrees):
-                raise TypeError(f"a model file holds boosted trees, got {type(forest).__name__}")
-            for name, (dtype, _) in ARRAYS.items():
-                arrays[f"{index}.{name}"] = getattr(forest, name).astype(dtype)
+            arrays |= {f"{index}.{name}": getattr(forest, name) for name in ARRAYS}
         write_arrays(Path(path), arrays)
 
     @staticmethod
@@ -166,7 +149,7 @@ def _parse_model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterMo
         raise TypeError(f"{_METADATA} must be bytes, got {packed.dtype}")
     metadata = parse_json(packed.tobytes(), _METADATA)
     found = metadata.get("format") if isinstance(metadata, dict) else None
-    if found != _FORMAT:
+    if found not in {_FORMAT, _BEFORE}:
         kind = in_short(str(found or "a file of another kind"), 60)
         raise source.error(f"must be a {_FORMAT}, got {kind}")
     sequences = tuple(_texts(metadata["sequences"], "sequences"))
@@ -192,7 +175,10 @@ def _parse_model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterMo
         raise ValueError(f"folds must be 1 to {MOST_FOLDS}, got {len(folds)}")
     forests = []
     for index in range(len(folds)):
-        forest = BoostedTrees(**{name: arrays[f"{index}.{name}"] for name in ARRAYS})
+        own = {name: arrays[f"{index}.{name}"] for name in ARRAYS}
+        if found == _BEFORE:
+            own["value"] = own["value"][own["left"] == np.arange(len(own["left"]))][:, np.newaxis]
+        forest = Trees(**own)
         forest.check(len(features), len(labels))
         forests.append(forest)
     ensemble = Ensemble(len(labels), folds, tuple(forests), tuple(map(float, shown)))

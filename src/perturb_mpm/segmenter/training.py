@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from perturb_mpm import checks
 from perturb_mpm.files import CaseFiles, InputError, LabelScheme
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.segmenter.boosting import Boosting
 from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
@@ -32,9 +30,10 @@ from perturb_mpm.segmenter.calibration import (
 )
 from perturb_mpm.segmenter.features import feature_names, feature_table
 from perturb_mpm.segmenter.masked_filters import available_threads, limit_threads
-from perturb_mpm.segmenter.model import MOST_FOLDS, Ensemble, Forest, SegmenterModel
+from perturb_mpm.segmenter.model import MOST_FOLDS, Ensemble, SegmenterModel
 from perturb_mpm.segmenter.preprocessing import read_scene
 from perturb_mpm.segmenter.scene import Scene
+from perturb_mpm.segmenter.trees import Boosting, RandomForest, Trees
 from perturb_mpm.storage import atomic_open
 
 MOST_VOXELS = 10**7
@@ -44,17 +43,6 @@ _RAREST = 1e-5  # the share of a label that no case has
 
 ReadScene = Callable[[], Scene]
 """Reads a case with its truth. Cases are read one by one: a large cohort exceeds the memory."""
-
-
-class Grower(Protocol):
-    """How trees are grown: ``Boosting``, or another way that an experiment compares with it."""
-
-    threads_each: ClassVar[int]  # that one call of ``grow`` uses
-
-    def grow(
-        self, features: NDArray[np.float32], labels: NDArray[np.integer[Any]], seed: int
-    ) -> Forest:
-        """Return trees grown on features (n, F) and labels (n,); the same seed, the same trees."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ class EnsembleSettings:
     folds: int = 10
     label_voxels: int = 700
     background_voxels: int = 3500
-    trees: Grower = field(default_factory=Boosting)
+    trees: Boosting | RandomForest = field(default_factory=Boosting)
 
     def __post_init__(self) -> None:
         checks.integer(self.folds, "folds", minimum=3, maximum=MOST_FOLDS)
@@ -168,13 +156,12 @@ class TrainingVoxels:
 
     def grow_forests(
         self, left_out: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]]
-    ) -> Iterator[Forest]:
+    ) -> Iterator[Trees]:
         """Yield forests, each of all cases but some; its numbers set its seed apart."""
-        at_once = max(1, available_threads() // self.settings.trees.threads_each)
-        with ThreadPoolExecutor(at_once) as executor:
+        with ThreadPoolExecutor(available_threads()) as executor:
             yield from executor.map(self._grow_without, left_out, numbers)
 
-    def _grow_without(self, left_out: Sequence[str], numbers: Sequence[int]) -> Forest:
+    def _grow_without(self, left_out: Sequence[str], numbers: Sequence[int]) -> Trees:
         names = [name for name in self.labels if name not in left_out]
         labels = np.concatenate([self.labels[name] for name in names])
         if np.all(labels == labels[0]):

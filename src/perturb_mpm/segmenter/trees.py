@@ -1,4 +1,4 @@
-"""Trees grown one after the other, each on what the ones before got wrong (Friedman 2001).
+"""Decision trees: boosted (Friedman 2001), or as a random forest (Breiman 2001).
 
 scikit-learn (extra ``train``) grows them; predicting does not need it. What is kept are plain
 arrays, which a model file holds as they are.
@@ -6,9 +6,10 @@ arrays, which a model file holds as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,12 @@ from perturb_mpm.checks import FEWEST_LABELS
 from perturb_mpm.optional import optional_package
 
 if TYPE_CHECKING:
-    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
 
 MOST_ROUNDS = 10_000
 MOST_LEAVES = 256
-MOST_NODES = 10**7  # of one forest: 150 rounds for 4 labels have 20 000
+MOST_NODES = 10**7  # 150 rounds for 4 labels have 20 000, 50 trees of a forest some 300 000
 LARGEST_VALUE = 1e6  # of a leaf: log odds beyond 40 are certain already
 ARRAYS = {  # of the trees, in a file too: kind of numbers, and of what there are so many
     "labels": ("<i8", "labels"),
@@ -33,9 +34,11 @@ ARRAYS = {  # of the trees, in a file too: kind of numbers, and of what there ar
     "feature": ("<u4", "nodes"),
     "threshold": ("<f4", "nodes"),
     "left": ("<u4", "nodes"),
-    "value": ("<f8", "nodes"),
+    "value": ("<f8", "leaves"),  # a forest's are shares, as _SHARES
     "importances": ("<f8", "features"),
 }
+_SHARES = "<f4"  # the kind of numbers of a forest's values
+_ROUNDING = 1e-5  # by which the shares of a leaf may miss a sum of 1
 _LEAST_GAIN = 1e-300  # where no node is divided, no feature is of importance
 
 
@@ -59,8 +62,6 @@ class Boosting:
         Of the features, drawn anew for every node.
     """
 
-    threads_each: ClassVar[int] = 1
-
     rounds: int = 150
     rate: float = 0.06
     leaves: int = 15
@@ -79,7 +80,7 @@ class Boosting:
 
     def grow(
         self, features: NDArray[np.float32], labels: NDArray[np.integer[Any]], seed: int
-    ) -> BoostedTrees:
+    ) -> Trees:
         """Return trees grown on features (n, F) and labels (n,).
 
         The same input and seed give the same trees: one thread adds up in one order.
@@ -99,16 +100,64 @@ class Boosting:
             early_stopping=False,
             random_state=seed,
         )
-        with threadpool_limits(self.threads_each, user_api="openmp"):
+        with threadpool_limits(1, user_api="openmp"):
             grower.fit(features, labels)
-        return _extract_trees(grower)
+        return _boosted_trees(grower)
+
+
+@dataclass(frozen=True)
+class RandomForest:
+    """How a random forest is grown, the paper's kind of classifier.
+
+    Every tree sees its own draw of the voxels, and every node a draw of √F features.
+
+    Parameters
+    ----------
+    trees
+        How many there are.
+    least_leaf
+        The fewest training voxels in a leaf.
+    smoothing
+        Voxels of every label that are added to each leaf (Laplace's rule), so that no label is
+        impossible.
+    """
+
+    trees: int = 50
+    least_leaf: int = 10
+    smoothing: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.integer(self.trees, "trees", minimum=1, maximum=MOST_ROUNDS)
+        checks.integer(self.least_leaf, "least_leaf", minimum=1)
+        checks.number(self.smoothing, "smoothing", positive=True)
+
+    def grow(
+        self, features: NDArray[np.float32], labels: NDArray[np.integer[Any]], seed: int
+    ) -> Trees:
+        """Return trees grown on features (n, F) and labels (n,), their leaves smoothed.
+
+        The same input and seed give the same trees.
+        """
+        optional_package("sklearn", "training")
+        from sklearn.ensemble import RandomForestClassifier
+
+        grower = RandomForestClassifier(
+            self.trees,
+            min_samples_leaf=self.least_leaf,
+            max_depth=MOST_LEAVES - 1,
+            max_features="sqrt",
+            random_state=seed,
+        )
+        return _forest_trees(grower.fit(features, labels), self.smoothing)
 
 
 @dataclass(frozen=True, eq=False)
-class BoostedTrees:
-    """Grown trees, whose leaves add up to the logarithms of the labels' odds.
+class Trees:
+    """Grown trees.
 
-    With two labels there are trees of the second alone: the first one's sum is 0.
+    The leaves of boosted trees hold one number (C = 1); they add up to the logarithms of the
+    labels' odds. With two labels there are trees of the second alone: the first one's sum is 0.
+    The leaves of a forest hold the labels' shares (C = K), and are averaged.
     """
 
     labels: NDArray[np.int64]  # (K,) that were shown
@@ -118,13 +167,20 @@ class BoostedTrees:
     feature: NDArray[np.uint32]  # (nodes,) asked at a node
     threshold: NDArray[np.float32]  # (nodes,) up to which a voxel goes left, else one further
     left: NDArray[np.uint32]  # (nodes,) the next node; a leaf's is itself, its threshold infinite
-    value: NDArray[np.float64]  # (nodes,) of a leaf
+    value: NDArray[np.float64 | np.float32]  # (leaves, C) in the order of the nodes
     importances: NDArray[np.float64]  # (F,) each feature's share of what divisions gain
 
     @property
     def count(self) -> int:
         """How many trees there are."""
         return len(self.roots)
+
+    @cached_property
+    def node_values(self) -> NDArray[np.float64]:
+        """The value of every node, (nodes, C): 0 where it is no leaf."""
+        values = np.zeros((len(self.left), self.value.shape[1]))
+        values[self.left == np.arange(len(self.left))] = self.value
+        return values
 
     @cached_property
     def depths(self) -> NDArray[np.int64]:
@@ -163,18 +219,27 @@ class BoostedTrees:
         _require(np.array_equal(reached, indices), "every node reached in one way")
         _require(bool(np.all(np.isfinite(self.threshold[divided]))), "finite thresholds")
         _require(bool(np.all(self.threshold[~divided] == np.inf)), "leaves without a threshold")
+        leaves = np.count_nonzero(~divided)
+        _require(len(self.value) == leaves, f"value of {leaves} leaves")
         for numbers in (self.value, self.start, self.importances):
             _require(bool(np.all(np.abs(numbers) <= LARGEST_VALUE)), "finite values")
+        if self.value.shape[1] > 1:
+            sums = self.value.sum(axis=1, dtype=np.float64)
+            shares = bool(np.all(self.value >= 0) and np.all(np.abs(sums - 1) <= _ROUNDING))
+            _require(shares and not self.owners.any(), "leaves whose shares add up to 1")
         _require(int(self.depths.max()) < MOST_LEAVES, f"fewer than {MOST_LEAVES} steps to a leaf")
 
     def _check_arrays(self, n_features: int) -> None:
         """Refuse arrays of other kinds of numbers, or of sizes that do not match."""
-        sizes = (len(self.labels), len(self.roots), len(self.left), n_features)
-        counts = dict(zip(("labels", "trees", "nodes", "features"), sizes))
-        for name, (dtype, counted) in ARRAYS.items():
+        sizes = (len(self.labels), len(self.roots), len(self.left), n_features, len(self.value))
+        counts = dict(zip(("labels", "trees", "nodes", "features", "leaves"), sizes))
+        columns = 1 if self.value.dtype == ARRAYS["value"][0] else len(self.labels)
+        kinds = ARRAYS if columns == 1 else {**ARRAYS, "value": (_SHARES, "leaves")}
+        for name, (dtype, counted) in kinds.items():
             array: NDArray[Any] = getattr(self, name)
+            shape = (counts[counted], columns) if name == "value" else (counts[counted],)
             _require(array.dtype == dtype, f"{name} as {dtype}")
-            _require(array.shape == (counts[counted],), f"{name} of {counts[counted]} numbers")
+            _require(array.shape == shape, f"{name} of {' × '.join(map(str, shape))} numbers")
         _require(len(self.labels) >= FEWEST_LABELS, "two labels or more")
         _require(0 < self.count <= MOST_ROUNDS * len(self.labels), "as many roots as can grow")
         _require(len(self.left) <= MOST_NODES, f"at most {MOST_NODES} nodes")
@@ -184,17 +249,19 @@ class BoostedTrees:
 
         A label that the trees were never shown has probability 0.
         """
-        from perturb_mpm.segmenter.boosting_kernel import add_leaves
+        from perturb_mpm.segmenter.trees_kernel import add_leaves
 
-        odds = np.empty((len(features), len(self.labels)))
-        odds[:] = self.start
+        sums = np.empty((len(features), len(self.labels)))
+        sums[:] = self.start
         trees = self.roots, self.depths, self.owners
-        add_leaves(features, *trees, self.feature, self.threshold, self.left, self.value, odds)
-        odds -= odds.max(axis=1, keepdims=True)
-        np.exp(odds, out=odds)
-        odds /= odds.sum(axis=1, keepdims=True)
+        nodes = self.feature, self.threshold, self.left, self.node_values
+        add_leaves(features, *trees, *nodes, sums)
+        if self.value.shape[1] == 1:
+            sums -= sums.max(axis=1, keepdims=True)
+            np.exp(sums, out=sums)
+        sums /= sums.sum(axis=1, keepdims=True)
         result = np.zeros((len(features), n_labels), dtype=np.float32)
-        result[:, self.labels] = odds
+        result[:, self.labels] = sums
         return result
 
 
@@ -203,7 +270,7 @@ def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - an assertion
         raise ValueError(f"trees must have {what}")
 
 
-def _extract_trees(grown: HistGradientBoostingClassifier) -> BoostedTrees:
+def _boosted_trees(grown: HistGradientBoostingClassifier) -> Trees:
     """Return what a classifier of scikit-learn has grown.
 
     Only here are private attributes of scikit-learn read (``_predictors``, its nodes' fields and
@@ -211,38 +278,75 @@ def _extract_trees(grown: HistGradientBoostingClassifier) -> BoostedTrees:
     """
     start = grown._baseline_prediction.ravel()
     alone = len(start) == 1
-    trees = [(own, tree) for each in grown._predictors for own, tree in enumerate(each)]
-    sizes = [len(tree.nodes) for _, tree in trees]
-    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.uint32)
-    nodes = np.concatenate([_pair_siblings(tree.nodes) for _, tree in trees])
-    leaf = nodes["is_leaf"].astype(bool)
-    divided, gained = nodes["feature_idx"][~leaf], nodes["gain"][~leaf]
-    gains = np.bincount(divided, gained, minlength=grown.n_features_in_).astype(np.float64)
-    indices = np.arange(len(nodes))
-    return BoostedTrees(
+    trees = [(own, tree.nodes) for each in grown._predictors for own, tree in enumerate(each)]
+    nodes = np.concatenate([nodes for _, nodes in trees])
+    inside = nodes["is_leaf"] == 0
+    gains = np.bincount(
+        nodes["feature_idx"][inside], nodes["gain"][inside], minlength=grown.n_features_in_
+    )
+    return _pack_trees(
+        [
+            (
+                np.where(each["is_leaf"], -1, each["left"].astype(np.int64)),
+                each["right"].astype(np.int64),
+                each["feature_idx"],
+                each["num_threshold"],
+                each["value"][:, np.newaxis],
+            )
+            for _, each in trees
+        ],
         labels=grown.classes_.astype(np.int64),
         start=np.concatenate([[0.0], start]) if alone else start.astype(np.float64),
-        roots=roots,
         owners=np.array([own + alone for own, _ in trees], dtype=np.uint32),
-        feature=np.where(leaf, 0, nodes["feature_idx"]).astype(np.uint32),
-        threshold=np.where(leaf, np.float32(np.inf), _round_down(nodes["num_threshold"])),
-        left=np.where(leaf, indices, nodes["left"] + np.repeat(roots, sizes)).astype(np.uint32),
-        value=np.where(leaf, nodes["value"], 0.0),
         importances=gains / max(float(gains.sum()), _LEAST_GAIN),
     )
 
 
-def _pair_siblings(nodes: NDArray[Any]) -> NDArray[Any]:
-    """Return a tree's nodes in an order in which every right child follows the left one."""
-    order = [0]
-    for node in order:
-        if not nodes["is_leaf"][node]:
-            order += [int(nodes["left"][node]), int(nodes["right"][node])]
-    new_index = np.empty(len(nodes), dtype=np.uint32)
-    new_index[order] = np.arange(len(nodes))
-    arranged = nodes[order].copy()
-    arranged["left"] = new_index[arranged["left"]]
-    return arranged
+def _forest_trees(grown: RandomForestClassifier, smoothing: float) -> Trees:
+    """Return a forest of scikit-learn, ``smoothing`` voxels of every label added to its leaves."""
+    trees = []
+    for each in grown.estimators_:
+        tree = each.tree_
+        voxels = tree.weighted_n_node_samples[:, np.newaxis]  # (nodes, 1)
+        shares = tree.value[:, 0]  # (nodes, K)
+        smooth = (shares * voxels + smoothing) / (voxels + smoothing * shares.shape[1])
+        pair = tree.children_left, tree.children_right
+        trees.append((*pair, tree.feature, tree.threshold, smooth.astype(_SHARES)))
+    return _pack_trees(
+        trees,
+        labels=grown.classes_.astype(np.int64),
+        start=np.zeros(len(grown.classes_)),
+        owners=np.zeros(len(trees), dtype=np.uint32),
+        importances=grown.feature_importances_,
+    )
+
+
+def _pack_trees(trees: Sequence[tuple[NDArray[Any], ...]], **others: NDArray[Any]) -> Trees:
+    """Return trees given as left child (−1: a leaf), right child, feature, threshold and values.
+
+    Nodes are put in an order in which every right child follows the left one.
+    """
+    parts: list[tuple[NDArray[Any], ...]] = []
+    roots = np.cumsum([0, *(len(tree[0]) for tree in trees)])
+    for root, (left, right, feature, threshold, value) in zip(roots, trees):
+        order = [0]
+        for node in order:
+            if left[node] >= 0:
+                order += [int(left[node]), int(right[node])]
+        index = np.empty(len(left), dtype=np.int64)
+        index[order] = np.arange(len(left))
+        leaf = left[order] < 0
+        parts.append(
+            (
+                np.where(leaf, 0, feature[order]).astype(np.uint32),
+                np.where(leaf, np.float32(np.inf), _round_down(threshold[order])),
+                (root + np.where(leaf, np.arange(len(left)), index[left[order]])).astype(np.uint32),
+                value[order][leaf],
+            )
+        )
+    names = ("feature", "threshold", "left", "value")
+    nodes = {name: np.concatenate(each) for name, each in zip(names, zip(*parts))}
+    return Trees(roots=roots[:-1].astype(np.uint32), **nodes, **others)
 
 
 def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -19,10 +19,10 @@ def add_leaves(
     feature: NDArray[np.uint32],  # (nodes,)
     threshold: NDArray[np.float32],  # (nodes,)
     left: NDArray[np.uint32],  # (nodes,)
-    value: NDArray[np.float64],  # (nodes,)
+    value: NDArray[np.float64],  # (nodes, C)
     sums: NDArray[np.float64],  # (n, K), added to
 ) -> None:
-    """Add the leaf that each voxel comes to in each tree to the sum of the tree's label.
+    """Add the leaf that each voxel comes to in each tree to the sums of the tree's C labels.
 
     A few voxels go down a tree side by side, all as far as its deepest leaf, and one that has come
     to a leaf stays there: nothing is to be guessed, and their steps overlap.
@@ -43,4 +43,5 @@ def add_leaves(
                     further = near[feature[here], voxel] > threshold[here]
                     node[voxel] = left[here] + np.uint32(further)
             for voxel in range(few):
-                sums[start + voxel, owners[tree]] += value[node[voxel]]
+                for label in range(value.shape[1]):
+                    sums[start + voxel, owners[tree] + label] += value[node[voxel], label]
