@@ -53,16 +53,20 @@ def real_cohort(
     seed: int,
     *,
     quick: bool,
+    forest: bool,
     progress: StagedProgress,
     argument: str = "output",
 ) -> Cohort:
-    """Return real patients, each segmented by a forest that was trained on all others."""
+    """Return real patients, each segmented by trees that were trained on all others."""
     return Cohort(
-        left_out_patients(data, folder, seed, quick=quick, progress=progress, argument=argument),
+        left_out_patients(
+            data, folder, seed, quick=quick, forest=forest, progress=progress, argument=argument
+        ),
         {"tumour core": (1, 3), "enhancing tumour": (3,)},
         (
-            "Real patients with a glioma before surgery (BraTS 2021), each segmented by boosted "
-            "trees that were trained on the others, and a dense CRF."
+            "Real patients with a glioma before surgery (BraTS 2021), each segmented by "
+            f"{'a decision forest' if forest else 'boosted trees'} trained on the others, and a "
+            "dense CRF."
         ),
     )
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def quality(
     *,
     data: Path | None = None,
+    forest: Flag = False,
     forests: Path | None = None,
     settings: Path | None = None,
     samples: int = 200,
@@ -31,11 +32,13 @@ def quality(
     Parameters
     ----------
     data
-        A folder of BraTS 2021 patients, each segmented by a forest that never saw it; without it
-        14 made-up patients are segmented by a forest trained on others.
+        A folder of BraTS 2021 patients, each segmented by trees that never saw it; without it
+        14 made-up patients are segmented by a random forest trained on others.
+    forest
+        Segment real patients by a random forest too, instead of boosted trees.
     forests
-        The output folder of the experiment segmentation on the same data with the same seed, whose
-        forests are taken; else they are grown, and kept in the output folder.
+        The output folder of the experiment segmentation on the same data with the same seed and
+        kind of trees, which are taken; else they are grown, and kept in the output folder.
     settings
         A settings file as perturb-mpm tune writes it; the paper's algorithm without it.
     samples
@@ -75,6 +78,7 @@ def quality(
                 forests or folder,
                 seed,
                 quick=quick,
+                forest=forest,
                 progress=progress,
                 argument="output" if forests is None else "forests",
             )

@@ -84,15 +84,16 @@ def left_out_patients(
     seed: int,
     *,
     quick: bool,
+    forest: bool,
     progress: StagedProgress,
     argument: str = "output",
 ) -> Iterator[Patient]:
     """Yield BraTS 2021 patients, each with the probabilities of trees that never saw it.
 
-    What the forests say is kept in ``folder`` as the segmentation experiment keeps it, and taken
+    What the trees say is kept in ``folder`` as the segmentation experiment keeps it, and taken
     from there where it is; ``argument`` is what errors call the folder.
     """
-    experiment = glioma_patients(data, folder, seed, progress)
+    experiment = glioma_patients(data, folder, seed, progress, forest=forest)
     store = PartStore(folder / PROBABILITIES, experiment.identity, argument)
     names = list(islice(experiment.patients, QUICK_PATIENTS if quick else None))
     for turn in experiment.stored_turns(names, store):

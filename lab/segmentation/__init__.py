@@ -1,6 +1,12 @@
-"""The segmentation experiment: forest, default CRF and tuned CRF, side by side."""
+"""The segmentation experiment: classifier, default CRF and tuned CRF, side by side."""
 
-from lab.segmentation.patients import PROBABILITIES, LeaveOneOut, LeftOut, glioma_patients
+from lab.segmentation.patients import (
+    PROBABILITIES,
+    TREE_WORDS,
+    LeaveOneOut,
+    LeftOut,
+    glioma_patients,
+)
 from lab.segmentation.run import SegmentationOutcome, reproduce_segmentation
 
 __all__ = [
@@ -8,6 +14,7 @@ __all__ = [
     "LeaveOneOut",
     "LeftOut",
     "SegmentationOutcome",
+    "TREE_WORDS",
     "glioma_patients",
     "reproduce_segmentation",
 ]

@@ -1,4 +1,4 @@
-"""``python -m lab segmentation``: forest, default CRF and tuned CRF, side by side."""
+"""``python -m lab segmentation``: classifier, default CRF and tuned CRF, side by side."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 def segmentation(
     *,
     data: Path | None = None,
+    forest: Flag = False,
     output: Path = Path("reproduce-segmentation"),
     seed: int = 0,
     quick: Flag = False,
     quiet: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Segment each patient with a forest and a CRF learned on all others; write tables and a page.
+    """Segment each patient with trees and a CRF learned on all others; write tables and a page.
 
     What is done is kept in the folder: after an interruption the same command goes on from there.
 
@@ -29,10 +30,12 @@ def segmentation(
     ----------
     data
         The folder of the BraTS 2021 patients; made-up patients where it is not given.
+    forest
+        Grow a random forest, the paper's kind of classifier, instead of boosted trees.
     output
         The folder to write to; made where it is missing.
     seed
-        Of the forests, or of the made-up patients.
+        Of the trees, or of the made-up patients.
     quick
         Do little of everything: tells whether it runs, and nothing more.
     quiet
@@ -46,9 +49,13 @@ def segmentation(
         raise UsageError(f"--seed must not be negative, got {seed}")
     if data is not None and not data.is_dir():
         raise UsageError(f"--data must be a folder of patients, got {data}, which is not one")
+    if forest and data is None:
+        raise UsageError("--forest must come with --data: made-up patients bring a classifier")
     folder = prepare_folder(output)
     with shown_progress(quiet=quiet) as progress:
-        outcome = reproduce_segmentation(data, folder, quick=quick, seed=seed, progress=progress)
+        outcome = reproduce_segmentation(
+            data, folder, quick=quick, forest=forest, seed=seed, progress=progress
+        )
     print_results(outcome.files, outcome.page, _numbers(outcome), quiet=quiet, json=json)
 
 

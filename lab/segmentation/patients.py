@@ -28,15 +28,17 @@ from perturb_mpm.progress import StagedProgress
 
 PROBABILITIES = "probabilities"  # the folder of what the forests say
 
-_FOREST = (
-    "In a turn the forest is trained on all others, and the CRF is tuned on these too, on\n"
-    "probabilities by trees that saw neither the patient they speak of nor the one left out"
+_TREES = (
+    "The classifier is {trees} of `perturb-mpm train`. In a turn it is trained on all others, and\n"
+    "the CRF is tuned on these too, on probabilities by trees that saw neither the patient they\n"
+    "speak of nor the one left out"
 )
-_CLASSIFIER = (
-    "What is called forest is the imperfect classifier that comes with a made-up patient, and has\n"
-    "no temperature of its own. In a turn the CRF is tuned on all others"
+_MADE_UP = (
+    "The classifier is the imperfect one that comes with a made-up patient, and has no\n"
+    "temperature of its own. In a turn the CRF is tuned on all others"
 )
 _TUNING = "tuning/"
+TREE_WORDS = {False: "the boosted trees", True: "the decision forest"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +77,17 @@ class LeaveOneOut:
             yield _left_out(name, arrays)
 
 
-def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgress) -> LeaveOneOut:
-    """Return patients in the BraTS layout, labels of 2021, and forests that leave them out.
+def glioma_patients(
+    data: Path, folder: Path, seed: int, progress: StagedProgress, *, forest: bool = False
+) -> LeaveOneOut:
+    """Return patients in the BraTS layout, labels of 2021, and trees that leave them out.
 
-    ``folder`` is where the features are kept, under the digest of the data.
+    ``folder`` is where the features are kept, under the digest of the data. The trees are boosted,
+    or a random forest.
     """
     from lab.segmentation.left_out import held_out_probabilities
     from perturb_mpm.files import SCHEMES, STANDARD, find_labelled_cases
-    from perturb_mpm.segmenter import EnsembleSettings, training_cases
+    from perturb_mpm.segmenter import EnsembleSettings, RandomForest, training_cases
 
     scheme = SCHEMES["brats2021"]
     cases = training_cases(find_labelled_cases(data, "brats"), STANDARD, scheme)
@@ -97,7 +102,7 @@ def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgres
         found = labelled_case(images, scene.mask, truth, scheme, affine)
         patients[name] = Patient(name, found)
         progress(number, len(cases))
-    settings = EnsembleSettings()
+    settings = EnsembleSettings(trees=RandomForest()) if forest else EnsembleSettings()
     data_sha256 = data_digest(patients.values())
 
     def turns(tests: Sequence[str]) -> Iterator[LeftOut]:
@@ -118,7 +123,7 @@ def glioma_patients(data: Path, folder: Path, seed: int, progress: StagedProgres
         patients,
         GLIOMA_REGIONS,
         f"{len(cases)} patients of {data.name}",
-        _FOREST,
+        _TREES.format(trees=TREE_WORDS[forest]),
         {
             "patients": list(patients),
             "data_sha256": data_sha256,
@@ -146,7 +151,7 @@ def made_up_patients(number: int, spacing_mm: float, seed: int) -> LeaveOneOut:
         patients,
         PHANTOM_REGIONS,
         f"{number} made-up patients at {spacing_mm:g} mm",
-        _CLASSIFIER,
+        _MADE_UP,
         {
             "patients": list(patients),
             "data_sha256": data_digest(patients.values()),

@@ -1,4 +1,4 @@
-"""The segmentation experiment: forest, default CRF and tuned CRF, one patient left out at a time.
+"""The segmentation experiment: classifier, default and tuned CRF, one patient left out at a time.
 
 Every turn that is done is kept in the folder: after an interruption the same call goes on.
 """
@@ -42,6 +42,7 @@ def reproduce_segmentation(
     output: Path,
     *,
     quick: bool = False,
+    forest: bool = False,
     seed: int = 0,
     progress: StagedProgress | None = None,
 ) -> SegmentationOutcome:
@@ -55,24 +56,27 @@ def reproduce_segmentation(
         The folder to write to, which must exist.
     quick
         Do little of everything.
+    forest
+        Grow a random forest instead of boosted trees.
     seed
-        Of the forests, or of the made-up patients.
+        Of the trees, or of the made-up patients.
     progress
         Hears what is being done.
 
     Raises
     ------
     OtherSettingsError
-        Where the folder holds turns of another plan, seed, forest or data.
+        Where the folder holds turns of another plan, seed, trees or data.
     """
     plan = QUICK if quick else FULL
     progress = progress or Silent()
     if data is None:
         experiment = made_up_patients(plan.phantoms, plan.phantom_mm, seed)
     else:
-        experiment = glioma_patients(data, output, seed, progress)
+        experiment = glioma_patients(data, output, seed, progress, forest=forest)
     turns = _measure(experiment, plan, output, progress)
-    options = f"{'' if data is None else f' --data {data.name}'}{' --quick' if quick else ''}"
+    options = "" if data is None else f" --data {data.name}{' --forest' if forest else ''}"
+    options += " --quick" if quick else ""
     text = page(turns, plan, experiment.origin, experiment.unaries, options)
     write_text(output / CSV_NAME, patients_csv(turns))
     write_text(output / PAGE_NAME, text)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lab.figures import BLACK, BLUE, GREEN, ORANGE, RED, new_figure
 from lab.segmentation.plan import DEFAULT_ITERATIONS, SegmentationPlan
 from lab.segmentation.summary import (
+    CLASSIFIER,
     DEFAULT,
-    FOREST,
     LIKELY,
     OVERLAP,
     TUNED,
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 _BEFORE = {
-    "forest, raw": (BLACK, "o"),
-    FOREST: (ORANGE, "s"),
+    "classifier, raw": (BLACK, "o"),
+    CLASSIFIER: (ORANGE, "s"),
     "CRF, default": (BLUE, "^"),
     "votes, default": (GREEN, "v"),
 }
 _AFTER = {
-    "forest, raw": (BLACK, "o"),
+    "classifier, raw": (BLACK, "o"),
     "CRF, tuned for both": (RED, "D"),
     "votes, tuned for both": (BLACK, "P"),
     "CRF, tuned for likelihood": (BLUE, "^"),
@@ -52,9 +52,10 @@ _PAGE = """# Segmentation with a learned CRF
 
 Written by `python -m lab segmentation{options}`.
 
-Does a CRF segment better than its forest, and stay calibrated, when its weights and compatibility
-are learned by gradients? This experiment asks it of a model of the paper's kind. Settings for one's
-own cases come from `perturb-mpm tune`: it learns fewer numbers, and volume intervals beside them.
+Does a CRF segment better than its classifier, and stay calibrated, when its weights and
+compatibility are learned by gradients? This experiment asks it of a model of the paper's kind.
+Settings for one's own cases come from `perturb-mpm tune`: it learns fewer numbers, and volume
+intervals beside them.
 
 {origin}, one left out in each turn. {unaries}.
 
@@ -80,9 +81,9 @@ IoU of each label, the mean over patients that have it, before and after tuning 
 ## Calibration around the tumour
 
 The most probable label's probability against how often it is right, 15 bins, over the voxels within
-10 mm of tumour, true or by the forest: the same voxels for every map. ECE pooled over the voxels of
-all patients, and the mean over patients; log score: the mean of −ln p(truth), p no less than
-10⁻⁵, votes smoothed by ½. Raw is the forest before its temperature.
+10 mm of tumour, true or by the classifier: the same voxels for every map. ECE pooled over the
+voxels of all patients, and the mean over patients; log score: the mean of −ln p(truth), p no less
+than 10⁻⁵, votes smoothed by ½. Raw is the classifier before its temperature.
 
 {calibration}
 
@@ -147,9 +148,9 @@ def page(
 
 
 def overlap_findings(turns: Sequence[TurnResult]) -> str:
-    """Return in words whether the tuned CRFs are worse than the forest anywhere."""
+    """Return in words whether the tuned CRFs are worse than the classifier anywhere."""
     rows = overlap_rows(turns)
-    forest = mean_dice(rows, FOREST)
+    alone = mean_dice(rows, CLASSIFIER)
     sentences = []
     names = {
         OVERLAP: "Tuned for overlap the CRF is",
@@ -159,23 +160,23 @@ def overlap_findings(turns: Sequence[TurnResult]) -> str:
     }
     for method, subject in names.items():
         tuned = mean_dice(rows, method)
-        worse = [region for region in forest if tuned[region] < forest[region]]
+        worse = [region for region in alone if tuned[region] < alone[region]]
         where = f"for: {', '.join(worse)}" if worse else "in no region's mean"
-        sentences.append(f"{subject} worse than the forest {where}.")
+        sentences.append(f"{subject} worse than the classifier {where}.")
     return "\n".join(sentences)
 
 
 def calibration_findings(turns: Sequence[TurnResult]) -> str:
     """Return in words what temperature and tuning do to the calibration error."""
     error = {row.map: row.pooled_ece for row in calibration_rows(turns)}
-    raw = error["forest, raw"]
+    raw = error["classifier, raw"]
     before, after = (
         pooled_curve(turns, name, "brain_reliability").expected_error
-        for name in ("forest, raw", FOREST)
+        for name in ("classifier, raw", CLASSIFIER)
     )
     return (
-        f"The temperature moves the forest's ECE from {before:.3f} to {after:.3f} over the whole "
-        f"brain,\nand from {raw:.3f} to {error[FOREST]:.3f} around the tumour.\n"
+        f"The temperature moves the classifier's ECE from {before:.3f} to {after:.3f} over the "
+        f"whole brain,\nand from {raw:.3f} to {error[CLASSIFIER]:.3f} around the tumour.\n"
         f"That of votes around the tumour is {error['votes, default']:.3f} by the default CRF, "
         f"{error[OVERLAP_VOTES]:.3f} tuned for overlap,\n"
         f"{_comparison(error[VOTES], raw)} tuned for both,\n"
@@ -184,9 +185,8 @@ def calibration_findings(turns: Sequence[TurnResult]) -> str:
 
 
 def _comparison(error: float, raw: float) -> str:
-    return (
-        f"{error:.3f} ({'no worse' if error <= raw else 'worse'} than the raw forest's {raw:.3f})"
-    )
+    than = "no worse" if error <= raw else "worse"
+    return f"{error:.3f} ({than} than the raw classifier's {raw:.3f})"
 
 
 def patients_csv(turns: Sequence[TurnResult]) -> str:
@@ -208,7 +208,7 @@ def _overlap_table(turns: Sequence[TurnResult]) -> str:
     regions = list(turns[0]["truth_ml"])
     patients = [next(row.patients for row in rows if row.region == region) for region in regions]
     lines = []
-    for method in (FOREST, DEFAULT, OVERLAP, TUNED, LIKELY, VOTES):
+    for method in (CLASSIFIER, DEFAULT, OVERLAP, TUNED, LIKELY, VOTES):
         found = mean_dice(rows, method)
         lines.append([method, *(f"{found[region]:.3f}" for region in regions)])
     head = [f"{region} (n = {number})" for region, number in zip(regions, patients)]

@@ -13,7 +13,7 @@ from perturb_mpm.evaluation import Reliability
 
 TurnResult = Mapping[str, Any]
 
-FOREST, DEFAULT = "forest", "CRF, default"
+CLASSIFIER, DEFAULT = "classifier", "CRF, default"
 OVERLAP, TUNED = "CRF, tuned for overlap", "CRF, tuned for both"
 LIKELY = "CRF, tuned for likelihood"
 

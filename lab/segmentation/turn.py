@@ -30,7 +30,7 @@ from perturb_mpm.model import DenseCRF
 from perturb_mpm.sampling import Sampler, Sampling
 from perturb_mpm.storage import json_ready
 
-# Calibration is measured over the voxels near tumour, be it true or what the forest takes for it.
+# Calibration is measured over the voxels near tumour, true or by the classifier.
 MARGIN_MM = 10.0
 # A probability below this counts as this in the log score: marginals have 16 bits.
 LEAST = 1e-5
@@ -48,8 +48,8 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
     for name, found in learned.items():
         crfs[name] = _solve(found.apply(default), plan.iterations, plan.samples)
     maps: dict[str, NDArray[np.floating]] = {
-        "forest, raw": turn.raw.T,
-        "forest": turn.probabilities.T,
+        "classifier, raw": turn.raw.T,
+        "classifier": turn.probabilities.T,
     }
     maps |= {f"CRF, {name}": mean_field for name, (mean_field, _) in crfs.items()}
     votes = {f"votes, {name}": shares for name, (_, shares) in crfs.items()}
@@ -69,7 +69,8 @@ def measure_turn(experiment: LeaveOneOut, turn: LeftOut, plan: SegmentationPlan)
             name: _bins(top_label(q[:, domain], truth)) for name, q in (maps | votes).items()
         },
         "brain_reliability": {
-            name: _bins(top_label(maps[name], patient.labels)) for name in ("forest, raw", "forest")
+            name: _bins(top_label(maps[name], patient.labels))
+            for name in ("classifier, raw", "classifier")
         },
         "log_score_nats": {
             **{
@@ -116,7 +117,7 @@ def _solve(
 
 
 def _domain(patient: Patient, turn: LeftOut) -> NDArray[np.bool_]:
-    """Return the voxels near tumour, be it true or the forest's, (N,): the same for all maps."""
+    """Return the voxels near tumour, true or by the classifier, (N,): the same for all maps."""
     predicted = patient.grid.scatter(turn.probabilities.argmax(axis=1) != 0, outside=False)
     true = patient.grid.scatter(patient.labels != 0, outside=False)
     mask, spacing = patient.case.mask, patient.grid.spacing
