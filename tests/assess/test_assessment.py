@@ -76,6 +76,11 @@ def test_evaluate_writes_a_tidy_table_and_a_page(case: Path, capsys: pytest.Capt
         "generalized_energy_distance_iou",
         "matched_iou",
     }
+    curvas = {row["region"]: float(row["value"]) for row in rows if "curvas" in row["metric"]}
+    share = np.mean([ball(r) > 0 for r in (2.5, 3.0, 3.2, 3.6, 4.0)], axis=0)
+    one_rater_ml = 0.008 * (ball(2.8) > 0).sum()  # of one volume: the score is the distance
+    assert curvas["whole"] == pytest.approx(abs(0.008 * share.sum() - one_rater_ml), rel=1e-5)
+    assert 0 < curvas["all labels"] < 0.1
     summary = json.loads((case / "out" / "summary.json").read_text())
     assert all(each["cases"] + each["undefined"] == 1 for each in summary)
     page = (case / "out" / "evaluation.html").read_text()

@@ -9,6 +9,8 @@ import pytest
 
 from perturb_mpm.evaluation import (
     best_dice,
+    curvas_crps,
+    curvas_ece,
     generalized_energy_distance,
     image_uncertainty,
     lesions,
@@ -24,6 +26,41 @@ from perturb_mpm.evaluation.structures import pairwise_overlap
 
 def masks(*rows: str) -> np.ndarray:
     return np.array([[mark == "x" for mark in row] for row in rows])
+
+
+@pytest.mark.parametrize("volume", [8.0, 10.0, 10.7, 12.5])
+def test_the_volume_score_of_curvas_is_the_crps_of_the_raters_law(volume: float) -> None:
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
+    raters = [9.0, 10.0, 12.0]
+    law = norm(np.mean(raters), np.std(raters))
+    below, _ = quad(lambda y: law.cdf(y) ** 2, -20, volume)
+    above, _ = quad(lambda y: (1 - law.cdf(y)) ** 2, volume, 40)
+    assert curvas_crps(volume, raters) == pytest.approx(below + above, rel=1e-6)
+    assert curvas_crps(10.0, [10.0]) == 0
+    # The challenge's script stops at three standard deviations: inside them it says the same.
+    low, high = (law.mean() + sign * 3 * law.std() for sign in (-1, 1))
+    below, _ = quad(lambda y: law.cdf(y) ** 2, low, volume)
+    above, _ = quad(lambda y: (1 - law.cdf(y)) ** 2, volume, high)
+    assert curvas_crps(volume, raters) == pytest.approx(below + above, abs=1e-3 * law.std())
+
+
+def test_a_prediction_that_spreads_as_made_up_raters_do_has_the_best_scores_of_curvas() -> None:
+    rng = np.random.default_rng(3)
+    share = 1 / (1 + np.exp(-np.linspace(-6, 6, 400)))  # of raters who see foreground in a voxel
+    raters = (rng.random((3, 400)) < share).astype(np.int64)
+    predictions = {"right": share, "sure": (share > 0.5) * 0.98 + 0.01, "large": share**0.3}
+    scores = {
+        name: (curvas_ece(np.stack([1 - p, p]), raters), curvas_crps(p.sum(), raters.sum(axis=1)))
+        for name, p in predictions.items()
+    }
+    assert scores["right"][0] < min(scores["sure"][0], scores["large"][0])
+    assert scores["right"][1] < scores["large"][1]
+    by_hand = np.array([[0.1, 0.1, 0.9], [0.9, 0.9, 0.1]])  # (L, N): sure of 0.9, thrice
+    assert curvas_ece(by_hand, np.array([[1, 1, 0], [1, 0, 1]])) == pytest.approx(
+        (abs(1 - 0.9) + abs(1 / 3 - 0.9)) / 2
+    )
 
 
 def test_energy_distance_by_hand() -> None:

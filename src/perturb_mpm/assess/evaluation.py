@@ -37,6 +37,8 @@ from perturb_mpm.evaluation import (
     Reliability,
     best_dice,
     binary_entropy_percent,
+    curvas_crps,
+    curvas_ece,
     default_regions,
     detection_curve,
     domain_mask,
@@ -118,6 +120,8 @@ SHOWN = {
     "ece_top_label": ("calibration error, top label", "dilated"),
     "ece_region": ("calibration error", "dilated"),
     "negative_log_likelihood_nats": ("log score, nats", "dilated"),
+    "curvas_ece": ("calibration error, all raters (CURVAS)", "image"),
+    "curvas_crps_ml": ("volume score, all raters (CURVAS CRPS), ml", "image"),
     "generalized_energy_distance_iou": ("energy distance to raters", "image"),
     "matched_iou": ("matched IoU with raters", "image"),
     "rater_correlation": ("correlation with the raters' spread", "image"),
@@ -208,7 +212,7 @@ def assess_case(
         assess(files.name, segmentation, labels, regions, against, domains, specificities)
         for against, labels in truths.items()
     ]
-    if raters and segmentation.sampled_labels is not None:
+    if raters:
         rows = _rater_rows(files.name, segmentation, np.stack(raters), regions)
         assessments[0].rows.extend(rows)
     return assessments
@@ -370,31 +374,34 @@ def _worst_slice(
 def _rater_rows(
     case: str, segmentation: Segmentation, raters: NDArray[np.uint8], regions: Regions
 ) -> list[Measurement]:
-    """Compare the spread of samples with that of raters, region by region."""
-    samples = segmentation.sampled_labels
-    if samples is None:
-        return []
-    prediction = segmentation.prediction
-    inside = prediction.grid.mask
-    rows = []
+    """Score marginals by all raters together, and compare the spread of samples with theirs."""
+    samples, prediction = segmentation.sampled_labels, segmentation.prediction
+    grid = prediction.grid
+    inside = np.ones(grid.shape, dtype=np.bool_) if grid.mask is None else grid.mask
+    voxel_ml = math.prod(grid.spacing) / 1000.0
+    labels = np.stack([grid.gather(each) for each in raters]).astype(np.int64)  # (R, N)
+    values = {ALL: {"curvas_ece": curvas_ece(prediction.marginals, labels)}}
     for name, members in regions.items():
-        drawn, rated = np.isin(samples, members), np.isin(raters, members)
-        if inside is not None:
-            drawn, rated = drawn & inside, rated & inside
-        share = prediction.grid.scatter(prediction.share(members), 0)
-        bits = binary_entropy_percent(share) / 100
-        values = {
-            "generalized_energy_distance_iou": generalized_energy_distance(drawn, rated),
-            "matched_iou": matched_iou(drawn, rated),
-            "best_dice": float(best_dice(drawn, rated).mean()),
-            "rater_correlation": rater_correlation(bits, rated),
+        rated, inside_share = np.isin(raters, members) & inside, prediction.share(members)
+        share = grid.scatter(inside_share, 0)
+        rated_ml = rated.reshape(len(rated), -1).sum(axis=1) * voxel_ml  # (R,)
+        values[name] = {
+            "curvas_crps_ml": curvas_crps(float(inside_share.sum()) * voxel_ml, rated_ml),
+            "rater_correlation": rater_correlation(binary_entropy_percent(share) / 100, rated),
             "level_dice": level_dice(share, rated),
         }
-        rows += [
-            Measurement(case, prediction.name, name, "image", metric, value, "all raters")
-            for metric, value in values.items()
-        ]
-    return rows
+        if samples is not None:
+            drawn = np.isin(samples, members) & inside
+            values[name] |= {
+                "generalized_energy_distance_iou": generalized_energy_distance(drawn, rated),
+                "matched_iou": matched_iou(drawn, rated),
+                "best_dice": float(best_dice(drawn, rated).mean()),
+            }
+    return [
+        Measurement(case, prediction.name, region, "image", metric, value, "all raters")
+        for region, by_metric in values.items()
+        for metric, value in by_metric.items()
+    ]
 
 
 def check_evaluation_folder(folder: Path) -> None:

@@ -47,12 +47,14 @@ from perturb_mpm.evaluation.reliability import (
     Reliability,
     brier,
     class_wise,
+    curvas_ece,
     foreground,
     negative_log_likelihood,
     top_label,
 )
 from perturb_mpm.evaluation.structures import (
     best_dice,
+    curvas_crps,
     generalized_energy_distance,
     image_uncertainty,
     lesions,
@@ -95,6 +97,8 @@ __all__ = [
     "generalized_energy_distance",
     "matched_iou",
     "best_dice",
+    "curvas_crps",
+    "curvas_ece",
     "rater_correlation",
     "level_dice",
     "volume_variation",

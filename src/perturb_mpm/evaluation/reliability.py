@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 
-TOP_LABEL_BINS, FOREGROUND_BINS, CLASS_BINS = 15, 10, 20
+TOP_LABEL_BINS, FOREGROUND_BINS, CLASS_BINS, CURVAS_BINS = 15, 10, 20, 50
 _EDGE = 1e-9  # votes k/S sit on the edges of bins: 0.29·100 must not fall into bin 28
 
 
@@ -88,8 +88,10 @@ def reliability(probability: ArrayLike, happened: ArrayLike, bins: int) -> Relia
     return Reliability(mean(p), mean(event), voxels)
 
 
-def top_label(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Reliability:
-    """Return how often the most probable label is right, by its probability, 15 bins.
+def top_label(
+    marginals: NDArray[np.floating], truth: NDArray[np.integer], bins: int = TOP_LABEL_BINS
+) -> Reliability:
+    """Return how often the most probable label is right, by its probability.
 
     ``marginals`` (L, N), ``truth`` (N,). What TorchMetrics calls the calibration error.
 
@@ -101,7 +103,22 @@ def top_label(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Re
     0.1
     """
     _check(marginals, truth)
-    return reliability(marginals.max(axis=0), marginals.argmax(axis=0) == truth, TOP_LABEL_BINS)
+    return reliability(marginals.max(axis=0), marginals.argmax(axis=0) == truth, bins)
+
+
+def curvas_ece(marginals: NDArray[np.floating], raters: NDArray[np.integer]) -> float:
+    """Return the calibration error of the CURVAS challenge: the mean over raters, 50 bins.
+
+    ``marginals`` (L, N), ``raters`` (R, N): each rater's labels are the truth of a top-label ECE.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import curvas_ece
+    >>> p = np.array([[0.75, 0.75], [0.25, 0.25]])
+    >>> curvas_ece(p, raters=np.array([[0, 0], [0, 1]]))  # off by 0.25 for either
+    0.25
+    """
+    return float(np.mean([top_label(marginals, y, CURVAS_BINS).expected_error for y in raters]))
 
 
 def foreground(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> Reliability:

@@ -33,6 +33,35 @@ def volume_variation(volumes: ArrayLike) -> float:
     return float(v.std(ddof=1)) / mean if mean > 0 else math.nan
 
 
+def curvas_crps(expected_volume: float, rater_volumes: ArrayLike) -> float:
+    """Return the volume score of the CURVAS challenge, in the unit of the volumes; lower is better.
+
+    The raters' volumes make a normal law (mean and sd, which divides by R); the score is its CRPS
+    ∫ (Φ((y − mean)/sd) − [y ≥ V])² dy at V, the sum of the probabilities. The challenge's script
+    cuts the integral at three sd, so that it hardly tells a miss of five from one of ten; here it
+    is whole. Raters of one volume leave |V − mean|.
+
+    Examples
+    --------
+    >>> from perturb_mpm.evaluation import curvas_crps
+    >>> curvas_crps(12.0, [10.0, 10.0])
+    2.0
+    >>> round(curvas_crps(10.0, [9.0, 11.0]), 4)
+    0.2337
+    """
+    from scipy.special import ndtr
+
+    v = checks.floats(rater_volumes, "rater_volumes").astype(np.float64)
+    if v.ndim != 1 or len(v) < 1:
+        raise ValueError(f"rater_volumes must be a list of at least one, got shape {v.shape}")
+    apart, sd = float(expected_volume) - float(v.mean()), float(v.std())
+    if sd == 0:
+        return abs(apart)
+    z = apart / sd
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return sd * float(z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
 def pairwise_dice(votes: ArrayLike, samples: int) -> float:
     """Return the pairwise Dice of S samples of a structure, from its votes k alone.
 
