@@ -28,19 +28,18 @@ from helpers.philox import PUBLISHED, words
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import exact as pairs_kernel
 from perturb_mpm.engines.gpu import perturb_kernel as noise_kernels
-from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse, combine
+from perturb_mpm.engines.gpu.chain import SKIPPED, Sparse, combine
 from perturb_mpm.engines.gpu.device import LARGE_BYTES, on_device, on_host
 from perturb_mpm.engines.gpu.exact import all_pairs, widen_features
-from perturb_mpm.engines.gpu.features import morton_order
 from perturb_mpm.engines.gpu.memory import BatchLayout, BatchMemory
+from perturb_mpm.engines.gpu.messages import morton_order
 from perturb_mpm.engines.gpu.perturb_kernel import (
     Noise,
     SmoothDrawer,
     Unaries,
     perturb,
 )
-from perturb_mpm.engines.gpu.tile_kernels import slice_group, splat
-from perturb_mpm.engines.gpu.tiles import PIECE, STEP, TILE, Tiles, cut_lists
+from perturb_mpm.engines.gpu.tiles import PIECE, STEP, TILE, Tiles, cut_lists, slice_group, splat
 from perturb_mpm.engines.gpu.update_kernel import (
     MessageCoupling,
     count_votes,
@@ -343,19 +342,6 @@ def test_perturb(dtype: torch.dtype, antithetic: bool, n_labels: int) -> None:
     close(energies, twin, max(1e-5, TOLERANCE[dtype]))
     whole = torch.cat([torch.zeros_like(energies[:, :1]), -energies], 1)
     close(marginals, torch.softmax(whole, 1)[:, 1:], TOLERANCE[dtype])
-
-
-@KINDS
-@pytest.mark.parametrize("n_labels", [2, 4, 5, 9])
-def test_a_thread_with_every_label_gives_what_a_thread_for_each_gives(
-    dtype: torch.dtype, n_labels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    energies, _, marginals = perturbed(dtype, n_labels, [0, 1, 7], antithetic=True)
-    monkeypatch.setattr(noise_kernels, "MOST_UNROLLED", 0)
-    others, _, other_marginals = perturbed(dtype, n_labels, [0, 1, 7], antithetic=True)
-    close(energies, others, 0)
-    # NumPy, which stands in for a GPU, adds in another order.
-    close(marginals, other_marginals, 0 if DEVICE.type == "cuda" else TOLERANCE[dtype])
 
 
 def test_a_forbidden_label_stops_at_the_ceiling() -> None:

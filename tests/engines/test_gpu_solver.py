@@ -24,8 +24,8 @@ from perturb_mpm.engines import lattice as keys
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import memory as plan
 from perturb_mpm.engines.gpu.chain import factorize
-from perturb_mpm.engines.gpu.features import kernel_features, morton_order, upload_images
 from perturb_mpm.engines.gpu.lattice import build
+from perturb_mpm.engines.gpu.messages import kernel_features, morton_order, upload_images
 from perturb_mpm.engines.lattice import BLURS
 from perturb_mpm.engines.lattice import morton_order as order_in_numpy
 from perturb_mpm.noise.perturbation import Perturbation

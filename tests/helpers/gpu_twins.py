@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from perturb_mpm.engines.gpu.combine_kernel import Sparse
+from perturb_mpm.engines.gpu.chain import Sparse
 from perturb_mpm.engines.gpu.memory import BatchLayout, Buffers
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, Unaries, philox_twin
 from perturb_mpm.engines.gpu.tiles import TILE, Tiles

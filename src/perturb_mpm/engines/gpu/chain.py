@@ -6,6 +6,10 @@ is the normalised kernel on a lattice of V vertices, (N, N). K̂Q is computed fr
 between 0 and 1 at every stage: each stage's rows are convex combinations of the previous stage's,
 because they are divided by the mass that K̂'s own chain carries there. So 16-bit floats will do, and
 the labels of a voxel always sum to the row sum of K̂.
+
+A stage is a sparse matrix times rows of values: row ``targets[r]`` becomes
+Σ_e coefficients[e]·source[columns[e]] for starts[r] ≤ e < stops[r], summed in float32 in the order
+of the list, whatever the width of the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.combine_kernel import SKIPPED, Sparse
 from perturb_mpm.engines.gpu.device import is_interpreted
 from perturb_mpm.engines.gpu.lattice import Lattice
 from perturb_mpm.model import Normalization
@@ -25,23 +28,93 @@ from perturb_mpm.model import Normalization
 CORNERS = (2**12, 16) if is_interpreted() else (1, 128)
 BLOCK = 2**14 if is_interpreted() else 2**8
 ROWS = 2**12 if is_interpreted() else 64
+# Rows and channels of a program: of one problem, many rows.
+WIDE = (256, 64) if is_interpreted() else (1, 1024)
+NARROW = 16  # channels
+ELEMENTS = 2**12 if is_interpreted() else 2**9
+UNROLL = 2
+WARPS = 4
+WIDE_WARPS = 2
+SKIPPED = -1
+"""Where a list stops that is not there: its row stays as it is."""
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Some rows of a sparse matrix, each a list of entries."""
+
+    targets: torch.Tensor  # (R,) int32: which row of the result each one is
+    starts: torch.Tensor  # (R,) int32
+    stops: torch.Tensor  # (R,) int32, or SKIPPED
+    columns: torch.Tensor  # int32
+    coefficients: torch.Tensor  # float32
+
+    @classmethod
+    def of_width(cls, rows: int, width: int, device: torch.device) -> Sparse:
+        """Return an empty matrix of all rows, in order, with ``width`` entries for every list."""
+        row = torch.arange(rows, dtype=torch.int32, device=device)
+        columns = torch.empty(rows * width, dtype=torch.int32, device=device)
+        coefficients = torch.empty(rows * width, dtype=torch.float32, device=device)
+        return cls(row, row * width, torch.empty_like(row), columns, coefficients)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes."""
+        return sum(part.nbytes for part in vars(self).values() if isinstance(part, torch.Tensor))
+
+
+@triton.jit
+def _combine(
+    source, target, targets, starts, stops, columns, coefficients, count, stride, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lanes = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = lanes < width
+    real = row < count
+    start = tl.load(starts + row, mask=real, other=0)
+    stop = tl.load(stops + row, mask=real, other=0)
+    real = real & (stop >= 0)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, tl.max(stop - start, axis=0), UNROLL):
+        for each in tl.static_range(UNROLL):
+            entry = start + first + each
+            present = entry < stop
+            column = tl.load(columns + entry, mask=present, other=0).to(tl.int64)
+            coefficient = tl.load(coefficients + entry, mask=present, other=0.0)
+            values = tl.load(
+                source + column[:, None] * stride + lanes[None, :],
+                mask=present[:, None] & inside[None, :],
+                other=0.0,
+            )
+            total += coefficient[:, None] * values.to(tl.float32)
+    position = tl.load(targets + row, mask=real, other=0).to(tl.int64)[:, None] * stride
+    written = real[:, None] & inside[None, :]
+    tl.store(target + position + lanes[None, :], total.to(target.dtype.element_ty), mask=written)
+
+
+def combine(matrix: Sparse, source: torch.Tensor, target: torch.Tensor, width: int) -> None:
+    """Write the matrix's rows of matrix·source; both have rows of the same stride."""
+    rows = len(matrix.targets)
+    (at_once, columns), warps = WIDE, WIDE_WARPS
+    if width <= NARROW:
+        warps = WARPS
+        columns = 1 << (width - 1).bit_length()
+        at_once = ELEMENTS // columns
+    if rows:
+        # triton.cdiv takes microseconds, and a small problem is combined in a few.
+        _combine[(-(-rows // at_once), -(-width // columns))](
+            source, target, matrix.targets, matrix.starts, matrix.stops, matrix.columns,
+            matrix.coefficients, rows, source.stride(0), width,
+            ROWS=at_once, COLUMNS=columns, UNROLL=UNROLL, num_warps=warps,
+        )  # fmt: skip
 
 
 @triton.jit
 def _splat(
-    weights,
-    values,
-    corners,
-    pointers,
-    touched,
-    out,
-    count,
-    n,
-    channels,
-    P: tl.constexpr,
-    ROWS: tl.constexpr,
-    CORNERS: tl.constexpr,
-):
+    weights, values, corners, pointers, touched, out, count, n, channels,
+    P: tl.constexpr, ROWS: tl.constexpr, CORNERS: tl.constexpr,
+):  # fmt: skip
     vertex = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1)
     real = vertex < count
@@ -70,20 +143,10 @@ def splat_values(lattice: Lattice, values: torch.Tensor) -> torch.Tensor:
     out = torch.zeros((lattice.vertices, channels), dtype=torch.float64, device=values.device)
     rows, corners = CORNERS
     _splat[(triton.cdiv(len(lattice.touched), rows), channels)](
-        lattice.weights,
-        values.contiguous(),
-        lattice.corners,
-        lattice.pointers,
-        lattice.touched,
-        out,
-        len(lattice.touched),
-        n,
-        channels,
-        P=lattice.dimensions + 1,
-        ROWS=rows,
-        CORNERS=corners,
-        num_warps=1,
-    )
+        lattice.weights, values.contiguous(), lattice.corners, lattice.pointers, lattice.touched,
+        out, len(lattice.touched), n, channels,
+        P=lattice.dimensions + 1, ROWS=rows, CORNERS=corners, num_warps=1,
+    )  # fmt: skip
     return out
 
 
@@ -139,17 +202,10 @@ def receive_mass(lattice: Lattice, mass: torch.Tensor) -> tuple[torch.Tensor, to
     responses = lattice.blur.responses(p - 1)
     responses[1:] *= 2  # there and back
     _receive[(triton.cdiv(count, BLOCK),)](
-        lattice.weights,
-        lattice.columns,
-        mass,
-        torch.from_numpy(responses).to(mass.device),
-        raw,
-        own,
-        count,
-        P=p,
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
+        lattice.weights, lattice.columns, mass, torch.from_numpy(responses).to(mass.device), raw,
+        own, count,
+        P=p, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
     return raw, own
 
 
@@ -194,19 +250,10 @@ def weigh(
         torch.empty(count, dtype=torch.float32, device=mass.device),
     )
     _weigh[(triton.cdiv(count, BLOCK),)](
-        lattice.weights,
-        lattice.columns,
-        mass,
-        before,
-        after,
-        weighed.slices,
-        weighed.splats,
-        weighed.total,
-        count,
-        P=p,
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
+        lattice.weights, lattice.columns, mass, before, after, weighed.slices, weighed.splats,
+        weighed.total, count,
+        P=p, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
     return weighed
 
 
@@ -248,21 +295,10 @@ def mass_shares(
     sources = torch.zeros_like(needed)
     matrix = Sparse.of_width(count, taps, found.device)
     _shares[(triton.cdiv(count, ROWS),)](
-        found,
-        weights,
-        mass,
-        needed,
-        sources,
-        matrix.stops,
-        matrix.columns,
-        matrix.coefficients,
-        count,
-        taps,
-        SKIPPED=SKIPPED,
-        ROWS=ROWS,
-        TAPS=triton.next_power_of_2(taps),
-        num_warps=4,
-    )
+        found, weights, mass, needed, sources, matrix.stops, matrix.columns, matrix.coefficients,
+        count, taps,
+        SKIPPED=SKIPPED, ROWS=ROWS, TAPS=triton.next_power_of_2(taps), num_warps=4,
+    )  # fmt: skip
     return matrix, sources
 
 

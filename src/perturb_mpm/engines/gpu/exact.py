@@ -29,22 +29,10 @@ CHANNELS = 32  # filtered along the axes at once: always as many, so that result
 
 @triton.jit(do_not_specialize=["first_tile", "stop_tile"])
 def _all_pairs(
-    queries,
-    sources,
-    values,
-    out,
-    count,
-    first_tile,
-    stop_tile,
-    stride,
-    first_lane,
-    width,
+    queries, sources, values, out, count, first_tile, stop_tile, stride, first_lane, width,
     out_stride,
-    QUERIES: tl.constexpr,
-    SOURCES: tl.constexpr,
-    LANES: tl.constexpr,
-    FEATURES: tl.constexpr,
-):
+    QUERIES: tl.constexpr, SOURCES: tl.constexpr, LANES: tl.constexpr, FEATURES: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     lanes = first_lane + tl.program_id(1) * LANES + tl.arange(0, LANES)
     inside = lanes < width
@@ -86,24 +74,11 @@ def all_pairs(
     for first, stop, lanes in _columns(width, _widest(values)):
         for segment in range(0, tiles, SEGMENT):
             _all_pairs[(len(queries) // QUERIES, (stop - first) // lanes)](
-                queries,
-                sources,
-                values,
-                out,
-                count,
-                segment,
-                min(segment + SEGMENT, tiles),
-                values.stride(0),
-                first,
-                width,
-                out.stride(0),
-                QUERIES=QUERIES,
-                SOURCES=SOURCES,
-                LANES=lanes,
-                FEATURES=queries.shape[1],
-                num_warps=WARPS,
-                num_stages=STAGES,
-            )
+                queries, sources, values, out, count, segment, min(segment + SEGMENT, tiles),
+                values.stride(0), first, width, out.stride(0),
+                QUERIES=QUERIES, SOURCES=SOURCES, LANES=lanes, FEATURES=queries.shape[1],
+                num_warps=WARPS, num_stages=STAGES,
+            )  # fmt: skip
     return out
 
 

@@ -2,7 +2,7 @@
 
 (N, d) feature vectors become the vertices of their simplices, (N, d + 1), and the vertices become
 neighbours. Both are those of the CPU engine: the same keys (``engines/lattice``), the same
-arithmetic in the same order. What takes PyTorch many small operations is one kernel.
+arithmetic in the same order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.device import is_interpreted, on_device
-from perturb_mpm.engines.lattice import CURVE_BITS, Blur, KeyCode, key_code
+from perturb_mpm.engines.lattice import Blur, KeyCode, key_code
 
 ELEMENTS = 2**14 if is_interpreted() else 2**9
-BLOCK = 2**11 if is_interpreted() else 2**8
 NO_KEY = 2**63 - 1
 WHOLE = tl.constexpr(2.0**23)  # from here on every float32 is whole
 
@@ -34,20 +33,9 @@ def _nearest(x):
 
 @triton.jit(do_not_specialize=["copy_stride", "per_copy", "d"])
 def _embed(
-    features,
-    scales,
-    steps,
-    keys,
-    weights,
-    count,
-    per_copy,
-    copy_stride,
-    d,
-    size,
-    inverse,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    features, scales, steps, keys, weights, count, per_copy, copy_stride, d, size, inverse,
+    ROWS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     real = row < count
     source, copy = row % per_copy, row // per_copy
@@ -110,120 +98,26 @@ def embed(
     lanes = triton.next_power_of_2(d + 1)
     rows = max(1, ELEMENTS // lanes)
     _embed[(triton.cdiv(count, rows),)](
-        features.contiguous(),
-        scales,
-        directions,
-        keys,
-        weights,
-        count,
-        n,
-        copy_stride,
-        d,
-        float(d + 1),
-        float(np.float32(1) / np.float32(d + 1)),
-        ROWS=rows,
-        LANES=lanes,
-        num_warps=4,
+        features.contiguous(), scales, directions, keys, weights, count, n, copy_stride, d,
+        float(d + 1), float(np.float32(1) / np.float32(d + 1)),
+        ROWS=rows, LANES=lanes, num_warps=4,
         enable_fp_fusion=False,  # the published algorithm rounds every product
-    )
+    )  # fmt: skip
     return keys, weights
 
 
-@triton.jit(do_not_specialize=["d"])
-def _curve(keys, codes, tables, count, lowest, d, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rest = tl.load(keys + at, mask=at < count, other=0) - lowest
-    code = tl.zeros((BLOCK,), tl.int64)
-    for j in range(d):
-        size = tl.load(tables + j)
-        digit, rest = rest % size, rest // size
-        position = tl.load(tables + 2 * d + j)
-        for _ in range(tl.load(tables + d + j).to(tl.int32)):
-            code |= (digit & 1) << position
-            digit = digit >> 1
-            position += d
-    tl.store(codes + at, code, mask=at < count)
-
-
-def curve_codes(
-    keys: torch.Tensor, lowest: int, sizes: tuple[int, ...], *, last_is_first: bool = False
-) -> torch.Tensor:
-    """Return the positions on a Morton curve, as ``engines.lattice.morton_code`` does, (M,).
-
-    A key less ``lowest`` is a mixed-radix number of coordinates below ``sizes``, the first the
-    quickest, or the last where ``last_is_first``.
-    """
-    d = len(sizes)
-    bits = [min((size - 1).bit_length(), CURVE_BITS // d) for size in sizes]
-    axes = range(d)
-    order = [*reversed(axes)] if last_is_first else [*axes]
-    table = [[sizes[a] for a in order], [bits[a] for a in order], order]
-    codes = torch.empty_like(keys)
-    _curve[(triton.cdiv(len(keys), BLOCK),)](
-        keys,
-        codes,
-        on_device(np.array(table, dtype=np.int64), keys.device),
-        len(keys),
-        lowest,
-        d,
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
-    return codes
-
-
-@triton.jit
-def _below(vertices, keys, count, top, BLOCK: tl.constexpr):
-    """Return how many of the sorted vertices are below each key, (BLOCK,)."""
-    low = tl.zeros((BLOCK,), tl.int32)
-    step = top
-    while step > 0:
-        further = low + step
-        there = tl.load(vertices + further - 1, mask=further <= count, other=0)
-        low = tl.where((further <= count) & (there < keys), further, low)
-        step = step // 2
-    return low
-
-
-@triton.jit(do_not_specialize=["count", "top"])
-def _missing(vertices, steps, wanted, count, top, BLOCK: tl.constexpr, NO_KEY: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = at < count
-    key = tl.load(vertices + at, mask=real, other=0) + tl.load(steps + tl.program_id(1))
-    low = _below(vertices, key, count, top, BLOCK)
-    there = tl.load(vertices + low, mask=low < count, other=0)
-    key = tl.where((low < count) & (there == key), NO_KEY, key)
-    tl.store(wanted + tl.program_id(1).to(tl.int64) * count + at, key, mask=real)
+def find_keys(vertices: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where each key (M,) is among sorted vertices (V,), and whether it is there at all."""
+    index = torch.searchsorted(vertices, keys).clamp_(max=len(vertices) - 1)
+    return index, vertices[index] == keys
 
 
 def missing_neighbours(vertices: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     """Return the keys at these steps from sorted vertices, NO_KEY where a vertex is, (steps·V,)."""
-    wanted = vertices.new_empty(len(steps) * len(vertices))
-    _missing[(triton.cdiv(len(vertices), BLOCK), len(steps))](
-        vertices,
-        steps,
-        wanted,
-        len(vertices),
-        _top(len(vertices)),
-        BLOCK=BLOCK,
-        NO_KEY=NO_KEY,
-        num_warps=4,
-    )
-    return wanted
-
-
-@triton.jit(do_not_specialize=["count", "top", "taps"])
-def _look_up(vertices, position, steps, found, count, top, taps, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = at < count
-    tap = tl.program_id(1)
-    key = tl.load(vertices + at, mask=real, other=0) + tl.load(steps + tap)
-    low = _below(vertices, key, count, top, BLOCK)
-    there = tl.load(vertices + low, mask=low < count, other=0)
-    present = (low < count) & (there == key)
-    result = tl.load(position + low, mask=present, other=-1).to(tl.int32)
-    row = tl.load(position + at, mask=real, other=0)
-    tl.store(found + row * taps + tap, result, mask=real)
+    wanted = steps[:, None] + vertices  # (steps, V)
+    for keys in wanted:  # one step after the other takes less memory
+        keys[find_keys(vertices, keys)[1]] = NO_KEY
+    return wanted.view(-1)
 
 
 def look_up(vertices: torch.Tensor, position: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
@@ -232,22 +126,10 @@ def look_up(vertices: torch.Tensor, position: torch.Tensor, steps: torch.Tensor)
     ``vertices`` (V,) are sorted keys, ``position`` (V,) says which row each of them is.
     """
     found = torch.empty((len(vertices), len(steps)), dtype=torch.int32, device=position.device)
-    _look_up[(triton.cdiv(len(vertices), BLOCK), len(steps))](
-        vertices,
-        position,
-        steps,
-        found,
-        len(vertices),
-        _top(len(vertices)),
-        len(steps),
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
+    for tap, step in enumerate(steps):
+        index, there = find_keys(vertices, vertices + step)
+        found[position, tap] = torch.where(there, position[index], -1).int()
     return found
-
-
-def _top(count: int) -> int:
-    return 1 << (count.bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -339,7 +221,7 @@ def _connect(
         vertices, touched_positions = _merge(touched, added)
     position = torch.arange(len(vertices), device=keys.device)  # of each vertex by key
     if code.sizes is not None and along_curve:
-        curve = torch.argsort(curve_codes(vertices, code.lowest, code.sizes), stable=True)
+        curve = torch.argsort(code.curve(vertices), stable=True)
         position = torch.empty_like(curve).scatter_(0, curve, position)
         touched_positions = position[touched_positions]
     columns = torch.empty(len(corners), dtype=torch.int32, device=keys.device)

@@ -52,8 +52,6 @@ FARTHEST_NORMAL = tl.constexpr(FARTHEST)
 UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if is_interpreted() else 32
 ELEMENTS = 2**14 if is_interpreted() else 2**11
-PERTURBED = 16  # problems of a program where a thread has all labels
-MOST_UNROLLED = 16  # labels
 NUMBERS_AT_ONCE = 2**26  # of nodes
 NO_LABEL = tl.constexpr(1e30)
 
@@ -174,45 +172,14 @@ class Noise:
 
 @triton.jit(do_not_specialize=["first_key", "second_key"])
 def _perturb(
-    unaries,
-    index,
-    samples,
-    energies,
-    marginals,
-    labels,
-    nodes,
-    firsts,
-    weights,
-    steps,
-    first_key,
-    second_key,
-    per_log,
-    scale,
-    white,
-    ceiling,
-    sharpness,
-    voxels,
-    rows,
-    problems,
-    n_labels,
-    stride,
-    node_stride,
-    n_lengths,
-    longest,
-    shape_1,
-    shape_2,
-    shape_3,
-    padded,
-    ANTITHETIC: tl.constexpr,
-    NOISY: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    START: tl.constexpr,
-    AXES: tl.constexpr,
-    TAPS: tl.constexpr,
-    VOXELS: tl.constexpr,
-    PROBLEMS: tl.constexpr,
+    unaries, index, samples, energies, marginals, labels, nodes, firsts, weights, steps,
+    first_key, second_key, per_log, scale, white, ceiling, sharpness,
+    voxels, rows, problems, n_labels, stride, node_stride, n_lengths, longest,
+    shape_1, shape_2, shape_3, padded,
+    ANTITHETIC: tl.constexpr, NOISY: tl.constexpr, TOGETHER: tl.constexpr, START: tl.constexpr,
+    AXES: tl.constexpr, TAPS: tl.constexpr, VOXELS: tl.constexpr, PROBLEMS: tl.constexpr,
     BLOCKS: tl.constexpr,
-):
+):  # fmt: skip
     LABELS: tl.constexpr = 4 * BLOCKS
     voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
     problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
@@ -296,132 +263,6 @@ def _perturb(
         tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
 
 
-@triton.jit
-def _white(
-    unaries,
-    index,
-    samples,
-    voxel,
-    problem,
-    first_key,
-    second_key,
-    per_log,
-    voxels,
-    rows,
-    problems,
-    ANTITHETIC: tl.constexpr,
-    LABELS: tl.constexpr,
-    VOXELS: tl.constexpr,
-    PROBLEMS: tl.constexpr,
-):
-    """Return the energies of every label under white noise, a tuple of (VOXELS, PROBLEMS)."""
-    position = tl.load(index + voxel, mask=voxel < voxels, other=0)
-    sample = tl.load(samples + problem, mask=problem < problems, other=0)
-    flip = tl.zeros((PROBLEMS,), tl.uint32)
-    if ANTITHETIC:
-        flip = tl.where((sample & 1) != 0, 0xFFFFFFFF, 0).to(tl.uint32)
-        sample -= sample & 1
-    flip = flip[None, :]
-    nothing = tl.zeros((VOXELS, PROBLEMS), tl.uint32)
-    c0 = nothing + position.to(tl.uint32)[:, None]
-    c1 = nothing + sample.to(tl.uint32)[None, :]
-    c3 = nothing + (position >> 32).to(tl.uint32)[:, None]
-    energies: tl.tuple = ()
-    for first in tl.static_range(0, LABELS, 4):
-        c2 = nothing + first // 4
-        words = philox(c0, c1, c2, c3, first_key.to(tl.uint32), second_key.to(tl.uint32))
-        for k in tl.static_range(4):
-            if first + k < LABELS:
-                unary = tl.load(unaries + (first + k) * rows + voxel)[:, None]
-                energy = tl.fma(log_exponential(words[k] ^ flip), per_log, unary)
-                energies += (energy,)
-    return energies
-
-
-@triton.jit
-def _sum(values):
-    """Add up a tuple in the order in which threads do that have one value each."""
-    if len(values) == 1:
-        return values[0]
-    else:  # noqa: RET505  # Triton compiles both otherwise
-        return _sum(values[::2]) + _sum(values[1::2])
-
-
-@triton.jit
-def _side_by_side(values):
-    """Return the values of a tuple of P, each (VOXELS, PROBLEMS), as (VOXELS, PROBLEMS·P)."""
-    if len(values) == 1:
-        return values[0]
-    else:  # noqa: RET505
-        return tl.interleave(_side_by_side(values[::2]), _side_by_side(values[1::2]))
-
-
-@triton.jit(do_not_specialize=["first_key", "second_key"])
-def _perturb_white(
-    unaries,
-    index,
-    samples,
-    energies,
-    marginals,
-    labels,
-    first_key,
-    second_key,
-    per_log,
-    ceiling,
-    sharpness,
-    voxels,
-    rows,
-    problems,
-    stride,
-    ANTITHETIC: tl.constexpr,
-    START: tl.constexpr,
-    LABELS: tl.constexpr,
-    PADDED: tl.constexpr,
-    VOXELS: tl.constexpr,
-    PROBLEMS: tl.constexpr,
-):
-    voxel = tl.program_id(0).to(tl.int64) * VOXELS + tl.arange(0, VOXELS)
-    problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
-    energy = _white(
-        unaries, index, samples, voxel, problem, first_key, second_key, per_log,
-        voxels, rows, problems, ANTITHETIC, LABELS, VOXELS, PROBLEMS,
-    )  # fmt: skip
-    lowest = energy[0]
-    for l in tl.static_range(1, LABELS):
-        lowest = tl.minimum(lowest, energy[l])
-    zero = tl.minimum(energy[0] - lowest, ceiling)
-    stored: tl.tuple = ()
-    for l in tl.static_range(1, LABELS):
-        away = tl.minimum(energy[l] - lowest, ceiling) - zero
-        stored += (away.to(energies.dtype.element_ty),)
-    padding: tl.tuple = ()
-    for _ in tl.static_range(LABELS - 1, PADDED):
-        padding += (tl.zeros((VOXELS, PROBLEMS), energies.dtype.element_ty),)
-    channel = tl.program_id(1) * PROBLEMS * PADDED + tl.arange(0, PROBLEMS * PADDED)
-    at = voxel[:, None] * stride + channel[None, :]
-    real = (channel < problems * PADDED)[None, :]
-    tl.store(energies + at, _side_by_side(stored + padding), mask=real)
-    if START:
-        highest = tl.zeros((VOXELS, PROBLEMS), tl.float32)
-        logits: tl.tuple = (highest,)
-        best = tl.zeros((VOXELS, PROBLEMS), tl.int32)
-        for l in tl.static_range(1, LABELS):
-            logit = -sharpness * stored[l - 1].to(tl.float32)
-            best = tl.where(logit > highest, l, best)
-            highest = tl.maximum(highest, logit)
-            logits += (logit,)
-        shares: tl.tuple = ()
-        for l in tl.static_range(LABELS):
-            shares += (tl.exp(logits[l] - highest),)
-        total = _sum(shares)
-        started: tl.tuple = ()
-        for l in tl.static_range(1, LABELS):
-            started += ((shares[l] / total).to(marginals.dtype.element_ty),)
-        tl.store(marginals + at, _side_by_side(started + padding), mask=real)
-        where = voxel[:, None] * problems + problem[None, :]
-        tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
-
-
 def perturb(
     problem: Unaries,
     noise: Noise,
@@ -434,97 +275,25 @@ def perturb(
 ) -> None:
     """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at."""
     marginals, labels = (energies, noise.samples) if start is None else start
-    if _unrolls(noise, smooth, layout):
-        _perturb_white[(layout.rows // VOXELS, triton.cdiv(layout.problems, PERTURBED))](
-            problem.energies,
-            problem.index,
-            noise.samples,
-            energies,
-            marginals,
-            labels,
-            *noise.key,
-            noise.scale * math.log(2),
-            problem.ceiling,
-            sharpness,
-            layout.voxels,
-            layout.rows,
-            layout.problems,
-            energies.stride(0),
-            ANTITHETIC=noise.antithetic,
-            START=start is not None,
-            LABELS=layout.n_labels,
-            PADDED=layout.padded,
-            VOXELS=VOXELS,
-            PROBLEMS=PERTURBED,
-            num_warps=4,
-            enable_fp_fusion=False,  # a logit is rounded before the highest is taken off
-        )
-        return
-    _perturb_by_label(problem, noise, smooth, layout, energies, start, sharpness)
-
-
-def _unrolls(noise: Noise, smooth: SmoothNoise, layout: BatchLayout) -> bool:
-    """Whether a thread has every label of its problems, which only white noise allows."""
-    few = layout.n_labels <= MOST_UNROLLED and hasattr(tl, "tuple")  # Triton 3.2 has none
-    return few and smooth.white is None and noise.scale > 0
-
-
-def _perturb_by_label(
-    problem: Unaries,
-    noise: Noise,
-    smooth: SmoothNoise,
-    layout: BatchLayout,
-    energies: torch.Tensor,
-    start: tuple[torch.Tensor, torch.Tensor] | None,
-    sharpness: float,
-) -> None:
-    """Do what ``perturb`` does with a thread for each label, for any noise."""
-    marginals, labels = (energies, noise.samples) if start is None else start
     blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
     problems = max(1, ELEMENTS // (VOXELS * 4 * blocks))
     _perturb[(layout.rows // VOXELS, triton.cdiv(layout.problems, problems))](
-        problem.energies,
-        problem.index,
-        noise.samples,
-        energies,
-        marginals,
-        labels,
-        smooth.nodes,
-        smooth.firsts,
-        smooth.weights,
-        smooth.steps,
-        noise.key[0],
-        noise.key[1],
-        noise.scale * math.log(2),
-        noise.scale,
-        smooth.white or 0.0,
-        problem.ceiling,
-        sharpness,
-        layout.voxels,
-        layout.rows,
-        layout.problems,
-        layout.n_labels,
-        energies.stride(0),
-        smooth.nodes.stride(0),
-        len(smooth.firsts),
-        smooth.firsts.shape[2],
-        *smooth.shape[1:],
-        layout.padded,
+        problem.energies, problem.index, noise.samples, energies, marginals, labels,
+        smooth.nodes, smooth.firsts, smooth.weights, smooth.steps,
+        *noise.key, noise.scale * math.log(2), noise.scale, smooth.white or 0.0,
+        problem.ceiling, sharpness,
+        layout.voxels, layout.rows, layout.problems, layout.n_labels, energies.stride(0),
+        smooth.nodes.stride(0), len(smooth.firsts), smooth.firsts.shape[2],
+        *smooth.shape[1:], layout.padded,
         ANTITHETIC=noise.antithetic,
         NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
-        TOGETHER=smooth.white is not None,
-        START=start is not None,
-        AXES=smooth.axes,
-        TAPS=3**smooth.axes,
-        VOXELS=VOXELS,
-        PROBLEMS=problems,
-        BLOCKS=blocks,
-        num_warps=4,
-    )
+        TOGETHER=smooth.white is not None, START=start is not None, AXES=smooth.axes,
+        TAPS=3**smooth.axes, VOXELS=VOXELS, PROBLEMS=problems, BLOCKS=blocks, num_warps=4,
+    )  # fmt: skip
 
 
 class SmoothDrawer:
-    """The smooth noise of one perturbation; see ``perturb_kernel.SmoothNoise`` for the tables."""
+    """The smooth noise of one perturbation; see ``SmoothNoise`` for the tables."""
 
     def __init__(
         self, perturbation: Perturbation, grid: Grid, n_labels: int, device: torch.device

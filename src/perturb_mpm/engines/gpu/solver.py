@@ -13,7 +13,6 @@ from perturb_mpm.engines.gpu import memory
 from perturb_mpm.engines.gpu.chain import LatticeFilter
 from perturb_mpm.engines.gpu.device import give_back, on_device, on_host
 from perturb_mpm.engines.gpu.exact import ExactFilter
-from perturb_mpm.engines.gpu.features import morton_order, voxel_indices
 from perturb_mpm.engines.gpu.memory import BatchLayout, Memory, choose_batch
 from perturb_mpm.engines.gpu.messages import (
     ExactMessages,
@@ -21,6 +20,8 @@ from perturb_mpm.engines.gpu.messages import (
     exact_filters,
     lattice_filters,
     make_coupling,
+    morton_order,
+    voxel_indices,
 )
 from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, Unaries, perturb
 from perturb_mpm.engines.gpu.update_kernel import count_votes

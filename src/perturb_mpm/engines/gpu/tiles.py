@@ -1,9 +1,12 @@
 """Tiles of consecutive voxels and the lattice rows they touch, as small dense matrices.
 
-Voxels that are close in the image touch the same vertices. A tile of T voxels and its rows, its
-entries, make a dense block that the tensor cores multiply (``tile_kernels.py``). A splat is done in
-two stages: each tile sums up what its voxels bring to a row, as shares of the tile's own mass
-there, and then every row sums up its tiles.
+Voxels that are close in the image touch the same vertices. A tile of T voxels and its rows, its E
+entries, make a dense block that the tensor cores multiply:
+
+    partials[e] = Σ_t splats[e, t]·Q[t],    received[t] = Σ_e slices[e, t]·rows[vertices[e]]
+
+A splat is done in two stages: each tile sums up what its voxels bring to a row, as shares of the
+tile's own mass there, and then every row sums up its tiles.
 """
 
 from __future__ import annotations
@@ -11,20 +14,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
-from perturb_mpm.engines.gpu.chain import LatticeFilter
-from perturb_mpm.engines.gpu.combine_kernel import Sparse
-from perturb_mpm.engines.gpu.device import is_interpreted
+from perturb_mpm.engines.gpu.chain import LatticeFilter, Sparse
+
+if TYPE_CHECKING:
+    from perturb_mpm.engines.gpu.memory import BatchLayout
 
 TILE = 64
 STEP = 32
 # A row's tiles are summed up in lists of this length at most, so that no list keeps others waiting.
 PIECE = 32
-BLOCK = 2**14 if is_interpreted() else 2**7
+LANES = 128
+NARROW = 16  # of one problem, and the fewest that tensor cores multiply
+WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -52,63 +59,26 @@ class Entries:
         return cls(vertices, slices, splats, torch.empty(count, device=device))
 
 
-@triton.jit
-def _number(ordered, order, entry, counts, vertices, CORNERS: tl.constexpr, BLOCK: tl.constexpr):
-    tile = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    here = tile * CORNERS + at
-    inside = at < CORNERS
-    vertex = tl.load(ordered + here, mask=inside, other=vertices)
-    before = tl.load(ordered + here - 1, mask=inside & (at > 0), other=-1)
-    new = ((vertex != before) & (vertex < vertices)).to(tl.int32)
-    number = tl.where(vertex < vertices, tl.cumsum(new, axis=0) - 1, -1)
-    corner = tl.load(order + here, mask=inside, other=0)
-    tl.store(entry + tile * CORNERS + corner, number.to(tl.int16), mask=inside)
-    tl.store(counts + tile, tl.sum(new, axis=0).to(tl.int64))
-
-
 def number_entries(columns: torch.Tensor, vertices: int, tiles: int) -> Corners:
     """Give numbers to the vertices of each tile; ``columns`` (N, p) are those of all voxels."""
     n, p = columns.shape
     padded = columns.new_full((tiles * TILE, p), vertices)
     padded[:n] = columns
     ordered, order = torch.sort(padded.view(tiles, TILE * p), dim=1)
-    entry = torch.empty((tiles, TILE * p), dtype=torch.int16, device=columns.device)
-    counts = torch.empty(tiles, dtype=torch.int64, device=columns.device)
-    _number[(tiles,)](
-        ordered,
-        order,
-        entry,
-        counts,
-        vertices,
-        CORNERS=TILE * p,
-        BLOCK=triton.next_power_of_2(TILE * p),
-        num_warps=4,
-    )
-    return Corners(entry, counts)
+    real = ordered < vertices
+    new = real.clone()
+    new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    number = torch.where(real, new.cumsum(1, dtype=torch.int16) - 1, -1).short()
+    entry = torch.empty_like(number).scatter_(1, order, number)
+    return Corners(entry, new.sum(1))
 
 
 @triton.jit
 def _fill(
-    entry,
-    counts,
-    columns,
-    given_slices,
-    given_splats,
-    totals,
-    begins,
-    ends,
-    vertices,
-    slices,
-    splats,
-    masses,
-    weight,
-    first_row,
-    voxels,
-    P: tl.constexpr,
-    TILE: tl.constexpr,
-    STEP: tl.constexpr,
-):
+    entry, counts, columns, given_slices, given_splats, totals, begins, ends, vertices, slices,
+    splats, masses, weight, first_row, voxels,
+    P: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
     tile = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(begins + tile), tl.load(ends + tile)
     voxel = tile * TILE + tl.arange(0, TILE)
@@ -160,53 +130,11 @@ def fill_entries(
     """
     n, p = lattice_filter.columns.shape
     _fill[(len(corners.counts),)](
-        corners.entry,
-        corners.counts,
-        lattice_filter.columns,
-        lattice_filter.slices,
-        lattice_filter.splats,
-        totals,
-        *limits,
-        entries.vertices,
-        entries.slices,
-        entries.splats,
-        entries.mass,
-        weight,
-        first_row,
-        n,
-        P=p,
-        TILE=TILE,
-        STEP=STEP,
-        num_warps=4,
-    )
-
-
-@triton.jit(do_not_specialize=["first_row", "rows_before", "extra_before", "long_before"])
-def _pieces(
-    bounds, sums, targets, starts, stops, long_targets, long_starts, long_stops,
-    every, count, first_row, rows_before, extra_before, long_before,
-    PIECE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    vertex = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = vertex < count
-    at = first_row + vertex
-    begin = tl.load(bounds + at, mask=real, other=0)
-    end = tl.load(bounds + at + 1, mask=real, other=0)
-    pieces = (end - begin + PIECE - 1) // PIECE
-    long = pieces > 1
-    row = tl.load(sums + at, mask=real, other=0) - rows_before - pieces
-    extra = tl.load(sums + every + at, mask=long, other=0) - extra_before - pieces
-    for k in range(tl.max(pieces, axis=0).to(tl.int32)):
-        one = k < pieces
-        start = begin + k * PIECE
-        target = tl.where(long, count + extra + k, vertex)
-        tl.store(targets + row + k, target.to(tl.int32), mask=one)
-        tl.store(starts + row + k, start.to(tl.int32), mask=one)
-        tl.store(stops + row + k, tl.minimum(start + PIECE, end).to(tl.int32), mask=one)
-    number = tl.load(sums + 2 * every + at, mask=long, other=1) - long_before - 1
-    tl.store(long_targets + number, vertex, mask=long)
-    tl.store(long_starts + number, extra.to(tl.int32), mask=long)
-    tl.store(long_stops + number, (extra + pieces).to(tl.int32), mask=long)
+        corners.entry, corners.counts, lattice_filter.columns, lattice_filter.slices,
+        lattice_filter.splats, totals, *limits, entries.vertices, entries.slices, entries.splats,
+        entries.mass, weight, first_row, n,
+        P=p, TILE=TILE, STEP=STEP, num_warps=4,
+    )  # fmt: skip
 
 
 def cut_lists(
@@ -218,47 +146,26 @@ def cut_lists(
     lattices have ``sizes`` rows. The pieces of a long list become rows behind those of its lattice,
     and a second matrix, which works in place, adds them up.
     """
-    device = bounds.device
-    pieces = -(-bounds.diff() // PIECE)  # (all rows,)
-    long = pieces > 1
-    counted = (pieces, torch.where(long, pieces, 0), long)
-    # One by one: along the rows of a matrix each sum keeps a single multiprocessor busy.
-    sums = torch.stack([each.cumsum(0) for each in counted])  # (3, all rows)
-    ends = list(itertools.accumulate(sizes))
-    # A slice, for where there is not one row yet: its sum is then 0.
-    at_ends = torch.stack([sums[:, max(0, end - 1) : end].sum(1) for end in ends]).tolist()
-    totals = [(0, 0, 0), *(tuple(each) for each in at_ends)]
     matrices: list[tuple[Sparse, ...]] = []
-    for f, size in enumerate(sizes):
-        rows, extra, several = (b - a for a, b in zip(totals[f], totals[f + 1], strict=True))
-        lists = torch.empty((3, rows), dtype=torch.int32, device=device)
-        long_lists = torch.empty((3, several), dtype=torch.int32, device=device)
-        _pieces[(triton.cdiv(size, BLOCK),)](
-            bounds,
-            sums,
-            *lists,
-            *long_lists,
-            len(pieces),
-            size,
-            ends[f] - size,
-            *totals[f],
-            PIECE=PIECE,
-            BLOCK=BLOCK,
-            num_warps=4,
-        )
-        cut = _sparse_from_lists(lists, columns, shares)
-        behind = torch.arange(extra, dtype=torch.int32, device=device) + size
-        ones = torch.ones(extra, device=device)
-        matrices.append((cut, _sparse_from_lists(long_lists, behind, ones)) if extra else (cut,))
+    for size, first in zip(sizes, itertools.accumulate(sizes, initial=0)):
+        begin, end = bounds[first : first + size], bounds[first + 1 : first + size + 1]
+        pieces = -(-(end - begin) // PIECE)  # (rows,)
+        row = torch.repeat_interleave(pieces)  # (all pieces,)
+        within = torch.arange(len(row), device=row.device) - (pieces.cumsum(0) - pieces)[row]
+        starts = begin[row] + PIECE * within
+        stops = torch.minimum(starts + PIECE, end[row])
+        long = pieces > 1
+        behind = size + torch.arange(int(pieces[long].sum()), device=row.device)
+        targets = row.clone()
+        targets[long[row]] = behind
+        cut = (Sparse(targets.int(), starts.int(), stops.int(), columns, shares),)
+        if len(behind):
+            ends = pieces[long].cumsum(0)
+            ones = torch.ones(len(behind), device=row.device)
+            lists = (torch.nonzero(long)[:, 0], ends - pieces[long], ends, behind)
+            cut += (Sparse(*(each.int() for each in lists), ones),)
+        matrices.append(cut)
     return matrices
-
-
-def _sparse_from_lists(
-    lists: torch.Tensor, columns: torch.Tensor, coefficients: torch.Tensor
-) -> Sparse:
-    """Return a matrix from targets, starts and stops, (3, R)."""
-    targets, starts, stops = lists
-    return Sparse(targets, starts, stops, columns, coefficients)
 
 
 @dataclass(frozen=True)
@@ -341,3 +248,99 @@ def _outer(entries: Entries, filters: Sequence[LatticeFilter]) -> list[tuple[Spa
 def count_rows(lattice_filter: LatticeFilter, outer: Sequence[Sparse]) -> int:
     """Return how many rows a filter takes, the pieces of long lists included."""
     return lattice_filter.vertices + (len(outer[1].columns) if len(outer) > 1 else 0)
+
+
+@triton.jit
+def slice_tile(
+    vertices, slices, rows, first, stop, lanes, inside, stride,
+    TILE: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Return Σ_e slices[e, t]·rows[vertices[e]] of a tile, (T, lanes)."""
+    total = tl.zeros((TILE, LANES), tl.float32)
+    voxel = tl.arange(0, TILE)
+    for start in range(first, stop, STEP):
+        entry = start + tl.arange(0, STEP)
+        vertex = tl.load(vertices + entry)
+        weight = tl.load(slices + entry.to(tl.int64)[None, :] * TILE + voxel[:, None])
+        values = tl.load(
+            rows + vertex.to(tl.int64)[:, None] * stride + lanes[None, :],
+            mask=(vertex >= 0)[:, None] & inside[None, :],
+            other=0.0,
+        )
+        total = tl.dot(weight, values, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _splat(
+    marginals, vertices, splats, starts, partials, groups, blocks, stride, width,
+    TILE: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    lanes = block * LANES + tl.arange(0, LANES)
+    inside = lanes < width
+    voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
+    values = tl.load(
+        marginals + voxel[:, None] * stride + lanes[None, :], mask=inside[None, :], other=0.0
+    )
+    first, stop = tl.load(starts + tile * groups), tl.load(starts + (tile + 1) * groups)
+    for start in range(first, stop, STEP):
+        entry = start + tl.arange(0, STEP)
+        real = tl.load(vertices + entry) >= 0
+        share = tl.load(splats + entry.to(tl.int64)[:, None] * TILE + tl.arange(0, TILE)[None, :])
+        total = tl.dot(share, values, input_precision="ieee")
+        tl.store(
+            partials + entry.to(tl.int64)[:, None] * stride + lanes[None, :],
+            total.to(partials.dtype.element_ty),
+            mask=real[:, None] & inside[None, :],
+        )
+
+
+def splat(tiles: Tiles, marginals: torch.Tensor, partials: torch.Tensor, width: int) -> None:
+    """Write what every tile sends to each of its entries, (E, stride)."""
+    lanes = LANES if width > NARROW else NARROW
+    blocks = triton.cdiv(width, lanes)
+    if tiles.entries:
+        _splat[(tiles.count * blocks,)](
+            marginals, tiles.vertices, tiles.splats, tiles.starts, partials, tiles.groups, blocks,
+            marginals.stride(0), width,
+            TILE=TILE, STEP=STEP, LANES=lanes, num_warps=WARPS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _slice(
+    rows, vertices, slices, starts, messages, group, groups, blocks, first_lane, stride, width,
+    out_stride,
+    TILE: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    out_lanes = block * LANES + tl.arange(0, LANES)
+    inside = out_lanes < width
+    lanes = first_lane + out_lanes
+    first = tl.load(starts + tile * groups + group)
+    stop = tl.load(starts + tile * groups + group + 1)
+    total = slice_tile(
+        vertices, slices, rows, first, stop, lanes, inside, stride, TILE, STEP, LANES
+    )
+    voxel = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)
+    position = voxel[:, None] * out_stride + out_lanes[None, :]
+    tl.store(messages + position, total, mask=inside[None, :])
+
+
+def slice_group(
+    tiles: Tiles, rows: torch.Tensor, group: int, layout: BatchLayout, first: int, width: int
+) -> torch.Tensor:
+    """Return the group's weighted means at every voxel, (tiles·T, width), of channels from first.
+
+    They are to be multiplied by the voxel's row sum.
+    """
+    messages = torch.empty((layout.rows, width), dtype=torch.float32, device=rows.device)
+    lanes = layout.lanes if width > NARROW else NARROW
+    blocks = triton.cdiv(width, lanes)
+    _slice[(layout.tiles * blocks,)](
+        rows, tiles.vertices, tiles.slices, tiles.starts, messages, group, tiles.groups, blocks,
+        first, rows.stride(0), width, messages.stride(0),
+        TILE=TILE, STEP=STEP, LANES=lanes, num_warps=4,
+    )  # fmt: skip
+    return messages

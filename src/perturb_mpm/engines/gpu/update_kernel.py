@@ -17,8 +17,7 @@ import triton
 import triton.language as tl
 
 from perturb_mpm.engines.gpu.memory import BatchLayout, Buffers
-from perturb_mpm.engines.gpu.tile_kernels import slice_tile
-from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles
+from perturb_mpm.engines.gpu.tiles import STEP, TILE, Tiles, slice_tile
 
 FORBIDDEN = tl.constexpr(-1e30)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -29,7 +28,7 @@ VOXELS, PROBLEMS = 64, 64  # whose votes a program counts
 
 @dataclass(frozen=True)
 class MessageCoupling:
-    """What the kernels' messages do to the logits, by groups (``engines/lattice/groups.py``)."""
+    """What the kernels' messages do to the logits, by groups (``engines/lattice.py``)."""
 
     self_term: bool
     potts: bool  # whether every group is Potts: then there is one, and no need of matrices
@@ -54,38 +53,13 @@ def _mix_labels(values, matrix, LABELS: tl.constexpr):
 
 @triton.jit
 def _update(
-    energies,
-    marginals,
-    labels,
-    rows,
-    changes,
-    vertices,
-    slices,
-    starts,
-    matrices,
-    offsets,
-    totals,
-    diagonals,
-    groups,
-    tiles,
-    blocks,
-    voxels,
-    stride,
-    width,
-    problems,
-    n_labels,
-    damping,
-    sharpness,
-    EXACT: tl.constexpr,
-    POTTS: tl.constexpr,
-    SELFLESS: tl.constexpr,
-    DAMPED: tl.constexpr,
-    WATCHED: tl.constexpr,
-    TILE: tl.constexpr,
-    STEP: tl.constexpr,
-    LABELS: tl.constexpr,
+    energies, marginals, labels, rows, changes, vertices, slices, starts,
+    matrices, offsets, totals, diagonals, groups, tiles, blocks,
+    voxels, stride, width, problems, n_labels, damping, sharpness,
+    EXACT: tl.constexpr, POTTS: tl.constexpr, SELFLESS: tl.constexpr, DAMPED: tl.constexpr,
+    WATCHED: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, LABELS: tl.constexpr,
     PROBLEMS: tl.constexpr,
-):
+):  # fmt: skip
     LANES: tl.constexpr = PROBLEMS * LABELS
     tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     lanes = block * LANES + tl.arange(0, LANES)
@@ -185,38 +159,17 @@ def update(
         device=buffers.energies.device,
     )
     _update[(count * layout.blocks,)](
-        buffers.energies,
-        buffers.marginals,
-        buffers.labels,
-        buffers.exact if tiles is None else buffers.rows,
-        changes,
+        buffers.energies, buffers.marginals, buffers.labels,
+        buffers.exact if tiles is None else buffers.rows, changes,
         *(3 * [coupling.totals] if tiles is None else tiles.slice_parts),
-        coupling.matrices,
-        coupling.offsets,
-        coupling.totals,
-        coupling.diagonals,
-        len(coupling.matrices),
-        count,
-        layout.blocks,
-        layout.voxels,
-        layout.stride,
-        layout.width,
-        layout.problems,
-        layout.n_labels,
-        damping,
-        sharpness,
-        EXACT=tiles is None,
-        POTTS=coupling.potts,
-        SELFLESS=not coupling.self_term,
-        DAMPED=damping != 0,
-        WATCHED=watched,
-        TILE=TILE,
-        STEP=STEP,
-        LABELS=layout.padded,
-        PROBLEMS=layout.lanes // layout.padded,
-        num_warps=WARPS,
-        num_stages=STAGES,
-    )
+        coupling.matrices, coupling.offsets, coupling.totals, coupling.diagonals,
+        len(coupling.matrices), count, layout.blocks,
+        layout.voxels, layout.stride, layout.width, layout.problems, layout.n_labels,
+        damping, sharpness,
+        EXACT=tiles is None, POTTS=coupling.potts, SELFLESS=not coupling.self_term,
+        DAMPED=damping != 0, WATCHED=watched, TILE=TILE, STEP=STEP, LABELS=layout.padded,
+        PROBLEMS=layout.lanes // layout.padded, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
     if not watched:
         return None
     return torch.stack([changes[0].amax(1), changes[1].amax(1), changes[2].sum(1)])
@@ -224,17 +177,9 @@ def update(
 
 @triton.jit
 def _count(
-    labels,
-    votes,
-    sizes,
-    chosen,
-    voxels,
-    problems,
-    n_labels,
-    VOXELS: tl.constexpr,
-    PROBLEMS: tl.constexpr,
-    LABELS: tl.constexpr,
-):
+    labels, votes, sizes, chosen, voxels, problems, n_labels,
+    VOXELS: tl.constexpr, PROBLEMS: tl.constexpr, LABELS: tl.constexpr,
+):  # fmt: skip
     voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
     inside = voxel < voxels
     label = tl.arange(0, LABELS)
@@ -278,17 +223,10 @@ def count_votes(
         (blocks, layout.n_labels, layout.problems), dtype=torch.uint8, device=labels.device
     )
     _count[(blocks,)](
-        labels,
-        votes,
-        sizes,
-        chosen.to(torch.uint8),
-        layout.voxels,
-        layout.problems,
+        labels, votes, sizes, chosen.to(torch.uint8), layout.voxels, layout.problems,
         layout.n_labels,
-        VOXELS=VOXELS,
-        PROBLEMS=PROBLEMS,
-        LABELS=triton.next_power_of_2(layout.n_labels),
+        VOXELS=VOXELS, PROBLEMS=PROBLEMS, LABELS=triton.next_power_of_2(layout.n_labels),
         num_warps=4,
-    )
+    )  # fmt: skip
     # PyTorch copies bytes into the type they are summed in: no wider one than a count needs.
     return votes, sizes.sum(0, dtype=torch.int32).T.long()
