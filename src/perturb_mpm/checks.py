@@ -240,10 +240,28 @@ def whole(value: ArrayLike, name: str) -> NDArray[np.int64]:
 
 def in_range(labels: NDArray[np.int64], name: str, n_labels: int) -> None:
     """Check that every label lies between 0 and n_labels − 1."""
-    if labels.size and (labels.min() < 0 or labels.max() >= n_labels):
+    between(labels, name, 0, n_labels - 1)
+
+
+def between(
+    array: NDArray[Any], name: str, low: float = 0, high: float = 1, slack: float = 0
+) -> None:
+    """Check that every value lies between ``low`` and ``high``, with some slack for rounding."""
+    if array.size and not (array.min() >= low - slack and array.max() <= high + slack):
         raise ValueError(
-            f"{name} must lie between 0 and {n_labels - 1}, "
-            f"got values from {labels.min()} to {labels.max()}"
+            f"{name} must lie between {low} and {high}, "
+            f"got values from {array.min()} to {array.max()}"
+        )
+
+
+def same_shape(**arrays: NDArray[Any]) -> None:
+    """Check that arrays, by the names of their arguments, have one shape."""
+    if len({array.shape for array in arrays.values()}) > 1:
+        *names, last = arrays
+        *shapes, shape = (str(array.shape) for array in arrays.values())
+        raise ValueError(
+            f"{', '.join(names)} and {last} must have the same shape, "
+            f"got {', '.join(shapes)} and {shape}"
         )
 
 

@@ -19,9 +19,8 @@ from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.cpu.transfer import load_problem
 from perturb_mpm.engines.lattice import morton_order
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.correlated import WHITE, Lengths
 from perturb_mpm.noise.gumbel import bits, gumbel, key_words, uniform
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.noise.perturbation import WHITE, Lengths, Perturbation
 
 RNG = np.random.default_rng(0)
 GRID = Grid((12, 11, 9), spacing=(1.0, 1.0, 2.5), mask=RNG.random((12, 11, 9)) < 0.6)

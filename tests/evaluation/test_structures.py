@@ -12,7 +12,6 @@ from perturb_mpm.evaluation import (
     curvas_crps,
     curvas_ece,
     generalized_energy_distance,
-    image_uncertainty,
     lesions,
     level_dice,
     matched_iou,
@@ -124,17 +123,6 @@ def test_lesions_one_by_one() -> None:
     assert [each.hit for each in found] == [True, False]
     assert len(lesions(structure, entropy, share, (1, 1, 1), fewest_voxels=2)) == 1
     assert lesions(np.zeros_like(structure), entropy, share, (1, 1, 1)) == []
-
-
-def test_one_number_for_an_image() -> None:
-    u = np.zeros((20, 20, 20))
-    u[3:13, 3:13, 3:13] = 0.5
-    mask = np.ones(u.shape, dtype=bool)
-    values = image_uncertainty(u, mask)
-    assert values["sum"] == pytest.approx(500)
-    assert values["patch"] == pytest.approx(0.5)
-    assert values["above"] == pytest.approx(0.5)
-    assert math.isnan(image_uncertainty(u, ~mask)["sum"])
 
 
 def test_risk_coverage_by_hand() -> None:

@@ -12,13 +12,13 @@ from scipy import stats
 
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import Perturbation
-from perturb_mpm.noise.correlated import (
+from perturb_mpm.noise.gumbel import gumbel
+from perturb_mpm.noise.perturbation import (
     WHITE,
     checked_lengths,
     correlated_gumbel,
     gumbel_from_normal,
 )
-from perturb_mpm.noise.gumbel import gumbel
 
 GRID = Grid((9, 7, 5), (1.0, 2.0, 3.0))
 SAMPLES = 4000

@@ -9,9 +9,8 @@ import pytest
 
 from helpers.bad import Bad
 from perturb_mpm.model.grid import Grid
-from perturb_mpm.noise.correlated import WHITE, Lengths, correlated_gumbel
 from perturb_mpm.noise.gumbel import gumbel
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.noise.perturbation import WHITE, Lengths, Perturbation, correlated_gumbel
 
 MASK = np.random.default_rng(0).random((6, 5, 4)) < 0.7
 GRID = Grid(MASK.shape, spacing=(1.0, 1.0, 3.0), mask=MASK)

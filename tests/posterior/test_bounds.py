@@ -329,7 +329,7 @@ BAD = [
     Bad(
         "halfwidth_too_many",
         ValueError,
-        r"counts must lie between 0 and the 2 samples, got values from 1 to 3",
+        r"counts must lie between 0 and 2, got values from 1 to 3",
         lambda: anytime_halfwidth(COUNTS, 2, 0.05),
     ),
     Bad(

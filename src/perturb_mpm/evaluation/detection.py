@@ -134,10 +134,7 @@ def _pair(
     u, e = np.asarray(uncertainty), np.asarray(error)
     if e.dtype != np.bool_:
         raise TypeError(f"error must be an array of booleans, got dtype {e.dtype}")
-    if u.shape != e.shape:
-        raise ValueError(
-            f"uncertainty and error must have the same shape, got {u.shape} and {e.shape}"
-        )
+    checks.same_shape(uncertainty=u, error=e)
     checks.finite(checks.numeric(u, "uncertainty"), "uncertainty")
     return u, e
 
@@ -181,8 +178,7 @@ def error_overlap(
     (1.0, 0.5)
     """
     u = checks.numeric(uncertainty, "uncertainty")
-    if u.size and (u.min() < 0 or u.max() > 1 + 1e-9):
-        raise ValueError(f"uncertainty must lie between 0 and 1, got {u.min()} to {u.max()}")
+    checks.between(u, "uncertainty", slack=1e-9)
     at = checks.floats(thresholds, "thresholds").astype(np.float64)
     curve = detection_curve(u, error)
     rising = curve.thresholds[::-1]  # u is above τ where it is at least the next value
@@ -299,11 +295,7 @@ def patch_counts(
     1.0
     """
     u, right, brain = (np.asarray(each) for each in (uncertainty, correct, inside))
-    if not u.shape == right.shape == brain.shape:
-        raise ValueError(
-            "uncertainty, correct and inside must have the same shape, "
-            f"got {u.shape}, {right.shape} and {brain.shape}"
-        )
+    checks.same_shape(uncertainty=u, correct=right, inside=brain)
     width = checks.integer(width, "width", minimum=1)
     threshold = checks.number(threshold, "threshold")
     voxels = _patch_sums(brain.astype(np.float64), width)
@@ -377,10 +369,7 @@ def filtered_curve(
     if u.shape != true.shape:
         raise ValueError(f"uncertainty must have shape {true.shape}, got {u.shape}")
     checks.finite(u, "uncertainty")
-    if u.size and (u.min() < 0 or u.max() > FILTER_STEPS):
-        raise ValueError(
-            f"uncertainty must lie between 0 and {FILTER_STEPS}, got {u.min()} to {u.max()}"
-        )
+    checks.between(u, "uncertainty", 0, FILTER_STEPS)
     # A voxel stays from the first whole threshold that is not below its uncertainty.
     first = np.ceil(np.round(u, 9)).astype(np.int64)
     both, neither = predicted & true, ~predicted & ~true
@@ -400,8 +389,7 @@ def binary_entropy_percent(share: ArrayLike) -> NDArray[np.float64]:
     array([  0. ,  81.1, 100. ])
     """
     p = np.asarray(share, dtype=np.float64)
-    if p.size and (p.min() < 0 or p.max() > 1):
-        raise ValueError(f"share must lie between 0 and 1, got {p.min()} to {p.max()}")
+    checks.between(p, "share")
     result = np.zeros(p.shape)
     for part in (p, 1 - p):
         result -= part * np.log2(part, out=np.zeros_like(part), where=part > 0)

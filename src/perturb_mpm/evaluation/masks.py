@@ -208,10 +208,7 @@ def mask_pair(
     for array, name in zip((a, b), names):
         if array.dtype != np.bool_:
             raise TypeError(f"{name} must be an array of booleans, got dtype {array.dtype}")
-    if a.shape != b.shape:
-        raise ValueError(
-            f"{names[0]} and {names[1]} must have the same shape, got {a.shape} and {b.shape}"
-        )
+    checks.same_shape(**dict(zip(names, (a, b))))
     return a, b
 
 

@@ -35,9 +35,7 @@ class Reliability:
     def expected_error(self) -> float:
         """ECE: the mean |accuracy − confidence| over voxels; NaN without voxels."""
         total = int(self.voxels.sum())
-        if total == 0:
-            return math.nan
-        return float(np.nansum(self.voxels * np.abs(self.accuracy - self.confidence)) / total)
+        return float(np.nansum(self.voxels * self._gaps) / total) if total else math.nan
 
     @property
     def average_error(self) -> float:
@@ -71,13 +69,9 @@ def reliability(probability: ArrayLike, happened: ArrayLike, bins: int) -> Relia
     bins = checks.integer(bins, "bins", minimum=1)
     p = checks.numeric(probability, "probability").ravel()
     event = np.asarray(happened).ravel()
-    if p.shape != event.shape:
-        raise ValueError(
-            f"probability and happened must have the same shape, got {p.shape} and {event.shape}"
-        )
+    checks.same_shape(probability=p, happened=event)
     checks.finite(p, "probability")
-    if p.size and (p.min() < -_EDGE or p.max() > 1 + 1e-5):
-        raise ValueError(f"probability must lie between 0 and 1, got {p.min()} to {p.max()}")
+    checks.between(p, "probability", slack=1e-5)
     index = np.minimum((p * np.float64(bins) + _EDGE * bins).astype(np.int64), bins - 1)
     voxels = np.bincount(index, minlength=bins)
 

@@ -140,37 +140,6 @@ def lesions(
     ]
 
 
-def image_uncertainty(
-    uncertainty: NDArray[np.floating], mask: NDArray[np.bool_], width: int = 10
-) -> dict[str, float]:
-    """Return one number for a whole image, in three ways (ValUES, Kahl et al. 2024).
-
-    "sum" over the mask grows with the structure; "patch" is the largest mean over boxes of
-    ``width`` voxels a side; "above" is the mean of the voxels above the mean.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import image_uncertainty
-    >>> sorted(image_uncertainty(np.ones((4, 4, 4)), np.ones((4, 4, 4), bool), width=2))
-    ['above', 'patch', 'sum']
-    """
-    from scipy.ndimage import uniform_filter
-
-    if mask.shape != uncertainty.shape:
-        raise ValueError(f"mask must have shape {uncertainty.shape}, got {mask.shape}")
-    values = uncertainty[mask].astype(np.float64)
-    if len(values) == 0:
-        return dict.fromkeys(("sum", "patch", "above"), math.nan)
-    above = values[values > values.mean()]
-    box = np.minimum(width, uncertainty.shape)
-    smooth = uniform_filter(np.where(mask, uncertainty, 0.0), size=tuple(box), mode="constant")
-    return {
-        "sum": float(values.sum()),
-        "patch": float(smooth.max()),
-        "above": float(above.mean()) if len(above) else float(values.mean()),
-    }
-
-
 @dataclass(frozen=True)
 class RiskCoverage:
     """The mean risk of the k most confident cases, for k = 1 … n."""

@@ -3,13 +3,15 @@
 Labelled cases teach by gradients through the mean-field iterations (Krähenbühl & Koltun 2013).
 """
 
-from perturb_mpm.learning.evidence import ImageEvidence, grid_temperature, image_evidence
-from perturb_mpm.learning.familiarity import (
+from perturb_mpm.learning.evidence import (
     SKILL,
+    ImageEvidence,
     Unfamiliar,
     case_properties,
     familiar_ranges,
     find_unfamiliar,
+    grid_temperature,
+    image_evidence,
 )
 from perturb_mpm.learning.learner import Learned, filter_maker, learn, learn_from
 from perturb_mpm.learning.objectives import ObjectiveName

@@ -118,25 +118,39 @@ class MeanIntersectionOverUnion(MeanObjective):
         return own
 
 
-class LogLikelihood(MeanObjective):
-    """The mean of log Q_i(g_i) over voxels, in nats."""
+class Hamming(MeanObjective):
+    """The mean of Q_i(g_i) over voxels: the expected share of voxels that are right."""
 
-    name: ObjectiveName = "log_likelihood"
+    name: ObjectiveName = "hamming"
+
+    def transform(self, own: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """Return a function of the true label's marginals (N,), and 1 over its derivative."""
+        return own, 1.0
 
     def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (2,): voxels, Σ log Q."""
+        """Return (2,): voxels, and the function summed over them."""
         own = np.take_along_axis(q, truth[:, np.newaxis], axis=1)
-        logs = np.log(np.maximum(own, SMALLEST_MARGINAL), dtype=np.float64)
-        return np.array([float(len(truth)), logs.sum()])
+        return np.array([float(len(truth)), self.transform(own)[0].sum(dtype=np.float64)])
 
     def gradient(
         self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> NDArray[Any]:
-        """Return 1 / (N Q_i(g_i)) at the true label, 0 elsewhere."""
+        """Return the derivative over N at the true label, 0 elsewhere."""
         gradient = np.zeros_like(q)
         own = np.arange(len(q)), truth
-        gradient[own] = 1.0 / (sums[0] * np.maximum(q[own], SMALLEST_MARGINAL))
+        gradient[own] = 1.0 / (sums[0] * self.transform(q[own])[1])
         return gradient
+
+
+class LogLikelihood(Hamming):
+    """The mean of log Q_i(g_i) over voxels, in nats."""
+
+    name: ObjectiveName = "log_likelihood"
+
+    def transform(self, own: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """Return the logarithm of marginals (N,), and 1 over its derivative: themselves."""
+        positive = np.maximum(own, SMALLEST_MARGINAL)
+        return np.log(positive, dtype=np.float64), positive
 
 
 class Both(Objective):
@@ -163,32 +177,10 @@ class Both(Objective):
         return gradient
 
 
-class Hamming(MeanObjective):
-    """The mean of Q_i(g_i) over voxels: the expected share of voxels that are right."""
-
-    name: ObjectiveName = "hamming"
-
-    def sums(self, q: NDArray[Any], truth: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (2,): voxels, Σ Q."""
-        own = np.take_along_axis(q, truth[:, np.newaxis], axis=1)
-        return np.array([float(len(truth)), own.sum(dtype=np.float64)])
-
-    def gradient(
-        self, q: NDArray[Any], truth: NDArray[np.int64], sums: NDArray[np.float64]
-    ) -> NDArray[Any]:
-        """Return 1 / N at the true label, 0 elsewhere."""
-        gradient = np.zeros_like(q)
-        gradient[np.arange(len(q)), truth] = 1.0 / sums[0]
-        return gradient
-
-
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        IntersectionOverUnion(),
-        MeanIntersectionOverUnion(),
-        LogLikelihood(),
-        Both(),
+        *(IntersectionOverUnion(), MeanIntersectionOverUnion(), LogLikelihood(), Both()),
         Hamming(),
     )
 }

@@ -1,16 +1,6 @@
 """Noise that is a pure function of seed, sample, voxel and label."""
 
 from perturb_mpm.noise import polynomials
-from perturb_mpm.noise.correlated import (
-    FARTHEST,
-    WHITE,
-    Lengths,
-    NoiseLength,
-    checked_lengths,
-    length_lattices,
-    simplest,
-    white_share,
-)
 from perturb_mpm.noise.gumbel import (
     INDEX_BITS,
     PHILOX_FACTORS,
@@ -22,7 +12,17 @@ from perturb_mpm.noise.gumbel import (
     key_words,
 )
 from perturb_mpm.noise.nodes import SUPPORT, NodeLattice, NodeTables
-from perturb_mpm.noise.perturbation import Perturbation
+from perturb_mpm.noise.perturbation import (
+    FARTHEST,
+    WHITE,
+    Lengths,
+    NoiseLength,
+    Perturbation,
+    checked_lengths,
+    length_lattices,
+    simplest,
+    white_share,
+)
 
 __all__ = [
     "NoiseLength",

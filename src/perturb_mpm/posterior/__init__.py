@@ -1,6 +1,9 @@
 """The result of sampling, its file, and what can be said of it."""
 
 from perturb_mpm.posterior.bounds import (
+    Precision,
+    anytime_halfwidth,
+    anytime_interval,
     clopper_pearson,
     entropy_bound,
     hoeffding,
@@ -19,7 +22,6 @@ from perturb_mpm.posterior.decision import (
     marginal_entropy,
 )
 from perturb_mpm.posterior.posterior import Estimator, MarginalKind, Posterior
-from perturb_mpm.posterior.precision import Precision, anytime_halfwidth, anytime_interval
 from perturb_mpm.posterior.votes import Tally, copy_json, count_type
 
 __all__ = [

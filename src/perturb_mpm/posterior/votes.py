@@ -138,11 +138,7 @@ def label_changes(value: ArrayLike, samples: int) -> NDArray[np.float64]:
     if array.shape != (samples,):
         raise ValueError(f"label_changes must be ({samples} samples,), got shape {array.shape}")
     checks.finite(array, "label_changes")
-    if array.min() < 0 or array.max() > 1:
-        raise ValueError(
-            f"label_changes must lie between 0 and 1, "
-            f"got values from {array.min()} to {array.max()}"
-        )
+    checks.between(array, "label_changes")
     return checks.read_only(array)
 
 

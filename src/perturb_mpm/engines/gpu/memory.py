@@ -101,6 +101,15 @@ class Buffers:
         return values[: self.layout.voxels, first : first + self.layout.n_labels - 1]
 
 
+def _row_counts(layout: BatchLayout, needs: Needs) -> dict[str, int]:
+    """Return how many rows each of the buffers has."""
+    return {
+        **dict.fromkeys(("energies", "marginals"), layout.rows),
+        **{name: getattr(needs, name) for name in ("rows", "spare", "partials")},
+        "exact": layout.rows * needs.exact_rows,
+    }
+
+
 class BatchMemory:
     """Memory for up to so many problems, taken once."""
 
@@ -108,38 +117,24 @@ class BatchMemory:
         self, layout: BatchLayout, needs: Needs, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._needs = needs
-        stride = layout.stride
-
-        def take(rows: int, kind: torch.dtype) -> torch.Tensor:
-            return torch.empty(rows * stride, dtype=kind, device=device)
-
-        self._energies = take(layout.rows, dtype)
-        self._marginals = take(layout.rows, dtype)
         self._labels = torch.empty(layout.rows * layout.problems, dtype=torch.uint8, device=device)
-        self._rows = take(needs.rows, dtype)
-        self._spare = take(needs.spare, dtype)
-        self._partials = take(needs.partials, dtype)
-        self._exact = take(layout.rows * needs.exact_rows, torch.float32)
+        self._flat = {}
+        for name, rows in _row_counts(layout, needs).items():
+            kind = torch.float32 if name == "exact" else dtype
+            self._flat[name] = torch.empty(rows * layout.stride, dtype=kind, device=device)
 
     def buffers(self, layout: BatchLayout) -> Buffers:
-        """Return buffers for the problems of a layout, its marginals 0 everywhere."""
-
-        def view(flat: torch.Tensor, rows: int) -> torch.Tensor:
-            return flat[: rows * layout.stride].view(rows, layout.stride)
-
-        needs = self._needs
-        return Buffers(
-            layout=layout,
-            energies=view(self._energies, layout.rows).zero_(),
-            marginals=view(self._marginals, layout.rows).zero_(),
-            labels=self._labels[: layout.rows * layout.problems].view(layout.rows, layout.problems),
-            rows=view(self._rows, needs.rows),
-            spare=view(self._spare, needs.spare),
-            partials=view(self._partials, needs.partials),
-            exact=view(self._exact, layout.rows * needs.exact_rows).view(
-                needs.exact_rows, layout.rows, layout.stride
-            ),
-        )
+        """Return buffers for the problems of a layout, energies and marginals 0 everywhere."""
+        rows, stride = layout.rows, layout.stride
+        views = {
+            name: self._flat[name][: count * stride].view(count, stride)
+            for name, count in _row_counts(layout, self._needs).items()
+        }
+        for name in ("energies", "marginals"):
+            views[name].zero_()
+        views["exact"] = views["exact"].view(self._needs.exact_rows, rows, stride)
+        labels = self._labels[: rows * layout.problems].view(rows, layout.problems)
+        return Buffers(layout=layout, labels=labels, **views)
 
 
 class Memory:
