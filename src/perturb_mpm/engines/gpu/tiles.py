@@ -158,13 +158,13 @@ def cut_lists(
         behind = size + torch.arange(int(pieces[long].sum()), device=row.device)
         targets = row.clone()
         targets[long[row]] = behind
-        cut = (Sparse(targets.int(), starts.int(), stops.int(), columns, shares),)
+        cut = [Sparse(targets.int(), starts.int(), stops.int(), columns, shares)]
         if len(behind):
             ends = pieces[long].cumsum(0)
+            whole, first_piece = torch.nonzero(long)[:, 0].int(), (ends - pieces[long]).int()
             ones = torch.ones(len(behind), device=row.device)
-            lists = (torch.nonzero(long)[:, 0], ends - pieces[long], ends, behind)
-            cut += (Sparse(*(each.int() for each in lists), ones),)
-        matrices.append(cut)
+            cut.append(Sparse(whole, first_piece, ends.int(), behind.int(), ones))
+        matrices.append(tuple(cut))
     return matrices
 
 
