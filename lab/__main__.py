@@ -23,22 +23,16 @@ app.command(
     help_epilogue="Example:  python -m lab synthetic --quick --output synthetic",
 )
 app.command(
-    "lab.network.command:network",
+    "lab.evidence.command:network",
     name="network",
-    help="Score a real network with and without the CRF, beside ensemble, dropout and flips.",
+    help="Score a real network, the CRF and what tune learns, beside ensemble, dropout and flips.",
     help_epilogue="Example:  python -m lab network --data hippocampus_network --quick",
 )
 app.command(
-    "lab.gliomas.command:gliomas",
+    "lab.evidence.command:gliomas",
     name="gliomas",
-    help="Learn settings on all patients but one and score that one, beside plain baselines.",
+    help="Score networks and trees on gliomas, the CRF and what tune learns, beside baselines.",
     help_epilogue="Example:  python -m lab gliomas --data brats2021_2mm --model model.npz",
-)
-app.command(
-    "lab.tuning.command:tuning",
-    name="tuning",
-    help="Measure what tune is worth on cases left out, learned from all cases and from five.",
-    help_epilogue="Example:  python -m lab tuning --data hippocampus_network --samples 32",
 )
 app.command(
     "lab.frozen.command:frozen",

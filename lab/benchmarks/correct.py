@@ -52,11 +52,11 @@ class Row(NamedTuple):
 
 def hippocampi(data: Path, most: int) -> Iterator[Case]:
     """Yield hippocampi with a network's probabilities, the last ones: others served to choose."""
-    from lab.network import case_names, read_network_case
+    from lab.evidence import case_names, read_hippocampus
 
     folder = data / "hippocampus_network"
     for name in case_names(folder)[-most:]:
-        yield read_network_case(folder, name).case
+        yield read_hippocampus(folder, name)
 
 
 def gliomas(data: Path, most: int) -> Iterator[Case]:

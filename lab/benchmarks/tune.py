@@ -20,8 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab.benchmarks import machine
-from lab.gliomas import REGIONS
-from lab.network import FOLDS, case_names, read_network_case
+from lab.evidence import GLIOMA_REGIONS, case_names, read_hippocampus
 from lab.words import markdown_table
 from perturb_mpm.files import SCHEMES, Case, find_labelled_cases
 from perturb_mpm.progress import Silent
@@ -35,12 +34,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     cases: dict[str, Case]
     if options.only == "hippocampi":
         names = case_names(options.hippocampi)[: options.cases]
-        cases = {name: read_network_case(options.hippocampi, name).case for name in names}
-        start, folds = RunSettings(), min(FOLDS, len(cases))
+        cases = {name: read_hippocampus(options.hippocampi, name) for name in names}
+        start, folds = RunSettings(), min(5, len(cases))
     else:
         files = find_labelled_cases(options.gliomas, "brats")[: options.cases]
         cases = classify_cases(files, options.model, SCHEMES["brats2021"], Silent())
-        start, folds = RunSettings(regions=REGIONS), len(cases)
+        start, folds = RunSettings(regions=GLIOMA_REGIONS), len(cases)
     with TemporaryDirectory() as folder:
         kept = start.changed(kernel_cache=None if options.anew else folder)
         tuned = tune(cases, kept, TuningOptions(folds=folds))

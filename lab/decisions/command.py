@@ -115,7 +115,7 @@ def priority(
         Print every width as JSON instead of a sentence.
     """
     from lab.decisions.priority import draw, measure_priority, section, verdict
-    from lab.tuning import read_set
+    from lab.evidence import read_set
     from perturb_mpm.cli import UsageError
 
     if hippocampi is None and gliomas is None:

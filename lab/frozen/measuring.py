@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.network import case_names, read_network_case
+from lab.evidence import case_names, read_hippocampus
 from lab.words import markdown_table, paragraph
 from perturb_mpm.engines import Compute, Engine
 from perturb_mpm.files import Case, find_labelled_cases
@@ -194,7 +194,7 @@ def measure_frozen(
                 keep(measure_case(name, "blurred truth", soft, samples, engine, few=True))
     network = data / "hippocampus_network"
     for name in case_names(network)[: 1 if quick else 3]:
-        keep(measure_case(name, "network", read_network_case(network, name).case, samples, engine))
+        keep(measure_case(name, "network", read_hippocampus(network, name), samples, engine))
     return rows
 
 

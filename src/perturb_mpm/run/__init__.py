@@ -4,6 +4,7 @@
 back: case, settings, posterior and maps.
 """
 
+from perturb_mpm.run.coupling import check_coupling
 from perturb_mpm.run.drawing import rebuild_sampler, redraw_samples
 from perturb_mpm.run.evidence import (
     CaseEvidence,
@@ -56,8 +57,15 @@ from perturb_mpm.run.settings import (
     settings_text,
     write_settings,
 )
-from perturb_mpm.run.state import STATE, Run, StateError, load_run, read_run_json
-from perturb_mpm.run.volumes import INTERVAL, volume_rows, volume_sets
+from perturb_mpm.run.state import (
+    MOST_SAMPLE_MAPS,
+    STATE,
+    Run,
+    StateError,
+    load_run,
+    read_run_json,
+)
+from perturb_mpm.run.volumes import INTERVAL, measure_agreement, volume_rows, volume_sets
 
 __all__ = [
     "assumed_length_mm",
@@ -81,6 +89,9 @@ __all__ = [
     "lock_run",
     "list_files",
     "register_files",
+    "check_coupling",
+    "measure_agreement",
+    "MOST_SAMPLE_MAPS",
     "INTERVAL",
     "volume_rows",
     "volume_sets",

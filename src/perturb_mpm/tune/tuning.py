@@ -92,7 +92,7 @@ def learn_settings(study: Study, candidates: Sequence[Candidate]) -> Tuned:
     tuned = Tuned(
         settings=lessons.overall.settings.changed(tuning_ranges=learn_ranges(study)),
         scores=(
-            *_collect_scores(study, lessons, maps, plain),
+            *_collect_scores(study, candidates, lessons, maps, plain),
             *score_residuals(study),
         ),
         regions=tuple(study.regions),
@@ -183,12 +183,16 @@ def _simpler_ahead(
 
 def _collect_scores(
     study: Study,
+    candidates: Sequence[Candidate],
     lessons: CrossFit[Lesson],
     maps: Sequence[MapScore],
     plain: Mapping[str, Sequence[MapScore]],
 ) -> list[CaseScores]:
     """Return every score of every case."""
     regions = tuple(study.regions)
+    # What ``run`` does without a label: its Dice is that of samples at the grid's temperature.
+    unlearned = candidates[0]
+    agreement = unlearned if unlearned.has_kernels else candidates[1]
     scores = []
     for i, (problem, lesson) in enumerate(zip(study.problems, lessons.without, strict=True)):
         volumes, dice = lesson.candidate.volumes, lesson.candidate.dice
@@ -204,8 +208,8 @@ def _collect_scores(
                 problem.name,
                 SAMPLED,
                 None,
-                volumes.predict(i, {}, regions),
-                dice.predict(i, {}, regions),
+                unlearned.volumes.predict(i, {}, regions),
+                agreement.dice.predict(i, {}, regions),
             ),
             *(CaseScores(problem.name, name, of[i]) for name, of in plain.items()),
         ]

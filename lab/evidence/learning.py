@@ -4,56 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from lab.network import FOLDS, case_names, read_network_case
 from perturb_mpm.evaluation import expected_dice, risk_coverage
-from perturb_mpm.files import SCHEMES, Case, common_sequences, find_labelled_cases
 from perturb_mpm.posterior import decide_labels
-from perturb_mpm.progress import StagedProgress
-from perturb_mpm.run import RunSettings
 from perturb_mpm.tune import (
     FIXED,
     Candidate,
     Folds,
     PredictedMeasure,
     Study,
-    classify_cases,
     learn,
     predict_baselines,
-    read_labelled_cases,
 )
 
-GLIOMA_REGIONS = {"whole": (1, 2, 4), "core": (1, 4), "enhancing": (4,)}
 FEW, DRAWS = 5, 10
-
-
-@dataclass(frozen=True)
-class LabelledSet:
-    """Labelled cases, the settings that tuning starts from, and its folds."""
-
-    cases: dict[str, Case]
-    start: RunSettings
-    folds: int
-
-
-def read_set(
-    data: Path, probabilities: Path | None, model: Path | None, progress: StagedProgress
-) -> LabelledSet:
-    """Read hippocampi from their folder, or gliomas with probabilities or a model beside them."""
-    if probabilities is None and model is None:
-        names = case_names(data)
-        cases = {name: read_network_case(data, name).case for name in names}
-        return LabelledSet(cases, RunSettings(), min(FOLDS, len(cases)))
-    files, scheme = find_labelled_cases(data, "brats"), SCHEMES["brats2021"]
-    if model is not None:
-        cases = classify_cases(files, model, scheme, progress)
-    elif probabilities is not None:
-        sequences = common_sequences(files)
-        cases = read_labelled_cases(files, probabilities, sequences, scheme, progress)
-    return LabelledSet(cases, RunSettings(regions=GLIOMA_REGIONS), len(cases))
 
 
 @dataclass(frozen=True)

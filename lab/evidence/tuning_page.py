@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lab.tuning.measuring import FewScore, RankScore
+from lab.evidence.learning import FewScore, RankScore
 from lab.words import markdown_table, paragraph
-from perturb_mpm.tune import FIXED, LEARNED, SAMPLED, Tuned, intervals_table, maps_table, means
+from perturb_mpm.tune import FIXED, LEARNED, SAMPLED, Tuned, intervals_table, maps_table
 
 OPENING = """{cases} labelled cases, {samples} samples each, {folds} folds. Written by `{command}`.
 Every number is of cases left out: nothing that was learned or chosen for a case saw the truth of
 its fold. Rows are the methods that `perturb-mpm tune` prints; fixed width is Student's law with the
 mean and spread of the other cases' errors, residuals are these errors themselves, and samples alone
-use no label at all. Regions: {regions}."""
+are those of `run`, which use no label at all: for Dice, those at the temperature of the grid.
+Regions: {regions}."""
 COUNTS = """How many truths lie inside their 95 % interval, among the cases that have the region."""
 FIVE = """What five cases drawn at random teach, ten times, on all other cases: means over draws.
 CRPS is of log(V + 0.1 ml), and of log-odds for Dice. {temperatures}"""
@@ -27,7 +28,7 @@ must show were chosen on prototypes with these cases in view, so these figures a
 cases kept aside decide."""
 
 
-def page(
+def tuning_page(
     title: str,
     command: str,
     samples: int,
@@ -66,16 +67,6 @@ def page(
         _ranks(ranks, regions),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def findings(tuned: Tuned) -> str:
-    """Return in a sentence whether volumes beat a fixed width."""
-    rows = means(tuned.scores, tuned.regions)
-    words = [
-        f"{name} {rows[LEARNED][f'crps {name}']:.4f} ({rows[FIXED][f'crps {name}']:.4f})"
-        for name in tuned.regions
-    ]
-    return f"CRPS of volumes, learned (fixed width): {', '.join(words)}. {tuned.verdict}"
 
 
 def count_inside(tuned: Tuned, method: str, *, of_dice: bool) -> dict[str, tuple[int, int]]:
