@@ -12,9 +12,9 @@ from lab.evidence.measuring import (
     DISPLACEMENTS,
     FORCED,
     FORCED_STRENGTH,
-    CaseEvidence,
     GivenScore,
     MeasuredSet,
+    RunEvidence,
 )
 from lab.words import markdown_table, paragraph
 from perturb_mpm.tune import (
@@ -88,7 +88,7 @@ def evidence_page(
     return "\n\n".join(parts) + "\n"
 
 
-def describe_evidence(found: Sequence[CaseEvidence]) -> str:
+def describe_evidence(found: Sequence[RunEvidence]) -> str:
     """Return in words what image and grid said, what was made of it, and how Dice intervals did."""
     skills = [each.skill for each in found if each.skill is not None]
     used = [each.used_strength for each in found if each.used_strength > 0]

@@ -66,7 +66,7 @@ FEW_SAMPLES = 8  # where only labels and maps are asked for, which hardly depend
 
 
 @dataclass(frozen=True)
-class CaseEvidence:
+class RunEvidence:
     """What ``run`` found in one case without a label, and what its Dice intervals are worth."""
 
     skill: float | None
@@ -87,7 +87,7 @@ class MeasuredSet:
     samples: int
     regions: tuple[str, ...]
     scores: Sequence[CaseScores]
-    evidence: Sequence[CaseEvidence]
+    evidence: Sequence[RunEvidence]
     verdict: str
     tuning_page: str
 
@@ -144,7 +144,7 @@ def _tune(study: Study, found: LabelledSet) -> dict[str, Any]:
 
 def score_case(
     study: Study, problem: LabelledProblem, start: RunSettings, rivals: Mapping[str, Rival]
-) -> tuple[CaseEvidence, list[CaseScores]]:
+) -> tuple[RunEvidence, list[CaseScores]]:
     """Score what needs no label on one case; white noise's labels are its most frequent votes."""
     run = draw_run(problem.case, start)
     evidence = run.evidence
@@ -201,12 +201,12 @@ def score_run(study: Study, problem: LabelledProblem, run: Run) -> CaseScores:
     return CaseScores(problem.name, DEFAULT, maps, volumes)
 
 
-def describe_run(study: Study, problem: LabelledProblem, run: Run) -> CaseEvidence:
+def describe_run(study: Study, problem: LabelledProblem, run: Run) -> RunEvidence:
     """Return what a run decided without a label, and its intervals of Dice beside the truth."""
     maps = score_maps(problem, run.voxel_marginals, study.regions, study.decisions)
     image = run.evidence.image if run.evidence else None
     used = run.settings.coupling.strength or 0.0
-    return CaseEvidence(
+    return RunEvidence(
         None if image is None else image.skill,
         run.coupling.asked_strength if run.coupling else used,
         used,
@@ -250,7 +250,7 @@ class GivenScore:
 
     given: MapScore
     returned: MapScore
-    evidence: CaseEvidence
+    evidence: RunEvidence
 
 
 def score_given(cases: Mapping[str, Case], start: RunSettings) -> list[GivenScore]:
@@ -267,9 +267,9 @@ def score_given(cases: Mapping[str, Case], start: RunSettings) -> list[GivenScor
     return found
 
 
-def _restore_evidence(found: Mapping[str, Any]) -> CaseEvidence:
+def _restore_evidence(found: Mapping[str, Any]) -> RunEvidence:
     dice = {name: (each[0], each[1], each[2]) for name, each in found["dice"].items()}
-    return CaseEvidence(**{**found, "dice": dice})
+    return RunEvidence(**{**found, "dice": dice})
 
 
 def restore_scores(found: Mapping[str, Any]) -> CaseScores:

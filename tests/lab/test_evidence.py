@@ -21,8 +21,8 @@ from lab.evidence.measuring import (
     DISPLACED,
     FORCED,
     WHITE,
-    CaseEvidence,
     MeasuredSet,
+    RunEvidence,
     draw_run,
     measure_set,
     score_given,
@@ -198,8 +198,8 @@ def test_verdicts_follow_the_numbers(data: Path, tmp_path: Path) -> None:
 
 
 def test_evidence_in_words() -> None:
-    one = CaseEvidence(0.6, 0.35, 0.35, 1.3, {"core": (0.5, 0.9, 0.7)})
-    other = CaseEvidence(0.8, 0.5, 0.25, 1.2, {"core": (0.5, 0.9, 0.95)})
+    one = RunEvidence(0.6, 0.35, 0.35, 1.3, {"core": (0.5, 0.9, 0.7)})
+    other = RunEvidence(0.8, 0.5, 0.25, 1.2, {"core": (0.5, 0.9, 0.95)})
     text = describe_evidence([one, other])
     assert "70 % of what the probabilities say (60–80 %)" in text
     assert (
