@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perturb_mpm.cli.app import app as commands
+from perturb_mpm.cli import app as commands
 from perturb_mpm.run.settings import settings_reference
 from perturb_mpm.version import version as installed_version
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
-from perturb_mpm.cli import load_app
+from perturb_mpm.cli import app
 from perturb_mpm.version import version
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def describe_command() -> dict[str, Any]:
 
 
 def _read_arguments() -> Iterator[Argument]:
-    for argument in load_app()["bids"].assemble_argument_collection(parse_docstring=True):
+    for argument in app["bids"].assemble_argument_collection(parse_docstring=True):
         groups: Any = argument.parameter.group
         name = argument.names[0]
         if name != "*" and (groups[0].name in _GROUPS or name in _SETTINGS):

@@ -252,7 +252,7 @@ def test_failures_are_one_line_too(
     def fail(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("perturb_mpm.phantom.glioblastoma", fail)
+    monkeypatch.setattr("perturb_mpm.cli.demo.glioblastoma", fail)
     assert call("demo", "--output", str(tmp_path), "--quiet") == code
     assert capfd.readouterr().err == message
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.boutiques import COMMAND, PATH, describe_command, descriptor_text
-from perturb_mpm.cli.app import app
+from perturb_mpm.cli import app
 
 
 def test_the_descriptor_is_up_to_date() -> None:

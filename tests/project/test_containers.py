@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perturb_mpm.cli.app import app
+from perturb_mpm.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

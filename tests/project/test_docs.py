@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cyclopts import CycloptsError
 
-from perturb_mpm.cli.app import app
+from perturb_mpm.cli import app
 from perturb_mpm.files import save_nifti
 from perturb_mpm.phantom import glioblastoma
 from perturb_mpm.run import settings_from_text

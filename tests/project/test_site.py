@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.browser import open_page
-from perturb_mpm.cli.app import app
+from perturb_mpm.cli import app
 from perturb_mpm.run import RunSettings, settings_text
 
 ROOT = Path(__file__).resolve().parents[2]

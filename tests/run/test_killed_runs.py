@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = 6
 SETTINGS = ["--samples", "60", "--iterations", "4", "--threads", "1", "--quiet"]
-LOADED_ONCE = ["perturb_mpm.cli.app", "perturb_mpm.run.running", "perturb_mpm.engines.cpu.solver"]
+LOADED_ONCE = ["perturb_mpm.cli", "perturb_mpm.run.running", "perturb_mpm.engines.cpu.solver"]
 
 
 def start(arguments: list[str]) -> BaseProcess:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from cyclopts import App, CycloptsError
 
 from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError, in_short
 from perturb_mpm.cli.console import (
@@ -14,53 +15,124 @@ from perturb_mpm.cli.console import (
     print_line,
     shown_progress,
 )
+from perturb_mpm.version import version
 
-if TYPE_CHECKING:
-    from cyclopts import App
-
-__all__ = [
-    "main",
-    "load_app",
-    "run_app",
-    "UsageError",
-    "prepare_folder",
-    "shown_progress",
-]
+__all__ = ["main", "app", "run_app", "UsageError", "prepare_folder", "shown_progress"]
 
 _EXIT_FAILED, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
+_EXIT_CODES = (
+    "\n\nExit codes: 0 done; 2 bad input (arguments, files, a folder that cannot be written to); "
+    "130 interrupted; 1 other failures."
+)
+_EXIT_CODES_OF_MANY = (
+    "\n\nExit codes: 0 done; 3 some cases failed; 2 bad input; 130 interrupted, the same command "
+    "goes on; 1 other failures."
+)
+# Name: what it does, and an example.
+_COMMANDS = {
+    "demo": (
+        "Run everything on a made-up patient; write maps, tables and a report.",
+        "demo --output demo --seed 3",
+    ),
+    "run": (
+        "Sample segmentations of one patient; write labels, uncertainty, volumes and a report.",
+        (
+            "run --image t1.nii.gz t1c.nii.gz t2.nii.gz flair.nii.gz --probabilities case.npz "
+            f"--output case{_EXIT_CODES}"
+        ),
+    ),
+    "cohort": (
+        "Run every case of a folder or table; write maps for each, one table and one page.",
+        (
+            "cohort --images imagesTs --probabilities predicted --output out --workers 4"
+            f"{_EXIT_CODES_OF_MANY}"
+        ),
+    ),
+    "bids": (
+        "Run the subjects of a BIDS dataset; write a derivative dataset (a BIDS App).",
+        (
+            "bids data data/derivatives/perturb-mpm participant --participant-label 01 02 "
+            f"--derivatives nnunet{_EXIT_CODES_OF_MANY}"
+        ),
+    ),
+    "view": ("Look at a run in the browser, and correct its labels.", "view case"),
+    "measure": (
+        "Measure every sample of a run: size, shape, distances, dose, your own; P of a rule.",
+        "measure case --measure volume diameter --rule 'enhancing.volume > 10' --output measures",
+    ),
+    "change": (
+        "Compare two runs of one patient: did it grow, how sure is that, and where?",
+        "change january june --structure enhancing --output change",
+    ),
+    "convert": (
+        "Write a volume in another format, its voxels where they were.",
+        "convert --input labels.nii.gz --output labels.seg.nrrd --labels 0:background 1:core",
+    ),
+    "doctor": (
+        "Show versions, extras, threads, cache, GPU and memory, and solve a tiny problem.",
+        "doctor --json",
+    ),
+    "tune": (
+        "Learn the CRF's settings on labelled cases; write a TOML file that run takes.",
+        "tune --data cases --layout brats --labels brats2021 --model model.npz --output tuned",
+    ),
+    "train": (
+        "Train a segmenter on labelled cases; report how it does on patients it never saw.",
+        "train --data brats2021_2mm --layout brats --labels brats2021 --output model.npz",
+    ),
+    "evaluate": (
+        "Measure how good an uncertainty is, against a truth or several raters.",
+        "evaluate --prediction case --truth truth.nii.gz --region core=1,4 --output evaluation",
+    ),
+    "biomarkers": (
+        "Extent of resection and residual tumour volume, with what is known of their error.",
+        "biomarkers --before preop --after postop --region 4 --output biomarkers",
+    ),
+}
+
+app = App(
+    name="perturb-mpm",
+    help="Segment medical images with a dense CRF, and see how uncertain the segmentation is.",
+    help_epilogue="Example:  perturb-mpm demo --output demo",
+    version=version,
+    # Ctrl-C is reported like every other failure, by main.
+    suppress_keyboard_interrupt=False,
+)
+for _name, (_help, _example) in _COMMANDS.items():
+    app.command(
+        f"perturb_mpm.cli.{_name}:{_name}",
+        name=_name,
+        help=_help,
+        help_epilogue=f"Example:  perturb-mpm {_example}",
+    )
+app.register_install_completion_command(
+    help="Let bash, zsh, fish or PowerShell complete commands and options."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line ``perturb-mpm`` and exit."""
-    run_app(load_app(), arguments)
+    run_app(app, arguments)
 
 
-def load_app() -> App:
-    """Return the parser of ``perturb-mpm``, all commands named in it and none loaded."""
-    from perturb_mpm.cli.app import app
-
-    return app
-
-
-def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
-    """Run the commands of ``app`` and exit.
+def run_app(commands: App, arguments: Sequence[str] | None = None) -> None:
+    """Run one of the commands and exit.
 
     The code is 0 when all is done, 2 for bad input (arguments, files, a folder that cannot be
     written to), 130 when interrupted, and 1 for other failures.
     """
-    from cyclopts import CycloptsError
-
     accept_all_characters()
+    name = commands.name[0]
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        commands(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(app.name[0], str(error), _EXIT_USAGE)
+        _fail(name, str(error), _EXIT_USAGE)
     except ExpectedError as error:
-        _fail(app.name[0], in_options(str(error)), _EXIT_USAGE)
+        _fail(name, in_options(str(error)), _EXIT_USAGE)
     except (OSError, MemoryError) as error:
-        _fail(app.name[0], str(error), _EXIT_FAILED)
+        _fail(name, str(error), _EXIT_FAILED)
     except KeyboardInterrupt as error:
-        _fail(app.name[0], str(error) or "interrupted", _EXIT_INTERRUPTED)
+        _fail(name, str(error) or "interrupted", _EXIT_INTERRUPTED)
 
 
 def _fail(name: str, message: str, code: int) -> None:

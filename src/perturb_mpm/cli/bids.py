@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cli.cohort import EXIT_SOME_FAILED, make_reading, print_result
-from perturb_mpm.cli.console import Flag, UsageError, in_options, print_json, shown_progress
+from perturb_mpm.cli.cohort import EXIT_SOME_FAILED, describe_result
+from perturb_mpm.cli.console import (
+    SHOW,
+    Flag,
+    Show,
+    UsageError,
+    in_options,
+    shown_progress,
+)
 from perturb_mpm.cli.options import (
     INPUTS,
     OUTPUT,
@@ -19,10 +26,8 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
-
-if TYPE_CHECKING:
-    from perturb_mpm.cohort import BidsRequest, CohortResult
-    from perturb_mpm.run import RunSettings
+from perturb_mpm.cohort import BidsRequest, CohortResult, run_participants, write_group_results
+from perturb_mpm.run import RunSettings
 
 Labels = Annotated[
     tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
@@ -32,51 +37,33 @@ Labels = Annotated[
 @Parameter(name="*", group=INPUTS)
 @dataclass(frozen=True, kw_only=True)
 class ParticipantOptions:
-    """Which cases are run.
-
-    Parameters
-    ----------
-    participant_label
-        The subjects, without sub-; else all.
-    session_label
-        The sessions, without ses-; else all.
-    derivatives
-        Which derivative has the probabilities (or, with --kind labels, the label maps): its folder
-        in BIDS_DIR/derivatives, or any other folder; several are an ensemble. Needed where several
-        derivatives have some.
-    skip_bids_validation
-        Take a folder without a dataset_description.json. The program itself looks at no more: the
-        BIDS validator does.
-    """
+    """Which cases are run."""
 
     participant_label: Annotated[
         Labels, Parameter(name=("--participant-label", "--participant_label"))
     ] = ()
+    """The subjects, without sub-; else all."""
     session_label: Annotated[Labels, Parameter(name=("--session-label", "--session_label"))] = ()
+    """The sessions, without ses-; else all."""
     derivatives: Labels = ()
+    """Which derivative has the probabilities (or, with --kind labels, the label maps): its folder
+    in BIDS_DIR/derivatives, or any other folder; several are an ensemble. Needed where several
+    derivatives have some."""
     skip_bids_validation: Annotated[
         Flag, Parameter(name=("--skip-bids-validation", "--skip_bids_validation"))
     ] = False
+    """Take a folder without a dataset_description.json. The program itself looks at no more: the
+    BIDS validator does."""
 
 
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
-class ShowingOptions:
-    """How much of the machine is used, and what is shown.
-
-    Parameters
-    ----------
-    n_cpus
-        How many cores to use; else all that this process may use. The same as --threads.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print what became of the cases as one JSON object.
-    """
+class MachineOptions:
+    """How much of the machine is used, and what is shown."""
 
     n_cpus: Annotated[int | None, Parameter(name=("--n-cpus", "--n_cpus"))] = None
-    quiet: Flag = False
-    json: Flag = False
+    """How many cores to use; else all that this process may use. The same as --threads."""
+    show: Show = SHOW
 
 
 def bids(
@@ -87,7 +74,7 @@ def bids(
     *,
     who: ParticipantOptions | None = None,
     read: ReadingOptions | None = None,
-    show: ShowingOptions | None = None,
+    machine: MachineOptions | None = None,
     options: SettingsOptions | None = None,
 ) -> None:
     """Run the subjects of a BIDS dataset; write a derivative dataset.
@@ -103,19 +90,18 @@ def bids(
         participant runs subjects, which several processes may do at once; group makes the table and
         the page of what they wrote.
     """
-    who, show = who or ParticipantOptions(), show or ShowingOptions()
+    who, machine = who or ParticipantOptions(), machine or MachineOptions()
+    show = machine.show
     try:
-        settings = _read_settings(options or SettingsOptions(), show.n_cpus)
+        settings = _read_settings(options or SettingsOptions(), machine.n_cpus)
         request = _make_request(bids_dir, output_dir, who, read or ReadingOptions())
         result = _run_level(analysis_level, request, settings, show)
     except ExpectedError as error:
         raise UsageError(_name_options(str(error))) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
-    if show.json:
-        print_json(vars(result))
-    elif not show.quiet:
-        print_result(result, "of all subjects: the same command with group instead of participant")
+    next_step = "of all subjects: the same command with group instead of participant"
+    show.result(vars(result), *describe_result(result, next_step))
     if result.failed:
         raise SystemExit(EXIT_SOME_FAILED)
 
@@ -137,7 +123,6 @@ def _read_settings(options: SettingsOptions, n_cpus: int | None) -> RunSettings:
 def _make_request(
     bids_dir: Path, output_dir: Path, who: ParticipantOptions, read: ReadingOptions
 ) -> BidsRequest:
-    from perturb_mpm.cohort import BidsRequest
 
     read.check_model(tuple(map(Path, who.derivatives)))
     return BidsRequest(
@@ -146,15 +131,12 @@ def _make_request(
         tuple(label.removeprefix("sub-") for label in who.participant_label),
         tuple(label.removeprefix("ses-") for label in who.session_label),
         who.derivatives,
-        make_reading(read),
+        read.to_reading(),
         validate=not who.skip_bids_validation,
     )
 
 
-def _run_level(
-    level: str, request: BidsRequest, settings: RunSettings, show: ShowingOptions
-) -> CohortResult:
-    from perturb_mpm.cohort import run_participants, write_group_results
+def _run_level(level: str, request: BidsRequest, settings: RunSettings, show: Show) -> CohortResult:
 
     with shown_progress(quiet=show.quiet or show.json) as progress:
         if level == "group":

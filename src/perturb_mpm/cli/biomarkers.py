@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.table import Table
 
-from perturb_mpm.cli.console import (
-    Flag,
-    UsageError,
-    plain_console,
-    prepare_folder,
-    print_json,
-    print_warning,
+from perturb_mpm.assess import (
+    Biomarkers,
+    ChangeQuestion,
+    Line,
+    ResectionCalibration,
+    RunChange,
+    Scan,
+    ScanPair,
+    biomarker_lines,
+    biomarkers_as_json,
+    calibrate,
+    check_biomarkers_folder,
+    check_spacing,
+    compare_runs,
+    read_calibration,
+    read_pairs,
+    read_scan,
+    resection,
+    write_biomarkers,
+    write_change_page,
 )
-
-if TYPE_CHECKING:
-    from perturb_mpm.assess import Biomarkers, Line, ResectionCalibration, RunChange, ScanPair
-    from perturb_mpm.biomarkers import ResectionClass
+from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT, ResectionClass
+from perturb_mpm.cli.console import (
+    SHOW,
+    Flag,
+    Show,
+    UsageError,
+    prepare_folder,
+    text_table,
+)
+from perturb_mpm.files import Source, region_values_from_text
+from perturb_mpm.run import load_run, measured_patient
+from perturb_mpm.storage import write_set
 
 LARGEST_NOISE_FLOOR_ML = 1000.0
 
@@ -28,56 +50,35 @@ LARGEST_NOISE_FLOOR_ML = 1000.0
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class BiomarkersOptions:
-    """Which scans are compared, by which limits, and where the numbers go.
-
-    Parameters
-    ----------
-    before
-        The scan before surgery: a folder of perturb-mpm run, or one label map.
-    after
-        The scan after surgery, likewise.
-    table
-        A cohort instead: CSV with the columns case, before, after, truth_before, truth_after, or
-        the folder of perturb-mpm cohort with the cases sub-NAME_ses-pre and sub-NAME_ses-post.
-    sessions
-        Which sessions of a cohort's folder are before and after surgery.
-    truth
-        A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given.
-    region
-        Enhancing tumour by a name and its label values, as in enhancing=4, or the values alone.
-    spacing
-        The voxel size in mm of label maps that do not say it; three numbers.
-    classes
-        The limits of the classes of resection: RANO resect 2023, or Karschnia 2021.
-    noise_floor_ml
-        A residual of at most so much counts as none; at most 1000.
-    certain_only
-        Add a row of the voxels alone in which all samples agree, the paper's correction: it drops
-        what is uncertain, and can make a resection look complete that was not.
-    calibration
-        A calibration.json from a cohort with known volumes.
-    output
-        The folder to write to; made where it is missing.
-    quiet
-        Print nothing.
-    json
-        Print the results as JSON instead of a table.
-    """
+    """Which scans are compared, by which limits, and where the numbers go."""
 
     before: Path | None = None
+    """The scan before surgery: a folder of perturb-mpm run, or one label map."""
     after: Path | None = None
+    """The scan after surgery, likewise."""
     table: Path | None = None
+    """A cohort instead: CSV with the columns case, before, after, truth_before, truth_after, or the
+    folder of perturb-mpm cohort with the cases sub-NAME_ses-pre and sub-NAME_ses-post."""
     sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post")
+    """Which sessions of a cohort's folder are before and after surgery."""
     truth: Path | None = None
+    """A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given."""
     region: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+    """Enhancing tumour by a name and its label values, as in enhancing=4, or the values alone."""
     spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None
+    """The voxel size in mm of label maps that do not say it; three numbers."""
     classes: Literal["rano", "karschnia"] = "rano"
+    """The limits of the classes of resection: RANO resect 2023, or Karschnia 2021."""
     noise_floor_ml: float = 0.0
+    """A residual of at most so much counts as none; at most 1000."""
     certain_only: Flag = False
+    """Add a row of the voxels alone in which all samples agree, the paper's correction: it drops
+    what is uncertain, and can make a resection look complete that was not."""
     calibration: Path | None = None
+    """A calibration.json from a cohort with known volumes."""
     output: Path = Path("biomarkers")
-    quiet: Flag = False
-    json: Flag = False
+    """The folder to write to; made where it is missing."""
+    show: Show = SHOW
 
 
 def biomarkers(*, options: BiomarkersOptions) -> None:
@@ -96,18 +97,6 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
             f"--noise-floor-ml must lie between 0 and {LARGEST_NOISE_FLOOR_ML:g}, got {floor:g}"
         )
 
-    from perturb_mpm.assess import (
-        biomarker_lines,
-        biomarkers_as_json,
-        check_biomarkers_folder,
-        check_spacing,
-        read_calibration,
-        write_biomarkers,
-        write_change_page,
-    )
-    from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT
-    from perturb_mpm.storage import write_set
-
     values = _region_values(options.region)
     step = None if options.spacing is None else check_spacing(options.spacing)
     limits = RANO_RESECT if options.classes == "rano" else KARSCHNIA_2021
@@ -124,20 +113,15 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
     with write_set():
         files = write_biomarkers(folder, found, known, learnt, certain_only=certain)
         files += [] if page is None else [write_change_page(folder, page)]
-    if not options.quiet:
-        for words in (words for each in found.values() for words in each.warnings):
-            print_warning(words)
-    if options.json:
-        print_json(biomarkers_as_json(found, known))
-    elif not options.quiet:
-        _print(biomarker_lines(found, known, certain_only=certain), found, known, files)
+    options.show.warn(words for each in found.values() for words in each.warnings)
+    lines = biomarker_lines(found, known, certain_only=certain)
+    sentences = (_classes_in_words(case, each, known) for case, each in found.items())
+    wrote = (f"wrote {file}" for file in files)
+    options.show.result(biomarkers_as_json(found, known), _table(lines), *sentences, *wrote)
 
 
 def _compare_runs(pairs: Sequence[ScanPair], values: Sequence[int]) -> RunChange | None:
     """Return the change between two runs that both name a structure of these label values."""
-    from perturb_mpm.assess import ChangeQuestion, compare_runs
-    from perturb_mpm.run import load_run, measured_patient
-
     if len(pairs) != 1 or not (pairs[0].before.is_dir() and pairs[0].after.is_dir()):
         return None
     runs = load_run(pairs[0].before), load_run(pairs[0].after)
@@ -153,7 +137,6 @@ def _compare_runs(pairs: Sequence[ScanPair], values: Sequence[int]) -> RunChange
 
 
 def _region_values(words: Sequence[str]) -> tuple[int, ...]:
-    from perturb_mpm.files import region_values_from_text
 
     regions = region_values_from_text(words)
     if len(regions) != 1:
@@ -172,8 +155,6 @@ def _read(
     noise_floor_ml: float,
 ) -> tuple[dict[str, Biomarkers], dict[str, tuple[float, float]]]:
     """Return every case's biomarkers, and the true volumes before and after where known, in ml."""
-    from perturb_mpm.assess import Scan, read_scan, resection
-    from perturb_mpm.files import Source
 
     def read(argument: str, path: Path) -> Scan:
         return read_scan(Source(argument, path), region, spacing)
@@ -202,8 +183,6 @@ def _calibrate(
     noise_floor_ml: float,
 ) -> ResectionCalibration | None:
     """Return what cases with samples and known volumes teach, where there are any."""
-    from perturb_mpm.assess import calibrate
-
     sampled = [case for case in truths if found[case].sampled is not None]
     if not sampled:
         return None
@@ -217,7 +196,6 @@ def _calibrate(
 
 
 def _find_pairs(options: BiomarkersOptions) -> list[ScanPair]:
-    from perturb_mpm.assess import ScanPair, read_pairs
 
     before, after, table = options.before, options.after, options.table
     if options.truth is not None and (table is None or not table.is_dir()):
@@ -234,28 +212,15 @@ def _find_pairs(options: BiomarkersOptions) -> list[ScanPair]:
     return [ScanPair(after.name.removesuffix(".gz").removesuffix(".nii"), before, after)]
 
 
-def _print(
-    lines: Sequence[Line],
-    found: Mapping[str, Biomarkers],
-    calibration: ResectionCalibration | None,
-    files: Iterable[Path],
-) -> None:
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("case", "method"):
-        table.add_column(heading)
-    for heading in ("before\nml", "RTV\nml", "RTV 95 %\nml", "EOR\n%", "EOR 95 %\n%"):
-        table.add_column(heading, justify="right")
-
+def _table(lines: Sequence[Line]) -> Table:
     def text(value: object, scale: float = 1.0) -> str:
         return f"{scale * value:.2f}" if isinstance(value, float) else "–"
 
     def interval(low: object, high: object, scale: float = 1.0) -> str:
         return "–" if low is None else f"{text(low, scale)} to {text(high, scale)}"
 
-    for case, method, v_pre, rtv, low, high, eor, eor_low, eor_high, *_ in lines:
-        table.add_row(
+    rows = [
+        (
             str(case),
             str(method),
             text(v_pre),
@@ -264,12 +229,10 @@ def _print(
             text(eor, 100.0) if eor is not None else "undefined" if v_pre == 0 else "–",
             interval(eor_low, eor_high, 100.0),
         )
-    console = plain_console()
-    console.print(table)
-    for case, each in found.items():
-        console.print(_classes_in_words(case, each, calibration))
-    for file in files:
-        console.print(f"wrote {file}", soft_wrap=True)
+        for case, method, v_pre, rtv, low, high, eor, eor_low, eor_high, *_ in lines
+    ]
+    numbers = ("before\nml", "RTV\nml", "RTV 95 %\nml", "EOR\n%", "EOR 95 %\n%")
+    return text_table(("case", "method", *numbers), rows, words=2)
 
 
 def _classes_in_words(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from perturb_mpm import cohort as on
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cli.console import (
     MOST_WORKERS,
@@ -19,6 +20,7 @@ from perturb_mpm.cli.console import (
     in_options,
     print_plain,
     shown_progress,
+    text_table,
     whole_number,
     write_json_text,
 )
@@ -30,14 +32,27 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
+from perturb_mpm.cohort import (
+    MOST_PARTS,
+    CaseCheck,
+    CaseReading,
+    CaseRecord,
+    CohortPart,
+    CohortResult,
+    add_ratings,
+    check_cohort,
+    find_cohort,
+    gather_cohort,
+    run_cohort,
+)
+from perturb_mpm.files import CaseFiles, CaseFolders, find_predicted_images
+from perturb_mpm.progress import StagedProgress
+from perturb_mpm.run import RunSettings
+from perturb_mpm.storage import json_ready
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from perturb_mpm.cohort import CaseCheck, CaseReading, CaseRecord, CohortPart, CohortResult
-    from perturb_mpm.files import CaseFiles, CaseFolders
-    from perturb_mpm.progress import StagedProgress
-    from perturb_mpm.run import RunSettings
 
 EXIT_SOME_FAILED = 3
 _MOST_NAMED = 20
@@ -47,38 +62,27 @@ _OPTIONS = {"images": "images"}
 @Parameter(name="*", group=INPUTS)
 @dataclass(frozen=True, kw_only=True)
 class CohortOptions:
-    """Which cases are run.
-
-    Parameters
-    ----------
-    images
-        A folder with CASE_0000.nii.gz … (nnU-Net), CASE/CASE_t1.nii.gz … (BraTS), sub-01/anat
-        (BIDS) or CASE.nii.gz, CASE.png (flat: one image a case), or a CSV or TSV table with a row
-        a case: case, images, probabilities, mask, truth. Not needed where nnU-Net's own note in
-        --probabilities says where its images are.
-    probabilities
-        The folder with CASE.npz or CASE.nii.gz of every case; several folders, or fold_0, fold_1 …
-        in one, are an ensemble.
-    mask
-        A folder with CASE.nii.gz that is not 0 where voxels count.
-    truth
-        A folder with the true label map CASE.nii.gz of cases that have one.
-    layout
-        How the files are laid out; recognised if omitted.
-    match
-        Which cases: names, or patterns such as BraTS2021_00*.
-    ratings
-        Ratings that readers downloaded from reports (JSON or TSV): a column of the table and the
-        page. With --gather, only these are added and nothing is run.
-    """
+    """Which cases are run."""
 
     images: Annotated[Path | None, Parameter(name=("--images", "--image"))] = None
+    """A folder with CASE_0000.nii.gz … (nnU-Net), CASE/CASE_t1.nii.gz … (BraTS), sub-01/anat (BIDS)
+    or CASE.nii.gz, CASE.png (flat: one image a case), or a CSV or TSV table with a row a case:
+    case, images, probabilities, mask, truth. Not needed where nnU-Net's own note in --probabilities
+    says where its images are."""
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
+    """The folder with CASE.npz or CASE.nii.gz of every case; several folders, or fold_0, fold_1 … in
+    one, are an ensemble."""
     mask: Path | None = None
+    """A folder with CASE.nii.gz that is not 0 where voxels count."""
     truth: Path | None = None
+    """A folder with the true label map CASE.nii.gz of cases that have one."""
     layout: Literal["nnunet", "brats", "bids", "flat", "table"] | None = None
+    """How the files are laid out; recognised if omitted."""
     match: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
+    """Which cases: names, or patterns such as BraTS2021_00*."""
     ratings: Annotated[Files, Parameter(show_default=False)] = ()
+    """Ratings that readers downloaded from reports (JSON or TSV): a column of the table and the
+    page. With --gather, only these are added and nothing is run."""
 
 
 WORKERS = Group("Workers", sort_key=5)
@@ -87,49 +91,35 @@ WORKERS = Group("Workers", sort_key=5)
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Where cases are run, and what is shown.
-
-    Parameters
-    ----------
-    output
-        The folder to write to: a folder a case in it, cohort.csv, cohort.json and cohort.html. The
-        same command again goes on where it stopped.
-    workers
-        How many cases are run at once on this machine; cores and memory are split among them.
-        More than 1 needs the extra cluster.
-    scheduler
-        The address of a running Dask scheduler whose workers take the cases, as in
-        tcp://10.0.0.1:8786.
-    cluster
-        A TOML or YAML file with a cluster to start: a class of Dask or dask-jobqueue, its
-        arguments, and how many workers.
-    split
-        Over how many workers the samples of one case are spread, for cases so large that one
-        worker takes too long; the result is the same.
-    part
-        Which part of the cases to run, as in 3/40, for an array of jobs that all write to one
-        folder; run --gather when they have ended.
-    gather
-        Write the tables and the page of cases that were run in parts; run none.
-    dry_run
-        Read every case, and say what would be run, what it takes and what cannot be read; run
-        nothing.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print a JSON object in one line for every case that ends, and one for the cohort.
-    """
+    """Where cases are run, and what is shown."""
 
     output: Path
+    """The folder to write to: a folder a case in it, cohort.csv, cohort.json and cohort.html. The
+    same command again goes on where it stopped."""
     workers: Annotated[int, Parameter(group=WORKERS)] = 1
+    """How many cases are run at once on this machine; cores and memory are split among them. More
+    than 1 needs the extra cluster."""
     scheduler: Annotated[str | None, Parameter(group=WORKERS)] = None
+    """The address of a running Dask scheduler whose workers take the cases, as in
+    tcp://10.0.0.1:8786."""
     cluster: Annotated[Path | None, Parameter(group=WORKERS)] = None
+    """A TOML or YAML file with a cluster to start: a class of Dask or dask-jobqueue, its arguments,
+    and how many workers."""
     split: Annotated[int, Parameter(group=WORKERS)] = 1
+    """Over how many workers the samples of one case are spread, for cases so large that one worker
+    takes too long; the result is the same."""
     part: Annotated[str | None, Parameter(group=WORKERS)] = None
+    """Which part of the cases to run, as in 3/40, for an array of jobs that all write to one
+    folder; run --gather when they have ended."""
     gather: Annotated[Flag, Parameter(group=WORKERS)] = False
+    """Write the tables and the page of cases that were run in parts; run none."""
     dry_run: Flag = False
+    """Read every case, and say what would be run, what it takes and what cannot be read; run
+    nothing."""
     quiet: Flag = False
+    """Print nothing, and show no progress."""
     json: Flag = False
+    """Print a JSON object in one line for every case that ends, and one for the cohort."""
 
 
 def cohort(
@@ -141,7 +131,9 @@ def cohort(
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
     with _name_images():
-        _run_cohort(cases or CohortOptions(), read or ReadingOptions(), work, options or SettingsOptions())
+        _run_cohort(
+            cases or CohortOptions(), read or ReadingOptions(), work, options or SettingsOptions()
+        )
 
 
 @contextmanager
@@ -156,7 +148,6 @@ def _name_images() -> Iterator[None]:
 def _run_cohort(
     cases: CohortOptions, read: ReadingOptions, work: WorkOptions, options: SettingsOptions
 ) -> None:
-    from perturb_mpm.cohort import MOST_PARTS, CohortPart, add_ratings, find_cohort
 
     whole_number(work.workers, "--workers", 1, MOST_WORKERS)
     whole_number(work.split, "--split", 1, MOST_PARTS)
@@ -165,9 +156,16 @@ def _run_cohort(
     settings = settings_from_options(options)
     if settings.sampling.until is not None and not says_samples(options):
         raise UsageError("--until must come with --samples, the most that a case may take")
-    reading = make_reading(read)
+    reading = read.to_reading()
     read.check_model(cases.probabilities)
-    found = find_cohort(_make_folders(cases, read), cases.layout, cases.match)
+    folders = CaseFolders(
+        cases.images or find_predicted_images(cases.probabilities),
+        cases.probabilities,
+        cases.mask,
+        cases.truth,
+        without_probabilities=read.model is not None,
+    )
+    found = find_cohort(folders, cases.layout, cases.match)
     if work.dry_run:
         chosen = found if part is None else part.choose(found)
         _dry_run(chosen, settings, reading, work)
@@ -179,39 +177,12 @@ def _run_cohort(
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
     if work.json:
-        _print_result_line(result)
+        facts = dict(vars(result))
+        _print_one_line({"output": facts.pop("folder"), **facts})
     elif not work.quiet:
-        print_result(result)
+        print_plain(*describe_result(result))
     if result.failed:
         raise SystemExit(EXIT_SOME_FAILED)
-
-
-def make_reading(read: ReadingOptions) -> CaseReading:
-    """Return how the options say that the files of every case are read."""
-    from perturb_mpm.cohort import CaseReading
-
-    return CaseReading(
-        read.kind,
-        read.confidence,
-        read.read_labels(),
-        read.background,
-        read.dataset_json,
-        read.npz_axes,
-        read.image_names,
-        read.model,
-    )
-
-
-def _make_folders(cases: CohortOptions, read: ReadingOptions) -> CaseFolders:
-    from perturb_mpm.files import CaseFolders, find_predicted_images
-
-    return CaseFolders(
-        cases.images or find_predicted_images(cases.probabilities),
-        cases.probabilities,
-        cases.mask,
-        cases.truth,
-        without_probabilities=read.model is not None,
-    )
 
 
 def _run_or_gather(
@@ -222,8 +193,6 @@ def _run_or_gather(
     part: CohortPart | None,
 ) -> CohortResult:
     """Run the cases, or a part of them, or write the tables of parts that were run."""
-    from perturb_mpm.cohort import gather_cohort, run_cohort
-
     with shown_progress(quiet=work.quiet or work.json) as progress:
         if work.gather:
             return gather_cohort(cases, settings, work.output, reading=reading, progress=progress)
@@ -237,7 +206,7 @@ def _run_or_gather(
                 split=work.split,
                 part=part,
                 progress=progress,
-                finished=_print_line if work.json else None,
+                finished=_print_record if work.json else None,
             )
 
 
@@ -263,8 +232,6 @@ def _workers(
     work: WorkOptions, settings: RunSettings, progress: StagedProgress
 ) -> Iterator[tuple[Client | None, RunSettings]]:
     """Give workers to run on, and the settings with which they share this machine."""
-    from perturb_mpm import cohort as on
-
     if work.scheduler is not None:
         progress.stage(f"connecting to {work.scheduler}")
         with on.connect_scheduler(work.scheduler) as client:
@@ -293,8 +260,6 @@ def _dry_run(
     cases: list[CaseFiles], settings: RunSettings, reading: CaseReading, work: WorkOptions
 ) -> None:
     """Print what would be run; exit with 3 where a case cannot be read."""
-    from perturb_mpm.cohort import check_cohort
-
     checks: list[CaseCheck] = []
     with shown_progress(quiet=work.quiet or work.json) as progress:
         progress.stage(f"reading {len(cases)} cases")
@@ -310,15 +275,17 @@ def _dry_run(
 
 
 def _print_checks(checks: list[CaseCheck], work: WorkOptions) -> None:
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("case", "voxels in\nthe mask", "labels", "memory\nGB", ""):
-        table.add_column(heading, justify="right" if heading not in ("case", "") else "left")
-    for each in checks:
-        words = in_options(each.error, _OPTIONS) if each.error else "done" if each.finished else ""
-        memory = "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.1f}"
-        table.add_row(each.case, _text(each.voxels), _text(each.labels), memory, words)
+    rows = [
+        (
+            each.case,
+            _text(each.voxels),
+            _text(each.labels),
+            "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.1f}",
+            in_options(each.error, _OPTIONS) if each.error else "done" if each.finished else "",
+        )
+        for each in checks
+    ]
+    table = text_table(("case", "voxels in\nthe mask", "labels", "memory\nGB", ""), rows)
     readable = [each for each in checks if not each.error]
     left = [each for each in readable if not each.finished]
     lines = [f"{len(left)} to run, {len(readable) - len(left)} done, {_unreadable(checks)}"]
@@ -342,45 +309,32 @@ def _unreadable(checks: list[CaseCheck]) -> str:
     return f"{count} cannot be read" if count else "all can be read"
 
 
-def print_result(
+def describe_result(
     result: CohortResult,
     next_step: str = "when all parts have ended: the same command with --gather instead of --part",
-) -> None:
-    """Print how many cases are done, which failed, and where the table and the page are."""
+) -> Iterator[str]:
+    """Yield how many cases are done, which failed, and where the table and the page are."""
     done = result.cases - len(result.failed)
     before = f", {result.skipped} of them before" if result.skipped else ""
-    print_plain(f"{done} of {result.cases} cases are done{before}")
-    for count, (name, error) in enumerate(result.failed.items()):
-        if count == _MOST_NAMED:
-            print_plain(f"  and {len(result.failed) - count} more")
-            break
-        print_plain(f"  failed: {name}: {in_options(error, _OPTIONS)}")
+    yield f"{done} of {result.cases} cases are done{before}"
+    failed = list(result.failed.items())
+    for name, error in failed[:_MOST_NAMED]:
+        yield f"  failed: {name}: {in_options(error, _OPTIONS)}"
+    if len(failed) > _MOST_NAMED:
+        yield f"  and {len(failed) - _MOST_NAMED} more"
     if result.files:
-        print_plain(f"table: {result.files['csv']}", f"page: {result.files['html']}")
+        yield f"table: {result.files['csv']}"
+        yield f"page: {result.files['html']}"
     else:
-        print_plain(next_step)
+        yield next_step
 
 
-def _print_line(record: CaseRecord) -> None:
+def _print_record(record: CaseRecord) -> None:
     _print_one_line(record.to_short_json())
-
-
-def _print_result_line(result: CohortResult) -> None:
-    _print_one_line(
-        {
-            "output": str(result.folder),
-            "cases": result.cases,
-            "skipped": result.skipped,
-            "failed": result.failed,
-            "files": {name: str(path) for name, path in result.files.items()},
-        }
-    )
 
 
 def _print_one_line(content: object) -> None:
     import json
-
-    from perturb_mpm.storage import json_ready
 
     write_json_text(json.dumps(json_ready(content), ensure_ascii=False) + "\n")
 

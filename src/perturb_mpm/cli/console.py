@@ -8,21 +8,23 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from rich.table import Table
 
 from perturb_mpm.checks import ExpectedError, visible_text
+from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.storage import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
-    from rich.table import Table
 
-    from perturb_mpm.progress import StagedProgress
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 """An option that is given or not, without ``--no-``."""
@@ -65,10 +67,71 @@ def in_options(message: str, options: Mapping[str, str] | None = None) -> str:
     return re.sub(r"`([a-z_]+)(?:=([^`]+))?`", write_option, message)
 
 
+@contextmanager
+def usage_errors(start: str = "") -> Iterator[None]:
+    """Turn what is wrong with values in the block into a UsageError that begins with ``start``."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{start}{error}") from error
+
+
+def require_run(folder: Path, name: str) -> None:
+    """Refuse what cannot be the folder of a run; ``name`` is the argument's."""
+    if not folder.is_dir():
+        raise UsageError(f"{name} must be the folder of a run, got {folder}, which is none")
+
+
 def whole_number(value: int, option: str, smallest: int, largest: int) -> None:
     """Refuse a number outside the limits of its option."""
     if not smallest <= value <= largest:
         raise UsageError(f"{option} must be between {smallest} and {largest}, got {value}")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """What a command prints; the last field of its options."""
+
+    quiet: Flag = False
+    """Print nothing, and show no progress."""
+    json: Flag = False
+    """Print the result as JSON instead of text."""
+
+    def progress(self) -> AbstractContextManager[StagedProgress]:
+        """Show progress on stderr, unless nothing is to be printed."""
+        return shown_progress(quiet=self.quiet)
+
+    def result(self, content: object, *parts: str | Table) -> None:
+        """Print the result: its content as JSON, or the parts as text."""
+        if self.json:
+            print_json(content)
+        elif not self.quiet:
+            print_plain(*parts)
+
+    def warn(self, sentences: Iterable[str]) -> None:
+        """Print warnings."""
+        for words in sentences if not self.quiet else ():
+            print_warning(words)
+
+
+SHOW = Show()
+
+
+def text_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: int = 1,
+    **options: Any,  # noqa: ANN401 - rich's own
+) -> Table:
+    """Return a table whose first columns are ``words``, the others numbers; rich's options."""
+    table = Table(**options)
+    for column, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if column < words or not heading else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def plain_console(*, stderr: bool = False) -> Console:
@@ -106,8 +169,6 @@ def print_line(words: str, name: str = "perturb-mpm") -> None:
 
 def print_json(content: object) -> None:
     """Print one JSON object on stdout; NaN is null."""
-    from perturb_mpm.storage import json_text
-
     write_json_text(json_text(content))
 
 
@@ -152,8 +213,6 @@ _SECONDS_BETWEEN_LINES = 5.0
 @contextmanager
 def shown_progress(*, quiet: bool) -> Iterator[StagedProgress]:
     """Show progress on stderr in the form that suits it."""
-    from perturb_mpm.progress import Silent
-
     if quiet:
         yield Silent()
     elif not sys.stderr.isatty():

@@ -7,7 +7,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import Files, Flag, UsageError, Words, print_json, print_plain
+from perturb_mpm.cli.console import (
+    SHOW,
+    Files,
+    Flag,
+    Show,
+    UsageError,
+    Words,
+)
+from perturb_mpm.files import convert as convert_files
+from perturb_mpm.files import labels_from_text
 
 
 def convert(
@@ -17,8 +26,7 @@ def convert(
     reference: Path | None = None,
     labels: Words = None,
     overwrite: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    show: Show = SHOW,
 ) -> None:
     """Write volumes in another format: NIfTI, NRRD, MetaImage, MGZ, TIFF, PNG, Slicer's segments.
 
@@ -35,21 +43,12 @@ def convert(
         Values and names of the segments in a .seg.nrrd, background first: 0:background 1:core.
     overwrite
         Replace a file that is there.
-    quiet
-        Print nothing.
-    json
-        Print what was written as one JSON object.
     """
-    from perturb_mpm.files import convert as convert_files
-    from perturb_mpm.files import labels_from_text
-
     if output.exists() and not overwrite:
         raise UsageError(f"--output must be a new file, got {output}, which exists: --overwrite")
     if not output.parent.is_dir():
         raise UsageError(f"--output must lie in a folder that exists, got {output}")
     scheme = None if labels is None else labels_from_text(labels)
     shape = convert_files(inputs, output, reference=reference, labels=scheme)
-    if json:
-        print_json({"output": str(output), "shape": list(shape)})
-    elif not quiet:
-        print_plain(f"wrote {output}, {' × '.join(map(str, shape))}")
+    content = {"output": str(output), "shape": list(shape)}
+    show.result(content, f"wrote {output}, {' × '.join(map(str, shape))}")

@@ -10,26 +10,34 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+
 from perturb_mpm.cli.console import (
-    Flag,
+    SHOW,
+    Show,
     UsageError,
     prepare_folder,
-    print_json,
-    print_plain,
-    shown_progress,
+    text_table,
     whole_number,
 )
-from perturb_mpm.cli.run import print_end
+from perturb_mpm.cli.run import describe_end
+from perturb_mpm.files import Case, LabelScheme, Source, read_case, read_volume, save_nifti
+from perturb_mpm.phantom import Phantom, glioblastoma
+from perturb_mpm.progress import StagedProgress
+from perturb_mpm.report import LabelComparison, compare_labels
+from perturb_mpm.run import (
+    Run,
+    RunSettings,
+    StateError,
+    list_files,
+    plan_layout,
+    read_run_json,
+    run_case,
+)
 from perturb_mpm.sampling import MOST_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from perturb_mpm.files import Case
-    from perturb_mpm.phantom import Phantom
-    from perturb_mpm.progress import StagedProgress
-    from perturb_mpm.report import LabelComparison
-    from perturb_mpm.run import Run
 
 
 PATIENT, TRUTH = "patient", "truth.nii.gz"  # the folder of what a user would bring
@@ -52,8 +60,7 @@ def demo(
     seed: int = 0,
     spacing: float = 2.0,
     samples: int = 200,
-    quiet: Flag = False,
-    json: Flag = False,
+    show: Show = SHOW,
 ) -> None:
     """Make a patient with a glioblastoma, run the whole pipeline on it, compare with the truth.
 
@@ -68,10 +75,6 @@ def demo(
         The edge of a voxel, 1 to 8 mm: larger is faster and coarser.
     samples
         How many segmentations to sample.
-    quiet
-        Print nothing.
-    json
-        Print the results as JSON instead of a table.
     """
     if not 1.0 <= spacing <= 8.0:
         raise UsageError(f"--spacing must be between 1 and 8, got {spacing:g}")
@@ -84,28 +87,24 @@ def demo(
             "be replaced, which is not a demo's; name another one"
         )
 
-    from perturb_mpm.phantom import glioblastoma
-
     started = time.monotonic()
-    with shown_progress(quiet=quiet) as progress:
+    with show.progress() as progress:
         progress.stage("making a patient")
         patient = glioblastoma(seed, spacing_mm=spacing)
         case = _through_files(folder / PATIENT, patient)
         finished = _run(case, patient, folder, samples, progress)
     rows = _compare(patient, finished)
-    if json:
-        _print_json(rows, finished)
-    elif not quiet:
-        _print_table(rows, finished)
-        print_end(finished, time.monotonic() - started)
-        command = run_command(folder / PATIENT, patient.label_names, samples)
-        print_plain(f"the same by hand: {shlex.join(command)}")
+    command = run_command(folder / PATIENT, patient.label_names, samples)
+    show.result(
+        {"output": str(folder), "truth": [asdict(row) for row in rows], **finished.summary},
+        _table(rows, finished),
+        *describe_end(finished, time.monotonic() - started),
+        f"the same by hand: {shlex.join(command)}",
+    )
 
 
 def _find_others(folder: Path) -> Iterator[Path]:
     """Yield the files that the demo would write over and no demo has written."""
-    from perturb_mpm.run import StateError, list_files, plan_layout, read_run_json
-
     try:
         run = read_run_json(folder / "state") or {}
         is_demo = not run or (
@@ -135,8 +134,6 @@ def _is_described(path: Path, description: str) -> bool:
 
 def _through_files(folder: Path, patient: Phantom) -> Case:
     """Write what a user would bring, and read it as ``run`` does."""
-    from perturb_mpm.files import LabelScheme, read_case, save_nifti
-
     folder.mkdir(exist_ok=True)
     images = []
     for name in SEQUENCES:
@@ -164,8 +161,6 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
 
 def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: StagedProgress) -> Run:
     """Sample and write everything as ``run`` does."""
-    from perturb_mpm.run import RunSettings, run_case
-
     return run_case(
         case,
         RunSettings(regions=REGIONS).changed(samples=samples),
@@ -193,9 +188,6 @@ def run_command(folder: Path, label_names: tuple[str, ...], samples: int) -> lis
 
 def _compare(patient: Phantom, run: Run) -> list[LabelComparison]:
     """Compare the network and the labels that were written with the truth."""
-    from perturb_mpm.files import Source, read_volume
-    from perturb_mpm.report import compare_labels
-
     written = read_volume(Source("labels", run.files["labels"])).voxels.astype("uint8")
     segmentations = {
         "network": patient.network_probabilities.argmax(axis=0),
@@ -204,32 +196,20 @@ def _compare(patient: Phantom, run: Run) -> list[LabelComparison]:
     return compare_labels(patient.truth, segmentations, patient.label_names, patient.spacing)
 
 
-def _print_json(rows: list[LabelComparison], run: Run) -> None:
-    """Print the run's summary and the comparison as one object."""
-    summary = {
-        "output": str(run.folder),
-        "truth": [asdict(row) for row in rows],
-        **run.summary,
-    }
-    print_json(summary)
-
-
-def _print_table(rows: list[LabelComparison], run: Run) -> None:
-    """Print volume, overlap and uncertainty of every label, and where the report is."""
-    from rich.table import Table
-
-    table = Table()
-    table.add_column("label")
-    for heading in ("true\nml", "found\nml", "sampled 95 %\nml", "Dice", "uncertain\n%"):
-        table.add_column(heading, justify="right")
+def _table(rows: list[LabelComparison], run: Run) -> Table:
+    """Return volume, overlap and uncertainty of every label."""
+    cells = []
     for row, found in zip(rows, run.summary["labels"][1:]):
         share = found["uncertain_frac"]
-        table.add_row(
-            row.label,
-            f"{row.truth_ml:.1f}",
-            f"{found['volume_ml']:.1f}",
-            f"{found['interval_lower_ml']:.1f} to {found['interval_upper_ml']:.1f}",
-            f"{row.dice['perturb_mpm']:.3f}",
-            "" if share is None else f"{100 * share:.1f}",
+        cells.append(
+            (
+                row.label,
+                f"{row.truth_ml:.1f}",
+                f"{found['volume_ml']:.1f}",
+                f"{found['interval_lower_ml']:.1f} to {found['interval_upper_ml']:.1f}",
+                f"{row.dice['perturb_mpm']:.3f}",
+                "" if share is None else f"{100 * share:.1f}",
+            )
         )
-    print_plain(table)
+    headings = ("label", "true\nml", "found\nml", "sampled 95 %\nml", "Dice", "uncertain\n%")
+    return text_table(headings, cells)

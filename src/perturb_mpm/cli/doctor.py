@@ -9,18 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
 
 from perturb_mpm.cli.console import (
-    Flag,
-    print_json,
-    print_plain,
+    SHOW,
+    Show,
+    text_table,
 )
+from perturb_mpm.engines import available_bytes, available_cores, resolve_budget
+from perturb_mpm.engines.cpu import cache_folder
+from perturb_mpm.inference import mean_field
+from perturb_mpm.learning import image_evidence
+from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel
+from perturb_mpm.sampling import sample
 from perturb_mpm.version import version
-
-if TYPE_CHECKING:
-    from perturb_mpm.model import DenseCRF
-
 
 _MOST_WRONG_VOTES = 0.005
 _SAMPLES = 2000
@@ -61,8 +65,6 @@ def _run(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
 def _problem(*, coupled: bool) -> DenseCRF:
     import numpy as np
 
-    from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel
-
     rng = np.random.default_rng(0)
     shape = (4, 4, 4)
     kernels = [
@@ -75,8 +77,6 @@ def _problem(*, coupled: bool) -> DenseCRF:
 def _engines_agree() -> tuple[bool, str]:
     import numpy as np
 
-    from perturb_mpm.inference import mean_field
-
     crf = _problem(coupled=True)
     ours = mean_field(crf, iterations=50, engine="cpu", accuracy="exact").marginals
     truth = mean_field(crf, iterations=50, engine="reference").marginals
@@ -87,8 +87,6 @@ def _engines_agree() -> tuple[bool, str]:
 def _samples_follow_softmax() -> tuple[bool, str]:
     import numpy as np
 
-    from perturb_mpm.sampling import sample
-
     crf = _problem(coupled=False)
     expected = np.exp(-crf.energies)  # (L, N)
     expected *= _SAMPLES / expected.sum(axis=0)
@@ -98,7 +96,6 @@ def _samples_follow_softmax() -> tuple[bool, str]:
 
 
 def _ranges_add_up() -> tuple[bool, str]:
-    from perturb_mpm.sampling import sample
 
     crf = _problem(coupled=True)
     options = {"iterations": 3, "engine": "cpu"}
@@ -109,9 +106,6 @@ def _ranges_add_up() -> tuple[bool, str]:
 
 def _frozen_voxels_agree() -> tuple[bool, str]:
     import numpy as np
-
-    from perturb_mpm.model import DenseCRF
-    from perturb_mpm.sampling import sample
 
     crf = _problem(coupled=True)
     energies = crf.energies.reshape(crf.n_labels, *crf.shape).copy()
@@ -131,8 +125,6 @@ def _frozen_voxels_agree() -> tuple[bool, str]:
 
 def _evidence_tells() -> tuple[bool, str]:
     import numpy as np
-
-    from perturb_mpm.learning import image_evidence
 
     rng = np.random.default_rng(0)
     labels = np.zeros((16, 16, 16), dtype=np.int64)
@@ -154,15 +146,10 @@ _FOR_DEVELOPERS = ("test", "lint")
 _REQUIREMENT = re.compile(r"([\w.-]+).*?(?:extra == ['\"](\w+)['\"])?$")
 
 
-def doctor(*, quiet: Flag = False, json: Flag = False) -> None:
+def doctor(*, show: Show = SHOW) -> None:
     """Show versions, extras, threads, cache, GPU and memory, and solve a tiny problem.
 
-    Parameters
-    ----------
-    quiet
-        Print nothing: the exit code says whether the self-test passed.
-    json
-        Print everything as one JSON object.
+    The exit code says whether the self-test passed.
     """
     facts = {
         "versions": {"perturb-mpm": version(), "python": platform.python_version()},
@@ -176,11 +163,8 @@ def doctor(*, quiet: Flag = False, json: Flag = False) -> None:
             facts["extras"].setdefault(extra, {})[package] = found
     checks = self_test()
     passed = all(check.passed for check in checks)
-    if json:
-        report = {**facts, "self_test": [asdict(check) for check in checks], "passed": passed}
-        print_json(report)
-    elif not quiet:
-        _print(facts, checks)
+    report = {**facts, "self_test": [asdict(check) for check in checks], "passed": passed}
+    show.result(report, _table(facts, checks))
     if not passed:
         raise SystemExit(1)
 
@@ -207,8 +191,6 @@ def _find_version(package: str) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-    from perturb_mpm.engines import available_bytes, available_cores, resolve_budget
-    from perturb_mpm.engines.cpu import cache_folder
 
     cache = cache_folder()
     return {
@@ -238,26 +220,21 @@ def _gpu() -> dict[str, Any]:
     return {"found": True, "detail": name, **memory}
 
 
-def _print(facts: Mapping[str, Any], checks: list[Check]) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    for package, number in facts["versions"].items():
-        table.add_row(package, number or "missing")
+def _table(facts: Mapping[str, Any], checks: list[Check]) -> Table:
+    rows = [(package, number or "missing") for package, number in facts["versions"].items()]
     for extra, packages in facts["extras"].items():
         words = [f"{name} {number or 'not installed'}" for name, number in packages.items()]
-        table.add_row(f"extra {extra}", ", ".join(words))
-    table.add_row("system", f"{facts['system']}, {facts['processor']}")
-    table.add_row("threads", str(facts["threads"]))
-    folder = facts["cache"]["folder"]
-    table.add_row("cache", folder or "none that only you can write to: kernels compile every time")
-    table.add_row("GPU", facts["gpu"]["detail"])
-    memory = facts["memory"]
-    table.add_row(
-        "memory", f"{memory['free_gb']} GB free, {memory['used_at_most_gb']} GB used at most"
-    )
+        rows.append((f"extra {extra}", ", ".join(words)))
+    cache, memory = facts["cache"]["folder"], facts["memory"]
+    rows += [
+        ("system", f"{facts['system']}, {facts['processor']}"),
+        ("threads", str(facts["threads"])),
+        ("cache", cache or "none that only you can write to: kernels compile every time"),
+        ("GPU", facts["gpu"]["detail"]),
+        ("memory", f"{memory['free_gb']} GB free, {memory['used_at_most_gb']} GB used at most"),
+    ]
     for check in checks:
-        table.add_row(check.name, f"{'passed' if check.passed else 'FAILED'}: {check.detail}")
-    print_plain(table)
+        rows.append((check.name, f"{'passed' if check.passed else 'FAILED'}: {check.detail}"))
+    table = text_table(("", ""), rows, show_header=False)
+    table.columns[1].overflow = "fold"
+    return table

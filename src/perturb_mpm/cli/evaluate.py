@@ -7,27 +7,33 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.table import Table
 
+from perturb_mpm.assess import (
+    CaseAssessment,
+    assess_case,
+    check_evaluation_folder,
+    read_cohort,
+    write_evaluation,
+)
 from perturb_mpm.cli.console import (
     MOST_WORKERS,
+    SHOW,
     Files,
-    Flag,
+    Show,
     UsageError,
     Words,
     prepare_folder,
-    print_json,
-    print_plain,
-    print_warning,
+    text_table,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    from perturb_mpm.assess import CaseAssessment
-    from perturb_mpm.evaluation import MetricSummary
-    from perturb_mpm.files import CaseFiles
+from perturb_mpm.cohort import local_workers, map_on_workers
+from perturb_mpm.evaluation import REPORTED_SPECIFICITIES, MetricSummary, summarise
+from perturb_mpm.files import CaseFiles, label_map_from_text, labels_from_text
+from perturb_mpm.report import number
 
 _PRINTED = (  # heading, domain, metric
     ("Dice", "brain", "dice"),
@@ -42,62 +48,41 @@ _PRINTED = (  # heading, domain, metric
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What is measured, against what, and where the numbers go.
-
-    Parameters
-    ----------
-    prediction
-        A folder of perturb-mpm run, or a 4-D volume from elsewhere: sampled label maps (whole
-        numbers, one map a sample) or marginals (one map a label).
-    truth
-        The true label map, on the same grid and with the same label values; for the folder
-        of a cohort a folder with CASE.nii.gz, instead of the truths that the cohort was given.
-    rater
-        A rater's label map; several give measures of how alike samples and raters spread.
-    mask
-        The voxels that count, for a prediction that is a file; a run has its own.
-    table
-        A cohort instead of one case: CSV with the columns case, prediction, truth, mask, rater_1 …,
-        or the folder of perturb-mpm cohort, whose cases have truths.
-    region
-        A set of labels by its name and label values, as in core=1,4; each label by default.
-    labels
-        The labels of a prediction that is a file, background first: 0:background 1:core 4:tumour,
-        values alone, or the name of a scheme such as brats2021.
-    map_values
-        Label values of truth and raters that stand for others here: 4=3 reads a 4 as 3.
-    estimator
-        Which marginals of a run are measured; those that its labels and maps are made of by
-        default.
-    specificity
-        At which specificities sensitivity is given; 0.8, 0.9 and 0.95 by default.
-    output
-        The folder to write to; made where it is missing.
-    workers
-        How many cases of a cohort are measured at once on this machine; more than 1 needs the extra
-        cluster.
-    quiet
-        Print nothing.
-    json
-        Print the summary as JSON instead of a table.
-    """
+    """What is measured, against what, and where the numbers go."""
 
     prediction: Path | None = None
+    """A folder of perturb-mpm run, or a 4-D volume from elsewhere: sampled label maps (whole
+    numbers, one map a sample) or marginals (one map a label)."""
     truth: Path | None = None
+    """The true label map, on the same grid and with the same label values; for the folder of a
+    cohort a folder with CASE.nii.gz, instead of the truths that the cohort was given."""
     rater: Annotated[Files, Parameter(show_default=False)] = ()
+    """A rater's label map; several give measures of how alike samples and raters spread."""
     mask: Path | None = None
+    """The voxels that count, for a prediction that is a file; a run has its own."""
     table: Path | None = None
+    """A cohort instead of one case: CSV with the columns case, prediction, truth, mask, rater_1 …,
+    or the folder of perturb-mpm cohort, whose cases have truths."""
     region: Words = None
+    """A set of labels by its name and label values, as in core=1,4; each label by default."""
     labels: Words = None
+    """The labels of a prediction that is a file, background first: 0:background 1:core 4:tumour,
+    values alone, or the name of a scheme such as brats2021."""
     map_values: Annotated[Words, Parameter(name="--map")] = None
+    """Label values of truth and raters that stand for others here: 4=3 reads a 4 as 3."""
     estimator: Literal["votes", "conditional", "mean_field"] | None = None
+    """Which marginals of a run are measured; those that its labels and maps are made of by
+    default."""
     specificity: Annotated[
         tuple[float, ...] | None, Parameter(consume_multiple=True, negative="")
     ] = None
+    """At which specificities sensitivity is given; 0.8, 0.9 and 0.95 by default."""
     output: Path = Path("evaluation")
+    """The folder to write to; made where it is missing."""
     workers: int = 1
-    quiet: Flag = False
-    json: Flag = False
+    """How many cases of a cohort are measured at once on this machine; more than 1 needs the extra
+    cluster."""
+    show: Show = SHOW
 
 
 _NO_OPTIONS = EvaluateOptions()
@@ -107,10 +92,6 @@ def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
     """Measure how good an uncertainty is; write metrics.csv, summary.json and evaluation.html."""
     whole_number(options.workers, "--workers", 1, MOST_WORKERS)
     cases = _find_cases(options)
-
-    from perturb_mpm.assess import assess_case, check_evaluation_folder, write_evaluation
-    from perturb_mpm.evaluation import REPORTED_SPECIFICITIES, summarise
-    from perturb_mpm.files import label_map_from_text, labels_from_text
 
     measure = partial(
         assess_case,
@@ -130,12 +111,14 @@ def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
     title = cases[0].name if len(cases) == 1 else f"{len(cases)} cases"
     files = write_evaluation(folder, title, assessments)
     summaries = summarise(row for each in assessments for row in each.rows)
-    if not options.quiet:
-        _warn(assessments)
-    if options.json:
-        print_json(summaries)
-    elif not options.quiet:
-        _print(summaries, files)
+    options.show.warn(
+        f"{each.truth_outside_mask} voxels of the {each.against} of {each.case} lie "
+        "outside the mask of the prediction and do not count"
+        for each in assessments
+        if each.truth_outside_mask
+    )
+    wrote = (f"wrote {file}" for file in files)
+    options.show.result(summaries, _table(summaries), *wrote)
 
 
 def _measure_cases(
@@ -144,15 +127,12 @@ def _measure_cases(
     """Measure the cases in their order, here or on workers of this machine."""
     if workers == 1:
         return map(measure, cases)
-    from perturb_mpm.cohort import local_workers, map_on_workers
 
     with local_workers(workers) as client:
         return map_on_workers(client, measure, [case.resolve() for case in cases])
 
 
 def _find_cases(options: EvaluateOptions) -> list[CaseFiles]:
-    from perturb_mpm.assess import read_cohort
-    from perturb_mpm.files import CaseFiles
 
     prediction, truth, raters = options.prediction, options.truth, options.rater
     table, mask = options.table, options.mask
@@ -170,31 +150,14 @@ def _find_cases(options: EvaluateOptions) -> list[CaseFiles]:
     return [CaseFiles(name, mask=mask, truth=truth, raters=raters, prediction=prediction)]
 
 
-def _warn(assessments: Sequence[CaseAssessment]) -> None:
-    for each in assessments:
-        if each.truth_outside_mask:
-            print_warning(
-                f"{each.truth_outside_mask} voxels of the {each.against} of {each.case} lie "
-                "outside the mask of the prediction and do not count"
-            )
-
-
-def _print(summaries: Sequence[MetricSummary], files: Iterable[Path]) -> None:
-    """Print the means of a few measures, a line a region and truth."""
-    from rich.table import Table
-
-    from perturb_mpm.report import number
-
+def _table(summaries: Sequence[MetricSummary]) -> Table:
+    """Return the means of a few measures, a line a region and truth."""
     means = {(s.region, s.against, s.domain, s.metric): s.mean for s in summaries}
-    table = Table(caption="within 10 mm of the foreground where not of the whole region")
-    table.add_column("region")
-    table.add_column("against")
-    for heading, _, _ in _PRINTED:
-        table.add_column(heading, justify="right")
+    rows = []
     for region, against in dict.fromkeys((s.region, s.against) for s in summaries):
-        values = [
-            means.get((region, against, domain, metric), math.nan) for _, domain, metric in _PRINTED
-        ]
-        if not all(math.isnan(value) for value in values):
-            table.add_row(region, against, *(number(value) for value in values))
-    print_plain(table, *(f"wrote {file}" for file in files))
+        values = [means.get((region, against, *column[1:]), math.nan) for column in _PRINTED]
+        if not all(map(math.isnan, values)):
+            rows.append([region, against, *map(number, values)])
+    headings = ["region", "against", *(heading for heading, _, _ in _PRINTED)]
+    caption = "within 10 mm of the foreground where not of the whole region"
+    return text_table(headings, rows, words=2, caption=caption)

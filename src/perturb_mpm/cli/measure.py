@@ -2,81 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
+from rich.table import Table
 
+from perturb_mpm.assess import check_measures_folder
 from perturb_mpm.cli.console import (
-    Flag,
+    SHOW,
+    Show,
     UsageError,
     Words,
     prepare_folder,
-    print_json,
-    print_plain,
-    shown_progress,
+    require_run,
+    text_table,
+    usage_errors,
 )
-from perturb_mpm.measures import LEAST_ML
-
-if TYPE_CHECKING:
-    from perturb_mpm.measures import MeasureRow, SampledLesion
-    from perturb_mpm.run import Run
+from perturb_mpm.measures import (
+    DEFAULT_MEASURES,
+    LEAST_ML,
+    MeasureRow,
+    Rule,
+    SampledLesion,
+    find_measures,
+)
+from perturb_mpm.run import (
+    Run,
+    check_questions,
+    find_in_samples,
+    findings_as_json,
+    load_run,
+    measure_rows,
+    measured_patient,
+    measurements_as_json,
+    read_surroundings,
+    rebuild_sampler,
+    write_findings,
+    write_measurements,
+)
+from perturb_mpm.run import measure as measure_run
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is measured, and where the numbers go.
-
-    Parameters
-    ----------
-    measure
-        volume, area, diameter, bidirectional, axial_diameter, perpendicular_diameter, sphericity,
-        components, margin, dice, surface_dice, hd95; distance:NAME, contact:NAME and overlap:NAME
-        of another structure; mean:IMAGE, sd, median, p10, p90 and entropy of an image; d95, v20 and
-        mean_dose with a dose; or module:function of your own. Size and shape by default.
-    structure
-        Which regions and labels of the run; all but the background by default.
-    rule
-        A question that every sample answers, as in "enhancing.volume > 10"; its probability is
-        given. Several comparisons are joined by "and".
-    beside
-        Structures that do not vary, by name and mask, as in vessel=vessel.nii.gz, on the run's
-        grid.
-    dose
-        A dose in Gy on the run's grid.
-    lesions
-        A region or label whose lesions are found one by one: lesions.csv and two maps.
-    least_lesion
-        Connected pieces below this volume are no lesions, ml.
-    extremes
-        A region or label of whose volume the samples at 2.5, 50 and 97.5 % are written:
-        extremes.nii.gz.
-    priority
-        A measure to be narrowed, such as core.volume: priority.nii.gz and priority.json say where
-        a correction would do so most.
-    output
-        The folder to write to; made where it is missing. Interrupted, the same command goes on.
-    quiet
-        Print nothing.
-    json
-        Print the summary as JSON instead of a table.
-    """
+    """What is measured, and where the numbers go."""
 
     measure: Words = None
+    """volume, area, diameter, bidirectional, axial_diameter, perpendicular_diameter, sphericity,
+    components, margin, dice, surface_dice, hd95; distance:NAME, contact:NAME and overlap:NAME of
+    another structure; mean:IMAGE, sd, median, p10, p90 and entropy of an image; d95, v20 and
+    mean_dose with a dose; or module:function of your own. Size and shape by default."""
     structure: Words = None
+    """Which regions and labels of the run; all but the background by default."""
     rule: Words = None
+    """A question that every sample answers, as in "enhancing.volume > 10"; its probability is
+    given. Several comparisons are joined by "and"."""
     beside: Words = None
+    """Structures that do not vary, by name and mask, as in vessel=vessel.nii.gz, on the run's
+    grid."""
     dose: Path | None = None
+    """A dose in Gy on the run's grid."""
     lesions: str | None = None
+    """A region or label whose lesions are found one by one: lesions.csv and two maps."""
     least_lesion: float = LEAST_ML
+    """Connected pieces below this volume are no lesions, ml."""
     extremes: str | None = None
+    """A region or label of whose volume the samples at 2.5, 50 and 97.5 % are written:
+    extremes.nii.gz."""
     priority: str | None = None
+    """A measure to be narrowed, such as core.volume: priority.nii.gz and priority.json say where a
+    correction would do so most."""
     output: Path = Path("measures")
-    quiet: Flag = False
-    json: Flag = False
+    """The folder to write to; made where it is missing. Interrupted, the same command goes on."""
+    show: Show = SHOW
 
 
 _NO_OPTIONS = MeasureOptions()
@@ -96,25 +99,10 @@ def measure(
     options
         What is measured.
     """
-    if not run.is_dir():
-        raise UsageError(f"RUN must be the folder of a run, got {run}, which is none")
-
-    from perturb_mpm.assess import check_measures_folder
-    from perturb_mpm.measures import DEFAULT_MEASURES, Rule, find_measures
-    from perturb_mpm.run import (
-        check_questions,
-        load_run,
-        measure_rows,
-        measured_patient,
-        measurements_as_json,
-        read_surroundings,
-        write_measurements,
-    )
-    from perturb_mpm.run import measure as measure_run
-
+    require_run(run, "RUN")
     words = options.measure or DEFAULT_MEASURES
     check_measures_folder(options.output)
-    try:
+    with usage_errors():
         rules = [Rule.from_text(each) for each in options.rule or ()]
         loaded = load_run(run)
         beside = read_surroundings(loaded, _named_files(options.beside or ()), options.dose)
@@ -127,24 +115,19 @@ def measure(
         if options.extremes not in (None, *patient.structures):
             known = ", ".join(patient.structures)
             raise UsageError(f"--extremes must be one of {known}, got {options.extremes}")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     folder = prepare_folder(options.output)
     if options.lesions or options.extremes or options.priority:
         _find(folder, asked, options)
         if not (options.measure or rules):
             return
-    with shown_progress(quiet=options.quiet) as show:
-        show.stage("measuring samples")
+    with options.show.progress() as progress:
+        progress.stage("measuring samples")
         found = measure_run(
-            loaded, chosen, structures, beside=beside, checkpoint=folder, progress=show
+            loaded, chosen, structures, beside=beside, checkpoint=folder, progress=progress
         )
     files = write_measurements(folder, loaded, found, rules)
     content = measurements_as_json(loaded, found, rules)
-    if options.json:
-        print_json(content)
-    elif not options.quiet:
-        _print(measure_rows(loaded, found), content["rules"], files)
+    options.show.result(content, *_in_words(measure_rows(loaded, found), content["rules"], files))
 
 
 def _with_questions(run: Run, options: MeasureOptions) -> Run:
@@ -161,41 +144,31 @@ def _with_questions(run: Run, options: MeasureOptions) -> Run:
 
 def _find(folder: Path, run: Run, options: MeasureOptions) -> None:
     """Find lesions, extremes and priority; write and print them."""
-    from perturb_mpm.run import (
-        find_in_samples,
-        findings_as_json,
-        rebuild_sampler,
-        write_findings,
-    )
-
-    with shown_progress(quiet=options.quiet) as show:
-        show.stage("drawing samples again")
-        found = find_in_samples(run, rebuild_sampler(run), extremes=options.extremes, progress=show)
+    with options.show.progress() as progress:
+        progress.stage("drawing samples again")
+        sampler = rebuild_sampler(run)
+        found = find_in_samples(run, sampler, extremes=options.extremes, progress=progress)
     files = write_findings(folder, run, found)
-    if options.json:
-        print_json(findings_as_json(run, found))
-    elif not options.quiet:
-        lesions = found.findings.lesions
-        _print_lesions(lesions.by_doubt() if lesions is not None else [])
-        print_plain(*(f"wrote {file}" for file in files.values()))
+    lesions = found.findings.lesions
+    table = [] if lesions is None or not lesions.by_doubt() else [_lesion_table(lesions.by_doubt())]
+    wrote = (f"wrote {file}" for file in files.values())
+    options.show.result(findings_as_json(run, found), *table, *wrote)
 
 
-def _print_lesions(lesions: Sequence[SampledLesion]) -> None:
-    """Print a line a lesion."""
-    from rich.table import Table
-
-    if not lesions:
-        return
-    table = Table(caption="volumes of the samples that have it")
-    for heading in ("lesion", "probability", "median\nml", "95 %\nml", "joined with"):
-        table.add_column(heading, justify="right")
-    for each in lesions:
-        low, high = each.interval_ml
-        joined = f"{each.joined[0][0]} ({each.joined[0][1]:.2f})" if each.joined else ""
-        ends = f"{low:.2f} to {high:.2f}"
-        number = str(each.number)
-        table.add_row(number, f"{each.probability:.2f}", f"{each.median_ml:.2f}", ends, joined)
-    print_plain(table)
+def _lesion_table(lesions: Sequence[SampledLesion]) -> Table:
+    """Return a line a lesion."""
+    rows = [
+        (
+            str(each.number),
+            f"{each.probability:.2f}",
+            f"{each.median_ml:.2f}",
+            f"{each.interval_ml[0]:.2f} to {each.interval_ml[1]:.2f}",
+            f"{each.joined[0][0]} ({each.joined[0][1]:.2f})" if each.joined else "",
+        )
+        for each in lesions
+    ]
+    headings = ("lesion", "probability", "median\nml", "95 %\nml", "joined with")
+    return text_table(headings, rows, words=0, caption="volumes of the samples that have it")
 
 
 def _named_files(words: Sequence[str]) -> dict[str, Path]:
@@ -212,44 +185,38 @@ def _named_files(words: Sequence[str]) -> dict[str, Path]:
 
 
 def _check_names(
-    structures: Sequence[str], rules: Sequence[object], known: Iterable[str], names: Sequence[str]
+    structures: Sequence[str], rules: Sequence[Rule], known: Iterable[str], names: Sequence[str]
 ) -> None:
     """Refuse structures that the run lacks, and rules about what is not measured."""
-    from perturb_mpm.measures import Rule
-
-    unknown = [name for name in structures if name not in known]
-    if unknown:
-        raise UsageError(f"--structure must be among {', '.join(known)}, got {unknown[0]}")
+    for name in structures:
+        if name not in known:
+            raise UsageError(f"--structure must be among {', '.join(known)}, got {name}")
     keys = [f"{structure}.{name}" for structure in structures for name in names]
-    for rule in rules:
-        missing = [key for key in rule.keys if key not in keys] if isinstance(rule, Rule) else []
-        if missing:
-            raise UsageError(
-                f"--rule must speak of what is measured, {', '.join(keys)}, got {missing[0]}"
-            )
+    for key in (key for rule in rules for key in rule.keys if key not in keys):
+        raise UsageError(f"--rule must speak of what is measured, {', '.join(keys)}, got {key}")
 
 
-def _print(
+def _in_words(
     rows: Sequence[MeasureRow], rules: Sequence[dict[str, object]], files: Iterable[Path]
-) -> None:
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("structure", "measure"):
-        table.add_column(heading)
-    for heading in ("label map", "median", "95 %"):
-        table.add_column(heading, justify="right")
-    table.add_column("unit")
-    for row in rows:
-        low, high = row.interval
-        ends = "–" if low != low else f"{low:.4g} to {high:.4g}"  # noqa: PLR0124 - NaN
-        unit = row.unit.replace("mm2", "mm²")
-        table.add_row(
-            row.structure, row.measure, f"{row.label_map:.4g}", f"{row.median:.4g}", ends, unit
+) -> Iterator[str | Table]:
+    cells = [
+        (
+            row.structure,
+            row.measure,
+            f"{row.label_map:.4g}",
+            f"{row.median:.4g}",
+            "–" if math.isnan(row.interval[0]) else "{:.4g} to {:.4g}".format(*row.interval),
+            row.unit.replace("mm2", "mm²"),
         )
-    lines = [f"{rule['rule']}: {_probability(rule['probability'])}" for rule in rules]
-    basis = dict.fromkeys(f"intervals rest on {row.rests_on}" for row in rows)
-    print_plain(table, *lines, *basis, *(f"wrote {file}" for file in files))
+        for row in rows
+    ]
+    headings = ("structure", "measure", "label map", "median", "95 %", "unit")
+    table = text_table(headings, cells, words=2)
+    table.columns[-1].justify = "left"
+    yield table
+    yield from (f"{rule['rule']}: {_probability(rule['probability'])}" for rule in rules)
+    yield from dict.fromkeys(f"intervals rest on {row.rests_on}" for row in rows)
+    yield from (f"wrote {file}" for file in files)
 
 
 def _probability(value: object) -> str:

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from cyclopts import Group, Parameter
 
 from perturb_mpm.cli.console import Flag, UsageError, Words
+from perturb_mpm.cohort import CaseReading
 from perturb_mpm.fields import settings_in
-from perturb_mpm.run import DEFAULT_BILATERAL, DEFAULT_SPATIAL, RunSettings
-
-if TYPE_CHECKING:
-    from perturb_mpm.files import LabelScheme
-    from perturb_mpm.run import KernelSettings
-
+from perturb_mpm.files import LabelScheme, labels_from_text, region_values_from_text
+from perturb_mpm.run import (
+    DEFAULT_BILATERAL,
+    DEFAULT_SPATIAL,
+    KernelSettings,
+    RunSettings,
+    read_settings,
+)
 
 INPUTS = Group("Inputs", sort_key=1)
 MODEL = Group("Model", sort_key=2)
@@ -52,78 +55,59 @@ _KERNEL_OPTIONS: dict[str, tuple[KernelSettings, str, str]] = {
 @Parameter(name="*", group=INPUTS)
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """How the files of a case are read.
-
-    Parameters
-    ----------
-    kind
-        What the files of probabilities hold: probabilities, a network's raw logits, or a hard label
-        map.
-    confidence
-        How far a hard label map is trusted at every voxel, with --kind labels.
-    model
-        A model trained by perturb-mpm that makes the probabilities from the images.
-    labels
-        Your numbers of the labels, with names or without, background first: 0:background 1:core,
-        0 1 2 4, or a scheme such as brats2021; else dataset.json's, else 0, 1, 2 …
-    background
-        The value written outside the mask; else that of the first label where 0 is a label, else 0.
-    image_names
-        Your name for each image; else from the names of their files.
-    dataset_json
-        nnU-Net's dataset.json; looked for beside an .npz.
-    npz_axes
-        Needed where neither label map nor plans.json lies with an .npz: image, if its axes are
-        those of the image, or ras, if nnU-Net's reader has turned them.
-    """
+    """How the files of a case are read."""
 
     kind: Literal["probabilities", "logits", "labels"] = "probabilities"
+    """What the files of probabilities hold: probabilities, a network's raw logits, or a hard label
+    map."""
     confidence: float = 0.9
+    """How far a hard label map is trusted at every voxel, with --kind labels."""
     model: Path | None = None
+    """A model trained by perturb-mpm that makes the probabilities from the images."""
     labels: Words = None
+    """Your numbers of the labels, with names or without, background first: 0:background 1:core, 0 1
+    2 4, or a scheme such as brats2021; else dataset.json's, else 0, 1, 2 …"""
     background: int | None = None
+    """The value written outside the mask; else that of the first label where 0 is a label, else
+    0."""
     image_names: Words = None
+    """Your name for each image; else from the names of their files."""
     dataset_json: Path | None = None
+    """nnU-Net's dataset.json; looked for beside an .npz."""
     npz_axes: Literal["image", "ras"] | None = None
+    """Needed where neither label map nor plans.json lies with an .npz: image, if its axes are those
+    of the image, or ras, if nnU-Net's reader has turned them."""
 
-    def check_model(self, probabilities: tuple[Path, ...]) -> None:
-        """Refuse a model beside probabilities, or one that is no file."""
-        if self.model is not None and probabilities:
+    def check_model(self, probabilities: tuple[Path, ...], *, needed: bool = False) -> None:
+        """Refuse a model beside probabilities, or one that is no file; or neither."""
+        if probabilities if self.model is not None else needed and not probabilities:
             raise UsageError("either --probabilities or --model must be given, and not both")
         if self.model is not None and not self.model.is_file():
             raise UsageError(f"--model must be a file, got {self.model}, which is not there")
 
-    def read_labels(self) -> LabelScheme | tuple[int, ...] | None:
-        """Return the labels that the user gave; bare values leave the names as they are."""
-        from perturb_mpm.files import labels_from_text
-
-        if self.labels is None:
-            return None
-        scheme = labels_from_text(self.labels)
-        bare = all(part.strip().isdecimal() for part in ",".join(self.labels).split(","))
-        return scheme.values if bare else scheme
+    def to_reading(self, reference: Path | None = None) -> CaseReading:
+        """Return how the options say that files are read; bare values leave names as they are."""
+        labels: LabelScheme | tuple[int, ...] | None = None
+        if self.labels is not None:
+            labels = labels_from_text(self.labels)
+            if all(part.strip().isdecimal() for part in ",".join(self.labels).split(",")):
+                labels = labels.values
+        return CaseReading(**{**vars(self), "labels": labels, "reference": reference})
 
 
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True, kw_only=True)
 class _FileOptions:
-    """What is sampled; an option that is not given has the value of the settings file.
-
-    Parameters
-    ----------
-    settings
-        A TOML file with all settings, as tune writes it; options given here come before it.
-    paper
-        The paper's algorithm: white noise and votes, our kernels at full strength, not centred.
-    region
-        A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4, nested or
-        apart: labels are decided region by region, and each region has a volume. Default: those
-        of nnU-Net's dataset.json, where it has some.
-    """
+    """What is sampled; an option that is not given has the value of the settings file."""
 
     settings: Path | None = None
+    """A TOML file with all settings, as tune writes it; options given here come before it."""
     paper: Flag = False
+    """The paper's algorithm: white noise and votes, our kernels at full strength, not centred."""
     region: Words = None
+    """A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4, nested or
+    apart: labels are decided region by region, and each region has a volume. Default: those of
+    nnU-Net's dataset.json, where it has some."""
 
 
 def _generate_options() -> Iterator[tuple[str, object, object]]:
@@ -172,9 +156,6 @@ else:
 
 def settings_from_options(options: SettingsOptions) -> RunSettings:
     """Return the settings that the options ask for; what is wrong with them is a UsageError."""
-    from perturb_mpm.files import region_values_from_text
-    from perturb_mpm.run import read_settings
-
     if options.paper and options.settings is not None:
         raise UsageError("--paper and --settings must not be given together: choose one")
     given = {name: value for name, value in vars(options).items() if value is not None}

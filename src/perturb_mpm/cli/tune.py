@@ -8,25 +8,42 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cyclopts import Parameter
+from rich.table import Table
 
 from perturb_mpm.cli.console import (
-    Flag,
+    SHOW,
+    Show,
     UsageError,
     Words,
     prepare_folder,
-    print_json,
-    print_plain,
-    shown_progress,
+    text_table,
+    usage_errors,
 )
-
-if TYPE_CHECKING:
-    from perturb_mpm.files import Case
-    from perturb_mpm.progress import StagedProgress
-    from perturb_mpm.run import RunSettings
-    from perturb_mpm.tune import Tuned
+from perturb_mpm.files import (
+    Case,
+    common_sequences,
+    find_labelled_cases,
+    labels_from_text,
+    region_values_from_text,
+)
+from perturb_mpm.progress import StagedProgress
+from perturb_mpm.run import RunSettings, read_settings, write_settings
+from perturb_mpm.storage import write_set
+from perturb_mpm.tune import (
+    Tuned,
+    TuningOptions,
+    classify_cases,
+    intervals_table,
+    maps_table,
+    means,
+    read_cohort_cases,
+    read_labelled_cases,
+    write_scores,
+)
+from perturb_mpm.tune import tune as tune_settings
 
 SETTINGS_NAME = "settings.toml"
 SCORES_NAME = "scores.csv"
@@ -36,60 +53,39 @@ KERNELS = ".kernels-"
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """What to learn from, how, and where the settings go.
-
-    Parameters
-    ----------
-    data
-        The cases: a folder, or a CSV table with the columns case, labels and one a sequence; or the
-        folder of perturb-mpm cohort, which knows all that follows up to region.
-    layout
-        How the cases lie in it.
-    labels
-        The labels of their label maps: brats2021, brats2023, brats2024, or values and names such
-        as 0:background 1:tumour. They are never guessed from the values.
-    output
-        The folder to write settings.toml and scores.csv to; made where it is missing.
-    truth
-        A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given.
-    probabilities
-        A folder with each case's probabilities, CASE.nii.gz (4-D, labels last) or nnU-Net's
-        CASE.npz, by a classifier that did not see the case.
-    model
-        A model trained by perturb-mpm, instead; a case that it was trained on is answered by those
-        of its trees that never saw it.
-    region
-        A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4: labels are
-        decided region by region, and intervals are learned for them.
-    settings
-        A TOML file to start from; else the defaults of run. Its kernels, engine, accuracy,
-        iterations and length of the noise are used, and its regions where none are given here.
-    folds
-        Folds of the cross-validation; as many as cases leaves one out at a time.
-    samples
-        How many segmentations are sampled of each case, with kernels and without.
-    threads
-        How many threads instead of those of --settings; all cores by default.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the result as JSON instead of a table.
-    """
+    """What to learn from, how, and where the settings go."""
 
     data: Path
+    """The cases: a folder, or a CSV table with the columns case, labels and one a sequence; or the
+    folder of perturb-mpm cohort, which knows all that follows up to region."""
     layout: Literal["table", "brats", "nnunet", "bids"] | None = None
+    """How the cases lie in it."""
     labels: Words = None
+    """The labels of their label maps: brats2021, brats2023, brats2024, or values and names such as
+    0:background 1:tumour. They are never guessed from the values."""
     output: Path
+    """The folder to write settings.toml and scores.csv to; made where it is missing."""
     truth: Path | None = None
+    """A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given."""
     probabilities: Path | None = None
+    """A folder with each case's probabilities, CASE.nii.gz (4-D, labels last) or nnU-Net's
+    CASE.npz, by a classifier that did not see the case."""
     model: Path | None = None
+    """A model trained by perturb-mpm, instead; a case that it was trained on is answered by those
+    of its trees that never saw it."""
     region: Words = None
+    """A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4: labels are
+    decided region by region, and intervals are learned for them."""
     settings: Path | None = None
+    """A TOML file to start from; else the defaults of run. Its kernels, engine, accuracy,
+    iterations and length of the noise are used, and its regions where none are given here."""
     folds: int = 5
+    """Folds of the cross-validation; as many as cases leaves one out at a time."""
     samples: int = 128
+    """How many segmentations are sampled of each case, with kernels and without."""
     threads: int | None = None
-    quiet: Flag = False
-    json: Flag = False
+    """How many threads instead of those of --settings; all cores by default."""
+    show: Show = SHOW
 
     def is_cohort(self) -> bool:
         """Whether the cases are those of a cohort's folder; refuse what it knows itself."""
@@ -119,16 +115,11 @@ def tune(*, options: TuneOptions) -> None:
     and of Dice are moved and widened region by region, from 3 cases on; from 19 on they keep a
     promise of 95 %. All that is printed is of cases left out, beside simpler methods.
     """
-    from perturb_mpm.tune import TuningOptions
-    from perturb_mpm.tune import tune as tune_settings
-
-    try:
+    with usage_errors():
         effort = TuningOptions(folds=options.folds, samples=options.samples)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     given = _read_settings(options.settings)
     start = _change_settings(given, options)
-    with shown_progress(quiet=options.quiet) as progress:
+    with options.show.progress() as progress:
         cases = _read_cases(options, start.compute.threads, progress)
         folder = prepare_folder(options.output)
         with _kernel_folder(start, folder) as kernels:
@@ -137,10 +128,10 @@ def tune(*, options: TuneOptions) -> None:
     here = {"threads": given.compute.threads, "kernel_cache": given.compute.kernel_cache}
     tuned = replace(tuned, settings=tuned.settings.changed(**here))
     files = _write(folder, tuned)
-    if options.json:
-        _print_json(tuned, files)
-    elif not options.quiet:
-        _print_table(tuned, files)
+    wrote = (f"wrote {file}" for file in files)
+    options.show.result(
+        _as_json(tuned, files), *_tables(tuned), *tuned.reasons, tuned.verdict, *wrote
+    )
 
 
 @contextmanager
@@ -156,23 +147,15 @@ def _kernel_folder(settings: RunSettings, folder: Path) -> Iterator[str | Path]:
 
 
 def _read_settings(path: Path | None) -> RunSettings:
-    from perturb_mpm.run import RunSettings, read_settings
-
-    try:
+    with usage_errors("--settings "):
         return RunSettings() if path is None else read_settings(path)
-    except ValueError as error:
-        raise UsageError(f"--settings {error}") from error
 
 
 def _change_settings(settings: RunSettings, options: TuneOptions) -> RunSettings:
     """Return the settings with the threads and regions given on the command line."""
-    from perturb_mpm.files import region_values_from_text
-
     if options.threads is not None:
-        try:
+        with usage_errors("--"):
             settings = settings.changed(threads=options.threads)
-        except ValueError as error:
-            raise UsageError(f"--{error}") from error
     if options.region is not None:
         settings = settings.changed(regions=region_values_from_text(options.region))
     return settings
@@ -181,8 +164,6 @@ def _change_settings(settings: RunSettings, options: TuneOptions) -> RunSettings
 def _read_cases(
     options: TuneOptions, threads: int | None, progress: StagedProgress
 ) -> dict[str, Case]:
-    from perturb_mpm.files import common_sequences, find_labelled_cases, labels_from_text
-    from perturb_mpm.tune import classify_cases, read_cohort_cases, read_labelled_cases
 
     model, probabilities = options.model, options.probabilities
     if options.is_cohort():
@@ -204,9 +185,6 @@ def _read_cases(
 
 
 def _write(folder: Path, tuned: Tuned) -> list[Path]:
-    from perturb_mpm.run import write_settings
-    from perturb_mpm.storage import write_set
-    from perturb_mpm.tune import write_scores
 
     files = [folder / SETTINGS_NAME, folder / SCORES_NAME]
     with write_set():
@@ -215,11 +193,9 @@ def _write(folder: Path, tuned: Tuned) -> list[Path]:
     return files
 
 
-def _print_json(tuned: Tuned, files: list[Path]) -> None:
-    """Print one JSON object; what a method does not say is left out."""
-    from perturb_mpm.tune import means
-
-    summary = {
+def _as_json(tuned: Tuned, files: list[Path]) -> dict[str, object]:
+    """Return the result; what a method does not say is left out."""
+    return {
         "files": [str(file) for file in files],
         "verdict": tuned.verdict,
         "cases": sum(map(len, tuned.folds)),
@@ -229,28 +205,21 @@ def _print_json(tuned: Tuned, files: list[Path]) -> None:
         "reasons": list(tuned.reasons),
         "settings": tuned.settings.identity(),
     }
-    print_json(summary)
 
 
-def _print_table(tuned: Tuned, files: list[Path]) -> None:
-    """Print every method on cases left out, side by side, the verdict and what was written."""
-    from rich.table import Table
-
-    from perturb_mpm.tune import intervals_table, maps_table
-
-    shown, maps = [], maps_table(tuned)
+def _tables(tuned: Tuned) -> Iterator[Table]:
+    """Yield tables of every method on cases left out, side by side."""
     for title, (header, rows) in (
-        ("Labels and maps of cases left out, means (Dice: of cases with the region)", maps),
+        (
+            "Labels and maps of cases left out, means (Dice: of cases with the region)",
+            maps_table(tuned),
+        ),
         ("Volumes of cases left out: 95 % intervals", intervals_table(tuned)),
         (
             "Dice of the label maps of cases left out: 95 % intervals",
             intervals_table(tuned, of_dice=True),
         ),
     ):
-        table = Table(title=title)
-        for column, heading in enumerate(header):
-            table.add_column(heading, justify="right" if heading else "left", no_wrap=not column)
-        for row in rows:
-            table.add_row(*row)
-        shown.append(table)
-    print_plain(*shown, *tuned.reasons, tuned.verdict, *(f"wrote {file}" for file in files))
+        table = text_table(header, rows, words=0, title=title)
+        table.columns[0].no_wrap = True
+        yield table

@@ -7,7 +7,10 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from perturb_mpm.cli.console import Flag, UsageError, whole_number
+from perturb_mpm.cli.console import Flag, UsageError, require_run, usage_errors, whole_number
+from perturb_mpm.engines import Compute
+from perturb_mpm.storage import LockedError
+from perturb_mpm.view import ViewServer, open_session
 
 _LARGEST_PORT = 65535
 REMOTE = (
@@ -43,17 +46,10 @@ def view(
         Print the address alone.
     """
     whole_number(port, "--port", 0, _LARGEST_PORT)
-    if not output.is_dir():
-        raise UsageError(f"OUTPUT must be the folder of a run, got {output}, which is none")
+    require_run(output, "OUTPUT")
 
-    from perturb_mpm.engines import Compute
-    from perturb_mpm.storage import LockedError
-    from perturb_mpm.view import ViewServer, open_session
-
-    try:
+    with usage_errors():
         folder = Compute(kernel_cache=kernel_cache).kernel_cache
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     try:
         session = open_session(output, folder)
     except LockedError as error:

@@ -32,6 +32,7 @@ from perturb_mpm.files import (
     read_images,
     read_label_map,
 )
+from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import (
     STATE,
     OutputError,
@@ -43,6 +44,7 @@ from perturb_mpm.run import (
     list_files,
     run_case,
 )
+from perturb_mpm.segmenter import case_from_model
 from perturb_mpm.storage import DamagedError, LockedError, error_text, json_ready, read_json
 from perturb_mpm.version import version
 
@@ -77,6 +79,7 @@ class CaseReading:
     image_names: tuple[str, ...] | None = None
     model: Path | None = None
     """Made by ``perturb-mpm train``: computes the probabilities instead of reading them."""
+    reference: Path | None = None  # says where the voxels of an .npz are
 
     def describe(self) -> dict[str, object]:
         """Return what the files themselves do not say, as ``run_case`` stores it."""
@@ -95,11 +98,19 @@ class CaseReading:
             dataset_json=self.dataset_json and self.dataset_json.resolve(),
         )
 
-    def read(self, case: CaseFiles, *, keep_members: bool = False) -> Case:
+    def read(
+        self,
+        case: CaseFiles,
+        *,
+        keep_members: bool = False,
+        progress: StagedProgress | None = None,
+    ) -> Case:
         """Read a case with its truth; ``InputError`` says what is wrong with it."""
         if case.missing is not None:
             raise InputError(case.missing)
-        found = self._read_without_truth(case, keep_members=keep_members)
+        show = progress or Silent()
+        show.stage("reading the files")
+        found = self._read_without_truth(case, show, keep_members=keep_members)
         if case.truth is None:
             return found
         first = Source("images", case.images[0])
@@ -107,12 +118,13 @@ class CaseReading:
         truth = read_label_map(source, found.labels, found.geometry, first, mask=found.mask)
         return replace(found, truth=truth)
 
-    def _read_without_truth(self, case: CaseFiles, *, keep_members: bool) -> Case:
+    def _read_without_truth(
+        self, case: CaseFiles, show: StagedProgress, *, keep_members: bool
+    ) -> Case:
         names = self.image_names or case.image_names
         if self.model is not None:
-            from perturb_mpm.segmenter import case_from_model
-
             images = read_images(case.images, mask=case.mask, image_names=names)
+            show.stage("classifying the voxels")
             return case_from_model(self.model, images, self.labels, self.background)
         return read_case(
             case.images,
@@ -121,6 +133,7 @@ class CaseReading:
             confidence=self.confidence,
             labels=self.labels,
             dataset_json=self.dataset_json,
+            reference=self.reference,
             npz_axes=self.npz_axes,  # type: ignore[arg-type] # is checked there
             truth=case.truth,
             mask=case.mask,
