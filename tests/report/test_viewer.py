@@ -66,7 +66,7 @@ def in_browser_order(volume: np.ndarray) -> np.ndarray:
 
 def test_volumes_are_cropped_and_turned_and_stay_in_their_place() -> None:
     data = make_data()
-    labels = opened(pack(data).volumes["pmpm-labels"])
+    labels = opened(pack(data).volumes["labels"])
     assert nib.aff2axcodes(labels.affine) == ("R", "A", "S")
     assert np.array_equal(np.asarray(labels.dataobj), in_browser_order(data.labels))
     # The same voxel, by its file's indices and by the browser's, is at the same place.
@@ -79,14 +79,14 @@ def test_volumes_are_cropped_and_turned_and_stay_in_their_place() -> None:
 def test_entropy_and_shares_have_a_fixed_scale() -> None:
     data = make_data()
     packed = pack(data)
-    bits = opened(packed.volumes["pmpm-entropy"])
+    bits = opened(packed.volumes["entropy"])
     assert bits.get_fdata() == pytest.approx(in_browser_order(data.entropy), abs=0.0032)
     assert bits.dataobj.slope == pytest.approx(np.log2(3) / 255)
-    for label, name in enumerate(packed.shares):
-        share = opened(packed.volumes[name]).get_fdata()
+    for label in range(len(NAMES)):
+        share = opened(packed.volumes[f"share-{label}"]).get_fdata()
         assert share == pytest.approx(in_browser_order(data.marginals[label]), abs=0.002)
-    assert [len(packed.images), len(packed.samples)] == [2, 4]
-    image = np.asarray(opened(packed.volumes[packed.images["T2"]]).dataobj)
+    assert (packed.images, packed.samples) == (("T1", "T2"), 4)
+    image = np.asarray(opened(packed.volumes["image-1"]).dataobj)
     assert image.dtype == np.uint8
     assert image.max() == 255
     order = np.argsort(in_browser_order(data.images["T2"]), axis=None)
@@ -97,21 +97,21 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
     data = make_data()
     full = pack(data)
     assert "256 grey levels" in full.note
-    image_bytes = sum(len(full.volumes[name]) for name in full.images.values())
+    image_bytes = sum(len(full.volumes[f"image-{k}"]) for k in range(2))
     coarse = pack(data, image_bytes=int(0.9 * image_bytes))
     assert "64 grey levels" in coarse.note
     assert len(coarse.images) == 2
     least = pack(data, image_bytes=1, sample_bytes=1)
     assert "1 of 2 sequences" in least.note
     assert "1 of 4 stored samples" in least.note
-    assert (list(least.images), len(least.samples)) == (["T1"], 1)
+    assert (least.images, least.samples) == (("T1",), 1)
 
 
 def test_a_very_large_image_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_VOXELS", 300)
     data = make_data()
     packed = pack(data)
-    labels = opened(packed.volumes["pmpm-labels"])
+    labels = opened(packed.volumes["labels"])
     assert "every 2th voxel" not in packed.note
     assert "one voxel in 2 along each axis" in packed.note
     assert labels.shape == (6, 6, 7)
@@ -121,8 +121,8 @@ def test_a_very_large_image_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_images_the_mask_is_shown() -> None:
     packed = pack(make_data(images={}))
-    assert list(packed.images) == ["mask"]
-    assert np.asarray(opened(packed.volumes["pmpm-image-0"]).dataobj).max() == 255
+    assert packed.images == ("mask",)
+    assert np.asarray(opened(packed.volumes["image-0"]).dataobj).max() == 255
 
 
 def test_the_fragment_is_repeatable_and_cannot_be_broken_out_of() -> None:

@@ -29,14 +29,12 @@ from perturb_mpm.report.planes import Plane, box_around, radiological_planes, to
 from perturb_mpm.report.report import LabelComparison, compare_labels, write_report
 from perturb_mpm.report.viewer import (
     BrowserGrid,
-    ShownImage,
-    ViewerSettings,
     asset,
-    most_uncertain_mm,
     nifti_bytes,
     niivue,
     script,
-    viewer_label_colours,
+    shown_images,
+    viewer_settings,
 )
 
 __all__ = [
@@ -75,12 +73,10 @@ __all__ = [
     "unit_chart",
     "page_environment",
     "number",
-    "ViewerSettings",
-    "ShownImage",
+    "viewer_settings",
+    "shown_images",
     "BrowserGrid",
     "nifti_bytes",
-    "most_uncertain_mm",
-    "viewer_label_colours",
     "asset",
     "script",
     "niivue",

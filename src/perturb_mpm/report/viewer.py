@@ -9,8 +9,8 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -32,8 +32,6 @@ from perturb_mpm.report.locations import label_centre, uncertain_locations
 from perturb_mpm.report.pages import page_environment
 from perturb_mpm.report.planes import Box, box_around, to_mm
 
-VolumeAddress = Mapping[str, str]
-"""Where a volume is: {"element": id} in the page, or {"url": address} on the local server."""
 IMAGE_BYTES = 7_000_000
 """The most that all sequences take together, as text."""
 SAMPLE_BYTES = 2_500_000
@@ -82,69 +80,45 @@ def script(*last: str) -> str:
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
-@dataclass(frozen=True)
-class ShownImage:
-    """A sequence, and the stored values that are drawn black and white."""
+def viewer_settings(
+    data: ReportData,
+    images: Mapping[str, tuple[float, float]],
+    samples: int,
+    address: Callable[[str], Mapping[str, str]],
+    **more: object,
+) -> str:
+    """Return one patient's volumes and how they are shown at first, for the scripts.
 
-    name: str
-    source: VolumeAddress
-    darkest: float
-    brightest: float
-
-
-@dataclass(frozen=True)
-class ViewerSettings:
-    """One patient's volumes and how they are shown at first."""
-
-    label_names: Sequence[str]
-    label_colours: Sequence[str]  # "#rrggbb", one for each label
-    images: Sequence[ShownImage]
-    entropy: VolumeAddress
-    label_map: VolumeAddress
-    top_bits: float
-    threshold_bits: float
-    start_mm: tuple[float, float, float]
-    without_webgl: str  # the sentence shown where nothing can be drawn
-    colour_map: str = "inferno"
-    samples: Sequence[VolumeAddress] = ()
-    shares: Sequence[VolumeAddress] = field(default=())  # of each label
-    note: str = ""
-    more: Mapping[str, object] = field(default_factory=dict)
-
-    def as_json(self) -> str:
-        """Return the settings in the scripts' words; safe inside a script element."""
-        names_and_colours = zip(self.label_names, self.label_colours, strict=True)
-        settings = {
-            "labels": [{"name": name, "colour": _rgb(hex_)} for name, hex_ in names_and_colours],
-            "images": [
-                {
-                    "name": image.name,
-                    "source": image.source,
-                    "range": [image.darkest, image.brightest],
-                }
-                for image in self.images
-            ],
-            "entropy": self.entropy,
-            "labelMap": self.label_map,
-            "samples": list(self.samples),
-            "shares": list(self.shares),
-            "topBits": self.top_bits,
-            "thresholdBits": round(self.threshold_bits, 2),
-            "startMm": self.start_mm,
-            "colourMap": self.colour_map,
-            "palettes": {
-                name: EntropyScale(name, self.top_bits).palette.tolist() for name in COLOUR_MAPS
-            },
-            "brightestGrey": OPAQUE_GREY,
-            "withoutWebgl": self.without_webgl,
-            "note": self.note,
-            **self.more,
-        }
-        return json.dumps(settings, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _rgb(colour: str) -> list[int]:
-    return list(bytes.fromhex(colour.removeprefix("#")))
+    ``images`` are the stored values of each sequence that are drawn black and white, ``address``
+    says where the volume of a name is: {"element": id} in the page, or {"url": address} on the
+    local server. The text is safe inside a script element.
+    """
+    names, top_bits = data.label_names, math.log2(len(data.label_names))
+    colours = (BACKGROUND_COLOUR, *(style.colour for style in label_styles(names)))
+    locations = uncertain_locations(data, limit=1)
+    start = locations[0].centre_mm if locations else to_mm(data.affine, label_centre(data))
+    settings = {
+        "labels": [
+            {"name": name, "colour": list(bytes.fromhex(colour.removeprefix("#")))}
+            for name, colour in zip(names, colours, strict=True)
+        ],
+        "images": [
+            {"name": name, "source": address(f"image-{k}"), "range": window}
+            for k, (name, window) in enumerate(images.items())
+        ],
+        "entropy": address("entropy"),
+        "labelMap": address("labels"),
+        "samples": [address(f"sample-{k}") for k in range(samples)],
+        "shares": [address(f"share-{label}") for label in range(len(names))],
+        "topBits": top_bits,
+        "thresholdBits": round(SHOWN_FROM_BITS, 2),
+        "startMm": start,
+        "colourMap": data.colour_map,
+        "palettes": {name: EntropyScale(name, top_bits).palette.tolist() for name in COLOUR_MAPS},
+        "brightestGrey": OPAQUE_GREY,
+        **more,
+    }
+    return json.dumps(settings, ensure_ascii=False).replace("<", "\\u003c")
 
 
 @dataclass(frozen=True)
@@ -217,90 +191,75 @@ def nifti_bytes(
     return start.ljust(_DATA_START, b"\0") + data.tobytes(order="F")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Packed:
-    """The volumes by the id of their element, and what was left out."""
+    """The volumes of a page by their names, in base64, and what was left out."""
 
-    volumes: dict[str, str] = field(default_factory=dict)  # id -> base64
-    images: dict[str, str] = field(default_factory=dict)  # name of the sequence -> id
-    samples: list[str] = field(default_factory=list)  # ids
-    shares: list[str] = field(default_factory=list)  # ids, one for each label
-    note: str = ""
+    volumes: dict[str, str]
+    images: tuple[str, ...]  # names of the sequences
+    samples: int
+    note: str
 
 
 def pack(
     data: ReportData, image_bytes: int = IMAGE_BYTES, sample_bytes: int = SAMPLE_BYTES
 ) -> Packed:
-    """Return the volumes that the viewer of a report shows."""
-    writer = _Writer(data)
-    packed = Packed()
-    packed.volumes["pmpm-labels"] = writer.labels(data.labels)
-    top_bits = math.log2(len(data.label_names))
-    packed.volumes["pmpm-entropy"] = writer.in_255_steps(data.entropy, top_bits)
-    for label, share in enumerate(data.marginals):
-        packed.shares.append(f"pmpm-share-{label}")
-        packed.volumes[packed.shares[-1]] = writer.in_255_steps(share, 1.0)
-    levels = _pack_images(data, writer, packed, image_bytes)
-    _pack_samples(data, writer, packed, sample_bytes)
-    packed.note = _note(data, writer, packed, levels)
-    return packed
+    """Return the volumes that the viewer of a report shows, cropped to the mask's surroundings."""
+    margins = (_MARGIN_VOXELS,) * 3
+    size = math.prod(span.stop - span.start for span in box_around(data.mask, margins))
+    every = math.ceil((size / MOST_VOXELS) ** (1 / 3))
+    grid = BrowserGrid(data.affine, data.mask.shape, box_around(data.mask, margins, every))
 
-
-class _Writer:
-    """Crops volumes to the surroundings of the mask and writes them in the browser's order."""
-
-    def __init__(self, data: ReportData) -> None:
-        margins = (_MARGIN_VOXELS,) * 3
-        size = math.prod(span.stop - span.start for span in box_around(data.mask, margins))
-        self.every = math.ceil((size / MOST_VOXELS) ** (1 / 3))
-        box = box_around(data.mask, margins, self.every)
-        self._grid = BrowserGrid(data.affine, data.mask.shape, box)
-
-    def labels(self, volume: NDArray[np.uint8]) -> str:
-        """Return a label map."""
-        return self._text(volume, labels=True)
-
-    def in_255_steps(self, volume: NDArray[np.floating], top: float) -> str:
-        """Return 0 … top in 255 steps."""
-        steps = np.round(np.clip(volume / top, 0.0, 1.0) * 255)
-        return self._text(steps.astype(np.uint8), slope=top / 255)
-
-    def image(self, volume: NDArray[np.uint8]) -> str:
-        """Return a sequence in 8 bits."""
-        return self._text(volume)
-
-    def _text(self, volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> str:
-        voxels = self._grid.reorder(volume)
-        file = nifti_bytes(voxels, self._grid.affine, slope=slope, labels=labels)
+    def text(volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> str:
+        file = nifti_bytes(grid.reorder(volume), grid.affine, slope=slope, labels=labels)
         return base64.b64encode(gzip.compress(file, 6, mtime=0)).decode()
 
+    def in_255_steps(volume: NDArray[np.floating], top: float) -> str:
+        steps = np.round(np.clip(volume / top, 0.0, 1.0) * 255)
+        return text(steps.astype(np.uint8), slope=top / 255)
 
-def _pack_images(data: ReportData, writer: _Writer, packed: Packed, most: int) -> int:
-    """Add the sequences with as many grey levels as fit, and return that number."""
-    shown = data.images or {"mask": data.mask.astype(np.float32)}
     grey = {
         name: in_window(image, grey_window(image[data.mask]), brightest=255)
-        for name, image in shown.items()
+        for name, image in shown_images(data.images, data.mask).items()
     }
     for levels, outside in _REDUCTIONS:
         step = 256 // levels
-        texts = [
-            writer.image(np.where(data.mask | outside, image // step * step, 0).astype(np.uint8))
+        images = [
+            text(np.where(data.mask | outside, image // step * step, 0).astype(np.uint8))
             for image in grey.values()
         ]
-        if sum(map(len, texts)) <= most:
+        if sum(map(len, images)) <= image_bytes:
             break
-    for k, (name, text) in enumerate(zip(grey, _take_while_fitting(texts, most))):
-        packed.images[name] = f"pmpm-image-{k}"
-        packed.volumes[packed.images[name]] = text
-    return levels
+    images = _take_while_fitting(images, image_bytes)
+    sampled = (text(labels, labels=True) for labels in data.sampled_labels)
+    samples = _take_while_fitting(sampled, sample_bytes)
+    less = ["cut to the surroundings of the mask", f"with {levels} grey levels"]
+    if every > 1:
+        less.append(f"with one voxel in {every} along each axis")
+    if len(images) < len(data.images):
+        less.append(f"with {len(images)} of {len(data.images)} sequences")
+    if len(samples) < len(data.sampled_labels):
+        less.append(f"with {len(samples)} of {len(data.sampled_labels)} stored samples")
+    return Packed(
+        {
+            "labels": text(data.labels, labels=True),
+            "entropy": in_255_steps(data.entropy, math.log2(len(data.label_names))),
+            **{f"share-{k}": in_255_steps(share, 1.0) for k, share in enumerate(data.marginals)},
+            **{f"image-{k}": image for k, image in enumerate(images)},
+            **{f"sample-{k}": sample for k, sample in enumerate(samples)},
+        },
+        tuple(grey)[: len(images)],
+        len(samples),
+        f"This page contains reduced volumes: {', '.join(less)}. "
+        "perturb-mpm view shows all of it, and lets you correct labels.",
+    )
 
 
-def _pack_samples(data: ReportData, writer: _Writer, packed: Packed, most: int) -> None:
-    texts = (writer.labels(labels) for labels in data.sampled_labels)
-    for k, text in enumerate(_take_while_fitting(texts, most)):
-        packed.samples.append(f"pmpm-sample-{k}")
-        packed.volumes[packed.samples[-1]] = text
+def shown_images(
+    images: Mapping[str, NDArray[np.float32]], mask: NDArray[np.bool_]
+) -> Mapping[str, NDArray[np.float32]]:
+    """Return the sequences, and the mask where there is none."""
+    return images or {"mask": mask.astype(np.float32)}
 
 
 def _take_while_fitting(texts: Iterable[str], most: int) -> list[str]:
@@ -311,21 +270,6 @@ def _take_while_fitting(texts: Iterable[str], most: int) -> list[str]:
             break
         taken.append(text)
     return taken
-
-
-def _note(data: ReportData, writer: _Writer, packed: Packed, levels: int) -> str:
-    """Say what this page leaves out of the volumes."""
-    less = ["cut to the surroundings of the mask", f"with {levels} grey levels"]
-    if writer.every > 1:
-        less.append(f"with one voxel in {writer.every} along each axis")
-    if len(packed.images) < len(data.images):
-        less.append(f"with {len(packed.images)} of {len(data.images)} sequences")
-    if len(packed.samples) < len(data.sampled_labels):
-        less.append(f"with {len(packed.samples)} of {len(data.sampled_labels)} stored samples")
-    return (
-        f"This page contains reduced volumes: {', '.join(less)}. "
-        "perturb-mpm view shows all of it, and lets you correct labels."
-    )
 
 
 @dataclass(frozen=True)
@@ -342,44 +286,23 @@ class ViewerFragment:
 def viewer_fragment(data: ReportData) -> ViewerFragment:
     """Return the viewer of one patient; the same data give the same text."""
     packed = pack(data)
-    template = page_environment().get_template("embedded.html")
-    html = template.render(
-        style=asset("viewer.css"),
-        controls=asset("viewer.html"),
-        settings=_settings(data, packed).as_json(),
-        volumes=packed.volumes,
-        niivue=niivue_packed(),
-    )
-    return ViewerFragment(html + "\n", script("start_report.js"))
-
-
-def most_uncertain_mm(data: ReportData) -> tuple[float, float, float]:
-    """Return the first uncertain location, or the middle of the labels, in mm."""
-    locations = uncertain_locations(data, limit=1)
-    return locations[0].centre_mm if locations else to_mm(data.affine, label_centre(data))
-
-
-def viewer_label_colours(label_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the colour of each label, that of the background first."""
-    return (BACKGROUND_COLOUR, *(style.colour for style in label_styles(label_names)))
-
-
-def _settings(data: ReportData, packed: Packed) -> ViewerSettings:
-    return ViewerSettings(
-        label_names=data.label_names,
-        label_colours=viewer_label_colours(data.label_names),
-        images=[
-            ShownImage(name, {"element": element}, 0.0, 255.0)
-            for name, element in packed.images.items()
-        ],
-        entropy={"element": "pmpm-entropy"},
-        label_map={"element": "pmpm-labels"},
-        samples=[{"element": element} for element in packed.samples],
-        shares=[{"element": element} for element in packed.shares],
-        top_bits=math.log2(len(data.label_names)),
-        threshold_bits=SHOWN_FROM_BITS,
-        start_mm=most_uncertain_mm(data),
-        colour_map=data.colour_map,
-        without_webgl=WITHOUT_WEBGL,
+    settings = viewer_settings(
+        data,
+        dict.fromkeys(packed.images, (0.0, 255.0)),
+        packed.samples,
+        lambda name: {"element": f"pmpm-{name}"},
+        withoutWebgl=WITHOUT_WEBGL,
         note=packed.note,
     )
+    html = (
+        page_environment()
+        .get_template("embedded.html")
+        .render(
+            style=asset("viewer.css"),
+            controls=asset("viewer.html"),
+            settings=settings,
+            volumes=packed.volumes,
+            niivue=niivue_packed(),
+        )
+    )
+    return ViewerFragment(html + "\n", script("start_report.js"))

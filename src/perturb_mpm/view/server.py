@@ -8,13 +8,12 @@ from __future__ import annotations
 import html
 import io
 import json
-import math
 import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from email.message import Message
@@ -29,19 +28,15 @@ from numpy.typing import NDArray
 from perturb_mpm.files import Case
 from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.report import (
-    SHOWN_FROM_BITS,
     BrowserGrid,
-    ReportData,
-    ShownImage,
-    ViewerSettings,
     asset,
     box_around,
     grey_window,
-    most_uncertain_mm,
     nifti_bytes,
     niivue,
     script,
-    viewer_label_colours,
+    shown_images,
+    viewer_settings,
 )
 from perturb_mpm.run import report_data
 from perturb_mpm.view.correction import Edits
@@ -50,9 +45,8 @@ from perturb_mpm.view.session import BusyError, ConflictError, Session
 _MARGIN_VOXELS = 10
 
 
-def shown_images(case: Case) -> dict[str, NDArray[np.float32]]:
-    """Return the sequences, and the mask where there is none."""
-    return case.images or {"mask": case.mask.astype(np.float32)}
+def _images(case: Case) -> Mapping[str, NDArray[np.float32]]:
+    return shown_images(case.images, case.mask)
 
 
 class Volumes:
@@ -68,7 +62,7 @@ class Volumes:
             "labels": lambda: self._labels(run.labels),
             "entropy": lambda: self._file(run.entropy),
         }
-        for k, image in enumerate(shown_images(run.case).values()):
+        for k, image in enumerate(_images(run.case).values()):
             self._makers[f"image-{k}"] = partial(self._file, image)
         for label in range(len(run.case.labels)):
             self._makers[f"share-{label}"] = partial(self._share, label)
@@ -169,11 +163,17 @@ def policy(nonce: str) -> str:
 def render_page(session: Session, token: str, nonce: str) -> str:
     """Return the page with the viewer and the tools to correct."""
     run = session.run
-    more: dict[str, object] = {
-        "token": token,
-        "archiveName": f"{run.folder.resolve().name}-corrected.zip",
-    }
-    settings = _settings(report_data(run), shown_images(run.case), more)
+    data = report_data(run)
+    settings = viewer_settings(
+        data,
+        {name: grey_window(image[data.mask]) for name, image in _images(run.case).items()},
+        len(data.sampled_labels),
+        lambda name: {"url": f"/volumes/{name}"},
+        withoutWebgl=WITHOUT_WEBGL,
+        note="",
+        token=token,
+        archiveName=f"{run.folder.resolve().name}-corrected.zip",
+    )
     title = html.escape(run.title)
     scripts = script("painting.js", "gestures.js", "correction.js", "start_view.js")
     return f"""<!doctype html>
@@ -192,35 +192,12 @@ def render_page(session: Session, token: str, nonce: str) -> str:
 {asset("viewer.html")}<template id="pmpm-correction-tools">
 {asset("correction.html")}</template>
 </main>
-<script type="application/json" id="pmpm-settings">{settings.as_json()}</script>
+<script type="application/json" id="pmpm-settings">{settings}</script>
 <script nonce="{nonce}">{niivue()}</script>
 <script nonce="{nonce}">{scripts}</script>
 </body>
 </html>
 """
-
-
-def _settings(
-    data: ReportData, images: dict[str, NDArray[np.float32]], more: dict[str, object]
-) -> ViewerSettings:
-    return ViewerSettings(
-        label_names=data.label_names,
-        label_colours=viewer_label_colours(data.label_names),
-        images=[
-            ShownImage(name, {"url": f"/volumes/image-{k}"}, *grey_window(image[data.mask]))
-            for k, (name, image) in enumerate(images.items())
-        ],
-        entropy={"url": "/volumes/entropy"},
-        label_map={"url": "/volumes/labels"},
-        samples=[{"url": f"/volumes/sample-{k}"} for k in range(len(data.sampled_labels))],
-        shares=[{"url": f"/volumes/share-{label}"} for label in range(len(data.label_names))],
-        top_bits=math.log2(len(data.label_names)),
-        threshold_bits=SHOWN_FROM_BITS,
-        start_mm=most_uncertain_mm(data),
-        colour_map=data.colour_map,
-        without_webgl=WITHOUT_WEBGL,
-        more=more,
-    )
 
 
 MOST_BODY_BYTES = 8 * 2**20
