@@ -70,8 +70,8 @@ class CohortOptions:
     case, images, probabilities, mask, truth. Not needed where nnU-Net's own note in --probabilities
     says where its images are."""
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
-    """The folder with CASE.npz or CASE.nii.gz of every case; several folders, or fold_0, fold_1 … in
-    one, are an ensemble."""
+    """The folder with CASE.npz or CASE.nii.gz of every case; several folders, or fold_0, fold_1 …
+    in one, are an ensemble."""
     mask: Path | None = None
     """A folder with CASE.nii.gz that is not 0 where voxels count."""
     truth: Path | None = None

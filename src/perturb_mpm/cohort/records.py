@@ -12,13 +12,23 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.evaluation import dice, expected_dice
 from perturb_mpm.files import Source, read_table
+from perturb_mpm.report import (
+    OPAQUE_GREY,
+    EntropyScale,
+    VolumeRow,
+    field_of_view,
+    grey_window,
+    in_window,
+    radiological_planes,
+    thumbnail,
+)
 from perturb_mpm.run import Run, volume_rows
 from perturb_mpm.storage import (
     DAMAGE,
@@ -28,9 +38,6 @@ from perturb_mpm.storage import (
     require_file,
     write_json,
 )
-
-if TYPE_CHECKING:
-    from perturb_mpm.report import VolumeRow
 
 RECORDS = "cohort"
 """The folder in the output that holds a record of every case; no case may have its name."""
@@ -350,16 +357,6 @@ def draw_picture(run: Run) -> str:
 
     It is an address that holds the pixels. Window, colours and orientation are the report's.
     """
-    from perturb_mpm.report import (
-        OPAQUE_GREY,
-        EntropyScale,
-        field_of_view,
-        grey_window,
-        in_window,
-        radiological_planes,
-        thumbnail,
-    )
-
     case, entropy = run.case, run.entropy
     spacing = case.geometry.spacing
     plane = radiological_planes(case.geometry.affine)[0]

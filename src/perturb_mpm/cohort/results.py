@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -26,11 +26,9 @@ from perturb_mpm.cohort.records import (
     read_ratings,
 )
 from perturb_mpm.files import write_table
+from perturb_mpm.report import DASHES, ChartLine, LineChart, page_environment, unit_chart
 from perturb_mpm.storage import DAMAGE, read_json, write_json, write_set, write_text
 from perturb_mpm.version import version
-
-if TYPE_CHECKING:
-    from perturb_mpm.report import LineChart
 
 _CASE_COLUMNS = (
     *("samples", "intervals_rest_on", "image_evidence", "temperature"),
@@ -307,8 +305,6 @@ def found_errors(outcomes: Sequence[CaseOutcome]) -> LineChart | None:
     Cases are looked at in the order of their expected error or expected Dice, or of their true
     error, which is the best order there is. None where fewer than three truths are known.
     """
-    from perturb_mpm.report import DASHES, ChartLine, unit_chart
-
     known = [(each, each.error_ml) for each in outcomes]
     cases = [(each, error) for each, error in known if error is not None]
     errors = np.array([error for _, error in cases])
@@ -331,8 +327,6 @@ def found_errors(outcomes: Sequence[CaseOutcome]) -> LineChart | None:
 
 def render_page(cases: Sequence[RankedCase], inside: str = "", name: str = "cohort.html") -> str:
     """Return the page as HTML; ``inside`` is the way from it to the cases' folders."""
-    from perturb_mpm.report import page_environment
-
     notes = _shared_notes(cases)
     back = "../" * inside.count("/") + name
 

@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perturb_mpm import checks
+from perturb_mpm.cohort.cluster import run_on_workers
 from perturb_mpm.cohort.one_case import CaseReading, CaseRunner, build_request
 from perturb_mpm.cohort.records import RECORDS, TABLES, CaseRecord, read_record
+from perturb_mpm.cohort.results import write_results
 from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import Case, CaseFiles, CaseFolders, InputError, find_cases
 from perturb_mpm.progress import Silent, StagedProgress
@@ -344,8 +346,6 @@ def gather_records(names: Sequence[str], folder: Path) -> tuple[CohortResult, li
 
     Inputs are not compared. Return the records too; one that was never run counts as failed.
     """
-    from perturb_mpm.cohort.results import write_results
-
     path = folder / RECORDS / _REQUEST
     try:
         request = read_json(path)
@@ -416,15 +416,12 @@ def _run_each(
     """Run cases here, one after the other, or on workers; yield each record as the case ends."""
     if client is None:
         return map(runner.run, cases)
-    from perturb_mpm.cohort.cluster import run_on_workers
 
     return run_on_workers(client, runner, cases, split)
 
 
 def _write_all(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> CohortResult:
     """Write tables and page of the cases; the error of each that failed is returned."""
-    from perturb_mpm.cohort.results import write_results
-
     files = write_results(runner.folder, _read_records(runner, cases), runner.request)
     return replace(_summarise(runner, cases, skipped), files=files)
 

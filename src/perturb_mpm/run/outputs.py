@@ -7,13 +7,26 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files import (
+    DIAMETERS,
+    Program,
+    SegmentVolume,
+    save_like,
+    write_bids_sidecars,
+    write_dicom,
+    write_dicom_report,
+    write_for_program,
+    write_volumes,
+)
+from perturb_mpm.measures import MeasureRow
 from perturb_mpm.noise import WHITE
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior, decide_labels
+from perturb_mpm.report import Findings, Provenance, ReportData, Snapshot, VolumeRow, write_report
 from perturb_mpm.run.folder import Layout
 from perturb_mpm.run.model import tempered_probabilities
 from perturb_mpm.run.settings import KernelSettings, RunSettings
@@ -21,11 +34,6 @@ from perturb_mpm.run.state import DiceInterval, Run
 from perturb_mpm.run.volumes import INTERVAL, volume_rows
 from perturb_mpm.sampling import Sampling
 from perturb_mpm.version import version
-
-if TYPE_CHECKING:
-    from perturb_mpm.files import Program
-    from perturb_mpm.measures import MeasureRow
-    from perturb_mpm.report import Findings, ReportData, VolumeRow
 
 MAPS_IN_WORDS = {
     "votes": "the samples' votes",
@@ -38,8 +46,6 @@ CLASSES = {"certain": CERTAIN, "undecided": UNDECIDED, "uncertain": UNCERTAIN}
 
 def write_maps(run: Run) -> None:
     """Write the NIfTI files, with the user's label values and the geometry of the input."""
-    from perturb_mpm.files import save_like
-
     files, geometry, labels = run.files, run.case.geometry, run.case.labels
     save_like(
         files["labels"], labels.to_values(run.labels, run.case.mask), geometry, "label values"
@@ -71,8 +77,6 @@ def _known_marginals(run: Run) -> NDArray[np.floating]:
 
 def write_sampled_volumes(run: Run) -> None:
     """Write the volumes of every sample."""
-    from perturb_mpm.files import write_volumes
-
     posterior = run.posterior
     numbers = posterior.sample_index.tolist()
     regions = run.regions
@@ -83,7 +87,6 @@ def write_sidecars(run: Run, layout: Layout) -> None:
     """Write what BIDS wants beside its files, where names are BIDS names."""
     if layout.bids is None:
         return
-    from perturb_mpm.files import write_bids_sidecars
 
     names = {name: str(file.relative_to(layout.root)) for name, file in run.files.items()}
     most = math.log2(len(run.case.labels))
@@ -92,8 +95,6 @@ def write_sidecars(run: Run, layout: Layout) -> None:
 
 def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
     """Write a DICOM SEG of the labels and a parametric map of the entropy."""
-    from perturb_mpm.files import write_dicom
-
     case = run.case
     return write_dicom(
         run.folder, series, run.labels, run.entropy, case.geometry, case.labels, case.mask
@@ -102,8 +103,6 @@ def write_dicom_files(run: Run, series: Path) -> dict[str, Path]:
 
 def write_also(run: Run, programs: Sequence[Program]) -> None:
     """Write the labels as other programs want them, beside the outputs."""
-    from perturb_mpm.files import write_for_program
-
     case = run.case
     values = case.labels.to_values(run.labels, case.mask)
     for program in programs:
@@ -113,8 +112,6 @@ def write_also(run: Run, programs: Sequence[Program]) -> None:
 
 def write_structured_report(run: Run, series: Path, measures: Sequence[MeasureRow]) -> None:
     """Write volumes and diameters of all labels, with intervals, as a DICOM structured report."""
-    from perturb_mpm.files import DIAMETERS, SegmentVolume, write_dicom_report
-
     rows = [row for row in volume_rows(run) if row.kind == "label"]
     diameters: dict[str, dict[str, tuple[float, float, float]]] = {row.name: {} for row in rows}
     for each in measures:
@@ -135,8 +132,6 @@ def write_structured_report(run: Run, series: Path, measures: Sequence[MeasureRo
 
 def write_page(run: Run, warnings: Sequence[str], findings: Findings | None = None) -> str:
     """Write the report, and return the answer at its top."""
-    from perturb_mpm.report import write_report
-
     return write_report(run.files["report"], report_data(run, warnings, findings))
 
 
@@ -144,8 +139,6 @@ def report_data(
     run: Run, warnings: Sequence[str] = (), findings: Findings | None = None
 ) -> ReportData:
     """Return what the report and the viewer show of a run."""
-    from perturb_mpm.report import Provenance, ReportData, Snapshot
-
     case, settings = run.case, run.settings
     return ReportData(
         title=run.title,
