@@ -126,8 +126,7 @@ def map_on_workers(
 ) -> list[Result]:
     """Return what a function gives for each item, in their order; the first error is raised."""
     check_versions(client)
-    found: list[Result] = client.gather(client.map(function, items, pure=False))
-    return found
+    return client.gather(client.map(function, items, pure=False))
 
 
 def run_on_workers(

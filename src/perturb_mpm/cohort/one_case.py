@@ -150,7 +150,7 @@ def build_request(settings: RunSettings, reading: CaseReading) -> dict[str, Any]
     if isinstance(labels, LabelScheme):
         named = {"values": labels.values, "names": labels.names}
     paths = {"dataset_json": reading.dataset_json, "model": reading.model}
-    request: dict[str, Any] = json_ready(
+    return json_ready(
         {
             "version": version(),
             **settings.identity(),
@@ -160,7 +160,6 @@ def build_request(settings: RunSettings, reading: CaseReading) -> dict[str, Any]
             **{name: path and path.resolve() for name, path in paths.items()},
         }
     )
-    return request
 
 
 @dataclass(frozen=True)

@@ -380,5 +380,4 @@ def _resize(picture: NDArray[Any], steps: tuple[float, float]) -> NDArray[Any]:
         ((np.arange(wanted) + 0.5) * count / wanted).astype(int)
         for wanted, count in zip(pixels, picture.shape)
     )
-    resized: NDArray[Any] = picture[np.ix_(rows, columns)]
-    return resized
+    return picture[np.ix_(rows, columns)]

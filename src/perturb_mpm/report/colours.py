@@ -86,8 +86,7 @@ class EntropyScale:
     def levels(self, entropy: NDArray[np.floating]) -> NDArray[np.uint8]:
         """Return the number of the colour of each entropy in bits, same shape."""
         levels = np.floor(np.clip(entropy / self.top_bits, 0.0, 1.0) * _LEVELS)
-        numbers: NDArray[np.uint8] = np.minimum(levels, _LEVELS - 1).astype(np.uint8)
-        return numbers
+        return np.minimum(levels, _LEVELS - 1).astype(np.uint8)
 
 
 def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
@@ -107,16 +106,14 @@ def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
     below = np.linspace(0.0, start, first_shown, endpoint=False)
     shown = np.linspace(start, stop, _LEVELS - first_shown)
     nearest = np.round(np.concatenate([below, shown]) * (_FINE - 1)).astype(np.int64)
-    palette: NDArray[np.uint8] = colours[nearest].astype(np.uint8)
-    return palette
+    return colours[nearest].astype(np.uint8)
 
 
 def luminance(colours: NDArray[np.generic]) -> NDArray[np.float64]:
     """Return the relative luminance, 0 to 1, of sRGB colours (…, 3) in 0 … 255 (WCAG 2)."""
     shares = np.asarray(colours, dtype=np.float64) / 255.0
     linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
-    weighed: NDArray[np.float64] = linear @ np.array([0.2126, 0.7152, 0.0722])
-    return weighed
+    return linear @ np.array([0.2126, 0.7152, 0.0722])
 
 
 def grey_window(values: NDArray[np.floating]) -> tuple[float, float]:
@@ -143,5 +140,4 @@ def in_window(
     """Return an image in whole greys from 0 to ``brightest``; what is no number is black."""
     low, high = window
     shares = np.nan_to_num((image - low) / (high - low), nan=0.0, posinf=1.0, neginf=0.0)
-    greys: NDArray[np.uint8] = np.round(np.clip(shares, 0.0, 1.0) * brightest).astype(np.uint8)
-    return greys
+    return np.round(np.clip(shares, 0.0, 1.0) * brightest).astype(np.uint8)

@@ -169,8 +169,7 @@ def _most_uncertain_voxel(voxels: Voxels, weaker: NDArray[np.floating], data: Re
 
 
 def _at(volume: NDArray[Any], voxels: Voxels) -> NDArray[Any]:
-    values: NDArray[Any] = volume[tuple(voxels.T)]
-    return values
+    return volume[tuple(voxels.T)]
 
 
 def label_centre(data: ReportData) -> Voxel:
@@ -237,8 +236,7 @@ class _Surroundings:
         if not border.any():
             return np.full(len(voxels), np.inf)
         away = distance_transform_edt(~border, sampling=self.data.spacing)
-        found: NDArray[np.float64] = _at(away, voxels - corner)
-        return found
+        return _at(away, voxels - corner)
 
     def _change(self, voxels: Voxels, pair: tuple[int, int]) -> tuple[int, int, float]:
         """Return which label changes if the other is right, by how many voxels and what share."""
@@ -358,10 +356,7 @@ def _beside(voxels: Voxels, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
     corner = voxels.min(axis=0)
     here = np.zeros(tuple(np.ptp(voxels, axis=0) + 1), dtype=bool)
     here[tuple((voxels[some] - corner).T)] = True
-    beside: NDArray[np.bool_] = _at(
-        binary_dilation(here, structure=np.ones((3, 3, 3))), voxels - corner
-    )
-    return beside
+    return _at(binary_dilation(here, structure=np.ones((3, 3, 3))), voxels - corner)
 
 
 def _around(voxels: Voxels, shape: tuple[int, ...]) -> Voxels:
@@ -372,5 +367,4 @@ def _around(voxels: Voxels, shape: tuple[int, ...]) -> Voxels:
     here = np.zeros(tuple(np.ptp(voxels, axis=0) + 3), dtype=bool)
     here[tuple((voxels - corner).T)] = True
     grown = np.argwhere(binary_dilation(here, structure=np.ones((3, 3, 3)))) + corner
-    inside: Voxels = grown[((grown >= 0) & (grown < shape)).all(axis=1)]
-    return inside
+    return grown[((grown >= 0) & (grown < shape)).all(axis=1)]

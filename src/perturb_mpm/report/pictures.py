@@ -474,5 +474,4 @@ def _without_straight(points: NDArray[np.int64]) -> NDArray[np.int64]:
     before = points - np.roll(points, 1, axis=0)
     after = np.roll(points, -1, axis=0) - points
     turns = before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]
-    corners: NDArray[np.int64] = points[turns]
-    return corners
+    return points[turns]

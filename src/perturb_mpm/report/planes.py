@@ -136,8 +136,7 @@ def _side(direction: NDArray[np.float64]) -> str:
 def _directions(affine: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the unit vectors along the grid's axes, one a column."""
     edges = affine[:3, :3]
-    directions: NDArray[np.float64] = edges / np.linalg.norm(edges, axis=0)
-    return directions
+    return edges / np.linalg.norm(edges, axis=0)
 
 
 def _share(index: int, span: slice, *, flipped: bool) -> float:

@@ -136,8 +136,7 @@ class BrowserGrid:
     def _axes(self) -> NDArray[np.float64]:
         from nibabel.orientations import io_orientation
 
-        axes: NDArray[np.float64] = io_orientation(self.file_affine)
-        return axes
+        return io_orientation(self.file_affine)
 
     @cached_property
     def affine(self) -> NDArray[np.float64]:
@@ -147,15 +146,13 @@ class BrowserGrid:
         cut = np.diag([*(span.step or 1 for span in self.box), 1.0])
         cut[:3, 3] = [span.start for span in self.box]
         shape = [len(range(*span.indices(n))) for span, n in zip(self.box, self.file_shape)]
-        affine: NDArray[np.float64] = self.file_affine @ cut @ inv_ornt_aff(self._axes, shape)
-        return affine
+        return self.file_affine @ cut @ inv_ornt_aff(self._axes, shape)
 
     def reorder(self, volume: NDArray[Any]) -> NDArray[Any]:
         """Return what lies in the box of (X, Y, Z) in the browser's order, a view."""
         from nibabel.orientations import apply_orientation
 
-        reordered: NDArray[Any] = apply_orientation(volume[self.box], self._axes)
-        return reordered
+        return apply_orientation(volume[self.box], self._axes)
 
     def file_index(self) -> NDArray[np.int64]:
         """Return the C-order index in the file of each voxel in the browser's order."""

@@ -178,8 +178,7 @@ def sampled_share(run: Run, members: Sequence[int]) -> NDArray[np.float64]:
     """Return the share of samples that have a structure at each voxel, (X, Y, Z)."""
     posterior = run.posterior
     votes = posterior.voxel_counts[list(members)].sum(axis=0, dtype=np.float64)
-    share: NDArray[np.float64] = posterior.grid.scatter(votes / posterior.samples, 0)
-    return share
+    return posterior.grid.scatter(votes / posterior.samples, 0)
 
 
 def main_structure(run: Run) -> str:

@@ -118,8 +118,7 @@ def tempered_probabilities(case: Case, settings: RunSettings) -> NDArray[np.floa
     logits = -energies.astype(np.float64)
     logits -= logits.max(axis=0)
     np.exp(logits, out=logits)
-    tempered: NDArray[np.float64] = logits / logits.sum(axis=0)
-    return tempered
+    return logits / logits.sum(axis=0)
 
 
 def map_marginals(case: Case, settings: RunSettings, posterior: Posterior) -> NDArray[np.float64]:

@@ -463,8 +463,7 @@ class RunSettings:
             for name, each in settings_in(kind)
             if each.changes_results
         }
-        plain: dict[str, Any] = json_ready(values | plain_values(self))
-        return plain
+        return json_ready(values | plain_values(self))
 
 
 TABLES: dict[str, type] = {

@@ -160,8 +160,7 @@ class PaintedNoise:
         inside = ((positions >= low) & (positions <= high)).all(axis=1) & (self._given == FREE)
         found = np.flatnonzero(inside)
         away, _ = cKDTree(self._positions).query(positions[found], distance_upper_bound=reach)
-        near: NDArray[np.int64] = found[np.isfinite(away)]
-        return near
+        return found[np.isfinite(away)]
 
 
 class _Laplace:
@@ -218,18 +217,14 @@ class _Laplace:
         drawn = root * generator.standard_normal(noise.shape)
         drawn -= self._p * drawn.sum(axis=0) / self._p.sum(axis=0)  # of covariance W
         curved = self._curve(noise.astype(np.float64)) + drawn
-        pulled: NDArray[np.float64] = self.gradient - (
-            curved - self._solve(curved @ self._covariance)
-        )
-        return pulled
+        return self.gradient - (curved - self._solve(curved @ self._covariance))
 
     def trace(self) -> NDArray[np.float64]:
         """Return the sum over labels of the blocks of B on its diagonal, (M, M)."""
         from scipy.linalg import cho_solve
 
         blocks = [each - each @ cho_solve(self._sum_factor, each) for each in self._blocks]
-        total: NDArray[np.float64] = np.sum(blocks, axis=0)
-        return total
+        return np.sum(blocks, axis=0)
 
     def _objective(self, f: NDArray[np.float64], dual: NDArray[np.float64]) -> float:
         z = f / self._scale
@@ -257,8 +252,7 @@ class _Laplace:
     def _curve(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return W x."""
         weighted = self._p * x
-        curved: NDArray[np.float64] = weighted - self._p * weighted.sum(axis=0) / self._p.sum(0)
-        return curved
+        return weighted - self._p * weighted.sum(axis=0) / self._p.sum(0)
 
     def _solve(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return B x."""
@@ -266,8 +260,7 @@ class _Laplace:
 
         parts = np.stack([block @ row for block, row in zip(self._blocks, x)])
         common = cho_solve(self._sum_factor, parts.sum(axis=0))
-        solved: NDArray[np.float64] = parts - np.stack([each @ common for each in self._blocks])
-        return solved
+        return parts - np.stack([each @ common for each in self._blocks])
 
 
 def _covariance(

@@ -386,14 +386,12 @@ def _moved_samples(first: NDArray[np.uint8] | None, votes: EditedVotes) -> NDArr
 
 
 def _log(shares: NDArray[np.floating], least: float = _LEAST_SHARE) -> NDArray[np.float64]:
-    logs: NDArray[np.float64] = np.log(np.maximum(shares, least, dtype=np.float64))
-    return logs
+    return np.log(np.maximum(shares, least, dtype=np.float64))
 
 
 def _normalise(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     positive = np.maximum(shares, 0.0)
-    marginals: NDArray[np.float64] = positive / positive.sum(axis=0)
-    return marginals
+    return positive / positive.sum(axis=0)
 
 
 def _inside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
