@@ -10,7 +10,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import call
-from perturb_mpm import inference, sampling
+from perturb_mpm import inference
 from perturb_mpm.cli import doctor as command
 from perturb_mpm.cli.doctor import self_test
 from perturb_mpm.noise.gumbel import gumbel
@@ -72,7 +72,7 @@ def test_wrong_marginals_are_noticed(
     def wrong(crf: pm.DenseCRF, **options: object) -> object:
         return real(crf, **{**options, "iterations": 1 if options["engine"] == "cpu" else 50})
 
-    monkeypatch.setattr(inference, "mean_field", wrong)
+    monkeypatch.setattr(command, "mean_field", wrong)
     with pytest.warns(pm.ConvergenceWarning):
         assert call("doctor") == 1
     assert "FAILED" in capfd.readouterr().out
@@ -85,7 +85,7 @@ def test_the_wrong_sign_of_the_noise_is_noticed(monkeypatch: pytest.MonkeyPatch)
             labels = np.argmin(crf.energies + noise, axis=1)  # (S, N)
             self.voxel_counts = np.stack([(labels == l).sum(axis=0) for l in range(crf.n_labels)])
 
-    monkeypatch.setattr(sampling, "sample", lambda crf, samples, **_: WrongSign(crf, samples))
+    monkeypatch.setattr(command, "sample", lambda crf, samples, **_: WrongSign(crf, samples))
     passed = {check.name: check.passed for check in self_test()}
     assert passed["cpu engine against the reference"]
     assert not passed["samples follow the softmax without coupling"]
@@ -95,7 +95,7 @@ def test_an_engine_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(sampling, "sample", broken)
+    monkeypatch.setattr(command, "sample", broken)
     checks = self_test()
     assert [check.passed for check in checks] == [True, False, False, False, True]
     assert checks[1].detail == "RuntimeError: no such instruction"

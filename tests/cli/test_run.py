@@ -36,7 +36,6 @@ from helpers.small_case import (
     truth,
     write_files,
 )
-from perturb_mpm.cli import run as command
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.fields import settings_in
 from perturb_mpm.files import LabelScheme
@@ -568,7 +567,7 @@ def test_ctrl_c_says_how_to_go_on(
             if done >= 50:
                 signal.raise_signal(signal.SIGINT)
 
-    with mock.patch.object(command, "shown_progress") as shown_progress:
+    with mock.patch("perturb_mpm.cli.console.shown_progress") as shown_progress:
         shown_progress.return_value.__enter__.return_value = Interrupting()
         shown_progress.return_value.__exit__.return_value = None
         assert call(*again) == 130

@@ -19,7 +19,6 @@ from perturb_mpm.cli.console import (
     text_table,
 )
 from perturb_mpm.engines import available_bytes, available_cores, resolve_budget
-from perturb_mpm.engines.cpu import cache_folder
 from perturb_mpm.inference import mean_field
 from perturb_mpm.learning import image_evidence
 from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel
@@ -191,6 +190,8 @@ def _find_version(package: str) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
+
+    from perturb_mpm.engines.cpu import cache_folder  # which loads Numba
 
     cache = cache_folder()
     return {

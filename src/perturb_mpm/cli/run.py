@@ -181,12 +181,12 @@ def _in_words(finished: Run) -> Iterator[str | Table]:
     rows = []
     for row in [*regions, *summary["labels"]]:
         found = row["mean_entropy_bits"] is not None
-        interval = f"{row['interval_lower_ml']:.2f} to {row['interval_upper_ml']:.2f}"
+        ends = [row[f"interval_{end}_ml"] for end in ("lower", "upper")] if known else []
         rows.append(
             (
                 f"{','.join(map(str, row.get('values', [row.get('value')])))} {row['name']}",
                 f"{row['volume_ml']:.2f}",
-                *([interval] if known else []),
+                *(["{:.2f} to {:.2f}".format(*ends)] if known else []),
                 f"{row['mean_entropy_bits']:.3f}" if found else "",
                 f"{100 * row['uncertain_frac']:.1f}" if found else "",
             )
