@@ -29,7 +29,8 @@ HEAVY = {
     "torch": ("engines/gpu/",),
     "triton": ("engines/gpu/",),
     "cyclopts": ("cli/",),
-    **dict.fromkeys(("scipy", "sklearn", "matplotlib", "nibabel", "jinja2", "rich", "zarr"), ()),
+    "rich": ("cli/",),  # 12 ms, and help is printed by it
+    **dict.fromkeys(("scipy", "sklearn", "matplotlib", "nibabel", "jinja2", "zarr"), ()),
 }
 OPEN = {"", "perturb_mpm", "lab"}  # modules that lie here are doors themselves
 # The two engines have the same parts under the same names.
