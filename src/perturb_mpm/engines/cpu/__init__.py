@@ -9,8 +9,8 @@ from perturb_mpm.engines.cpu.chain import Filter, factorize, row_sums
 from perturb_mpm.engines.cpu.compile import cache_folder, kernel
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.layout import Taps
+from perturb_mpm.engines.cpu.preparation import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.row_kernels import combine
-from perturb_mpm.engines.cpu.scale import calibrated_gain, calibrated_scale
 from perturb_mpm.engines.cpu.threads import Threads
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ Features (N, d) are elevated to the plane of d + 1 coordinates that sum to 0. Ea
 of d + 1 lattice vertices, to which it gives its barycentric weights (N, d + 1); a blur pass mixes
 each of V vertices with its neighbours along one or two of the d + 1 directions.
 
-Vertices are found by hashing their keys (``engines/lattice/keys.py``). The compiled kernels come
+Vertices are found by hashing their keys (``engines/lattice.py``). The compiled kernels come
 first, then the lattice that they build.
 """
 

@@ -42,7 +42,7 @@ class Compatibilities(NamedTuple):
     """The compatibility of each group, reduced to differences against label 0."""
 
     potts: NDArray[np.bool_]  # (G,)
-    matrices: NDArray[np.float32]  # (G, L−1, L−1): A of ``engines/lattice/groups.py``
+    matrices: NDArray[np.float32]  # (G, L−1, L−1): A of ``engines/lattice.py``
     offsets: NDArray[np.float32]  # (G, L−1): c
     firsts: NDArray[np.float32]  # (G, L): label 0's row of μ
 
