@@ -12,6 +12,7 @@ from perturb_mpm.engines import lattice as keys
 from perturb_mpm.engines.cpu import chain
 from perturb_mpm.engines.cpu.chain import Filter, factorize, slice_rows
 from perturb_mpm.engines.cpu.lattice import build
+from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import BLURS, Blur
 
@@ -130,15 +131,11 @@ def test_the_scale_narrows_the_kernel() -> None:
     assert width(narrow) == pytest.approx(1 / 1.3, abs=0.05)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_matrix_transposed_in_pieces_is_the_transpose(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chain, "WORTH_PIECES", 1)
+def test_entries_of_a_transpose_rise() -> None:
     rng = np.random.default_rng(0)
     columns = rng.integers(0, 40, size=(101, 3)).astype(np.int32)
     weights = rng.random((101, 3)).astype(np.float32)
-    found = chain._transpose(columns, weights, 41, Threads(count))
+    found = chain.transpose(Taps.of_table(columns, weights), 41)
     for v in range(41):
         entries = slice(found.pointers[v], found.pointers[v + 1])
         rows, places = np.nonzero(columns == v)

@@ -17,7 +17,7 @@ from perturb_mpm.engines import BLURS, Accuracy, published_gain
 from perturb_mpm.model import Normalization
 
 if TYPE_CHECKING:
-    from perturb_mpm.engines.cpu import Filter, Taps, Threads
+    from perturb_mpm.engines.cpu import Taps, Threads
 
 
 # The share of a row sum's derivative that each side of K̂ takes: (after, before).
@@ -79,7 +79,14 @@ class TwoWayLattice:
         scale: float,
         threads: Threads,
     ) -> None:
-        from perturb_mpm.engines.cpu import build, calibrated_gain, factorize, row_sums
+        from perturb_mpm.engines.cpu import (
+            Taps,
+            build,
+            calibrated_gain,
+            factorize,
+            row_sums,
+            transpose,
+        )
 
         self._threads = threads
         lattice = build(features, replace(BLURS[accuracy], scale=scale), threads)
@@ -90,8 +97,9 @@ class TwoWayLattice:
         self.before, self.after = _normalizers(self.row_sums, normalization)
         chain = factorize(lattice, normalization, gain, threads)
         self.diagonal = chain.diagonal
-        self._forwards = _stages(chain)
-        self._backwards = _transpose_stages(self._forwards, len(features))
+        self._forwards = [*chain.stages, Taps.of_table(chain.columns, chain.coefficients)]
+        sources = [len(features), *(stage.rows for stage in self._forwards)]
+        self._backwards = [transpose(*pair) for pair in zip(self._forwards, sources)][::-1]
 
     def apply(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return K̂·values, (N, C)."""
@@ -168,29 +176,3 @@ def _normalizers(
     """Return (before, after), both (N,)."""
     after, before = NORMALIZER_SHARES[normalization]
     return row_sums**-before, row_sums**-after
-
-
-def _stages(chain: Filter) -> list[Taps]:
-    """Return a filter's splat, blur passes and slice as matrices by rows."""
-    from perturb_mpm.engines.cpu import Taps
-
-    n, p = chain.columns.shape
-    pointers = np.arange(n + 1, dtype=np.int64) * p
-    slices = Taps(pointers, chain.columns.reshape(-1), chain.coefficients.reshape(-1))
-    return [*chain.stages, slices]
-
-
-def _transpose_stages(stages: list[Taps], columns: int) -> list[Taps]:
-    """Return the transposes in the opposite order; the first stage has so many columns."""
-    from scipy.sparse import csr_matrix
-
-    from perturb_mpm.engines.cpu import Taps
-
-    backwards = []
-    for stage in stages:
-        parts = (stage.coefficients, stage.columns, stage.pointers)
-        transpose = csr_matrix(parts, shape=(stage.rows, columns)).T.tocsr()
-        rows, entries = transpose.indptr.astype(np.int64), transpose.indices.astype(np.int32)
-        backwards.append(Taps(rows, entries, transpose.data))
-        columns = stage.rows
-    return backwards[::-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perturb_mpm.engines.cpu.chain import Filter, factorize, row_sums
+from perturb_mpm.engines.cpu.chain import factorize, row_sums, transpose
 from perturb_mpm.engines.cpu.compile import cache_folder, kernel
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.layout import Taps
@@ -47,10 +47,10 @@ __all__ = [
     "calibrated_scale",
     "combine",
     "factorize",
-    "Filter",
     "kernel",
     "prepare",
     "row_sums",
     "Taps",
     "Threads",
+    "transpose",
 ]

@@ -35,41 +35,6 @@ MOST_PIECES = 4
 
 
 @kernel
-def count_columns(columns, counts, start, stop):
-    """Count how often each column stands in rows (N, p) from ``start`` to before ``stop``."""
-    for i in range(start, stop):
-        for r in range(columns.shape[1]):
-            counts[columns[i, r]] += 1
-
-
-@kernel
-def begin_lists(counts, pointers):
-    """Turn counts (pieces, V) into where each piece starts in each list, ``pointers`` (V+1,) too.
-
-    Lists follow each other, and in a list the pieces do.
-    """
-    head = 0
-    for v in range(counts.shape[1]):
-        pointers[v] = head
-        for k in range(counts.shape[0]):
-            entries = counts[k, v]
-            counts[k, v] = head
-            head += entries
-    pointers[counts.shape[1]] = head
-
-
-@kernel
-def fill_lists(columns, weights, heads, rows, transposed, start, stop):
-    """Put the entries of some rows into the lists of their columns, rows rising."""
-    for i in range(start, stop):
-        for r in range(columns.shape[1]):
-            head = heads[columns[i, r]]
-            rows[head] = i
-            transposed[head] = weights[i, r]
-            heads[columns[i, r]] = head + 1
-
-
-@kernel
 def number_parts(columns, size, marks, parts, owners, start, stop):
     """Give numbers to the pairs of a block of ``size`` rows and a column that meet.
 
@@ -276,12 +241,12 @@ def _splats(lattice: Lattice, threads: Threads, *, wide_rows: bool = False) -> t
     """
     found = _parts(lattice, threads) if wide_rows else None
     if found is None:
-        return (_transpose(lattice.columns, lattice.weights, lattice.vertices, threads),)
+        return (transpose(Taps.of_table(lattice.columns, lattice.weights), lattice.vertices),)
     parts, owners = found
     ones = np.ones((len(owners), 1), dtype=np.float32)
     return (
-        _transpose(parts, lattice.weights, len(owners), threads),
-        _transpose(owners[:, np.newaxis], ones, lattice.vertices, threads),
+        transpose(Taps.of_table(parts, lattice.weights), len(owners)),
+        transpose(Taps.of_table(owners[:, np.newaxis], ones), lattice.vertices),
     )
 
 
@@ -296,7 +261,7 @@ def _parts(
     parts = np.empty(columns.shape, dtype=np.int32)
     most = columns.size // WORTH_A_STAGE
     blocks = -(-len(columns) // SPLAT_BLOCK)
-    pieces = min(_pieces(columns, threads), blocks)
+    pieces = min(threads.count, MOST_PIECES, blocks) if columns.size >= WORTH_PIECES else 1
     edges = [min(blocks * k // pieces * SPLAT_BLOCK, len(columns)) for k in range(pieces + 1)]
 
     def number(k: int) -> NDArray[np.int32] | None:
@@ -337,29 +302,14 @@ def normalizers(
     return ones, ones
 
 
-def _transpose(
-    columns: NDArray[np.int32], weights: NDArray[np.float32], count: int, threads: Threads
-) -> Taps:
-    """Return the transpose of (N, p) entries: the rows and weights of each of ``count`` columns."""
-    pieces = _pieces(columns, threads)
-    edges = [len(columns) * k // pieces for k in range(pieces + 1)]
-    heads = np.zeros((pieces, count), dtype=np.int64)
-    threads.each(lambda k: count_columns(columns, heads[k], edges[k], edges[k + 1]), range(pieces))
-    pointers = np.empty(count + 1, dtype=np.int64)
-    begin_lists(heads, pointers)
-    rows = np.empty(columns.size, dtype=np.int32)
-    transposed = np.empty(columns.size, dtype=np.float32)
-    lists = (rows, transposed)
-    threads.each(
-        lambda k: fill_lists(columns, weights, heads[k], *lists, edges[k], edges[k + 1]),
-        range(pieces),
-    )
-    return Taps(pointers, rows, transposed)
+def transpose(matrix: Taps, columns: int) -> Taps:
+    """Return the transpose of a matrix of so many columns, the entries of each row rising."""
+    from scipy.sparse import csr_array
 
-
-def _pieces(columns: NDArray[np.int32], threads: Threads) -> int:
-    """Return into how many pieces to divide work that needs memory for every column in each."""
-    return min(threads.count, MOST_PIECES) if columns.size >= WORTH_PIECES else 1
+    parts = (matrix.coefficients, matrix.columns, matrix.pointers)
+    turned = csr_array(parts, shape=(matrix.rows, columns)).tocsc()
+    rows = turned.indices.astype(np.int32, copy=False)
+    return Taps(turned.indptr.astype(np.int64), rows, turned.data)
 
 
 def _read_mass(
@@ -416,12 +366,7 @@ def slice_rows(
     lattice_filter: Filter, rows: NDArray[np.float32], threads: Threads
 ) -> NDArray[np.float32]:
     """Return the filter's output at every voxel, (N, C), from its last stage."""
-    n, p = lattice_filter.columns.shape
-    out = np.empty((n, rows.shape[1]), dtype=np.float32)
-    taps = Taps(
-        np.arange(n + 1, dtype=np.int64) * p,
-        lattice_filter.columns.reshape(-1),
-        lattice_filter.coefficients.reshape(-1),
-    )
-    threads.run(combine, n, taps, rows, out, np.float32(0))
+    out = np.empty((len(lattice_filter.columns), rows.shape[1]), dtype=np.float32)
+    taps = Taps.of_table(lattice_filter.columns, lattice_filter.coefficients)
+    threads.run(combine, len(out), taps, rows, out, np.float32(0))
     return out

@@ -100,20 +100,6 @@ def find_simplices(features, scale, strides, keys, weights, start, stop):
 
 
 @kernel
-def reach(features, start, stop):
-    """Return the smallest and the largest of each of some voxels' features, (2, d)."""
-    ends = np.empty((2, features.shape[1]), np.float32)
-    ends[0] = np.inf
-    ends[1] = -np.inf
-    for i in range(start, stop):
-        for j in range(features.shape[1]):
-            x = features[i, j]
-            ends[0, j] = x if x < ends[0, j] else ends[0, j]
-            ends[1, j] = x if x > ends[1, j] else ends[1, j]
-    return ends
-
-
-@kernel
 def find(table, ids, key):
     """Return the number of the vertex with this key, or EMPTY."""
     last = table.size - 1
@@ -240,8 +226,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     """Build the lattice of (N, d) features in units of sigma."""
     n, d = features.shape
     scale = blur.feature_scales(d)
-    reaches = np.array(threads.run(reach, n, features), dtype=float)  # (pieces, 2, d)
-    low, high = reaches[:, 0].min(axis=0), reaches[:, 1].max(axis=0)
+    low, high = (np.array([end(x) for x in features.T], dtype=float) for end in (np.min, np.max))
     code = key_code(low, high, scale[np.newaxis])
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)

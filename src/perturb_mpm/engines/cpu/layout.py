@@ -22,6 +22,13 @@ class Taps(NamedTuple):
     columns: NDArray[np.int32]
     coefficients: NDArray[np.float32]
 
+    @classmethod
+    def of_table(cls, columns: NDArray[np.int32], coefficients: NDArray[np.float32]) -> Taps:
+        """Return the matrix of as many entries, (N, p), in every row."""
+        n, p = columns.shape
+        pointers = np.arange(n + 1, dtype=np.int64) * p
+        return cls(pointers, columns.reshape(-1), coefficients.reshape(-1))
+
     @property
     def rows(self) -> int:
         """The number of rows."""
