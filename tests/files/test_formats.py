@@ -299,7 +299,7 @@ def test_pages_of_a_tiff_are_slices_where_nnunet_says_their_size(tmp_path: Path)
     np.testing.assert_allclose(case.probabilities, maps.transpose(3, 2, 1, 0), atol=1e-6)
     assert "A.json" in case.hashes
     (tmp_path / "A.json").write_text('{"spacing": [3.0, 0]}')
-    with pytest.raises(InputError, match=r"A.json: spacing must be three sizes in mm, got \[3.0, 0"):
+    with pytest.raises(InputError, match=r"A.json: spacing must be three sizes in mm, got"):
         read_case([path], [tmp_path / "A.npz"])
 
 

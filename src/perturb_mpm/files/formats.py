@@ -302,11 +302,11 @@ def _write_metaimage(file: BinaryIO, voxels: NDArray[Any], affine: NDArray[np.fl
 def _nrrd_header(file: BinaryIO) -> dict[str, str]:
     """Return the fields by name; as in ITK, each is known and stands there once."""
     header: dict[str, str] = {}
-    for number, line in enumerate(_lines(file)):
+    for count, line in enumerate(_lines(file)):
         if not line:
             break
         key, colon, value = line.partition(":")
-        if number and colon and not line.startswith("#") and not value.startswith("="):
+        if count and colon and not line.startswith("#") and not value.startswith("="):
             name = _NRRD_SYNONYMS.get(key.strip().lower(), key.strip().lower())
             if name not in _NRRD_FIELDS:
                 raise ValueError(f"its header has the field {in_short(name, 60)}, not NRRD's")
