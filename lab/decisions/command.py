@@ -11,7 +11,7 @@ from perturb_mpm.cli import prepare_folder, shown_progress
 def lesions(
     *,
     output: Path = Path("reproduce-lesions"),
-    heads: int = 40,
+    heads: int = 120,
     samples: int = 80,
     quiet: Flag = False,
     json: Flag = False,
@@ -49,6 +49,7 @@ def growth(
     output: Path = Path("reproduce-growth"),
     heads: int = 40,
     grown: int = 20,
+    taught: int = 30,
     samples: int = 40,
     quiet: Flag = False,
     json: Flag = False,
@@ -63,6 +64,8 @@ def growth(
         How many heads are scanned twice without growth.
     grown
         How many of them are scanned after growth too.
+    taught
+        How many other heads, scanned twice, teach the correlation of errors.
     samples
         How many segmentations are sampled of each scan.
     quiet
@@ -70,16 +73,23 @@ def growth(
     json
         Print every verdict as JSON instead of a sentence.
     """
-    from lab.decisions.growth import draw, measure_growth, page, verdict
+    from lab.decisions.growth import draw, learn_correlation, measure_growth, page, verdict
 
     folder = prepare_folder(output)
     with shown_progress(quiet=quiet) as progress:
         progress.stage("sampling heads")
-        calls = measure_growth(heads, grown, samples, progress)
+        learned = learn_correlation(taught, samples)
+        calls = measure_growth(heads, grown, samples, learned.lower, progress)
     paths = [folder / "growth.md", folder / "growth.png"]
-    write_text(paths[0], page(calls, heads, grown, samples, paths[1].name))
+    write_text(paths[0], page(calls, learned, taught, samples, paths[1].name))
     write_figure(paths[1], draw(calls))
-    print_results(paths, verdict(calls), {"calls": calls}, quiet=quiet, json=json)
+    print_results(
+        paths,
+        verdict(calls),
+        {"calls": calls, "correlation": learned.lower},
+        quiet=quiet,
+        json=json,
+    )
 
 
 def priority(

@@ -34,6 +34,14 @@ class HeadScan:
     image: NDArray[np.float32]  # (X, Y, Z)
     truth: NDArray[np.bool_]  # (X, Y, Z)
 
+    def crop(self, centre_mm: Sequence[float], reach_mm: float) -> HeadScan:
+        """Return the cube of so many mm to either side of a point, as far as the scan has it."""
+        box = tuple(
+            slice(max(round((c - reach_mm) / step), 0), round((c + reach_mm) / step) + 1)
+            for c, step in zip(centre_mm, SPACING)
+        )
+        return HeadScan(self.image[box], self.truth[box])
+
 
 @dataclass(frozen=True)
 class Ball:
@@ -150,14 +158,14 @@ def make_case(scan: HeadScan, names: Sequence[str] = ("background", "lesion")) -
     """Return a scan as a case with the classifier's probabilities."""
     p = lesion_probability(scan.image)
     affine = np.diag([*SPACING, 1.0])
-    header = nib.Nifti1Image(np.zeros(SHAPE, np.uint8), affine).header  # type: ignore[no-untyped-call]
+    header = nib.Nifti1Image(scan.truth.astype(np.uint8), affine).header  # type: ignore[no-untyped-call]
     return Case(
         images={"scan": scan.image},
         probabilities=np.stack([1 - p, p]),
-        mask=np.ones(SHAPE, dtype=np.bool_),
+        mask=np.ones(p.shape, dtype=np.bool_),
         mask_origin="the whole image",
         labels=LabelScheme((0, 1), tuple(names)),
-        geometry=Geometry(SHAPE, affine, SPACING, header),
+        geometry=Geometry(p.shape, affine, SPACING, header),
         hashes={},
         truth=scan.truth.astype(np.uint8),
     )

@@ -57,7 +57,7 @@ def tuning_page(
         "## Volumes",
         markdown_table(*intervals_table(tuned)),
         "## Dice of the label map",
-        markdown_table(*intervals_table(tuned, of_dice=True)),
+        markdown_table(*intervals_table(tuned, "dice")),
         "## Truths inside",
         paragraph(COUNTS),
         _counts(tuned),

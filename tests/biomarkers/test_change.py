@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 import perturb_mpm as pm
 from perturb_mpm.biomarkers import (
     RANO_VOLUME,
+    LearnedLaw,
     ResponseLimits,
+    fit_correlation,
     sampled_change,
-    stretch_samples,
 )
 from perturb_mpm.noise import Perturbation
 
@@ -59,17 +60,55 @@ def test_limits_that_are_none_are_refused(progression: float, response: float) -
         ResponseLimits("own", progression, response)
 
 
-def test_stretching_moves_the_ends_and_keeps_the_median() -> None:
-    samples = np.exp(np.random.default_rng(0).normal(size=2001))
-    wide = stretch_samples(samples, samples, (0.01, 50.0), 0.1)
-    low, middle, high = np.quantile(wide, [0.025, 0.5, 0.975])
-    assert (low, high) == pytest.approx((0.01, 50.0), rel=0.05)
-    assert middle == pytest.approx(np.median(samples))
-    assert (np.diff(wide[np.argsort(samples)]) >= 0).all()
-    own = np.quantile(samples, [0.025, 0.975])
-    same = stretch_samples(samples, samples, (own[0], own[1]), 0.1)
-    np.testing.assert_allclose(same, samples, rtol=2e-3)
-    assert (stretch_samples([1.0, 1.0], [1.0, 1.0], (0.5, 2.0), 0.1) == 1).all()
+def test_moved_samples_have_the_law_and_keep_their_order() -> None:
+    samples = np.exp(3 + 0.2 * np.random.default_rng(0).normal(size=400))
+    law = LearnedLaw("volume", shift=0.2, floor=0.5, trust=1.0, cases=20)
+    moved = law.move(samples)
+    assert (np.diff(moved[np.argsort(samples)]) > 0).all()
+    np.testing.assert_allclose(np.quantile(moved, [0.025, 0.975]), law.widen(samples), rtol=0.1)
+    undefined = law.move([1.0, math.nan, 2.0])
+    assert np.isnan(undefined).tolist() == [False, True, False]
+
+
+def test_equal_samples_get_the_floor_and_no_shared_order() -> None:
+    law = LearnedLaw("size", shift=0.0, floor=0.3, trust=1.0, cases=20)
+    one, other = (law.move([20.0] * 200, seed) for seed in (0, 1))
+    assert np.log1p(one).std() > 0.2
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.2
+
+
+def simulated_pairs(correlation: float, count: int, seed: int) -> tuple[list, list]:
+    """Samples of both scans of unchanged patients whose log errors have sd 0.2."""
+    rng = np.random.default_rng(seed)
+    covariance = 0.04 * np.array([[1, correlation], [correlation, 1]])
+    errors = rng.multivariate_normal([0, 0], covariance, size=count)
+    spread = 0.2 * rng.normal(size=200)
+    before, after = (
+        [np.exp(3 + error + spread - np.median(spread)) for error in errors[:, k]] for k in (0, 1)
+    )
+    return before, after
+
+
+def test_the_correlation_of_errors_is_found_and_its_limit_is_kept() -> None:
+    found = fit_correlation(*simulated_pairs(0.7, 2000, seed=1))
+    assert found is not None
+    assert found.estimate == pytest.approx(0.7, abs=0.05)
+    limits = []
+    for seed in range(200):
+        each = fit_correlation(*simulated_pairs(0.5, 12, seed))
+        assert each is not None
+        limits.append(each.lower)
+    above = np.mean(np.array(limits) > 0.5)
+    assert above <= 0.09  # 5 %, and three standard errors of 200 trials
+
+
+def test_errors_that_samples_do_not_see_teach_no_correlation() -> None:
+    before, after = simulated_pairs(0.0, 30, seed=3)
+    narrow = [np.median(each) + (each - np.median(each)) / 5 for each in before]
+    found = fit_correlation(narrow, after)
+    assert found is not None
+    assert found.lower == 0
+    assert fit_correlation([[1.0, 1.0]], [[2.0, 2.0]]) is None
 
 
 def scan(radius_mm: float, seed: int) -> NDArray[np.float64]:

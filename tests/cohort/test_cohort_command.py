@@ -15,7 +15,7 @@ from helpers.small_case import call, content
 from helpers.small_cohort import NAMES, outputs, write_one, write_small_cohort
 from helpers.tiny_cohort import write_cohort
 from perturb_mpm.cohort.one_case import CaseRunner
-from perturb_mpm.run import load_run
+from perturb_mpm.run import load_run, read_settings
 
 SETTINGS = ["--samples", "12", "--iterations", "3", "--seed", "5", "--threads", "1", "--quiet"]
 
@@ -184,6 +184,27 @@ def test_biomarkers_takes_both_sessions_of_the_folder(
     assert (tmp_path / "found" / "calibration.json").is_file()  # of the cohort's truths
     assert call(*command, "--sessions", "a", "b", "--output", str(tmp_path / "none")) == 2
     assert "must have both cases NAME_ses-a and NAME_ses-b" in capsys.readouterr().err
+    # Two rows by subject and session are two runs.
+    change = ["change", str(out), "--subject", "1", "--structure", "core", "--quiet"]
+    sessions = ["--sessions", "pre", "post"]
+    assert call(*change, *sessions, "--output", str(tmp_path / "rows")) == 0
+    (row,) = json.loads((tmp_path / "rows" / "change.json").read_text())["changes"]
+    assert row["before"] == pytest.approx(float(volumes["sub-1_ses-pre"]))
+    assert row["after"] == pytest.approx(float(volumes["sub-1_ses-post"]))
+    assert call(*change[:2], "--subject", "3", "--output", str(tmp_path / "one")) == 2
+    assert "--sessions must be two of subject 3" in capsys.readouterr().err
+    # Pairs teach the correlation of errors; two are too few.
+    pairs = ["tune", "--pairs", str(out), "--output", str(tmp_path / "tuned"), "--quiet"]
+    assert call(*pairs) == 2
+    assert "--pairs must be at least 3, got 2" in capsys.readouterr().err
+    table = tmp_path / "pairs.csv"
+    lines = [f"{n},out/{names[2 * (n % 2)]},out/{names[2 * (n % 2) + 1]}" for n in range(4)]
+    table.write_text("\n".join(["case,before,after", *lines]))
+    assert call("tune", "--pairs", str(table), *pairs[3:], "--json") == 0
+    learned = json.loads(capsys.readouterr().out)
+    settings = read_settings(tmp_path / "tuned" / "settings.toml")
+    assert settings.basis.scan_correlation == learned["scan_correlation"]
+    assert set(learned["structures"]) == {row["name"] for row in rows_of(out)} - {"background"}
 
 
 def test_tune_takes_the_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from perturb_mpm.tune.intervals import SampledMeasure
 from perturb_mpm.tune.study import Folds, Study, TuningOptions, prepare_study
 
 START = RunSettings()
-STUDY = Study([], Folds.deal(4, 4), {"ball": (1,)}, {}, {"ball": (1,)}, 8, Silent())
+STUDY = Study([], Folds.deal(4, 4), {"ball": (1,)}, {}, {"ball": (1,)}, TuningOptions(), Silent())
 
 
 def candidate(
@@ -39,7 +39,7 @@ def candidate(
     dice = SampledMeasure("share", [{"ball": np.full(9, 0.9)}] * n, [{"ball": 0.9}] * n)
     maps = TemperatureTable(tables, np.ones(n))
     settings = START.changed(strength=strength, temperature=1.0)
-    return Candidate(name, settings, [], maps, volumes, dice, [overlap] * n)
+    return Candidate(name, settings, [], maps, volumes, dice, {}, [overlap] * n)
 
 
 def test_the_choice_beats_the_others_on_cases_left_out() -> None:

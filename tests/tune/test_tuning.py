@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.labelled_cases import miscalibrated_case, write_cases
+from helpers.labelled_cases import layered_arrays, miscalibrated_case, write_cases
 from perturb_mpm.cli import main
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.run import RunSettings, read_settings
@@ -111,6 +112,45 @@ def test_the_command_tunes_and_writes_what_run_takes(
     with (tmp_path / "out" / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * 7 * 2  # cases, methods, regions
+
+
+def test_any_measure_is_moved_and_widened_as_volumes_are(tmp_path: Path) -> None:
+    table = write_cases(tmp_path, 4)
+    options = ["--folds", "4", "--samples", "8", "--region", "core=2", "--quiet"]
+    command = arguments(tmp_path, table, *options, "--measure", "diameter", "mean:t1")
+    assert call(command) == 0
+    settings = read_settings(tmp_path / "out" / "settings.toml")
+    keys = {"core.diameter", "rim.diameter", "core.mean:t1", "rim.mean:t1"}
+    assert keys <= set(settings.measure_laws)
+    law = settings.measure_laws["core.diameter"]
+    assert (law.scale, law.cases) == ("size", 4)
+    with (tmp_path / "out" / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["region"] == "core.diameter"]
+    assert {row["method"] for row in rows} == {"learned", "samples alone"}
+    # The truth is measured as a sample is: by hand for the first case.
+    core = layered_arrays(0)[2] == 2
+    corners = 2.0 * np.argwhere(core)
+    longest = max(math.dist(a, b) for a in corners for b in corners)
+    assert float(rows[0]["measure_true"]) == pytest.approx(longest, rel=1e-4)
+    widths = {
+        row["method"]: float(row["measure_upper"]) - float(row["measure_lower"])
+        for row in rows
+        if row["case"] == "p0"
+    }
+    assert widths["learned"] > widths["samples alone"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("volume", "is learned by itself"), ("girth", "--measure must be one of")],
+)
+def test_measures_that_cannot_be_learned_are_refused(
+    word: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_cases(tmp_path, 3)
+    options = ["--folds", "3", "--samples", "8", "--quiet", "--measure", word]
+    assert call(arguments(tmp_path, table, *options)) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_kernels_are_kept_while_it_works_and_change_nothing(

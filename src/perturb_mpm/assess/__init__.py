@@ -6,6 +6,8 @@ from perturb_mpm.assess.change import (
     change_as_json,
     check_change_folder,
     compare_runs,
+    have_same_grid,
+    sampled_volumes,
     write_change,
     write_change_page,
 )
@@ -24,6 +26,7 @@ from perturb_mpm.assess.scan_pairs import (
     calibrate,
     check_biomarkers_folder,
     read_calibration,
+    read_pair,
     read_pairs,
     write_biomarkers,
 )
@@ -42,6 +45,8 @@ __all__ = [
     "ChangeQuestion",
     "check_change_folder",
     "compare_runs",
+    "have_same_grid",
+    "sampled_volumes",
     "RunChange",
     "write_change",
     "write_change_page",
@@ -59,6 +64,7 @@ __all__ = [
     "Line",
     "read_calibration",
     "read_cohort",
+    "read_pair",
     "read_pairs",
     "read_scan",
     "resection",

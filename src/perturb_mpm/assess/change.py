@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ from perturb_mpm.assess.scans import other_scan_warnings
 from perturb_mpm.assess.sources import first_row, refuse_others
 from perturb_mpm.biomarkers import (
     CHANGE_CLASSES,
-    OFFSET_ML,
     RANO_PRODUCT,
     RANO_VOLUME,
     ResponseLimits,
     SampledChange,
     sampled_change,
-    stretch_samples,
 )
 from perturb_mpm.evaluation import dice
 from perturb_mpm.files import InputError, save_like, write_table
@@ -32,10 +30,10 @@ from perturb_mpm.run import (
     INTERVAL,
     Run,
     basis_in_words,
+    learned_law,
     measure,
     measured_patient,
     rebuild_sampler,
-    volume_rows,
 )
 from perturb_mpm.sampling import Sampler, share_noise
 from perturb_mpm.storage import read_json, write_json, write_set, write_text
@@ -60,8 +58,8 @@ class ChangeQuestion:
     Examples
     --------
     >>> from perturb_mpm.assess import ChangeQuestion
-    >>> ChangeQuestion(("volume", "diameter"), ("core",)).correlation
-    0.0
+    >>> ChangeQuestion(("volume", "diameter"), ("core",), correlation=0.5).measures
+    ('volume', 'diameter')
     """
 
     measures: tuple[str, ...] = ("volume",)
@@ -69,8 +67,8 @@ class ChangeQuestion:
     """Names of regions and labels; by default all that both runs have."""
     limits: ResponseLimits | None = None
     """When a structure progressed; RANO 2.0 for volume and bidirectional product by default."""
-    correlation: float = 0.0
-    """Of the noise of both scans, where their grids agree."""
+    correlation: float | None = None
+    """Of the noise of both scans on one grid; what both runs learned by default, or 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +135,11 @@ def compare_runs(
             f"{missing[0] if missing else 'runs without a common one'}"
         )
     same_grid = have_same_grid(before, after)
-    if asked.correlation > 0:
-        _check_correlation(before, after, same_grid=same_grid)
+    if asked.correlation is None:
+        asked = replace(asked, correlation=learned_correlation(before, after))
+    elif asked.correlation > 0:
+        _check_correlation(before, after)
+    if asked.correlation:
         found = _measure_together(before, after, asked, names, show)
     else:
         found = tuple(
@@ -164,8 +165,13 @@ def _measure_alone(
     if asked.measures != ("volume",):
         show.stage(f"measuring samples {words}")
         return measure(run, asked.measures, names, progress=show)
+    return sampled_volumes(run, names)
+
+
+def sampled_volumes(run: Run, names: Sequence[str]) -> Measurements:
+    """Return the volumes of some structures in every sample, which a run has already."""
     patient = measured_patient(run)
-    empty = Measurer(patient, find_measures(asked.measures, patient), names).measurements
+    empty = Measurer(patient, find_measures(["volume"], patient), names).measurements
     volumes = run.posterior.volumes / 1000  # (S, L) ml
     values = np.stack(
         [volumes[:, list(patient.structures[name])].sum(axis=1) for name in names], axis=1
@@ -173,12 +179,26 @@ def _measure_alone(
     return Measurements(empty.columns, run.posterior.sample_index, values, empty.label_map)
 
 
-def _check_correlation(before: Run, after: Run, *, same_grid: bool) -> None:
-    if not same_grid:
+def learned_correlation(before: Run, after: Run) -> float:
+    """Return how far the errors of two scans are correlated by both runs' settings.
+
+    It is 0 where noise cannot be shared: on two grids, or with two correlation lengths.
+    """
+    try:
+        _check_correlation(before, after)
+    except InputError:
+        return 0.0
+    return min(run.settings.basis.scan_correlation for run in (before, after))
+
+
+def _check_correlation(before: Run, after: Run) -> None:
+    if not have_same_grid(before, after):
         raise InputError(
             "`correlation` above 0 needs both scans on one grid, registered, got grids that differ"
         )
-    if before.settings.sampling.lengths != after.settings.sampling.lengths:
+    one, other = (run.settings.sampling.lengths for run in (before, after))
+    assumed = all(run.settings.intervals == "assumed" for run in (before, after))
+    if one != other and not assumed:
         raise InputError("`correlation` above 0 needs runs of the same noise length")
 
 
@@ -195,17 +215,19 @@ def _measure_together(
     for number, run in enumerate((before, after), start=1):
         patient = measured_patient(run)
         measurers.append(Measurer(patient, find_measures(asked.measures, patient), names))
-        samplers.append(_shared_sampler(run, number, before.settings.sampling.seed, asked))
+        samplers.append(_shared_sampler(run, number, before, asked.correlation or 0.0))
     for sampler, measurer, words in zip(samplers, measurers, ("before", "after")):
         show.stage(f"sampling with shared noise, {words}")
         sampler.draw(range(count), keep=measurer.add, progress=show)
     return tuple(each.measurements for each in measurers)
 
 
-def _shared_sampler(run: Run, number: int, seed: int, asked: ChangeQuestion) -> Sampler:
-    perturbation = run.settings.sampling.perturbation
+def _shared_sampler(run: Run, number: int, first: Run, correlation: float) -> Sampler:
+    """Return a sampler whose noise is shared; a length that is assumed is the first scan's."""
+    sampling = first.settings.sampling
+    perturbation = replace(run.settings.sampling.perturbation, lengths=sampling.lengths)
     try:
-        shared = share_noise(perturbation, number, seed, asked.correlation)
+        shared = share_noise(perturbation, number, sampling.seed, correlation)
         return rebuild_sampler(run).with_perturbation(shared)
     except ValueError as error:
         raise InputError(f"`correlation` cannot be used with {run.folder}: {error}") from error
@@ -217,33 +239,24 @@ def _row(
     limits = asked.limits or {"volume": RANO_VOLUME, "bidirectional": RANO_PRODUCT}.get(
         column.measure
     )
-    values = [part[column.key] for part in found]
-    is_volume = column.measure == "volume"
-    if is_volume:
-        values = [_widen(run, column.structure, part) for run, part in zip(runs, values)]
+    laws = [learned_law(run, column) for run in runs]
+    values = [
+        part[column.key] if law is None else law.move(part[column.key], seed)
+        for seed, (law, part) in enumerate(zip(laws, found))
+    ]
     known = all(run.settings.intervals != "none" for run in runs)
-    paired = asked.correlation > 0
-    bases = dict.fromkeys(basis_in_words(run, learned=is_volume) for run in runs)
+    bases = [basis_in_words(run, learned=law is not None) for run, law in zip(runs, laws)]
     return ChangeRow(
         column.structure,
         column.measure,
         column.unit,
         found[0].label_map_value(column.key),
         found[1].label_map_value(column.key),
-        sampled_change(*values, paired=paired, limits=limits) if known else None,
+        sampled_change(*values, paired=bool(asked.correlation), limits=limits) if known else None,
         limits,
         (found[0].samples, found[1].samples),
-        "; ".join(bases),
+        "; ".join(dict.fromkeys(bases)),
     )
-
-
-def _widen(run: Run, name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sampled volumes as wide as the interval that the run gives them."""
-    rows = {row.name: row for row in reversed(volume_rows(run))}
-    low, high = rows[name].interval_ml
-    if math.isnan(low):
-        return values
-    return stretch_samples(values, rows[name].samples_ml, (low, high), OFFSET_ML)
 
 
 def _changed_maps(

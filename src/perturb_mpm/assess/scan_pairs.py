@@ -101,6 +101,20 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
     return pairs
 
 
+def read_pair(folder: Path, subject: str, sessions: Sequence[str] | None = None) -> ScanPair:
+    """Return two sessions of one subject of a cohort's folder; those that are done by default."""
+    start = f"sub-{subject.removeprefix('sub-')}_ses-"
+    names = [each.name for each in cases_done(folder)]
+    known = [name.removeprefix(start) for name in names if name.startswith(start)]
+    asked = [each.removeprefix("ses-") for each in sessions or known]
+    if len(asked) != 2 or any(each not in known for each in asked):
+        raise InputError(
+            f"`sessions` must be two of subject {subject} in {folder}, whose done ones are "
+            f"{', '.join(known) or 'none'}, got {', '.join(sessions or ()) or 'none'}"
+        )
+    return ScanPair(f"sub-{subject}", *(folder / f"{start}{each}" for each in asked))
+
+
 def check_biomarkers_folder(folder: Path) -> None:
     """Refuse a folder that contains a run, or files of the names to be written that are others'."""
     refuse_others(

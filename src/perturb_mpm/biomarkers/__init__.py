@@ -8,8 +8,9 @@ from perturb_mpm.biomarkers.change import (
     RANO_VOLUME,
     ResponseLimits,
     SampledChange,
+    ScanCorrelation,
+    fit_correlation,
     sampled_change,
-    stretch_samples,
 )
 from perturb_mpm.biomarkers.intervals import (
     OFFSET_ML,
@@ -39,13 +40,14 @@ from perturb_mpm.biomarkers.signed_rank import bonferroni, hodges_lehmann, holm,
 
 __all__ = [
     "OFFSET_ML",
+    "fit_correlation",
     "sampled_change",
+    "ScanCorrelation",
     "SampledChange",
     "ResponseLimits",
     "RANO_VOLUME",
     "RANO_PRODUCT",
     "CHANGE_CLASSES",
-    "stretch_samples",
     "extent_of_resection",
     "region_volume_ml",
     "paired_samples",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.biomarkers.intervals import summarize_samples
 from perturb_mpm.biomarkers.resection import SampledBiomarker, distribution, pair_independently
 
 CHANGE_CLASSES = ("progression", "stable", "response")
@@ -124,28 +126,57 @@ def _class_shares(
     return {"progression": shares[0], "stable": stable, "response": shares[1]}
 
 
-def stretch_samples(
-    values: ArrayLike, samples: ArrayLike, interval: tuple[float, float], offset: float
-) -> NDArray[np.float64]:
-    """Return values moved as the 95 % interval of ``samples`` was moved to ``interval``.
-
-    On the scale log(V + offset), what lies between the median and either end is stretched by one
-    factor, so that the median stays and the ends of the sampled interval become those given.
+@dataclass(frozen=True)
+class ScanCorrelation:
+    """How far the errors of two scans are correlated, from pairs in which nothing changed.
 
     Examples
     --------
-    >>> from perturb_mpm.biomarkers import stretch_samples
-    >>> samples = [8.0, 10.0, 12.0]
-    >>> wide = stretch_samples(samples, samples, (4.0, 25.0), offset=0.1)
-    >>> bool(wide[0] < 8.0), round(float(wide[1]), 6), bool(wide[2] > 12.0)
-    (True, 10.0, True)
+    >>> from perturb_mpm.biomarkers import ScanCorrelation
+    >>> found = ScanCorrelation(pairs=30, excess=0.4)
+    >>> round(found.estimate, 2), round(found.lower, 2)
+    (0.6, 0.35)
     """
-    drawn = np.log(np.asarray(samples, dtype=np.float64) + offset)
-    low, middle, high = np.quantile(drawn, [0.025, 0.5, 0.975])
-    ends = np.log(np.maximum(np.array(interval), 0.0) + offset)
-    moved = np.log(np.asarray(values, dtype=np.float64) + offset) - middle
-    down = (middle - ends[0]) / (middle - low) if middle > low else 1.0
-    up = (ends[1] - middle) / (high - middle) if high > middle else 1.0
-    moved = middle + moved * np.where(moved < 0, max(down, 0.0), max(up, 0.0))
-    stretched: NDArray[np.float64] = np.maximum(np.exp(moved) - offset, 0.0)
-    return stretched
+
+    pairs: int
+    excess: float
+    """Mean squared difference of the medians, over what independent errors give: 1 − ρ."""
+
+    @property
+    def estimate(self) -> float:
+        """The most probable correlation; below 0 where samples say too little of the errors."""
+        return 1 - self.excess
+
+    @property
+    def lower(self) -> float:
+        """What is exceeded with 95 % confidence, at least 0: a larger one would call errors growth.
+
+        n · excess / (1 − ρ) follows χ² with n degrees of freedom for n pairs.
+        """
+        from scipy.special import gammaincinv
+
+        quantile = 2 * float(gammaincinv(self.pairs / 2, 0.05))
+        return min(max(1 - self.pairs * self.excess / quantile, 0.0), 0.99)
+
+
+def fit_correlation(
+    before: Sequence[ArrayLike], after: Sequence[ArrayLike]
+) -> ScanCorrelation | None:
+    """Learn from sampled volumes of pairs of scans (S,) each, ml; None where none of them vary.
+
+    Nothing changed, so that log V₂ − log V₁ of the medians is e₂ − e₁: errors of which the samples
+    say the spreads s₁ and s₂. Its square is (1 − ρ)(s₁² + s₂²) in the mean where s₁ = s₂.
+
+    Examples
+    --------
+    >>> from perturb_mpm.biomarkers import fit_correlation
+    >>> scans = [[9.0, 10.0, 11.0], [19.0, 20.0, 21.0]]
+    >>> fit_correlation(scans, scans).estimate  # both err alike
+    1.0
+    """
+    found = []
+    for pair in zip(before, after, strict=True):
+        (first, one), (second, other) = (summarize_samples(each, "volume") for each in pair)
+        if one > 0 or other > 0:
+            found.append((second - first) ** 2 / (one**2 + other**2))
+    return ScanCorrelation(len(found), float(np.mean(found))) if found else None

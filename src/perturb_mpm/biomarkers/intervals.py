@@ -35,9 +35,10 @@ from perturb_mpm import checks
 OFFSET_ML = 0.1
 """Volumes are compared as log(V + 0.1 ml): a region of 0 ml has a logarithm."""
 
-MeasureScale = Literal["volume", "share"]
+MeasureScale = Literal["volume", "share", "size"]
 CONFIDENCE = 0.95
 FEWEST_FOR_CONFORMAL = 19
+_OFFSETS = {"volume": OFFSET_ML, "size": 1.0}  # of logarithms, in the measure's unit
 _OFFSET_SHARE = 0.01  # keeps shares of 0 and 1 on the scale
 _DRAWS = 200  # equally likely values that stand for a law
 _SD_SHIFT, _SD_TRUST, _FLOOR, _SD_FLOOR = 0.3, 0.5, 0.1, 1.0
@@ -58,7 +59,8 @@ class LearnedLaw:
     """
 
     scale: MeasureScale
-    """Errors are differences of log(V + 0.1 ml) of a volume, of log-odds of a share (Dice)."""
+    """Errors are differences of log(V + 0.1 ml) of a volume, of log-odds of a share (Dice), of
+    log(x + 1) of a size in any other unit (mm, mm²)."""
     shift: float
     """β: how far truths lie from the medians of samples."""
     floor: float
@@ -97,6 +99,20 @@ class LearnedLaw:
     def draws(self, samples: ArrayLike) -> NDArray[np.float64]:
         """Return 200 equally likely values of the truth, (200,), in the samples' unit."""
         return self.quantiles(samples, (np.arange(_DRAWS) + 0.5) / _DRAWS)
+
+    def move(self, samples: ArrayLike, seed: int = 0) -> NDArray[np.float64]:
+        """Return the samples (S,) moved and spread to this law, each with its rank.
+
+        What goes together stays together, so that two scans may be compared sample by sample. Equal
+        samples are ranked by chance, and ``seed`` says which; NaN is undefined, and stays so.
+        """
+        moved = np.array(samples, dtype=np.float64)
+        known = np.flatnonzero(~np.isnan(moved))
+        if len(known):
+            order = np.random.default_rng(seed).permutation(known)
+            order = order[np.argsort(moved[order], kind="stable")]
+            moved[order] = self.quantiles(moved[known], (np.arange(len(known)) + 0.5) / len(known))
+        return moved
 
     @property
     def _stretch(self) -> float:
@@ -166,7 +182,8 @@ def summarize_samples(samples: ArrayLike, scale: MeasureScale) -> tuple[float, f
 def to_scale(values: ArrayLike, scale: MeasureScale) -> NDArray[np.float64]:
     """Return values where errors of small and large cases compare.
 
-    A volume V in ml becomes log(V + 0.1), a share its log-odds, 0.01 away from 0 and 1.
+    A volume V in ml becomes log(V + 0.1), a size in another unit log(x + 1), a share its log-odds,
+    0.01 away from 0 and 1.
 
     Examples
     --------
@@ -180,8 +197,8 @@ def to_scale(values: ArrayLike, scale: MeasureScale) -> NDArray[np.float64]:
             f"a {scale} must be at least 0{' and at most 1' if scale == 'share' else ''}, got "
             f"values from {x.min():g} to {x.max():g}"
         )
-    if scale == "volume":
-        logarithms: NDArray[np.float64] = np.log(x + OFFSET_ML)
+    if scale != "share":
+        logarithms: NDArray[np.float64] = np.log(x + _OFFSETS[scale])
         return logarithms
     odds: NDArray[np.float64] = np.log((x + _OFFSET_SHARE) / (1 - x + _OFFSET_SHARE))
     return odds
@@ -197,9 +214,9 @@ def from_scale(values: ArrayLike, scale: MeasureScale) -> NDArray[np.float64]:
     array([0.9, 0. ])
     """
     y = np.asarray(values, dtype=np.float64)
-    if scale == "volume":
-        volumes: NDArray[np.float64] = np.maximum(np.exp(np.minimum(y, 700.0)) - OFFSET_ML, 0.0)
-        return volumes
+    if scale != "share":
+        sizes: NDArray[np.float64] = np.exp(np.minimum(y, 700.0)) - _OFFSETS[scale]
+        return np.maximum(sizes, 0.0)
     share = 1 / (1 + np.exp(-np.clip(y, -700.0, 700.0)))
     shares: NDArray[np.float64] = np.clip(share * (1 + 2 * _OFFSET_SHARE) - _OFFSET_SHARE, 0.0, 1.0)
     return shares

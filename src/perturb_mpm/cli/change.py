@@ -13,6 +13,7 @@ from perturb_mpm.assess import (
     change_as_json,
     check_change_folder,
     compare_runs,
+    read_pair,
     write_change,
 )
 from perturb_mpm.biomarkers import ResponseLimits
@@ -43,9 +44,14 @@ class ChangeOptions:
     default, for volume and bidirectional."""
     response: float | None = None
     """The relative change from which on it responded, as in -0.65."""
-    correlation: float = 0.0
-    """How far the errors of both scans go along, 0 to 1, where they lie on one grid: 0 is careful,
-    and more makes intervals narrower."""
+    correlation: float | None = None
+    """How far the errors of both scans are correlated, 0 to 1, where they lie on one grid: 0 is
+    careful, and more makes intervals narrower. What perturb-mpm tune --pairs taught the settings of
+    both runs by default, else 0."""
+    subject: str | None = None
+    """A subject of a cohort, whose folder is BEFORE: two of its sessions are compared."""
+    sessions: Annotated[tuple[str, str] | None, Parameter(negative="")] = None
+    """Which sessions of the subject, the earlier first; its two by default."""
     output: Path = Path("change")
     """The folder to write to; made where it is missing."""
     show: Show = SHOW
@@ -60,25 +66,26 @@ _HEADINGS = (
 
 def change(
     before: Annotated[Path, Parameter(name="BEFORE")],
-    after: Annotated[Path, Parameter(name="AFTER")],
+    after: Annotated[Path | None, Parameter(name="AFTER")] = None,
     /,
     *,
     options: ChangeOptions = _NO_OPTIONS,
 ) -> None:
     """Compare two runs of one patient; write change.csv, change.json and report.html.
 
+    Two rows of a cohort are named by its folder, --subject and --sessions.
+
     Parameters
     ----------
     before
-        The folder that ``perturb-mpm run`` wrote of the earlier scan.
+        The folder that ``perturb-mpm run`` wrote of the earlier scan, or that of a cohort.
     after
-        That of the later scan.
+        That of the later scan; none with ``--subject``.
     options
         What is compared.
     """
-    require_run(before, "BEFORE")
-    require_run(after, "AFTER")
-    if not 0 <= options.correlation <= 1:
+    first, second = _find_folders(before, after, options)
+    if not 0 <= (options.correlation or 0.0) <= 1:
         raise UsageError(f"--correlation must be between 0 and 1, got {options.correlation:g}")
     check_change_folder(options.output)
     with usage_errors(), options.show.progress() as progress:
@@ -88,13 +95,25 @@ def change(
             _limits(options.progression, options.response),
             options.correlation,
         )
-        found = compare_runs(load_run(before), load_run(after), question, progress)
+        found = compare_runs(load_run(first), load_run(second), question, progress)
     files = write_change(prepare_folder(options.output), found)
     options.show.warn(found.warnings)
     content = change_as_json(found)
     table = text_table(_HEADINGS, map(_cells, content["changes"]), words=2)
     wrote = (f"wrote {file}" for file in files)
     options.show.result(content, content["answer"], table, *wrote)
+
+
+def _find_folders(before: Path, after: Path | None, options: ChangeOptions) -> tuple[Path, Path]:
+    """Return the folders of two runs, as given or of a cohort's subject."""
+    if options.subject is not None and after is None:
+        pair = read_pair(before, options.subject, options.sessions)
+        before, after = pair.before, pair.after
+    elif options.subject is not None or options.sessions is not None or after is None:
+        raise UsageError("give BEFORE and AFTER, or the folder of a cohort and --subject")
+    require_run(before, "BEFORE")
+    require_run(after, "AFTER")
+    return before, after
 
 
 def _limits(progression: float | None, response: float | None) -> ResponseLimits | None:

@@ -120,7 +120,7 @@ def _generate_options() -> Iterator[tuple[str, object, object]]:
                 about = replace(dict(settings_in(kernel))[key], help=words)
                 parameter = Parameter(help=about.describe(getattr(kernel, key)), group=group)
                 yield name, Annotated[float | None, parameter], field(default=None)
-        elif table not in ("regions", "volume_laws", "dice_laws", "tuning_ranges"):
+        elif table not in ("regions", "volume_laws", "dice_laws", "measure_laws", "tuning_ranges"):
             values = getattr(defaults, table)
             hints = get_type_hints(type(values))
             for name, about in settings_in(values):

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
 
+from perturb_mpm.assess import read_pairs
 from perturb_mpm.cli.console import (
     SHOW,
     Show,
@@ -37,16 +38,19 @@ from perturb_mpm.tune import (
     TuningOptions,
     classify_cases,
     intervals_table,
+    learn_correlation,
     maps_table,
     means,
     read_cohort_cases,
     read_labelled_cases,
+    write_pairs,
     write_scores,
 )
 from perturb_mpm.tune import tune as tune_settings
 
 SETTINGS_NAME = "settings.toml"
 SCORES_NAME = "scores.csv"
+PAIRS_NAME = "pairs.csv"
 KERNELS = ".kernels-"
 
 
@@ -55,7 +59,7 @@ KERNELS = ".kernels-"
 class TuneOptions:
     """What to learn from, how, and where the settings go."""
 
-    data: Path
+    data: Path | None = None
     """The cases: a folder, or a CSV table with the columns case, labels and one a sequence; or the
     folder of perturb-mpm cohort, which knows all that follows up to region."""
     layout: Literal["table", "brats", "nnunet", "bids"] | None = None
@@ -79,6 +83,14 @@ class TuneOptions:
     settings: Path | None = None
     """A TOML file to start from; else the defaults of run. Its kernels, engine, accuracy,
     iterations and length of the noise are used, and its regions where none are given here."""
+    measure: Words = None
+    """Measures whose intervals are learned too, as in perturb-mpm measure: diameter, area …"""
+    pairs: Path | None = None
+    """Instead of --data: runs of patients who were scanned twice and in whom nothing changed, CSV
+    with the columns case, before and after, or the folder of a cohort. The correlation of their
+    errors is learned, which perturb-mpm change takes."""
+    sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post")
+    """Which sessions of a cohort's folder are the pairs."""
     folds: int = 5
     """Folds of the cross-validation; as many as cases leaves one out at a time."""
     samples: int = 128
@@ -87,13 +99,13 @@ class TuneOptions:
     """How many threads instead of those of --settings; all cores by default."""
     show: Show = SHOW
 
-    def is_cohort(self) -> bool:
+    def is_cohort(self, data: Path) -> bool:
         """Whether the cases are those of a cohort's folder; refuse what it knows itself."""
-        found = self.layout is None and (self.data / "cohort.json").is_file()
+        found = self.layout is None and (data / "cohort.json").is_file()
         for name in ("labels", "probabilities", "model"):
             if found and getattr(self, name) is not None:
                 raise UsageError(
-                    f"--{name} must not be given for the folder of a cohort: {self.data}"
+                    f"--{name} must not be given for the folder of a cohort: {data}"
                 )
         if self.truth is not None and not found:
             raise UsageError("--truth must come with the folder of a cohort as --data")
@@ -115,8 +127,12 @@ def tune(*, options: TuneOptions) -> None:
     and of Dice are moved and widened region by region, from 3 cases on; from 19 on they keep a
     promise of 95 %. All that is printed is of cases left out, beside simpler methods.
     """
+    if options.pairs is not None:
+        _tune_pairs(options.pairs, options)
+        return
     with usage_errors():
-        effort = TuningOptions(folds=options.folds, samples=options.samples)
+        measures = tuple(options.measure or ())
+        effort = TuningOptions(options.folds, options.samples, measures)
     given = _read_settings(options.settings)
     start = _change_settings(given, options)
     with options.show.progress() as progress:
@@ -132,6 +148,30 @@ def tune(*, options: TuneOptions) -> None:
     options.show.result(
         _as_json(tuned, files), *_tables(tuned), *tuned.reasons, tuned.verdict, *wrote
     )
+
+
+def _tune_pairs(path: Path, options: TuneOptions) -> None:
+    """Learn the correlation of the errors of two scans; write settings.toml and pairs.csv."""
+    if options.data is not None:
+        raise UsageError("--data and --pairs must not be given together: learn one by one")
+    start = _read_settings(options.settings)
+    with options.show.progress() as progress:
+        tuned = learn_correlation(read_pairs(path, options.sessions), start, progress)
+    folder = prepare_folder(options.output)
+    files = [folder / SETTINGS_NAME, folder / PAIRS_NAME]
+    with write_set():
+        write_settings(files[0], tuned.settings, f"By perturb-mpm tune --pairs.\n{tuned.verdict}")
+        write_pairs(files[1], tuned)
+    content = {
+        "files": [str(file) for file in files],
+        "verdict": tuned.verdict,
+        "scan_correlation": tuned.settings.basis.scan_correlation,
+        "structures": {
+            name: each and {"estimate": each.estimate, "lower": each.lower}
+            for name, each in tuned.found.items()
+        },
+    }
+    options.show.result(content, tuned.verdict, *(f"wrote {file}" for file in files))
 
 
 @contextmanager
@@ -164,10 +204,11 @@ def _change_settings(settings: RunSettings, options: TuneOptions) -> RunSettings
 def _read_cases(
     options: TuneOptions, threads: int | None, progress: StagedProgress
 ) -> dict[str, Case]:
-
-    model, probabilities = options.model, options.probabilities
-    if options.is_cohort():
-        cases = read_cohort_cases(options.data, options.truth, progress)
+    model, probabilities, data = options.model, options.probabilities, options.data
+    if data is None:
+        raise UsageError("--data or --pairs must be given")
+    if options.is_cohort(data):
+        cases = read_cohort_cases(data, options.truth, progress)
         options.check_folds(len(cases), "cases with a truth")
         return cases
     scheme = None if options.labels is None else labels_from_text(options.labels)
@@ -175,7 +216,7 @@ def _read_cases(
         raise UsageError("--layout and --labels must be given, but for the folder of a cohort")
     if (probabilities is None) == (model is None):
         raise UsageError("either --probabilities or --model must be given, and not both")
-    files = find_labelled_cases(options.data, options.layout)
+    files = find_labelled_cases(data, options.layout)
     options.check_folds(len(files))
     if model is not None:
         return classify_cases(files, model, scheme, progress, threads)
@@ -217,9 +258,12 @@ def _tables(tuned: Tuned) -> Iterator[Table]:
         ("Volumes of cases left out: 95 % intervals", intervals_table(tuned)),
         (
             "Dice of the label maps of cases left out: 95 % intervals",
-            intervals_table(tuned, of_dice=True),
+            intervals_table(tuned, "dice"),
         ),
+        ("Other measures of cases left out: 95 % intervals", intervals_table(tuned, "measures")),
     ):
+        if not rows:
+            continue
         table = text_table(header, rows, words=0, title=title)
         table.columns[0].no_wrap = True
         yield table

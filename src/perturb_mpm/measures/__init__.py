@@ -5,6 +5,7 @@ samples as they are drawn, and ``Measurements`` are the numbers of all of them.
 """
 
 from perturb_mpm.measures.lesions import (
+    COVERED,
     LEAST_ML,
     LEAST_SHARE,
     LesionCandidates,
@@ -54,6 +55,7 @@ __all__ = [
     "Lesions",
     "LesionCandidates",
     "LesionFinder",
+    "COVERED",
     "LEAST_ML",
     "LEAST_SHARE",
     "Priority",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import overload
 
+from perturb_mpm.biomarkers import MeasureScale
 from perturb_mpm.measures import relations, shapes
 from perturb_mpm.measures.structure import MeasuredPatient, Structure
 
@@ -46,6 +47,14 @@ class Measure:
     def __call__(self, structure: Structure) -> float:
         """Return the measure of one structure."""
         return float(self.compute(structure))
+
+    @property
+    def scale(self) -> MeasureScale:
+        """Where its errors compare in small and large cases; see ``to_scale``."""
+        if self.unit == "ml":
+            return "volume"
+        is_share = self.name in ("dice", "surface_dice") or re.fullmatch(r"v[\d.]+", self.name)
+        return "share" if is_share else "size"
 
     def column(self, structure: str) -> str:
         """Return the heading of its column, such as ``core.volume_ml``."""

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.biomarkers import LearnedLaw
 from perturb_mpm.files import InputError, Source, read_volume, require_same_grid, write_table
 from perturb_mpm.measures import (
     DEFAULT_MEASURES,
+    Column,
     Compute,
     Measure,
     MeasuredPatient,
@@ -224,21 +226,19 @@ def read_surroundings(
 
 
 def measure_rows(run: Run, found: Measurements) -> list[MeasureRow]:
-    """Return a row for each measure; volume and Dice have the intervals that were learned."""
+    """Return a row for each measure, with the interval that was learned where one was."""
     volumes = {row.name: row for row in reversed(volume_rows(run))}
-    samples_alone = basis_in_words(run, learned=False)
     rows = []
     for column in found.columns:
         spread = found.distribution(column.key)
-        interval, words = (spread.lower, spread.upper), samples_alone
+        interval, law = (spread.lower, spread.upper), learned_law(run, column)
         if run.settings.intervals == "none":
             interval = (math.nan, math.nan)
         elif column.measure == "volume":
             interval = volumes[column.structure].interval_ml
-            words = basis_in_words(run, learned=True)
-        elif column.measure == "dice" and column.structure in run.settings.dice_laws:
-            interval = run.settings.dice_laws[column.structure].widen(found[column.key])
-            words = basis_in_words(run, learned=True)
+        elif law is not None and spread.undefined < found.samples:
+            values = found[column.key]
+            interval = law.widen(values[~np.isnan(values)])
         rows.append(
             MeasureRow(
                 column.structure,
@@ -248,10 +248,19 @@ def measure_rows(run: Run, found: Measurements) -> list[MeasureRow]:
                 spread.median,
                 interval,
                 spread.undefined,
-                words,
+                basis_in_words(run, learned=law is not None),
             )
         )
     return rows
+
+
+def learned_law(run: Run, column: Column) -> LearnedLaw | None:
+    """Return where labelled cases showed the truth of a measure to lie, given its samples."""
+    settings = run.settings
+    laws = {"volume": settings.volume_laws, "dice": settings.dice_laws}.get(column.measure)
+    if laws is not None:
+        return laws.get(column.structure)
+    return settings.measure_laws.get(column.key)
 
 
 def basis_in_words(run: Run, *, learned: bool) -> str:

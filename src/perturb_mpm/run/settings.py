@@ -89,12 +89,13 @@ def _check_words(value: object, name: str) -> tuple[str, ...]:
     return tuple(exactly(str)(each, name) for each in value)
 
 
-def _check_laws(scale: MeasureScale, value: object, name: str) -> dict[str, LearnedLaw]:
-    """Take laws, or tables of their numbers as a settings file has them."""
+def _check_laws(scale: MeasureScale | None, value: object, name: str) -> dict[str, LearnedLaw]:
+    """Take laws, or tables of their numbers as a settings file has them; some say their scale."""
+    given: dict[str, Any] = {} if scale is None else {"scale": scale}
     laws: dict[str, LearnedLaw] = {}
     for key, each in _check_table(value, name).items():
         try:
-            laws[key] = each if isinstance(each, LearnedLaw) else LearnedLaw(scale, **each)
+            laws[key] = each if isinstance(each, LearnedLaw) else LearnedLaw(**given, **each)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name} of {key}: {error}") from error
     return laws
@@ -110,10 +111,13 @@ def _check_ranges(value: object, name: str) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def _plain_laws(laws: Mapping[str, LearnedLaw]) -> dict[str, dict[str, float]]:
-    """Return the numbers of each law; the table says the scale."""
+def _plain_laws(
+    laws: Mapping[str, LearnedLaw], *, scale: bool = False
+) -> dict[str, dict[str, float | str]]:
+    """Return the numbers of each law, with its scale where the table does not say it."""
+    left_out = () if scale else ("scale",)
     return {
-        name: {key: each for key, each in vars(law).items() if key != "scale" and each is not None}
+        name: {k: each for k, each in vars(law).items() if k not in left_out and each is not None}
         for name, law in laws.items()
     }
 
@@ -276,6 +280,14 @@ class BasisSettings:
         option=False,
         changes_results=False,
     )
+    scan_correlation: float = setting(
+        0.0,
+        "How far the errors of two scans of one patient are correlated, 0 to 1, learned from scans "
+        "in which nothing changed",
+        partial(checks.number, minimum=0, maximum=1),
+        option=False,
+        changes_results=False,
+    )
     note: str = setting(
         "",
         "What these cases showed, for the reader of a report",
@@ -398,6 +410,22 @@ class RunSettings:
         partial(_check_laws, "share"),
         example={"core": {"shift": -0.3, "floor": 0.4, "trust": 1.1, "cases": 11}},
         plain=_plain_laws,
+    )
+    measure_laws: Mapping[str, LearnedLaw] = setting(
+        {},
+        "The same of any other measure, by structure and measure, given its samples; on the scale "
+        "log(x + 1) of a size in its unit, log(V + 0.1 ml) of a volume, log-odds of a share",
+        partial(_check_laws, None),
+        example={
+            "core.diameter": {
+                "scale": "size",
+                "shift": 0.02,
+                "floor": 0.1,
+                "trust": 0.9,
+                "cases": 11,
+            }
+        },
+        plain=partial(_plain_laws, scale=True),
     )
     tuning_ranges: Mapping[str, tuple[float, float]] = setting(
         {},

@@ -3,6 +3,7 @@
 from perturb_mpm.tune.cases import classify_cases, read_cohort_cases, read_labelled_cases
 from perturb_mpm.tune.coupling import Candidate, find_candidates
 from perturb_mpm.tune.intervals import predict_baselines
+from perturb_mpm.tune.pairs import TunedPairs, learn_correlation, write_pairs
 from perturb_mpm.tune.problem import (
     ALONE,
     FIXED,
@@ -38,6 +39,7 @@ __all__ = [
     "LabelledProblem",
     "learn",
     "LEARNED",
+    "learn_correlation",
     "learn_settings",
     "maps_table",
     "MapScore",
@@ -58,6 +60,8 @@ __all__ = [
     "TEMPERED",
     "tune",
     "Tuned",
+    "TunedPairs",
     "TuningOptions",
+    "write_pairs",
     "write_scores",
 ]

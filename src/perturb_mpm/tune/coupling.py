@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from perturb_mpm.tune.intervals import (
     SampledMeasure,
     measure_dice,
     measure_volumes,
+    other_measures,
 )
 from perturb_mpm.tune.problem import CaseSamples, LabelledProblem, nan_mean, score_maps
 from perturb_mpm.tune.study import Study
@@ -48,6 +49,8 @@ class Candidate:
     maps: TemperatureTable
     volumes: SampledMeasure
     dice: SampledMeasure
+    measures: Mapping[str, SampledMeasure]
+    """Others that are asked for, by region and measure."""
     overlap: Sequence[float]
     """The mean Dice of the regions of each case, labels decided at the grid's temperature."""
 
@@ -133,7 +136,14 @@ def _sample(
     samples = []
     for seed, problem in enumerate(study.problems):
         samples.append(
-            problem.sample(settings, study.samples, seed, study.intervals, study.decisions)
+            problem.sample(
+                settings,
+                study.options.samples,
+                seed,
+                study.intervals,
+                study.decisions,
+                study.options.measures,
+            )
         )
         study.progress(seed + 1, len(study.problems))
     return Candidate(
@@ -143,6 +153,9 @@ def _sample(
         tabulate_temperatures(study.problems, samples),
         measure_volumes(study.problems, samples, study.intervals),
         measure_dice(samples),
+        other_measures(
+            samples, study.problems[0].find_measures(study.intervals, study.options.measures)
+        ),
         [
             _overlap(problem, drawn, study.regions, study.decisions)
             for problem, drawn in zip(study.problems, samples, strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import LearnedLaw, MeasureScale, fit_law, from_scale, to_scale
+from perturb_mpm.measures import Measure
 from perturb_mpm.posterior import Regions, decide_labels
 from perturb_mpm.tune.problem import (
     FIXED,
@@ -38,28 +39,35 @@ class SampledMeasure:
     def fit(
         self, cases: Sequence[int], regions: Sequence[str], *, conformal: bool = True
     ) -> dict[str, LearnedLaw]:
-        """Return the laws that these cases teach: none of a single case."""
-        if len(cases) < 2:
-            return {}
-        return {
-            name: _round(
-                fit_law(
-                    [self.samples[case][name] for case in cases],
-                    [self.truth[case][name] for case in cases],
-                    self.scale,
-                    conformal=conformal,
-                )
-            )
-            for name in regions
-        }
+        """Return the laws that these cases teach: none of fewer than two that have a region."""
+        laws = {}
+        for name in regions:
+            known = [case for case in cases if self._is_defined(case, name)]
+            if len(known) >= 2:
+                samples = [self._defined_samples(case, name) for case in known]
+                truth = [self.truth[case][name] for case in known]
+                laws[name] = _round(fit_law(samples, truth, self.scale, conformal=conformal))
+        return laws
+
+    def _defined_samples(self, case: int, name: str) -> NDArray[np.float64]:
+        values = self.samples[case][name]
+        return values[~np.isnan(values)]
+
+    def _is_defined(self, case: int, name: str) -> bool:
+        """Whether the truth has the measure, and a sample does."""
+        return not math.isnan(self.truth[case][name]) and len(self._defined_samples(case, name)) > 0
 
     def predict(self, case: int, laws: Laws, regions: Sequence[str]) -> dict[str, PredictedMeasure]:
         """Predict a case by laws, or by its samples as they are where a region has none."""
         return {
             name: predict(
-                self.samples[case][name], self.truth[case][name], self.scale, laws.get(name)
+                self._defined_samples(case, name),
+                self.truth[case][name],
+                self.scale,
+                laws.get(name),
             )
             for name in regions
+            if self._is_defined(case, name)
         }
 
 
@@ -85,6 +93,22 @@ def measure_dice(samples: Sequence[CaseSamples]) -> SampledMeasure:
     return SampledMeasure(
         "share", [each.dice for each in samples], [each.true_dice for each in samples]
     )
+
+
+def other_measures(
+    samples: Sequence[CaseSamples], measures: Sequence[Measure]
+) -> dict[str, SampledMeasure]:
+    """Return other measures by region and measure, as "core.diameter"."""
+    found = {}
+    for column in samples[0].measures.columns if samples[0].measures else ():
+        scale = next(each.scale for each in measures if each.name == column.measure)
+        values, truth = (
+            [{column.key: each[column.key]} for each in of if each is not None]
+            for of in ([s.measures for s in samples], [s.true_measures for s in samples])
+        )
+        true = [{key: float(each[0]) for key, each in one.items()} for one in truth]
+        found[column.key] = SampledMeasure(scale, values, true)
+    return found
 
 
 def score_residuals(study: Study) -> list[CaseScores]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,16 @@ from perturb_mpm.evaluation import (
 )
 from perturb_mpm.files import Case
 from perturb_mpm.learning import case_properties, grid_temperature
+from perturb_mpm.measures import (
+    Measure,
+    MeasuredPatient,
+    Measurements,
+    Measurer,
+    find_measures,
+)
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Regions, choose_regions, decide_labels, marginal_entropy
+from perturb_mpm.report import radiological_planes
 from perturb_mpm.run import (
     CaseEvidence,
     RunSettings,
@@ -71,6 +79,8 @@ class CaseSamples:
     pairwise_dice: Mapping[str, float]
     """By region, the mean Dice of two samples."""
     mean_field: NDArray[np.float32] | None  # (L, N), None without kernels
+    measures: Measurements | None = None
+    true_measures: Measurements | None = None
 
 
 class LabelledProblem:
@@ -162,6 +172,7 @@ class LabelledProblem:
         seed: int,
         regions: Regions,
         decisions: Regions,
+        measures: Sequence[str] = (),
     ) -> CaseSamples:
         """Sample the case as ``run`` does under settings that say strength and temperature.
 
@@ -195,9 +206,11 @@ class LabelledProblem:
         background = np.zeros(1, dtype=np.uint8)
         agreement.add(range(samples), np.broadcast_to(background, (samples, int(rest.sum()))))
         votes = [np.zeros((self.n_labels, 0), dtype=np.int64)]
+        maps_kept = _KeptMaps(len(self.truth))
         for where, sampler in drawn:
             part = SampleDice(labels[where], regions)
-            posterior = sampler.draw(keep=part.add)
+            keepers = (part.add, *((maps_kept.begin(where),) if measures else ()))
+            posterior = sampler.draw(keep=partial(_keep_all, keepers))
             found.volumes_ml[:] += posterior.volumes / 1000
             votes.append(posterior.voxel_counts.astype(np.int64))
             agreement = agreement + part
@@ -209,7 +222,34 @@ class LabelledProblem:
         truth = SampleDice(labels, regions)
         truth.add(range(1), self.truth[np.newaxis])
         true = {name: float(each[0]) for name, each in truth.dice().items()}
-        return replace(found, dice=agreement.dice(), true_dice=true, pairwise_dice=pairwise)
+        found = replace(found, dice=agreement.dice(), true_dice=true, pairwise_dice=pairwise)
+        if not measures:
+            return found
+        measured, truly = (self._measurer(regions, measures, labels) for _ in range(2))
+        for number in range(samples):
+            measured.add(range(number, number + 1), maps_kept.whole(number)[np.newaxis])
+        truly.add(range(1), self.truth[np.newaxis].astype(np.uint8))
+        return replace(found, measures=measured.measurements, true_measures=truly.measurements)
+
+    def find_measures(self, regions: Regions, measures: Sequence[str]) -> tuple[Measure, ...]:
+        """Return measures by their names; ValueError where what they need is missing."""
+        return find_measures(measures, self._patient(regions, self.truth)) if measures else ()
+
+    def _measurer(
+        self, regions: Regions, measures: Sequence[str], labels: NDArray[np.integer]
+    ) -> Measurer:
+        """Return what measures regions beside a label map (N,)."""
+        patient = self._patient(regions, labels)
+        return Measurer(patient, find_measures(measures, patient), tuple(regions))
+
+    def _patient(self, regions: Regions, labels: NDArray[np.integer]) -> MeasuredPatient:
+        return MeasuredPatient(
+            self.grid,
+            {name: tuple(members) for name, members in regions.items()},
+            self.grid.scatter(labels.astype(np.uint8), 0),
+            images=self.case.images,
+            across=radiological_planes(self.case.geometry.affine)[0].across,
+        )
 
     def _sampler(self, settings: RunSettings, where: NDArray[np.bool_]) -> Sampler:
         """Return a sampler of some of the voxels, (N,)."""
@@ -228,6 +268,36 @@ class LabelledProblem:
         return inside
 
 
+class _KeptMaps:
+    """Sampled labels of parts of the mask, put together sample by sample."""
+
+    def __init__(self, voxels: int) -> None:
+        self._voxels = voxels
+        self._parts: list[tuple[NDArray[np.bool_], list[NDArray[np.uint8]]]] = []
+
+    def begin(self, where: NDArray[np.bool_]) -> Callable[[range, NDArray[np.uint8]], None]:
+        """Return what keeps the samples of the voxels ``where`` (N,)."""
+        kept: list[NDArray[np.uint8]] = []
+        self._parts.append((where, kept))
+        return lambda _, labels: kept.extend(labels.copy())
+
+    def whole(self, number: int) -> NDArray[np.uint8]:
+        """Return one sample, (N,); background where nothing was drawn."""
+        labels = np.zeros(self._voxels, dtype=np.uint8)
+        for where, kept in self._parts:
+            labels[where] = kept[number]
+        return labels
+
+
+def _keep_all(
+    keepers: Sequence[Callable[[range, NDArray[np.uint8]], None]],
+    part: range,
+    labels: NDArray[np.uint8],
+) -> None:
+    for keep in keepers:
+        keep(part, labels)
+
+
 @dataclass(frozen=True)
 class MapScore:
     """Labels by overlap, maps within 5 mm of foreground; NaN where a case lacks the region."""
@@ -240,9 +310,9 @@ class MapScore:
 
 @dataclass(frozen=True)
 class PredictedMeasure:
-    """A predicted distribution of one region's volume in ml, or Dice; see ``MeasureScale``.
+    """A predicted distribution of one region's volume in ml, Dice or other measure.
 
-    ``width`` and CRPS are on the scale: of log(V + 0.1), or of log-odds.
+    ``width`` and CRPS are on its ``MeasureScale``, such as log(V + 0.1).
     """
 
     scale: MeasureScale
@@ -272,6 +342,8 @@ class CaseScores:
     maps: MapScore | None = None
     volumes: Mapping[str, PredictedMeasure] | None = None
     dice: Mapping[str, PredictedMeasure] | None = None
+    measures: Mapping[str, PredictedMeasure] = field(default_factory=dict)
+    """Of other measures, by region and measure: "core.diameter"."""
 
 
 def region_ml(labels_ml: NDArray[np.float64], members: Sequence[int]) -> NDArray[np.float64]:

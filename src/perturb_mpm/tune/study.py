@@ -35,6 +35,8 @@ class TuningOptions:
 
     folds: int = 5
     samples: int = 128
+    measures: tuple[str, ...] = ()
+    """Whose intervals are learned beside those of volumes and Dice."""
 
     def __post_init__(self) -> None:
         checks.integer(self.folds, "`folds`", minimum=2, maximum=MOST_FOLDS)
@@ -113,7 +115,7 @@ class Study:
     regions: Regions  # choices are made for these, and scores printed
     decisions: Regions  # labels are decided by these; where there are none, the most probable
     intervals: Regions  # regions and labels whose intervals are learned
-    samples: int
+    options: TuningOptions
     progress: StagedProgress
 
     @cached_property
@@ -152,4 +154,11 @@ def prepare_study(
     progress.stage("reading the true labels")
     problems = [LabelledProblem(name, case) for name, case in cases.items()]
     regions = decisions or intervals
-    return Study(problems, dealt, regions, decisions, intervals, options.samples, progress)
+    for name in options.measures:
+        if name in ("volume", "dice"):
+            raise SettingsError(f"`measure` {name} is learned by itself: leave it out")
+    try:
+        problems[0].find_measures(intervals, options.measures)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return Study(problems, dealt, regions, decisions, intervals, options, progress)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from perturb_mpm.files import write_table
 from perturb_mpm.run import RunSettings
@@ -60,12 +61,20 @@ def means(scores: Sequence[CaseScores], regions: Sequence[str]) -> dict[str, dic
             found = [each.dice if prefix else each.volumes for each in mine]
             predicted = [each for each in found if each is not None]
             for name in regions if predicted else ():
-                these = [each[name] for each in predicted]
-                row[f"{prefix}inside {name}"] = nan_mean([float(v.inside) for v in these])
-                row[f"{prefix}width {name}"] = nan_mean([v.width for v in these])
-                row[f"{prefix}crps {name}"] = nan_mean([v.crps for v in these])
+                row |= _interval_means([each[name] for each in predicted], prefix, name)
+        for key in dict.fromkeys(key for each in mine for key in each.measures):
+            these = [each.measures[key] for each in mine if key in each.measures]
+            row |= _interval_means(these, "measure_", key)
         rows[method] = row
     return rows
+
+
+def _interval_means(found: Sequence[PredictedMeasure], prefix: str, name: str) -> dict[str, float]:
+    return {
+        f"{prefix}inside {name}": nan_mean([float(each.inside) for each in found]),
+        f"{prefix}width {name}": nan_mean([each.width for each in found]),
+        f"{prefix}crps {name}": nan_mean([each.crps for each in found]),
+    }
 
 
 def verdict(tuned: Tuned) -> str:
@@ -109,7 +118,9 @@ def describe_settings(settings: RunSettings) -> str:
     length = settings.sampling.noise_length
     radius = "the radius of the structure"
     parts.append(f"noise correlated over {radius if length is None else f'{length} mm'}")
-    parts.append("volumes and Dice moved and widened region by region")
+    names = {key.rpartition(".")[2]: None for key in settings.measure_laws}
+    measures = ", ".join(["volumes", *names]) + " and Dice"
+    parts.append(f"{measures} moved and widened region by region")
     return "; ".join(parts)
 
 
@@ -183,13 +194,20 @@ def maps_table(tuned: Tuned) -> Table:
     return header, cells
 
 
-def intervals_table(tuned: Tuned, *, of_dice: bool = False) -> Table:
-    """Return volumes, or Dice, of cases left out: a row for each region and method."""
+def intervals_table(tuned: Tuned, of: Literal["volumes", "dice", "measures"] = "volumes") -> Table:
+    """Return one kind of intervals of cases left out: a row for each region and method."""
     rows = means(tuned.scores, tuned.regions)
-    scale, prefix = ("log-odds", "dice_") if of_dice else ("log", "")
+    scale, prefix = {
+        "volumes": ("log", ""),
+        "dice": ("log-odds", "dice_"),
+        "measures": ("scale", "measure_"),
+    }[of]
+    names = list(tuned.regions)
+    if of == "measures":
+        names = list(dict.fromkeys(key for each in tuned.scores for key in each.measures))
     header = ["", "", "inside, %", f"width, {scale}", f"CRPS, {scale}"]
     cells = []
-    for region in tuned.regions:
+    for region in names:
         name = region
         for method in METHODS:
             row = rows.get(method, {})
@@ -221,6 +239,13 @@ def write_scores(path: Path, tuned: Tuned) -> None:
             ]
             row += _interval_cells(each.volumes, name) + _interval_cells(each.dice, name)
             rows.append(row)
+        for key in each.measures:
+            blank: list[object] = [""] * (len(columns) - 3)
+            cells = [each.case, each.method, key, *blank]
+            rows.append([*cells, *_interval_cells(each.measures, key)])
+    if any(each.measures for each in tuned.scores):
+        columns += [f"measure_{end}" for end in ends] + ["measure_inside", "measure_crps"]
+        rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     write_table(path, columns, rows)
 
 

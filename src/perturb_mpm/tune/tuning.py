@@ -36,6 +36,7 @@ from perturb_mpm.tune.problem import (
     TEMPERED,
     CaseScores,
     MapScore,
+    PredictedMeasure,
     nan_mean,
     score_maps,
 )
@@ -51,6 +52,7 @@ class Lesson:
     temperature: LearnedTemperature
     volume_laws: Laws
     dice_laws: Laws
+    measure_laws: Laws
     cases: int
 
     @property
@@ -60,6 +62,7 @@ class Lesson:
             temperature=self.temperature.temperature,
             volume_laws=self.volume_laws,
             dice_laws=self.dice_laws,
+            measure_laws=self.measure_laws,
             learned_cases=self.cases,
         )
 
@@ -125,6 +128,11 @@ def learn(
         temperature,
         chosen.volumes.fit(cases, regions),
         chosen.dice.fit(cases, regions),
+        {
+            key: law
+            for key, each in chosen.measures.items()
+            for law in each.fit(cases, (key,)).values()
+        },
         len(cases),
     )
 
@@ -203,6 +211,7 @@ def _collect_scores(
                 maps[i],
                 volumes.predict(i, lesson.volume_laws, regions),
                 dice.predict(i, lesson.dice_laws, regions),
+                _predict_measures(lesson.candidate, i, lesson.measure_laws),
             ),
             CaseScores(
                 problem.name,
@@ -210,7 +219,16 @@ def _collect_scores(
                 None,
                 unlearned.volumes.predict(i, {}, regions),
                 agreement.dice.predict(i, {}, regions),
+                _predict_measures(unlearned, i, {}),
             ),
             *(CaseScores(problem.name, name, of[i]) for name, of in plain.items()),
         ]
     return scores
+
+
+def _predict_measures(candidate: Candidate, case: int, laws: Laws) -> dict[str, PredictedMeasure]:
+    """Predict the other measures of a case, by region and measure."""
+    found: dict[str, PredictedMeasure] = {}
+    for key, each in candidate.measures.items():
+        found |= each.predict(case, laws, (key,))
+    return found
