@@ -33,11 +33,12 @@ _TOO_MUCH = 0.95
 _WHITE_NOISE = {"noise_length": 0.0, "temperature": 1.0, "strength": 0.0}
 _REACH_MM = 30.0
 OPENING = """{heads} made-up heads with one lesion, scanned twice and cut to 30 mm around it: the
-same head, other noise, a classifier that learned from other heads, {samples} samples of each scan
-by the settings that `run` decides itself. Growth is called where the 95 % interval of the difference of volumes lies above 0,
-with independent errors (`--correlation 0`) or with a correlation of {correlation:.2f}, which
-{taught} other heads taught that were scanned twice (`tune --pairs`; their estimate is
-{estimate:.2f}, and this is exceeded with 95 % confidence). Written by `python -m lab growth`. Heads
+same head, other noise, a classifier that learned from other heads, {samples} samples of
+each scan by the settings that `run` decides itself. Growth is called where the 95 %
+interval of the difference of volumes lies above 0, with independent errors
+(`--correlation 0`) or with a correlation of {correlation:.2f}, which {taught} other
+heads taught that were scanned twice (`tune --pairs`; their estimate is {estimate:.2f},
+and this is exceeded with 95 % confidence). Written by `python -m lab growth`. Heads
 that grow are the first {grown}. By label maps alone, a larger volume is growth."""
 
 

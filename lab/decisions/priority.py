@@ -3,10 +3,16 @@
 A simulated user is shown one cube after another and says how much of the structure is in it. The
 samples choose the order by one half of them; the other half is moved by the regression of the
 volume on the cubes, fitted on the first half, to what the user said, and its 95 % is the interval.
+
+Samples that were wrong about the k cubes seen are as wrong about the others. With d² the squared
+Mahalanobis distance of what the user said from the samples, the interval is √((ν + d²)/(ν + k))
+times as wide, as the conditional law of a multivariate Student's t with ν degrees of freedom has
+it: 1 where the samples were right.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,11 +37,13 @@ if TYPE_CHECKING:
 
 STEPS = (0, 1, 2, 3, 4, 6, 8)
 CHANCES = 10  # random orders of each case
+_FREEDOM = 4.0  # ν
 WAYS = ("priority", "entropy", "chance")
 OPENING = """{cases} cases of {name}, {structure}, {samples} samples each by the settings that `run`
 decides itself, cubes of {side:g} mm. A simulated user tells the true volume inside one cube after
 another. Half of the samples choose the order and fit how the volume follows from the cubes; the
-other half, moved to what the user said, gives the interval. Entropy takes the cubes with the
+other half, moved to what the user said, gives the interval, widened where what the user said is
+unlikely by the samples. Entropy takes the cubes with the
 largest sum of entropy first, chance any that is uncertain ({chances} orders a case)."""
 
 
@@ -92,11 +100,22 @@ def _narrow(
         for step in STEPS:
             chosen = list(order[:step])
             moved = _move(x, y, chosen, told, half)
-            low, high = np.quantile(moved, [0.025, 0.975])
+            low, middle, high = np.quantile(moved, [0.025, 0.5, 0.975])
+            surprise = _surprise(x[half][:, chosen], told[chosen])
+            low, high = (middle + surprise * (each - middle) for each in (low, high))
             first = first or float(high - low)
             inside = bool(low <= truth <= high)
             rows.append(Narrowing(name, way, step, float(high - low) / first, inside))
     return rows
+
+
+def _surprise(x: NDArray[np.float64], told: NDArray[np.float64]) -> float:
+    """Return how many times wider the interval is for what was told of some cubes (S, k)."""
+    if not x.shape[1]:
+        return 1.0
+    away = np.linalg.lstsq(np.cov(x.T).reshape(len(told), -1), told - x.mean(axis=0), 1e-6)[0]
+    distance = float((told - x.mean(axis=0)) @ away)
+    return math.sqrt((_FREEDOM + distance) / (_FREEDOM + len(told)))
 
 
 def _move(
@@ -121,7 +140,8 @@ def _sample(
     """Return cubes of samples; the true volume, whole and in each cube; the entropy of each."""
     decided = decide_settings(settings, case, find_evidence(case))
     sampler = build_sampler(build_crf(case, decided), decided)
-    posterior = sampler.draw()
+    kept: list[tuple[range, NDArray[np.uint8]]] = []
+    posterior = sampler.draw(keep=lambda part, labels: kept.append((part, labels.copy())))
     regions = region_members(decided.regions, case.labels)
     members = regions.get(structure, tuple(range(1, len(case.labels))))
     truth = case.truth
@@ -132,7 +152,8 @@ def _sample(
     finder = PriorityFinder(
         patient.with_votes(votes), structure, find_measures(["volume"], patient)[0], side_mm
     )
-    sampler.draw(keep=finder.add)
+    for part, labels in kept:
+        finder.add(part, labels)
     found = finder.priority
     share = posterior.grid.scatter(votes[list(members)].sum(axis=0) / posterior.samples, 0)
     here = np.clip(share[tuple(found.voxels.T)], 1e-9, 1 - 1e-9)
@@ -140,7 +161,7 @@ def _sample(
     cubes = found.volumes.shape[1]
     entropy = np.bincount(found.patches, weights=bits, minlength=cubes).astype(np.float64)
     true = np.isin(truth, members) & case.mask
-    told = finder.cube_volumes(posterior.grid.gather(true)).astype(np.float64)
+    told = finder.cube_volumes(true).astype(np.float64)
     return found, (float(true.sum()), told), entropy
 
 

@@ -450,8 +450,7 @@ class PriorityFinder:
         self._size = (x, y, z)
         index = patient.grid.index[self._rows]
         self._voxels = np.stack(np.unravel_index(index, patient.grid.shape), axis=1)  # (R, 3)
-        cubes = [n // step + 1 for n, step in zip(patient.grid.shape, self._size)]
-        cube = np.ravel_multi_index(tuple((self._voxels // self._size).T), cubes)
+        cube = self._number_cubes(self._voxels)
         self._cubes, self._patch = np.unique(cube, return_inverse=True)
         self._votes = np.zeros(len(self._rows), dtype=np.int64)
         self._values: list[float] = []
@@ -464,15 +463,26 @@ class PriorityFinder:
         for _, each in zip(part, labels, strict=True):
             inside = members[each[self._rows]]
             self._votes += inside
-            self._volumes.append(self.cube_volumes(members[each]))
+            self._volumes.append(np.bincount(self._patch[inside], minlength=len(self._cubes)))
             height = self._voxels[inside, self._patient.across]
             depth = self._patient.grid.shape[self._patient.across]
             self._slices.append(np.bincount(height, minlength=depth))
             self._values.append(self._measure(LabelMap(self._patient, each).structure(self._name)))
 
-    def cube_volumes(self, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return how many voxels (N,) of a structure each cube has, where any sample has it."""
-        return np.bincount(self._patch[inside[self._rows]], minlength=len(self._cubes))
+    def _number_cubes(self, voxels: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the number of the cube of each voxel (R, 3)."""
+        cubes = [n // step + 1 for n, step in zip(self._patient.grid.shape, self._size)]
+        numbers: NDArray[np.intp] = np.ravel_multi_index(tuple((voxels // self._size).T), cubes)
+        return numbers
+
+    def cube_volumes(self, structure: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return how many voxels of a structure (X, Y, Z), such as a truth, each cube has."""
+        found = self._number_cubes(np.argwhere(structure))
+        position = np.searchsorted(self._cubes, found)
+        position[position == len(self._cubes)] = 0
+        known = self._cubes[position] == found  # no sample has the structure in the others
+        volumes: NDArray[np.int64] = np.bincount(position[known], minlength=len(self._cubes))
+        return volumes
 
     @property
     def priority(self) -> Priority:
