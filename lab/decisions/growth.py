@@ -52,7 +52,7 @@ class Call:
     called: bool
 
 
-class SampledScan:
+class HeadSampling:
     """Scan 1, 2 … of a head, cut around its lesion, as `run` would sample it."""
 
     def __init__(self, head: Head, number: int, samples: int) -> None:
@@ -66,7 +66,7 @@ class SampledScan:
 
     def volumes(
         self,
-        like: SampledScan | None = None,
+        like: HeadSampling | None = None,
         correlation: float = 0.0,
         *,
         white: bool = False,
@@ -86,7 +86,7 @@ def learn_correlation(pairs: int, samples: int) -> ScanCorrelation:
     for seed in range(pairs):
         head = make_head(_OTHERS + seed, satellites=(0, 0))
         for number, volumes in enumerate(found, start=1):
-            volumes.append(SampledScan(head, number, samples).volumes())
+            volumes.append(HeadSampling(head, number, samples).volumes())
     learned = fit_correlation(*found)
     if learned is None:
         raise ValueError("the samples of no head vary")
@@ -104,10 +104,10 @@ def measure_growth(
     calls: list[Call] = []
     for seed in range(heads):
         head = make_head(_HEADS + seed, satellites=(0, 0))
-        first = SampledScan(head, 1, samples)
+        first = HeadSampling(head, 1, samples)
         before, shared = first.volumes(), first.volumes(first, correlation)
         for factor in GROWTH if seed < grown else GROWTH[:1]:
-            second = SampledScan(head.with_growth(factor), 2, samples)
+            second = HeadSampling(head.with_growth(factor), 2, samples)
             changes = {
                 SAMPLED: sampled_change(before, second.volumes()),
                 SHARED: sampled_change(

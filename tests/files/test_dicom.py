@@ -29,8 +29,10 @@ from perturb_mpm.files import (
     Geometry,
     InputError,
     LabelScheme,
+    Source,
     geometry_from_affine,
     label_colours,
+    read_dose,
 )
 from perturb_mpm.files.dicom import check_dicom_series, cielab, find_codes, read_series, write_dicom
 from perturb_mpm.files.labels import rgb
@@ -340,3 +342,63 @@ def test_codes_are_those_of_the_standard() -> None:
         for code in find_codes(name):
             key = code.meaning.replace(" ", "")
             assert getattr(codes, key).value == code.value
+
+
+def write_dose(path: Path, *, absolute: bool = False, **changes: object) -> Path:
+    """Write an oblique RT Dose of 10 + 0.1 x − 0.2 y + 0.3 z Gy, in mm of DICOM's axes."""
+    dose = pydicom.Dataset()
+    turn = np.eye(3) if absolute else TURN
+    offsets = np.array([0.0, 2.0, 5.0, 9.0])  # not the same distance everywhere
+    start = np.array([-20.0, -15.0, 30.0])
+    k, j, i = np.meshgrid(np.arange(4), np.arange(6), np.arange(5), indexing="ij")
+    at = start[:, None, None, None] + np.einsum(
+        "ab,bkji->akji", turn, np.stack([3.0 * i, 2.5 * j, offsets[k]])
+    )
+    gray = 10 + 0.1 * at[0] - 0.2 * at[1] + 0.3 * at[2]
+    dose.SOPClassUID, dose.SOPInstanceUID = pydicom.uid.RTDoseStorage, "1.2.826.0.1.7"
+    dose.Modality, dose.DoseUnits, dose.DoseType = "RTDOSE", "GY", "PHYSICAL"
+    dose.Rows, dose.Columns, dose.NumberOfFrames = 6, 5, 4
+    dose.PixelSpacing, dose.DoseGridScaling = [2.5, 3.0], "1e-8"
+    dose.ImagePositionPatient = start.tolist()
+    dose.ImageOrientationPatient = [round(float(v), 8) for v in (*turn[:, 0], *turn[:, 1])]
+    dose.GridFrameOffsetVector = (offsets + (30.0 if absolute else 0.0)).tolist()
+    dose.SamplesPerPixel, dose.PhotometricInterpretation = 1, "MONOCHROME2"
+    dose.BitsAllocated, dose.BitsStored, dose.HighBit, dose.PixelRepresentation = 32, 32, 31, 0
+    dose.PixelData = np.rint(gray / 1e-8).astype("<u4").tobytes()
+    for name, value in changes.items():
+        setattr(dose, name, value)
+    dose.file_meta = pydicom.dataset.FileMetaDataset()
+    dose.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    dose.save_as(path, enforce_file_format=True)
+    return path
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_dose_is_interpolated_where_the_voxels_are(tmp_path: Path, *, absolute: bool) -> None:
+    turn = np.eye(3) if absolute else TURN
+    middle = np.array([-20.0, -15.0, 30.0]) + turn @ [6.0, 6.0, 4.5]
+    affine = np.eye(4)
+    affine[:3, :3] = np.diag([-1, -1, 1]) @ turn @ np.diag([1.1, -1.3, 0.9])
+    affine[:3, 3] = np.diag([-1, -1, 1]) @ middle - affine[:3, :3] @ [2, 2, 2]
+    grid = geometry_from_affine((5, 5, 5), affine)
+    found = read_dose(Source("dose", write_dose(tmp_path / "d.dcm", absolute=absolute)), grid)
+    voxels = np.indices((5, 5, 5)).reshape(3, -1)
+    x, y, z = np.diag([-1, -1, 1]) @ (affine[:3, :3] @ voxels + affine[:3, 3:])
+    np.testing.assert_allclose(found.ravel(), 10 + 0.1 * x - 0.2 * y + 0.3 * z, atol=1e-3)
+    affine[:3, 3] += affine[:3, 0] * 4  # the last of it beyond the dose
+    moved = geometry_from_affine((5, 5, 5), affine)
+    outside = np.isnan(read_dose(Source("dose", tmp_path / "d.dcm"), moved))
+    assert outside.any()
+    assert not outside[0].any()
+
+
+def test_a_dose_that_is_none_is_refused(tmp_path: Path) -> None:
+    grid = geometry_from_affine((5, 5, 5), np.diag([1.0, 1.0, 1.0, 1.0]))
+    for changes, words in (
+        ({"DoseUnits": "RELATIVE"}, "must be an RTDOSE in GY, got RTDOSE in RELATIVE"),
+        ({"Modality": "CT"}, "got CT in GY"),
+        ({"GridFrameOffsetVector": [0.0, 1.0]}, "must have 4 frame offsets, got 2"),
+        ({}, "must overlap with the run's grid"),
+    ):
+        with pytest.raises(InputError, match=words):
+            read_dose(Source("dose", write_dose(tmp_path / "d.dcm", **changes)), grid)

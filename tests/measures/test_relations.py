@@ -87,6 +87,8 @@ def test_dose_and_volume() -> None:
     dose = np.arange(8.0).reshape(8, 1, 1) * 10
     structure = cut_out(bar(0, 8), SPACING, dose_gy=dose)
     d50, v20, mean = find_measures(["d50", "v20", "mean_dose"], structure.patient)
+    beyond = cut_out(bar(0, 8), SPACING, dose_gy=np.where(dose < 70, dose, np.nan))
+    assert all(math.isnan(each(beyond)) for each in (d50, v20, mean))
     assert (d50(structure), v20(structure), mean(structure)) == (35.0, 0.75, 35.0)
     assert (d50.unit, v20.unit) == ("gy", "")
 

@@ -66,7 +66,7 @@ class MeasureOptions:
     """Structures that do not vary, by name and mask, as in vessel=vessel.nii.gz, on the run's
     grid."""
     dose: Path | None = None
-    """A dose in Gy on the run's grid."""
+    """A dose in Gy: an image on the run's grid, or a DICOM RT Dose, which is interpolated."""
     lesions: str | None = None
     """A region or label whose lesions are found one by one: lesions.csv and two maps."""
     least_lesion: float = LEAST_ML

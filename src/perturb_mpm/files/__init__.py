@@ -25,7 +25,13 @@ from perturb_mpm.files.datasets import (
     find_labelled_cases,
     find_probabilities,
 )
-from perturb_mpm.files.dicom import DICOM_FILES, check_dicom_series, write_dicom
+from perturb_mpm.files.dicom import (
+    DICOM_FILES,
+    check_dicom_series,
+    is_dicom,
+    read_dose,
+    write_dicom,
+)
 from perturb_mpm.files.dicom_report import DIAMETERS, SegmentVolume, write_dicom_report
 from perturb_mpm.files.formats import ENDINGS, output_ending
 from perturb_mpm.files.geometry import Geometry, geometry_from_affine
@@ -122,6 +128,8 @@ __all__ = [
     "bids_sidecar_names",
     "write_dicom",
     "check_dicom_series",
+    "is_dicom",
+    "read_dose",
     "DICOM_FILES",
     "write_dicom_report",
     "DIAMETERS",

@@ -28,6 +28,7 @@ DICOM_FILES = {"dicom_labels": "labels.seg.dcm", "dicom_entropy": "entropy.pmap.
 PURPOSE = "writing DICOM"
 _DEFLATED = "1.2.840.10008.1.2.1.99"  # the transfer syntax of compressed headers
 TOLERANCE_MM = 1e-2  # DICOM keeps positions and directions as decimal text
+_ROUNDED = 1e-3  # of a voxel: less is an error of rounding, or the border would be outside
 _NEEDED = (
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns"),
     *("StudyInstanceUID", "FrameOfReferenceUID"),
@@ -115,6 +116,65 @@ def _stack(source: Source, slices: list[Any]) -> Series:
     affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
     shape = (int(first.Columns), int(first.Rows), len(slices))
     return Series(source, tuple(slices), geometry_from_affine(shape, affine))
+
+
+def is_dicom(path: Path) -> bool:
+    """Return whether a file has the preamble of DICOM."""
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
+def read_dose(source: Source, grid: Geometry) -> NDArray[np.float32]:
+    """Read a DICOM RT Dose in Gy, interpolated linearly at the voxels of a grid, (X, Y, Z).
+
+    What lies beyond the dose's own grid is NaN: no dose was computed there.
+    """
+    from scipy.ndimage import map_coordinates
+
+    pydicom = optional_package("pydicom", "reading a DICOM dose")
+    with source.refuse_damage():
+        _header(pydicom, source.path)  # refuses what is too large to unpack
+        dose = pydicom.dcmread(source.path)
+        _check_dose(source, dose)
+        gray = dose.pixel_array.reshape(-1, dose.Rows, dose.Columns) * float(dose.DoseGridScaling)
+        offsets = np.atleast_1d(np.asarray(dose.get("GridFrameOffsetVector", 0.0), dtype=float))
+        if len(offsets) != len(gray):
+            raise source.error(f"must have {len(gray)} frame offsets, got {len(offsets)}")
+        across, down = _direction(dose, 0), _direction(dose, 1)
+        start, normal = _position(dose), np.cross(across, down)
+        if offsets[0] != 0:  # positions along z, not distances from the first frame
+            offsets = (offsets - offsets[0]) * np.sign(normal[2])
+        order = np.argsort(offsets)
+        gray, offsets = gray[order].astype(np.float32), offsets[order]
+        steps = np.asarray(dose.PixelSpacing, dtype=float)
+    found = np.empty(grid.shape, dtype=np.float32)
+    to_dicom = np.diag([-1.0, -1.0, 1.0, 1.0]) @ grid.affine  # NIfTI's axes point the other way
+    voxels = np.indices((1, *grid.shape[1:])).reshape(3, -1)
+    for x in range(grid.shape[0]):  # slice by slice: a brain's coordinates take a lot of memory
+        voxels[0] = x
+        at = to_dicom[:3, :3] @ voxels + to_dicom[:3, 3:]
+        away = at - start[:, np.newaxis]  # (3, V) mm
+        along = normal @ away
+        frame = np.interp(along, offsets, np.arange(len(offsets)))
+        frame[(along < offsets[0] - TOLERANCE_MM) | (along > offsets[-1] + TOLERANCE_MM)] = -2
+        index = np.stack([frame, down @ away / steps[0], across @ away / steps[1]])
+        index = np.where(np.abs(index - np.rint(index)) < _ROUNDED, np.rint(index), index)
+        values = map_coordinates(gray, index, order=1, mode="constant", cval=np.nan)
+        found[x] = values.reshape(grid.shape[1:])
+    if np.isnan(found).all():
+        raise source.error("must overlap with the run's grid, got a dose elsewhere")
+    return found
+
+
+def _check_dose(source: Source, dose: Any) -> None:  # noqa: ANN401
+    """Refuse a file that is no dose in Gy, or does not say where it lies."""
+    kind = dose.get("Modality", "no modality"), dose.get("DoseUnits", "no unit")
+    if kind != ("RTDOSE", "GY"):
+        raise source.error(f"must be an RTDOSE in GY, got {kind[0]} in {kind[1]}")
+    needed = ("DoseGridScaling", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+    missing = [name for name in needed if name not in dose]
+    if missing:
+        raise source.error(f"must say where its dose lies, got no {missing[0]}")
 
 
 def _headers(source: Source) -> list[Any]:

@@ -176,4 +176,5 @@ def mean_dose_gy(structure: Structure) -> float:
 def _doses(structure: Structure) -> NDArray[np.floating]:
     if structure.patient.dose_gy is None:
         raise ValueError("a measure of dose needs a `dose`, got none")
-    return structure.values(structure.patient.dose_gy)
+    values = structure.values(structure.patient.dose_gy)
+    return values[:0] if np.isnan(values).any() else values  # undefined beyond the dose's grid

@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import LearnedLaw
-from perturb_mpm.files import InputError, Source, read_volume, require_same_grid, write_table
+from perturb_mpm.files import (
+    InputError,
+    Source,
+    is_dicom,
+    read_dose,
+    read_volume,
+    require_same_grid,
+    write_table,
+)
 from perturb_mpm.measures import (
     DEFAULT_MEASURES,
     Column,
@@ -207,7 +215,10 @@ def _identity(
 def read_surroundings(
     run: Run, masks: Mapping[str, Path], dose: Path | None = None
 ) -> Surroundings:
-    """Read masks (not 0 is inside) and a dose in Gy that lie on a run's grid."""
+    """Read masks (not 0 is inside) and a dose in Gy that lie on a run's grid.
+
+    A DICOM RT Dose may have a grid of its own, and is interpolated.
+    """
     grid = Source("run", run.folder)
 
     def read(argument: str, path: Path) -> NDArray[np.floating]:
@@ -222,6 +233,8 @@ def read_surroundings(
     for name, mask in found.items():
         if not mask.any():
             raise InputError(f"`beside` {name} must hold a voxel that is not 0, got none")
+    if dose is not None and dose.is_file() and is_dicom(dose):
+        return Surroundings(found, read_dose(Source("dose", dose), run.case.geometry))
     return Surroundings(found, None if dose is None else read("dose", dose))
 
 
