@@ -137,7 +137,7 @@ def _tune(study: Study, found: LabelledSet) -> dict[str, Any]:
     few = score_few(study, candidates) if len(study.problems) > FEW else []
     ranks = rank_dice(study, first)
     title = f"What tuning is worth on {found.page.removeprefix('tune-').replace('-', ', ')}"
-    text = tuning_page(title, found.command, study.samples, tuned, few, ranks)
+    text = tuning_page(title, found.command, study.options.samples, tuned, few, ranks)
     scores = [asdict(each) for each in tuned.scores]
     return {"scores": scores, "verdict": tuned.verdict, "page": text}
 
