@@ -11,7 +11,7 @@ from perturb_mpm.cli import prepare_folder, shown_progress
 def lesions(
     *,
     output: Path = Path("reproduce-lesions"),
-    heads: int = 120,
+    heads: int = 60,
     samples: int = 80,
     quiet: Flag = False,
     json: Flag = False,

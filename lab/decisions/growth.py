@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 Volumes = NDArray[np.float64]  # (S,) ml
 GROWTH = (1.0, 1.1, 1.25, 1.5, 2.0)
-SAMPLED, SHARED, WHITE, LABELS, TOO_SURE = (
+SAMPLED, SHARED, WHITE, LABELS = (
     "samples",
     "samples, correlation learned",
     "samples of white noise (control)",
     "label maps alone",
-    "samples, correlation 0.95 (control)",
 )
 _HEADS, _OTHERS = 2000, 2500  # seeds: heads that are judged, and those that teach a correlation
-_TOO_MUCH = 0.95
 _WHITE_NOISE = {"noise_length": 0.0, "temperature": 1.0, "strength": 0.0}
 _REACH_MM = 30.0
 OPENING = """{heads} made-up heads with one lesion, scanned twice and cut to 30 mm around it: the
@@ -117,8 +115,6 @@ def measure_growth(
             if factor == 1.0:
                 both = [scan.volumes(white=True) for scan in (first, second)]
                 changes[WHITE] = sampled_change(*both)
-                both = [scan.volumes(first, _TOO_MUCH) for scan in (first, second)]
-                changes[TOO_SURE] = sampled_change(*both, paired=True)
             verdicts = {name: each.verdict == "grew" for name, each in changes.items()}
             verdicts[LABELS] = second.label_map_ml > first.label_map_ml
             calls += [Call(seed, factor, name, called) for name, called in verdicts.items()]
@@ -170,7 +166,7 @@ def page(
         estimate=learned.estimate,
     )
     rows = []
-    for method in (SAMPLED, SHARED, LABELS, WHITE, TOO_SURE):
+    for method in (SAMPLED, SHARED, LABELS, WHITE):
         found = shares(calls, method)
         cells = [f"{found[f][0]} of {found[f][1]}" if f in found else "" for f in GROWTH]
         rows.append([method, *cells])

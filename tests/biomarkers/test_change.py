@@ -17,6 +17,7 @@ from perturb_mpm.biomarkers import (
     sampled_change,
 )
 from perturb_mpm.noise import Perturbation
+from perturb_mpm.sampling import share_noise
 
 SHAPE, LENGTH_MM, RADIUS_MM = (14, 14, 14), 6.0, 4.0
 PATIENTS = 40
@@ -147,6 +148,21 @@ def test_patients_who_did_not_grow_are_not_said_to_have_grown() -> None:
 def test_white_noise_calls_errors_growth() -> None:
     """The control: independent noise makes volumes far too certain."""
     assert count_grown(0.0, 0.0, PATIENTS // 2) > 0.2 * PATIENTS // 2
+
+
+def test_shared_noise_is_too_sure_where_errors_are_independent() -> None:
+    """The control of a correlation: errors that are not shared must not be said to cancel."""
+    verdicts = []
+    for patient in range(PATIENTS):
+        volumes = []
+        for number in (1, 2):
+            p = 1 / (1 + np.exp(-scan(RADIUS_MM, 1000 + 2 * patient + number - 1)))
+            crf = pm.DenseCRF(pm.unary_from_probabilities(np.stack([1 - p, p])))
+            sampler = pm.Sampler(crf, pm.Sampling(samples=40, noise_length=LENGTH_MM, iterations=1))
+            shared = share_noise(Perturbation(7, lengths=((LENGTH_MM, 1.0),)), number, 7, 0.99)
+            volumes.append(sampler.with_perturbation(shared).draw().volumes[:, 1])
+        verdicts.append(sampled_change(*volumes, paired=True).verdict)
+    assert verdicts.count("grew") > 0.2 * PATIENTS
 
 
 def test_growth_that_is_large_enough_is_seen() -> None:
