@@ -200,5 +200,5 @@ def draw(calls: list[Call]) -> Figure:
     axes.set(
         xlabel="true growth of the volume, %", ylabel="share called growth", ylim=(-0.02, 1.02)
     )
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure

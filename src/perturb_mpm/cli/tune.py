@@ -104,9 +104,7 @@ class TuneOptions:
         found = self.layout is None and (data / "cohort.json").is_file()
         for name in ("labels", "probabilities", "model"):
             if found and getattr(self, name) is not None:
-                raise UsageError(
-                    f"--{name} must not be given for the folder of a cohort: {data}"
-                )
+                raise UsageError(f"--{name} must not be given for the folder of a cohort: {data}")
         if self.truth is not None and not found:
             raise UsageError("--truth must come with the folder of a cohort as --data")
         return found
