@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -116,6 +117,8 @@ def measure_set(
         parts.append(_load_or_measure(store, f"case-{problem.name}", score))
         progress(seed + 1, len(study.problems))
     rows = [*tuned["scores"], *(each for part in parts for each in part["scores"])]
+    counts = Counter(each["method"] for each in rows)  # a row is of all cases
+    rows = [each for each in rows if counts[each["method"]] == len(parts)]
     return MeasuredSet(
         found.name,
         found.page,
@@ -156,7 +159,7 @@ def score_case(
         WHITE: _sample(problem.case, white),
         DISPLACED: _displace(problem.case, start.sampling.seed),
     }
-    if not run.settings.has_kernels:
+    if run.coupling is None:  # the image asked for none
         forced = start.changed(strength=FORCED_STRENGTH)
         drawn[FORCED] = _sample(problem.case, decide_settings(forced, problem.case, evidence))
     scores = [_score_rival(study, problem, name, each) for name, each in rivals.items()]

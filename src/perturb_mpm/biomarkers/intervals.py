@@ -8,7 +8,7 @@ small and large cases compare, the truth of a new case is predicted as
 
 β is how far truths lie from medians, c how far the samples' spread is believed, and a the error
 that the spread does not see: c = 0 is a fixed width, a = β = 0 and c = 1 the samples themselves.
-Priors are weak, β ~ N(0, 0.3²), log c ~ N(0, 0.5²) and log a ~ N(log 0.1, 1), so that three cases
+Priors are weak, β ~ N(0, 0.3²), log c ~ N(0, 0.5²) and log a ~ N(log 0.1, 2²), so that three cases
 are enough to begin. a and c have the greatest posterior density with β integrated out (a maximum
 over all three would make few cases look surer than they are), and β is its mean at these. t is
 Student's with n − 1 degrees of freedom for n cases, times √(1 + 1/n) for the error of β.
@@ -41,7 +41,7 @@ FEWEST_FOR_CONFORMAL = 19
 _OFFSETS = {"volume": OFFSET_ML, "size": 1.0}  # of logarithms, in the measure's unit
 _OFFSET_SHARE = 0.01  # keeps shares of 0 and 1 on the scale
 _DRAWS = 200  # equally likely values that stand for a law
-_SD_SHIFT, _SD_TRUST, _FLOOR, _SD_FLOOR = 0.3, 0.5, 0.1, 1.0
+_SD_SHIFT, _SD_TRUST, _FLOOR, _SD_FLOOR = 0.3, 0.5, 0.1, 2.0
 _BOUNDS = ((math.log(1e-4), math.log(20.0)), (math.log(1e-3), math.log(50.0)))
 
 
