@@ -34,8 +34,7 @@ from perturb_mpm.engines.gpu.exact import all_pairs, widen_features
 from perturb_mpm.engines.gpu.memory import BatchLayout, BatchMemory
 from perturb_mpm.engines.gpu.messages import morton_order
 from perturb_mpm.engines.gpu.perturb_kernel import (
-    Noise,
-    SmoothDrawer,
+    NoiseDrawer,
     Unaries,
     perturb,
 )
@@ -320,13 +319,12 @@ def perturbed(
     unaries = torch.zeros((n_labels, layout.rows), device=DEVICE)
     unaries[:, : layout.voxels] = random(n_labels, layout.voxels, seed=14) * 4
     seed = 2**63 + 5
-    low, high = (int(word) for word in key_words(seed))
-    noise = Noise(torch.tensor(samples, device=DEVICE), (low, high), 0.8, antithetic)
     buffers = BatchMemory(layout, Counts(), dtype, DEVICE).buffers(layout)
-    white = SmoothDrawer(Perturbation(seed), GRID, n_labels, DEVICE).draw(np.array(samples))
+    white = Perturbation(seed, 0.8, antithetic)
+    noise = NoiseDrawer(white, GRID, n_labels, DEVICE).draw(np.array(samples))
     start = (buffers.marginals, buffers.labels)
     problem = Unaries(unaries, index, ceiling)
-    perturb(problem, noise, white, layout, buffers.energies, start, sharpness=1.0)
+    perturb(problem, noise, layout, buffers.energies, start, sharpness=1.0)
     twin = perturb_twin(problem, noise, layout)
     energies = torch.stack([buffers.problem(buffers.energies, b).T for b in range(len(samples))])
     marginals = torch.stack([buffers.problem(buffers.marginals, b).T for b in range(len(samples))])

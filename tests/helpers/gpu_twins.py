@@ -114,13 +114,15 @@ def perturb_twin(problem: Unaries, noise: Noise, layout: BatchLayout) -> torch.T
     index = problem.index
     n, labels = layout.voxels, layout.n_labels
     sample = noise.samples[:, None, None]
-    drawn = sample & ~1 if noise.antithetic else sample
+    drawn = sample & ~1 if noise.perturbation.antithetic else sample
     blocks = torch.arange(-(-labels // 4), device=index.device)[None, :, None]
     counter = torch.broadcast_tensors(index & 0xFFFFFFFF, drawn, blocks, index >> 32)
     words = torch.stack(philox_twin(counter, noise.key), 2).reshape(len(sample), -1, n)[:, :labels]
-    if noise.antithetic:
+    if noise.perturbation.antithetic:
         words = torch.where(sample & 1 != 0, words ^ 0xFFFFFFFF, words)
-    energy = problem.energies[:, :n] + noise.scale * math.log(2) * log_exponential_twin(words)
+    energy = problem.energies[:, :n] + noise.perturbation.scale * math.log(
+        2
+    ) * log_exponential_twin(words)
     away = (energy - energy.amin(1, keepdim=True)).clamp(max=problem.ceiling)
     return away[:, 1:] - away[:, :1]
 

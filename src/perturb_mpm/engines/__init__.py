@@ -124,7 +124,9 @@ def prepare(
 def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> Solver:
     """Do what ``prepare`` does, with its arguments as one object."""
     engine, accuracy, batch = compute.engine, compute.accuracy, compute.batch
-    if accuracy == "plain" and engine != "reference" and _has_plain_gain(crf):
+    # The lattice's own gain stays in the sums of a kernel that is not normalised.
+    plain = any(each.normalization == "none" and each.weight > 0 for each in crf.kernels)
+    if accuracy == "plain" and engine != "reference" and plain:
         warnings.warn(
             'accuracy "plain" with normalization "none" is far from the Gaussian kernel: its sums '
             'are too small. Use accuracy "calibrated", or normalization "symmetric".',
@@ -154,11 +156,6 @@ def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> S
         compact=compact,
         kernel_cache=compute.kernel_cache,
     )
-
-
-def _has_plain_gain(crf: DenseCRF) -> bool:
-    """Whether some kernel is not normalised, so that the lattice's own gain stays in its sums."""
-    return any(each.normalization == "none" and each.weight > 0 for each in crf.kernels)
 
 
 def _gpu_is_worth_it(crf: DenseCRF) -> bool:

@@ -170,8 +170,7 @@ class KeyCode:
         for size in self.sizes:
             coordinates.append(rest % size)
             rest = rest // size
-        position: Integers = morton_code(coordinates, self.sizes)
-        return position
+        return morton_code(coordinates, self.sizes)
 
 
 def key_code(
@@ -222,8 +221,7 @@ def morton_order(grid: Grid) -> NDArray[np.int64]:
     for axis, along in enumerate(np.unravel_index(grid.index, grid.shape)):
         only = [np.arange(grid.shape[axis]) * (axis == other) for other in range(grid.ndim)]
         codes |= morton_code(only, grid.shape)[along]
-    order: NDArray[np.int64] = np.argsort(codes, kind="stable")
-    return order
+    return np.argsort(codes, kind="stable")
 
 
 LARGEST_HALF = 6e4

@@ -74,8 +74,7 @@ def change_between(old: NDArray[np.floating], new: NDArray[np.floating]) -> Chan
 
 def fixed_point(p: NDArray[Any]) -> NDArray[np.int64]:
     """Return marginals as whole numbers of 2⁻³⁰, whose sums do not depend on their order."""
-    units: NDArray[np.int64] = np.rint(p * float(1 << FRACTION_BITS)).astype(np.int64)
-    return units
+    return np.rint(p * float(1 << FRACTION_BITS)).astype(np.int64)
 
 
 def count_votes(labels: NDArray[np.uint8], counts: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -256,5 +255,4 @@ class FreezingSolver(Solver, Protocol):
 def to_log_odds(marginals: NDArray[Any]) -> NDArray[np.float16]:
     """Return marginals (V, L, B) as log-odds against label 0's, (V, L − 1, B)."""
     logs = np.log(np.maximum(marginals, LEAST_MARGINAL))
-    against_first: NDArray[np.float16] = (logs[:, 1:] - logs[:, :1]).astype(np.float16)
-    return against_first
+    return (logs[:, 1:] - logs[:, :1]).astype(np.float16)

@@ -157,8 +157,7 @@ class ReferenceSolver:
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the first of equals, (B, N)."""
-        labels: NDArray[np.uint8] = self._q.argmax(axis=1).astype(np.uint8)
-        return labels
+        return self._q.argmax(axis=1).astype(np.uint8)
 
     def count_votes(
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
@@ -196,8 +195,7 @@ class ReferenceSolver:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
         marginals = softmax(-self._without_noise - self.pairwise())  # (B, L, N)
         taken = marginals if chosen is None else marginals[chosen]
-        total: NDArray[np.int64] = fixed_point(taken).sum(axis=0)
-        return total
+        return fixed_point(taken).sum(axis=0)
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
@@ -211,8 +209,7 @@ class ReferenceSolver:
         """Return the pairwise energies (L, N) that changes (L, V) at some voxels add."""
         everywhere = np.zeros((1, *self._crf.energies.shape))
         everywhere[0, :, voxels] = changes.T
-        energies: NDArray[np.float64] = self.send(everywhere, np.arange(everywhere.shape[2]))[0]
-        return energies
+        return self.send(everywhere, np.arange(everywhere.shape[2]))[0]
 
     def restrict(self, voxels: NDArray[np.int64]) -> ReferenceRestricted:
         """Return problems of these voxels alone."""

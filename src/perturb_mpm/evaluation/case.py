@@ -138,8 +138,7 @@ def _dilate(mask: NDArray[np.bool_], spacing: Sequence[float], margin: float) ->
     )
     if not mask.any():
         return mask
-    near: NDArray[np.bool_] = distance_transform_edt(~mask, sampling=step) <= margin
-    return near
+    return distance_transform_edt(~mask, sampling=step) <= margin
 
 
 def default_regions(label_names: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -57,8 +57,7 @@ class Prediction:
         """Return the sampled volumes of a set of labels, (S,)."""
         if self.volumes_mm3 is None:
             return None
-        volumes: NDArray[np.float64] = self.volumes_mm3[:, list(region)].sum(axis=1) / 1000.0
-        return volumes
+        return self.volumes_mm3[:, list(region)].sum(axis=1) / 1000.0
 
 
 def from_posterior(

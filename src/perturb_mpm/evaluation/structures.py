@@ -276,8 +276,7 @@ def best_dice(samples: ArrayLike, raters: ArrayLike) -> NDArray[np.float64]:
     >>> best_dice(samples, raters)
     array([1. , 0.8])
     """
-    best: NDArray[np.float64] = pairwise_overlap(samples, raters, "dice").max(axis=0)
-    return best
+    return pairwise_overlap(samples, raters, "dice").max(axis=0)
 
 
 def rater_correlation(uncertainty: ArrayLike, raters: ArrayLike) -> float:

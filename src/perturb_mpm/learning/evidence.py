@@ -375,8 +375,7 @@ def find_unfamiliar(
 def _to_scale(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if name not in _LOGARITHMIC:
         return values
-    logarithms: NDArray[np.float64] = np.log(np.maximum(values, 1e-9))
-    return logarithms
+    return np.log(np.maximum(values, 1e-9))
 
 
 def _image_properties(

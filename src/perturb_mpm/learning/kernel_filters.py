@@ -59,13 +59,11 @@ class DenseFilter:
 
     def apply(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return K̂·values, (N, C)."""
-        product: NDArray[np.float64] = self._matrix @ values
-        return product
+        return self._matrix @ values
 
     def apply_transpose(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return K̂ᵀ·values, (N, C)."""
-        product: NDArray[np.float64] = self._matrix.T @ values
-        return product
+        return self._matrix.T @ values
 
 
 class TwoWayLattice:

@@ -318,8 +318,7 @@ def change_kernel(
     else:
         factor = next(iter(factors.values()))
         changes["sigma"] = _scale(kernel.sigma, factor)  # type: ignore[attr-defined]
-    changed: Kernel = replace(copy.copy(kernel), **changes)  # type: ignore[type-var]
-    return changed
+    return replace(copy.copy(kernel), **changes)  # type: ignore[type-var]
 
 
 def _scale(sigma: Sigma, factor: float) -> Sigma:

@@ -281,8 +281,7 @@ def _near_foreground(crf: DenseCRF, x: NDArray[np.int64], margin_mm: float) -> N
         return np.ones(len(x), dtype=bool)
     outside = crf.grid.scatter(~foreground, outside=True)  # (*spatial)
     away = crf.grid.gather(distance_transform_edt(outside, sampling=crf.grid.spacing))
-    near: NDArray[np.bool_] = away <= margin_mm
-    return near
+    return away <= margin_mm
 
 
 @dataclass(eq=False)
@@ -432,16 +431,14 @@ class _BandwidthSlopes:
 
 def _through_softmax(q: NDArray[Any], by_marginals: NDArray[Any]) -> NDArray[Any]:
     """Return dv/dE of Q = softmax(−E) from dv/dQ, all (N, L)."""
-    slope: NDArray[Any] = -q * (by_marginals - np.sum(q * by_marginals, axis=1, keepdims=True))
-    return slope
+    return -q * (by_marginals - np.sum(q * by_marginals, axis=1, keepdims=True))
 
 
 def _deviation(problem: Problem, values: NDArray[Any], start: NDArray[Any]) -> NDArray[Any]:
     """Return what kernels act on: values (N, L) less ``centring`` times those of the start."""
     if problem.centring == 0:
         return values
-    deviation: NDArray[Any] = values - values.dtype.type(problem.centring) * start
-    return deviation
+    return values - values.dtype.type(problem.centring) * start
 
 
 def _remove_self_term(

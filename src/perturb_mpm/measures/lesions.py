@@ -157,8 +157,7 @@ class LesionCandidates:
     @cached_property
     def peaks(self) -> NDArray[np.float64]:
         """The largest share in each, (C,)."""
-        peaks: NDArray[np.float64] = _largest(self.share, self.basins)[1:].round(6)
-        return peaks
+        return _largest(self.share, self.basins)[1:].round(6)
 
     @cached_property
     def centres(self) -> NDArray[np.float64]:
@@ -273,8 +272,7 @@ class Lesions:
     @cached_property
     def probability(self) -> NDArray[np.float64]:
         """The share of samples in which each exists, (C,)."""
-        share: NDArray[np.float64] = (self.ml > 0).mean(axis=0)
-        return share
+        return (self.ml > 0).mean(axis=0)
 
     @property
     def number_distribution(self) -> dict[int, float]:

@@ -96,8 +96,7 @@ class Rule:
     def holds(self, values: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
         """Return where the rule holds, (S,); nowhere where a value is undefined."""
         results = [_SIGNS[sign](values[key], number) for key, sign, number in self.parts]
-        all_hold: NDArray[np.bool_] = np.logical_and.reduce(results)
-        return all_hold
+        return np.logical_and.reduce(results)
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,10 +359,7 @@ def explained_share(
     y, x = values - values.mean(), volumes - volumes.mean(axis=0)
     product = np.square(y @ x)
     variance = np.square(x).sum(axis=0) * np.square(y).sum()
-    share: NDArray[np.float64] = np.divide(
-        product, variance, out=np.zeros(len(product)), where=variance > 0
-    )
-    return share
+    return np.divide(product, variance, out=np.zeros(len(product)), where=variance > 0)
 
 
 def greedy_order(values: NDArray[np.float64], volumes: NDArray[np.float64], most: int) -> list[int]:

@@ -123,8 +123,7 @@ def _distances(structure: Structure) -> SurfaceDistances:
         box = box_around_both(structure, structure.reference)
         masks = structure.in_box(box), structure.reference.in_box(box)
         structure.cache["surface distances"] = surface_distances(*masks, structure.spacing)
-    found: SurfaceDistances = structure.cache["surface distances"]
-    return found
+    return structure.cache["surface distances"]
 
 
 def mean_intensity(structure: Structure, image: str) -> float:

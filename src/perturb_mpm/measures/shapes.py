@@ -79,8 +79,7 @@ def axial_diameters_mm(structure: Structure) -> tuple[float, float]:
     """
     if "axial diameters" not in structure.cache:
         structure.cache["axial diameters"] = _axial_diameters(structure)
-    found: tuple[float, float] = structure.cache["axial diameters"]
-    return found
+    return structure.cache["axial diameters"]
 
 
 def _axial_diameters(structure: Structure) -> tuple[float, float]:
@@ -225,5 +224,4 @@ def _direction_weights(spacing: tuple[float, ...]) -> NDArray[np.float64]:
     ends = directions * np.array(spacing)
     ends = ends / np.linalg.norm(ends, axis=1, keepdims=True)
     areas = SphericalVoronoi(ends).calculate_areas()
-    weights: NDArray[np.float64] = areas / areas.sum()
-    return weights
+    return areas / areas.sum()

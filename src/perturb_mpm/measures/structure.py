@@ -178,8 +178,7 @@ class Structure:
 
     def values(self, image: NDArray[Any]) -> NDArray[Any]:
         """Return an image (X, Y, Z) at the structure's voxels, (V,)."""
-        inside: NDArray[Any] = image[self.box][self.mask]
-        return inside
+        return image[self.box][self.mask]
 
     def intensities(self, name: str) -> NDArray[np.floating]:
         """Return a named image at the structure's voxels, (V,)."""

@@ -368,20 +368,13 @@ def _energies(
         probabilities = likely / np.where(total > 0, total, 1.0)
     logits = np.log(np.maximum(probabilities, clip))
     largest = logits.max(axis=0)
-    energies: NDArray[np.float64] = largest + np.log(np.exp(logits - largest).sum(axis=0)) - logits
-    return energies
+    return largest + np.log(np.exp(logits - largest).sum(axis=0)) - logits
 
 
 def _checked_parameters(temperature: float, clip: float) -> tuple[float, float]:
-    return (
-        _checked_temperature(temperature),
-        checks.number(clip, "clip", positive=True, below=1),
-    )
-
-
-def _checked_temperature(temperature: float) -> float:
     checks.number(temperature, "temperature", positive=True)
-    return checks.number(temperature, "temperature", minimum=checks.SMALLEST_TEMPERATURE)
+    checks.number(temperature, "temperature", minimum=checks.SMALLEST_TEMPERATURE)
+    return float(temperature), checks.number(clip, "clip", positive=True, below=1)
 
 
 def _where(bad: NDArray[np.bool_]) -> tuple[int, ...]:

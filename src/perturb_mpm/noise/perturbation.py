@@ -122,8 +122,7 @@ def gumbel_from_normal(g: NDArray[np.floating]) -> NDArray[np.float64]:
     from scipy.special import log_ndtr
 
     clipped = np.clip(g.astype(np.float64), -FARTHEST, FARTHEST)
-    noise: NDArray[np.float64] = -np.log(-log_ndtr(clipped))
-    return noise
+    return -np.log(-log_ndtr(clipped))
 
 
 def correlated_gumbel(

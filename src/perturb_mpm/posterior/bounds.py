@@ -107,8 +107,7 @@ def total_variation_bound(losses: ArrayLike, distance: float = 0.0) -> NDArray[n
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"losses must have at least one sample, got shape {array.shape}")
     distance = checks.number(distance, "distance", minimum=0)
-    bound: NDArray[np.float64] = np.minimum(distance + array.mean(axis=0), 1.0)
-    return bound
+    return np.minimum(distance + array.mean(axis=0), 1.0)
 
 
 def entropy_bound(epsilon: ArrayLike, labels: int) -> NDArray[np.float64]:
@@ -154,8 +153,7 @@ def plug_in_bias(support: ArrayLike, samples: int) -> NDArray[np.float64]:
     if m.size and m.min() < 1:
         raise ValueError(f"support must be at least 1, got {m.min()}")
     samples = checks.integer(samples, "samples", minimum=1)
-    bias: NDArray[np.float64] = (m - 1) / (2.0 * samples * math.log(2))
-    return bias
+    return (m - 1) / (2.0 * samples * math.log(2))
 
 
 def _log_events(delta: float, labels: int, voxels: int) -> float:
@@ -237,8 +235,7 @@ def _log_floor(k: NDArray[Any], n: NDArray[Any] | int, delta: float) -> NDArray[
     """Return log(M·δ): q is in the set where its log likelihood is above this."""
     from scipy.special import betaln
 
-    floor: NDArray[np.float64] = betaln(k + 0.5, n - k + 0.5) - math.log(math.pi) + math.log(delta)
-    return floor
+    return betaln(k + 0.5, n - k + 0.5) - math.log(math.pi) + math.log(delta)
 
 
 def _log_likelihood(
@@ -246,8 +243,7 @@ def _log_likelihood(
 ) -> NDArray[np.float64]:
     from scipy.special import xlog1py, xlogy
 
-    likelihood: NDArray[np.float64] = xlogy(k, q) + xlog1py(n - k, -q)
-    return likelihood
+    return xlogy(k, q) + xlog1py(n - k, -q)
 
 
 def _solve(

@@ -58,8 +58,7 @@ def decide_labels(scores: NDArray[Any], regions: Regions | None = None) -> NDArr
     array([1], dtype=uint8)
     """
     if not regions:
-        best: NDArray[np.uint8] = np.argmax(scores, axis=0).astype(np.uint8)
-        return best
+        return np.argmax(scores, axis=0).astype(np.uint8)
     check_nested(regions)
     return _decide_among(scores, range(len(scores)), [frozenset(each) for each in regions.values()])
 
@@ -100,7 +99,7 @@ def _decide_among(
     """Return labels out of ``labels``, of which all regions ``inside`` are subsets."""
     outermost = [region for region in inside if not any(region < other for other in inside)]
     left = sorted(set(labels).difference(*outermost)) or sorted(labels)
-    result = _most_probable(scores, left)  # (N,)
+    result = np.array(left, dtype=np.uint8)[np.argmax(scores[left], axis=0)]  # (N,)
     half = scores.sum(axis=0, dtype=np.float64) / 2
     for region in outermost:
         members = sorted(region)
@@ -108,11 +107,6 @@ def _decide_among(
         deeper = [other for other in inside if other < region]
         result[here] = _decide_among(scores[:, here], members, deeper)
     return result
-
-
-def _most_probable(scores: NDArray[Any], labels: list[int]) -> NDArray[np.uint8]:
-    best: NDArray[np.intp] = np.argmax(scores[labels], axis=0)
-    return np.array(labels, dtype=np.uint8)[best]
 
 
 def marginal_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:

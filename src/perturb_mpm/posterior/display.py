@@ -147,8 +147,7 @@ class _View:
             return values
         from nibabel.orientations import apply_orientation
 
-        turned: NDArray[Any] = apply_orientation(values, self._turn)
-        return turned
+        return apply_orientation(values, self._turn)
 
     def spacing(self, steps: Sequence[float]) -> list[float]:
         """Return the steps of the axes in the order of the picture."""

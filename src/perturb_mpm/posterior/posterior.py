@@ -292,8 +292,7 @@ class Posterior:
         levels: NDArray[np.float64] = checks.numeric(q, "q").astype(np.float64)
         if levels.ndim > 1 or not ((levels >= 0) & (levels <= 1)).all():
             raise ValueError(f"q must be one or several numbers between 0 and 1, got {levels}")
-        quantiles: NDArray[np.float64] = np.quantile(self.volumes, levels, axis=0)
-        return quantiles
+        return np.quantile(self.volumes, levels, axis=0)
 
     def volume_interval(self, level: float = 0.95) -> NDArray[np.float64]:
         """Return the lower and the upper end of each label's central interval, mm³, (2, L).
@@ -417,8 +416,7 @@ class Posterior:
             return scores / float(self.samples)
         if estimator == "mean_field":
             return scores.astype(np.float64)
-        marginals: NDArray[np.float64] = scores / scores.sum(axis=0, dtype=np.float64)
-        return marginals
+        return scores / scores.sum(axis=0, dtype=np.float64)
 
     def _voxel_entropy(self, estimator: MarginalKind) -> NDArray[np.float64]:
         if estimator == "votes":
@@ -428,10 +426,8 @@ class Posterior:
     def _voxel_minority(self) -> NDArray[np.float64]:
         if self.estimator == "votes":
             return self._dissent() / self.samples
-        minority: NDArray[np.float64] = 1.0 - self.voxel_marginals(self.estimator).max(axis=0)
-        return minority
+        return 1.0 - self.voxel_marginals(self.estimator).max(axis=0)
 
     def _dissent(self) -> NDArray[np.int64]:
         """How many samples do not have the label that most of them have, (N,)."""
-        dissent: NDArray[np.int64] = self.samples - self.voxel_counts.max(axis=0).astype(np.int64)
-        return dissent
+        return self.samples - self.voxel_counts.max(axis=0).astype(np.int64)

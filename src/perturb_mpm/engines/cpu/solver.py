@@ -1,4 +1,9 @@
-"""The CPU engine's solver: batches of problems on compiled filters, every core, deterministic."""
+"""The CPU engine's solver: batches of problems on compiled filters, every core, deterministic.
+
+    Q ← softmax(−sharpness·(U + Σ_m μ_m K̂_m Q)),    Q, U (N, L − 1, B) against label 0
+
+``preparation.py`` makes K̂, ``batch.py`` the updates, ``perturber.py`` the U of samples.
+"""
 
 from __future__ import annotations
 
@@ -159,8 +164,7 @@ class CpuSolver:
         labels, order = self._labels, self._kernels.order
         taken = np.ones(labels.shape[1], dtype=np.bool_) if chosen is None else chosen
         sizes = self._threads.run(transfer.count_votes, len(order), labels, order, taken, counts)
-        total: NDArray[np.int64] = np.sum(sizes, axis=0)
-        return total
+        return np.sum(sizes, axis=0)
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""

@@ -1,4 +1,11 @@
-"""Exact filters: all pairs of voxels, and for kernels of space alone axis by axis."""
+"""Exact filters: all pairs of voxels, and for kernels of space alone axis by axis.
+
+    (KV)_i = Σ_j exp(−|f_i − f_j|²/2)·V_j,    f (N, d), V (N, C)
+
+A pair's exponent is one product of wider features, f_i·f_j − |f_i|²/2 − |f_j|²/2, so that all of
+it runs on the tensor cores. Positions alone are a product over axes, K = K_x ⊗ K_y ⊗ K_z: one
+matrix along each axis of the box around the mask.
+"""
 
 from __future__ import annotations
 

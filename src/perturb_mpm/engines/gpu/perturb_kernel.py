@@ -142,32 +142,34 @@ class Unaries:
 
 
 @dataclass(frozen=True)
-class SmoothNoise:
-    """Normals on nodes, those of all lengths one after the other, and how voxels see them.
+class Noise:
+    """The noise of B samples: normals on nodes, those of all lengths one after the other.
 
     For length f, axis a (images of fewer than four axes have axes of length 1 before their own) and
     coordinate x, ``firsts[f, a, x]`` is the first row (rows of several axes add up),
     ``weights[f, a, x]`` are those of three nodes, ``steps[f, a]`` the rows from a node to the next.
     """
 
+    perturbation: Perturbation
+    samples: torch.Tensor  # (B,) int64
     nodes: torch.Tensor  # (R, B·L) float32
     firsts: torch.Tensor  # (F, 4, longest) int64
     weights: torch.Tensor  # (F, 4, longest, 3) float32
     steps: torch.Tensor  # (F, 4) int64
     shape: tuple[int, ...]  # four numbers
     axes: int
-    white: float | None = None
-    """√w of the white part; None: the noise is white, and there are no nodes."""
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The low and the high word of the seed."""
+        low, high = key_words(self.perturbation.seed)
+        return int(low), int(high)
 
-@dataclass(frozen=True)
-class Noise:
-    """Whose noise it is, and how much."""
-
-    samples: torch.Tensor  # (B,) int64
-    key: tuple[int, int]
-    scale: float
-    antithetic: bool
+    @property
+    def white(self) -> float | None:
+        """√w of the white part; None: the noise is white, and there are no nodes."""
+        given = self.perturbation
+        return white_share(given.lengths) if given.correlated else None
 
 
 @triton.jit(do_not_specialize=["first_key", "second_key"])
@@ -266,7 +268,6 @@ def _perturb(
 def perturb(
     problem: Unaries,
     noise: Noise,
-    smooth: SmoothNoise,
     layout: BatchLayout,
     energies: torch.Tensor,
     start: tuple[torch.Tensor, torch.Tensor] | None,
@@ -275,25 +276,24 @@ def perturb(
 ) -> None:
     """Fill ``energies`` (rows, stride) and, where given, the marginals and labels to start at."""
     marginals, labels = (energies, noise.samples) if start is None else start
+    scale, white = noise.perturbation.scale, noise.white
     blocks = 1 << (-(-layout.n_labels // 4) - 1).bit_length()
     problems = max(1, ELEMENTS // (VOXELS * 4 * blocks))
     _perturb[(layout.rows // VOXELS, triton.cdiv(layout.problems, problems))](
         problem.energies, problem.index, noise.samples, energies, marginals, labels,
-        smooth.nodes, smooth.firsts, smooth.weights, smooth.steps,
-        *noise.key, noise.scale * math.log(2), noise.scale, smooth.white or 0.0,
-        problem.ceiling, sharpness,
+        noise.nodes, noise.firsts, noise.weights, noise.steps,
+        *noise.key, scale * math.log(2), scale, white or 0.0, problem.ceiling, sharpness,
         layout.voxels, layout.rows, layout.problems, layout.n_labels, energies.stride(0),
-        smooth.nodes.stride(0), len(smooth.firsts), smooth.firsts.shape[2],
-        *smooth.shape[1:], layout.padded,
-        ANTITHETIC=noise.antithetic,
-        NOISY=noise.scale > 0 if smooth.white is None else smooth.white > 0,
-        TOGETHER=smooth.white is not None, START=start is not None, AXES=smooth.axes,
-        TAPS=3**smooth.axes, VOXELS=VOXELS, PROBLEMS=problems, BLOCKS=blocks, num_warps=4,
+        noise.nodes.stride(0), len(noise.firsts), noise.firsts.shape[2],
+        *noise.shape[1:], layout.padded,
+        ANTITHETIC=noise.perturbation.antithetic, NOISY=(scale if white is None else white) > 0,
+        TOGETHER=white is not None, START=start is not None, AXES=noise.axes, TAPS=3**noise.axes,
+        VOXELS=VOXELS, PROBLEMS=problems, BLOCKS=blocks, num_warps=4,
     )  # fmt: skip
 
 
-class SmoothDrawer:
-    """The smooth noise of one perturbation; see ``SmoothNoise`` for the tables."""
+class NoiseDrawer:
+    """The noise of one perturbation; see ``Noise`` for the tables."""
 
     def __init__(
         self, perturbation: Perturbation, grid: Grid, n_labels: int, device: torch.device
@@ -308,7 +308,7 @@ class SmoothDrawer:
         self._weights = torch.from_numpy(tables.weights).to(device)
         self._steps = torch.from_numpy(tables.steps).to(device)
 
-    def draw(self, samples: NDArray[np.int64]) -> SmoothNoise:
+    def draw(self, samples: NDArray[np.int64]) -> Noise:
         """Draw the normals of all labels of some samples on their nodes."""
         shape = (max(1, self._tables.nodes), len(samples), self._n_labels)
         nodes = torch.zeros(shape, dtype=torch.float32, device=self._device)  # (R, B, L)
@@ -320,9 +320,8 @@ class SmoothDrawer:
                 drawn = self._draw_nodes(lattice, cells, numbers[first : first + step]).flatten(2)
                 stop = int(start) + drawn.shape[2]
                 nodes[int(start) : stop, first : first + step].copy_(drawn.permute(2, 0, 1))
-        tables = (self._firsts, self._weights, self._steps)
-        white = white_share(self.perturbation.lengths) if self.perturbation.correlated else None
-        return SmoothNoise(nodes.flatten(1), *tables, self._tables.shape, self._axes, white)
+        tables = (self._firsts, self._weights, self._steps, self._tables.shape)
+        return Noise(self.perturbation, numbers, nodes.flatten(1), *tables, self._axes)
 
     def _draw_nodes(
         self, lattice: NodeLattice, cells: torch.Tensor, samples: torch.Tensor

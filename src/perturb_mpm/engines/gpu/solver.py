@@ -1,4 +1,9 @@
-"""The GPU engine: all problems of a batch side by side, on lattices or on all pairs."""
+"""The GPU engine: all problems of a batch side by side, on lattices or on all pairs.
+
+    Q ← softmax(−sharpness·(U + Σ_m μ_m K̂_m Q)),    Q, U (N, B·(L − 1)) against label 0
+
+``messages.py`` makes K̂Q, ``update_kernel.py`` the rest, ``perturb_kernel.py`` the U of samples.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ from perturb_mpm.engines.gpu.messages import (
     morton_order,
     voxel_indices,
 )
-from perturb_mpm.engines.gpu.perturb_kernel import Noise, SmoothDrawer, Unaries, perturb
+from perturb_mpm.engines.gpu.perturb_kernel import NoiseDrawer, Unaries, perturb
 from perturb_mpm.engines.gpu.update_kernel import count_votes
 from perturb_mpm.engines.gpu.update_kernel import update as update_marginals
 from perturb_mpm.engines.lattice import energy_ceiling, group_kernels
@@ -35,7 +40,7 @@ from perturb_mpm.engines.protocol import (
     change_between,
 )
 from perturb_mpm.model import DenseCRF
-from perturb_mpm.noise import Perturbation, key_words
+from perturb_mpm.noise import Perturbation
 
 CHANNELS_AT_ONCE = 32
 """How many channels leave the device's own layout at once."""
@@ -102,8 +107,8 @@ class GpuSolver:
         self._buffers = self._memory.buffers(layout)
         self._votes: torch.Tensor | None = None  # of those that have voted so far, (L, N)
         self._voted = np.empty(0, dtype=np.bool_)
-        self._smooth = SmoothDrawer(Perturbation(), crf.grid, crf.n_labels, device)
-        self._without_noise = self._smooth
+        self._noise = NoiseDrawer(Perturbation(), crf.grid, crf.n_labels, device)
+        self._without_noise = self._noise
         self._samples = np.empty(0, dtype=np.int64)
         self._fresh = False  # whether the rows are those of the present marginals
         self.centre: NDArray[np.floating] | None = None
@@ -140,9 +145,9 @@ class GpuSolver:
     ) -> None:
         """Take the perturbed problems of these samples, started cold or at the given marginals."""
         crf = self._crf
-        if self._smooth.perturbation != perturbation:
-            self._smooth, self._without_noise = (
-                SmoothDrawer(each, crf.grid, crf.n_labels, self._device)
+        if self._noise.perturbation != perturbation:
+            self._noise, self._without_noise = (
+                NoiseDrawer(each, crf.grid, crf.n_labels, self._device)
                 for each in (perturbation, perturbation.without_noise())
             )
         self._samples, self._votes = samples, None
@@ -152,7 +157,7 @@ class GpuSolver:
             samples,
             buffers.layout,
             buffers.energies,
-            self._smooth,
+            self._noise,
             (buffers.marginals, buffers.labels) if marginals is None else None,
             sharpness,
         )
@@ -291,18 +296,12 @@ class GpuSolver:
         samples: NDArray[np.int64],
         layout: BatchLayout,
         energies: torch.Tensor,
-        drawer: SmoothDrawer,
+        drawer: NoiseDrawer,
         start: tuple[torch.Tensor, torch.Tensor] | None,
         sharpness: float,
     ) -> None:
-        noise, smooth = self._noise(samples, drawer.perturbation), drawer.draw(samples)
         problem = Unaries(self._unaries, self._index, self._ceiling)
-        perturb(problem, noise, smooth, layout, energies, start, sharpness=sharpness)
-
-    def _noise(self, samples: NDArray[np.int64], perturbation: Perturbation) -> Noise:
-        low, high = (int(word) for word in key_words(perturbation.seed))
-        numbers = torch.from_numpy(samples.astype(np.int64)).to(self._device)
-        return Noise(numbers, (low, high), perturbation.scale, perturbation.antithetic)
+        perturb(problem, drawer.draw(samples), layout, energies, start, sharpness=sharpness)
 
     def _shift(self, energies: torch.Tensor, layout: BatchLayout) -> None:
         """Take the centre of a centred CRF off the energies of every problem, (rows, stride)."""
