@@ -36,7 +36,7 @@ _SOURCE = re.compile(r"[/\\](perturb_mpm|lab)[/\\]")
 class Finding:
     """How one trial ended: nothing wrong, or a fault of a kind, in words."""
 
-    refused: bool = False
+    refused: int = 0  # how often, of what is counted
     kind: str = ""  # "wrong", "mixed", "lost", "traceback" or "growth"; empty where all is well
     words: str = ""
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from lab.torture.attack import Attack, Outcome, run_attack
 from lab.torture.cohorts import COHORTS
-from lab.torture.costs import COSTS
+from lab.torture.costs import BAD, COSTS
 from lab.torture.headers import HEADERS
 from lab.torture.interface import ODD
 from lab.torture.interruptions import DISKS, FOLDERS, KILLS
@@ -20,7 +20,7 @@ from lab.torture.memory import MEMORY
 from lab.torture.readers import READING
 from lab.torture.requests import REQUESTS
 from lab.torture.sequences import CORRECTIONS, SEQUENCES
-from lab.torture.sets import SETS
+from lab.torture.sets import CACHES, SETS
 from perturb_mpm.cli import UsageError
 from perturb_mpm.storage import read_json, write_json
 
@@ -28,7 +28,7 @@ ATTACKS: dict[str, Attack] = {
     each.name: each
     for each in (
         *(READING, HEADERS, COSTS, ODD, KILLS, DISKS, FOLDERS, SEQUENCES, CORRECTIONS, SETS),
-        *(REQUESTS, MEMORY, COHORTS),
+        *(CACHES, REQUESTS, MEMORY, COHORTS),
     )
 }
 
@@ -59,8 +59,8 @@ What the attacks do:
 
 - *readers* damages files of every kind; *headers* draws the documented fields of NIfTI, NRRD,
   MetaImage and MGH headers (not lists of files or pairs of .hdr and .img) and compares voxels and
-  positions with SimpleITK and with the definitions; *costs* doubles the size of 34 kinds of bad
-  files, also those whose voxels lie beside them; *interface* calls the Python interface with
+  positions with SimpleITK and with the definitions; *costs* doubles the size of {kinds} kinds of
+  bad files, also those whose voxels lie beside them; *interface* calls the Python interface with
   odd arrays.
 - *kills*, *disks* and *folders* kill runs, fill their disks and let two share a folder; the same
   command must then end with the same bytes.
@@ -69,8 +69,9 @@ What the attacks do:
   user, kills, full disks and power cuts. After every step each file is compared with what its run
   and its revision give in a folder of their own.
 - *corrections* kills a viewer while it saves, and counts only those that were killed before they
-  ended; *sets* kills `evaluate`, `change` and `measure` or
-  fills the disk while they replace their files.
+  ended; *sets* kills `evaluate`, `change`, `measure`, `train`, `tune` and `cohort` while they
+  replace their files, fills the disk or empties a file as a power cut does; *caches* does so to
+  compiled kernels.
 - *requests* sends the viewer what no browser sends; *memory* runs many cases in one process;
   *cohorts* kills workers, scheduler and client.
 """
@@ -97,8 +98,8 @@ def torture(
         Of the attack: the same one makes the same trials.
     attacks
         Which attacks: readers, headers, costs, interface, kills, disks, folders, sequences,
-        corrections, sets, requests, memory, cohorts; all of them where none is named, and the
-        time is enough.
+        corrections, sets, caches, requests, memory, cohorts; all of them where none is named,
+        and the time is enough.
     output
         A folder for the table and for what went wrong.
     page
@@ -125,7 +126,7 @@ def torture(
         write_json(kept / f"outcome-{attack.name}.json", asdict(outcome))
     sys.stdout.write("\n" + findings_table(outcomes))
     if page is not None:
-        text = _PAGE.format(table=findings_table(read_outcomes(output)))
+        text = _PAGE.format(table=findings_table(read_outcomes(output)), kinds=len(BAD))
         page.write_text(text, encoding="utf-8")
     if any(outcome.faults for outcome in outcomes):
         sys.stdout.write(f"what went wrong is kept in {kept}\n")

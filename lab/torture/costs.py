@@ -7,24 +7,40 @@ computing and so much memory, and twice as large a file at most three times as l
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import operator
 import os
 import random
 import sys
+import tempfile
 import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from lab.torture.attack import Attack, Finding, Trial, judge
+from lab.torture.patient import AFFINE, write_series
 from perturb_mpm.cohort import read_cluster_file
-from perturb_mpm.files import Source, find_labelled_cases, read_dataset, read_volume, save_nifti
+from perturb_mpm.files import (
+    Source,
+    check_dicom_series,
+    find_labelled_cases,
+    geometry_from_affine,
+    read_dataset,
+    read_volume,
+    save_nifti,
+)
 from perturb_mpm.run import load_run, read_settings
+from perturb_mpm.segmenter import SegmenterModel
+from perturb_mpm.storage import read_arrays
 
 MOST_SECONDS = 5.0  # of computing, for any of these files
 MOST_MEMORY = 200 << 20  # bytes, beyond twenty times a file of text
@@ -68,13 +84,15 @@ def _text(piece: str, before: str = "", after: str = "") -> Callable[[int], byte
     return lambda size: (before + piece * (size // len(piece)) + after).encode()
 
 
+def _meta(more: str = "", file: str = "LOCAL") -> str:
+    return _META.format(more=more, file=file)
+
+
 def _nrrd(more: str = "", encoding: str = "raw") -> str:
     return _NRRD.format(more=more, encoding=encoding)
 
 
 def _members(size: int) -> bytes:
-    import io
-
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for number in range(size // 100):
@@ -88,8 +106,6 @@ def _labels(size: int) -> bytes:
 
 def _nifti(size: int) -> bytes:
     """Return a NIfTI whose extension is so long."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "v.nii"
         save_nifti(path, np.zeros((4, 4, 4), np.uint8), np.eye(4))
@@ -100,7 +116,50 @@ def _nifti(size: int) -> bytes:
     return bytes(whole[:348]) + b"\1\0\0\0" + extension + bytes(whole[352:])
 
 
+def _mgh() -> bytes:
+    header = np.array([1, 4, 4, 4, 1, 0, 0], ">i4").tobytes()
+    return header.ljust(284, b"\0") + _VOXELS
+
+
+def _picture(kind: str, comment: str = "") -> bytes:
+    from PIL import Image, PngImagePlugin
+
+    words, packed = PngImagePlugin.PngInfo(), io.BytesIO()
+    words.add_text("Comment", comment)
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(packed, kind, pnginfo=words)
+    return packed.getvalue()
+
+
+def _packed_zeros(size: int) -> bytes:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, probabilities=np.zeros(size, np.uint8))
+    return packed.getvalue()
+
+
+def _slice() -> bytes:
+    """Return one slice of a DICOM series."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder) / "series")
+        return (Path(folder) / "series" / "0.dcm").read_bytes()
+
+
+def _series(path: Path) -> None:
+    check_dicom_series(path.parent, geometry_from_affine((9, 8, 1), AFFINE))
+
+
+def _tail(file: str, content: Callable[[], bytes], beside: str = "") -> Bad:
+    """Return a whole file, or one of voxels beside their header, with a hole behind it."""
+    return Bad(file, _volume, lambda _: content(), is_large=True, beside=beside.encode())
+
+
 _HEX = "0123456789abcdef"
+_NRRD_VOXELS = {
+    "raw": _VOXELS,
+    "gzip": gzip.compress(_VOXELS),
+    "bzip2": bz2.compress(_VOXELS),
+    "hex": _VOXELS.hex().encode(),
+    "text": b"0 " * 64,
+}
 BAD: dict[str, Bad] = {
     "TOML, a dotted key": Bad("s.toml", read_settings, _text("a.", after="a = 1")),
     "TOML, arrays in arrays": Bad("s.toml", read_settings, _text("[", "a = ")),
@@ -125,47 +184,48 @@ BAD: dict[str, Bad] = {
     "MetaImage, a matrix": Bad("v.mha", _volume, _text("1 ", "NDims = 3\nTransformMatrix = ")),
     "NIfTI, an extension": Bad("v.nii", _volume, _nifti),
     "NPZ, members": Bad("out/state/posterior.npz", _state, _members),
-    "NRRD, a tail": Bad("v.nrrd", _volume, lambda _: _nrrd().encode() + _VOXELS, is_large=True),
-    "NRRD, a tail after gzip": Bad(
-        *("v.nrrd", _volume, lambda _: _nrrd("", "gzip").encode() + gzip.compress(_VOXELS)),
-        is_large=True,
-    ),
-    "NRRD, a tail beside": Bad(
-        *("v.nhdr", _volume, lambda _: _VOXELS),
-        is_large=True,
-        beside=_nrrd("data file: v.raw\n").encode(),
-    ),
-    "NRRD, a tail after gzip beside": Bad(
-        *("v.nhdr", _volume, lambda _: gzip.compress(_VOXELS)),
-        is_large=True,
-        beside=_nrrd("data file: v.raw\n", "gzip").encode(),
-    ),
-    "MetaImage, a tail": Bad(
-        *("v.mha", _volume, lambda _: _META.format(more="", file="LOCAL").encode() + _VOXELS),
-        is_large=True,
-    ),
-    "MetaImage, a tail beside": Bad(
-        *("v.mhd", _volume, lambda _: _VOXELS),
-        is_large=True,
-        beside=_META.format(more="", file="v.raw").encode(),
-    ),
-    "MetaImage, a tail after zlib beside": Bad(
-        *("v.mhd", _volume, lambda _: zlib.compress(_VOXELS)),
-        is_large=True,
-        beside=_META.format(more="CompressedData = True\n", file="v.raw").encode(),
-    ),
-    "MetaImage, a header beside": Bad(
-        *("v.mhd", _volume, lambda _: _VOXELS),
-        is_large=True,
-        beside=_META.format(more="HeaderSize = -1\n", file="v.raw").encode(),
-    ),
-    "NIfTI, a tail": Bad("v.nii", _volume, lambda _: _nifti(16), is_large=True),
-    "NIfTI, a tail after gzip": Bad(
-        *("v.nii.gz", _volume, lambda _: gzip.compress(_nifti(16))), is_large=True
-    ),
     "NIfTI, gzip of zeros": Bad(
         "v.nii.gz", _volume, lambda size: gzip.compress(_nifti(16) + bytes(100 * size), 1)
     ),
+    "MGH, gzip of zeros": Bad(
+        "v.mgz", _volume, lambda size: gzip.compress(_mgh() + bytes(100 * size), 1)
+    ),
+    "PNG, a text": Bad("v.png", _volume, lambda size: _picture("PNG", "a" * size)),
+    "NPZ, members of a model": Bad("m.npz", SegmenterModel.load, _members),
+    "NPZ, zeros": Bad("p.npz", read_arrays, lambda size: _packed_zeros(100 * size)),
+    "NIfTI, a tail": _tail("v.nii", lambda: _nifti(16)),
+    "NIfTI, a tail after gzip": _tail("v.nii.gz", lambda: gzip.compress(_nifti(16))),
+    "MGH, a tail": _tail("v.mgh", _mgh),
+    "MGH, a tail after gzip": _tail("v.mgz", lambda: gzip.compress(_mgh())),
+    "PNG, a tail": _tail("v.png", lambda: _picture("PNG")),
+    "TIFF, a tail": _tail("v.tif", lambda: _picture("TIFF")),
+    "DICOM, a tail": _tail("series/0.dcm", _slice)._replace(read=_series),
+    "MetaImage, a tail": _tail("v.mha", lambda: _meta().encode() + _VOXELS),
+    "MetaImage, a tail after zlib": _tail(
+        "v.mha", lambda: _meta("CompressedData = True\n").encode() + zlib.compress(_VOXELS)
+    ),
+    "MetaImage, a tail beside": _tail("v.mhd", lambda: _VOXELS, _meta(file="v.raw")),
+    "MetaImage, a tail after zlib beside": _tail(
+        "v.mhd", lambda: zlib.compress(_VOXELS), _meta("CompressedData = True\n", "v.raw")
+    ),
+    "MetaImage, a header beside": _tail(
+        "v.mhd", lambda: _VOXELS, _meta("HeaderSize = -1\n", "v.raw")
+    ),
+    "MetaImage, a tail after text beside": _tail(
+        "v.mhd", lambda: _NRRD_VOXELS["text"], _meta("BinaryData = False\n", "v.raw")
+    ),
+    **{
+        f"NRRD, a tail after {encoding}": _tail(
+            "v.nrrd", partial(operator.add, _nrrd("", encoding).encode(), content)
+        )
+        for encoding, content in _NRRD_VOXELS.items()
+    },
+    **{
+        f"NRRD, a tail after {encoding} beside": _tail(
+            "v.nhdr", partial(bytes, content), _nrrd("data file: v.raw\n", encoding)
+        )
+        for encoding, content in _NRRD_VOXELS.items()
+    },
 }
 
 

@@ -567,11 +567,11 @@ def prepare_sequences(folder: Path) -> Trial:
     def trial(rng: random.Random, trial_folder: Path) -> Finding:
         sequence = Sequence(rng, trial_folder, known, at_change)
         sequence.output.mkdir()
-        refused = False
+        refused = 0
         with quick_steps():
             try:
                 for _ in range(STEPS):
-                    refused |= sequence.step()
+                    refused += sequence.step()
             except FolderError as error:
                 return _finding(error.kind, f"{error}", sequence)
             except Exception:  # noqa: BLE001 - this is what is looked for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers.small_case import call
@@ -69,6 +71,36 @@ def test_workers_keep_the_memory_that_they_free(client: Any) -> None:
     """Dask's own default makes them give every array back at once."""
     kept = client.run(lambda: int(os.environ["MALLOC_TRIM_THRESHOLD_"]))
     assert list(kept.values()) == [2**30] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux here")
+def test_a_case_that_is_too_large_for_a_worker_is_a_row_and_its_worker_goes_on(
+    data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    for name in ("imagesTs", "predicted"):
+        shutil.copytree(data / name, tmp_path / name)
+    voxels = np.zeros((3, 300, 300, 300), np.float32)  # 324 MB, in a file of 0.3 MB
+    np.savez_compressed(tmp_path / "predicted" / "A1.npz", probabilities=voxels)
+    both = find_cohort(CaseFolders(tmp_path / "imagesTs", (tmp_path / "predicted",)))[:2]
+    with local_workers(1) as client:
+        assert run_cohort(both[1:], SETTINGS, tmp_path / "warm", client).failed == {}
+        (before,) = client.run(os.getpid).values()
+        client.run(_leave_memory, 200 << 20)
+        result = run_cohort(both, SETTINGS, tmp_path / "out", client)
+        assert list(client.run(os.getpid).values()) == [before]
+    assert list(result.failed) == ["A1"]
+    assert "not enough memory" in result.failed["A1"]
+    found = outputs(tmp_path / "out", NAMES[1:2])
+    assert found == {file: expected[file] for file in found}
+
+
+def _leave_memory(size: int) -> None:
+    """Let this process take so many bytes more, as a batch system does."""
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + size
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
 
 def test_killed_workers_change_no_byte(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,31 @@ def test_a_damaged_cache_is_made_again(folder: Path, suffix: str, content: bytes
     for path in files:
         path.write_bytes(content)
     assert [solve(), solve()] == [0, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for an ELF header")
+def test_code_with_a_changed_byte_is_never_executed(folder: Path) -> None:
+    solve()
+    (path,) = folder.rglob("*.nbc")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"ELF") + 9] ^= 1  # padding of its header: it would be executed
+    path.write_bytes(content)
+    assert [solve(), solve()] == [0, 1]
+
+
+def test_the_code_of_another_signature_is_never_executed(folder: Path) -> None:
+    """An index was written, and the process killed before it wrote the code."""
+    solve()
+    (path,) = folder.rglob("*.nbc")
+    of_floats = path.read_bytes()
+    path.unlink()
+    next(folder.rglob("*.nbi")).unlink()
+    assert compiling.kernel(add)(2, 3) == 5  # of integers, under the same name
+    assert path.exists()
+    path.write_bytes(of_floats)
+    compiled = compiling.kernel(add)
+    assert compiled(2, 3) == 5
+    assert not sum(compiled.stats.cache_hits.values())
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -43,7 +43,7 @@ from perturb_mpm.run import (
     measured_patient,
     sampled_share,
 )
-from perturb_mpm.storage import read_json
+from perturb_mpm.storage import DAMAGE, read_json
 
 NETWORK = "network alone"
 """The method that every run is measured beside: the probabilities it was made from."""
@@ -285,15 +285,18 @@ def check_measures_folder(folder: Path) -> None:
 
 
 def refuse_others(folder: Path, own: Mapping[str, Callable[[Path], bool]]) -> None:
-    """Refuse the folder of a run, and files to be replaced that fail the test of their name."""
+    """Refuse the folder of a run, and files to be replaced that fail the test of their name.
+
+    An empty file is nobody's: a power cut may have left it.
+    """
     if (folder / STATE / "run.json").is_file():
         raise OutputError(f"`output` must not be the folder of a run, got {folder}: name another")
     for name, is_own in own.items():
-        if not (folder / name).exists():
+        if not (folder / name).exists() or not (folder / name).stat().st_size:
             continue
         try:
             known = is_own(folder / name)
-        except (OSError, ValueError, csv.Error, RecursionError):
+        except (*DAMAGE, csv.Error):
             known = False
         if not known:
             raise OutputError(

@@ -17,7 +17,7 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import event
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 
@@ -65,12 +65,49 @@ def sources() -> str:
 _FOLDER = cache_folder()
 
 
+class KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
+    """Numba's cache files, each with what it was compiled for and a digest at its end.
+
+    A power cut may leave a file with pages of zeros, or an index that names the file of another
+    signature: neither may be executed.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Write one compiled signature."""
+        super().save(key, (key, data))
+
+    def load(self, key: Any) -> Any:
+        """Return one compiled signature, None where there is none."""
+        kept, data = super().load(key) or (key, None)
+        if kept != key:
+            raise ValueError("it is of another signature")
+        return data
+
+    def _dump(self, obj: Any) -> bytes:
+        content: bytes = super()._dump(obj)
+        return content + hashlib.sha256(content).digest()  # unpickling ends before it
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise ValueError("it is not as it was written")
+        return super()._load_data(name)
+
+
 class KernelCache(FunctionCache):  # type: ignore[misc]
     """Numba's cache of one kernel; damaged or unwritable files cost a compilation, never a run.
 
     A power cut leaves files of length 0 behind, and a disk may be full: what cannot be read is
     compiled and written again, what cannot be written is compiled again next time.
     """
+
+    _cache_file: Any
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        files = self._cache_file
+        names = (files._cache_path, self._impl.filename_base, files._source_stamp)
+        self._cache_file = KernelFiles(*names)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel; None where there is none that can be read."""
