@@ -45,7 +45,7 @@ from perturb_mpm.run import run_case, write_settings
 
 Files = dict[str, bytes]
 _CASES = 3  # that are learned from; a cohort has the first two
-_NO_TIME = SimpleNamespace(seconds=0.0, peak_memory_mb=None)  # tables tell what a case took
+_NO_TIME = SimpleNamespace(seconds=0.0, peak_memory_mb=None)  # a table says what it took
 _LABELS = ("--labels", "0:background", "1:oedema", "2:core")
 
 
@@ -114,8 +114,11 @@ def prepare_sets(folder: Path) -> Trial:
             if words:
                 return Finding(kind="mixed", words=f"{name}, {fault}, code {code}: {words}")
             again = run_apart(command, trial_folder / "said.txt")
-            if again or _read_sets(name, output) != known[1]:
-                return Finding(kind="lost", words=f"{name}, {fault}: {code}, repeated {again}")
+            found = _read_sets(name, output)
+            if again or found != known[1]:
+                other = [n for a, b in zip(found, known[1]) for n in a if a[n] != b.get(n)]
+                words = f"{name}, {fault}: {code}, repeated {again}, other bytes in {other}"
+                return Finding(kind="lost", words=words)
         except FolderError as error:
             return Finding(kind=error.kind, words=f"{name}, {fault}: {error}")
         finally:
@@ -237,7 +240,10 @@ class Command:
             os.dup2(file.fileno(), 2)
             sys.stderr = os.fdopen(2, "w", closefd=False)
             try:
-                with mock.patch("perturb_mpm.cohort.one_case.Usage", return_value=_NO_TIME):
+                with (
+                    mock.patch("perturb_mpm.cohort.one_case.Usage", return_value=_NO_TIME),
+                    mock.patch("perturb_mpm.cohort.one_case._WORKER", "one"),
+                ):
                     main(self.arguments)
                 code = 0
             except SystemExit as end:
