@@ -74,6 +74,10 @@ What the attacks do:
   compiled kernels.
 - *requests* sends the viewer what no browser sends; *memory* runs many cases in one process;
   *cohorts* kills workers, scheduler and client.
+
+Where nnU-Net is installed, `pytest tests/files/test_nnunet_itself.py` lets its own exporters write
+24 predictions (six readers, four orders of the axes, labels and regions, folds, ensembles, NIfTI,
+NRRD, MetaImage, TIFF and PNG) and compares them with its label maps, voxel for voxel.
 """
 
 

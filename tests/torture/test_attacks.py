@@ -21,7 +21,7 @@ from lab.torture.interface import prepare_interface
 from lab.torture.memory import block_slope, straight_slope
 from lab.torture.readers import READERS, prepare_readers
 from lab.torture.requests import prepare_requests
-from lab.torture.sets import COMMANDS, prepare_sets
+from lab.torture.sets import COMMANDS, prepare_caches, prepare_sets
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.files import Source, Volume, read_volume
 
@@ -90,7 +90,7 @@ def test_a_cost_that_grows_too_fast_is_seen(
 
     monkeypatch.setitem(BAD, "cube", BAD["CSV, rows"]._replace(read=cube))
     assert measure_cost("cube", tmp_path).kind == "growth"
-    hungry = BAD["NRRD, a tail beside"]._replace(read=lambda _: len(b"a" * (300 << 20)))
+    hungry = BAD["NRRD, a tail after raw beside"]._replace(read=lambda _: len(b"a" * (300 << 20)))
     monkeypatch.setitem(BAD, "hungry", hungry)
     assert measure_cost("hungry", tmp_path).kind == "growth"
 
@@ -102,6 +102,10 @@ def test_disturbed_sets_of_files_are_of_one_question(
     for name in set(COMMANDS) - {command}:
         monkeypatch.delitem(COMMANDS, name)
     run_trials(prepare_sets(tmp_path), 2, tmp_path / "trial")
+
+
+def test_disturbed_caches_change_no_number(tmp_path: Path) -> None:
+    run_trials(prepare_caches(tmp_path), 3, tmp_path / "trial")
 
 
 def test_odd_arrays_are_computed_or_refused_in_one_line(tmp_path: Path) -> None:
