@@ -171,9 +171,9 @@ def _is_first(reading: Reading, first: Reading) -> bool:
 def _at_claimed(reading: Reading) -> str:
     """Return the expected errors of votes at the number of samples the paper names."""
     votes = " / ".join(
-        f"{size.claimed.mean:.3f} ± {size.claimed.run_error:.3f}" for size in reading.sizes
+        f"{size.claimed.mean:.4f} ± {size.claimed.run_error:.4f}" for size in reading.sizes
     )
-    plain = " / ".join(f"{size.mean_field:.3f}" for size in reading.sizes)
+    plain = " / ".join(f"{size.mean_field:.4f}" for size in reading.sizes)
     return f"{METRIC_NAMES[reading.metric]} {votes} against mean field's {plain}"
 
 

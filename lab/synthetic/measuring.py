@@ -39,9 +39,7 @@ NOISE_SCALE = 0.5
 
 SHARPNESS = 1 / math.sqrt(1 - NOISE_SCALE**2)
 
-# Samples at a time. With 2¹⁴ a threaded matrix product was six times slower on a busy machine: the
-# matrices are too small to share out.
-_BATCH = 1000
+_BATCH = 1000  # samples at a time
 
 # How often a number of samples is drawn anew, at most: its error is an expectation over the noise.
 MOST_RUNS = 400

@@ -61,6 +61,8 @@ def measure_parts(
     folder: Path, plan: SyntheticPlan, seed: int = 0, progress: Progress | None = None
 ) -> list[ErrorRow]:
     """Return all rows of a run, measuring those that the folder does not hold."""
+    from threadpoolctl import threadpool_limits
+
     from lab.synthetic.plan import plan_parts
 
     store = PartStore(folder / PARTS, plan.describe(seed))
@@ -69,12 +71,14 @@ def measure_parts(
     missing = [part for part in parts if found[part.key] is None]
     total = sum(part.cost for part in missing)
     done = 0.0
-    for part in missing:
-        rows = found[part.key] = part.measure()
-        store.save(part.key, {"columns": ErrorRow._fields, "rows": rows})
-        done += part.cost
-        if progress is not None:
-            progress(done, total)
+    # Matrices of twelve voxels are too small to share out: threads wait for each other.
+    with threadpool_limits(limits=1, user_api="blas"):
+        for part in missing:
+            rows = found[part.key] = part.measure()
+            store.save(part.key, {"columns": ErrorRow._fields, "rows": rows})
+            done += part.cost
+            if progress is not None:
+                progress(done, total)
     return [row for part in parts for row in found[part.key] or ()]
 
 

@@ -151,7 +151,7 @@ def _reading_cells(reading: Reading) -> list[str]:
 
 
 def _claimed_cell(size: Size) -> str:
-    return f"{size.mean_field:.3f} → {size.claimed.mean:.3f} ± {size.claimed.run_error:.3f}"
+    return f"{size.mean_field:.4f} → {size.claimed.mean:.4f} ± {size.claimed.run_error:.4f}"
 
 
 def _size_cell(size: Size) -> str:
