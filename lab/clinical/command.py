@@ -275,26 +275,42 @@ def figures(
 def raters(
     *,
     data: Path,
+    samples: int = 100,
+    seed: int = 0,
     output: Path = Path("reproduce-raters"),
+    quick: Flag = False,
     quiet: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Hold real drawings of one structure against each other; write raters.csv and raters.md.
+    """Hold real drawings against each other, and samples against them; write tables and a page.
+
+    Where the nodules of LIDC are there, samples of some readers' outlines are compared with the
+    other readers: nodules.csv and reproduce-raters.md.
 
     Parameters
     ----------
     data
         A folder with lidc_multirater_masks, tcga_fg6692_5algorithms or both.
+    samples
+        Samples of each nodule.
+    seed
+        Names the noise.
     output
         The folder to write to; made where it is missing.
+    quick
+        Three nodules and eight samples: to see that it works.
     quiet
-        Print nothing.
+        Print nothing, and show no progress.
     json
         Print the rows as JSON instead of a table.
     """
-    from lab.clinical.raters import RaterRow, compare_raters, table
+    from lab.clinical import nodules
+    from lab.clinical.raters import LIDC, RaterRow, compare_raters, table
     from perturb_mpm.files import write_table
 
+    if samples < 2:
+        raise UsageError(f"--samples must be at least 2, got {samples}")
+    samples = 8 if quick else samples
     rows = compare_raters(data)
     folder = prepare_folder(output)
     columns = tuple(RaterRow.__dataclass_fields__)
@@ -302,7 +318,20 @@ def raters(
     text = table(rows)
     write_text(folder / "raters.md", text)
     files = [folder / "raters.csv", folder / "raters.md"]
-    print_results(files, text, {"rows": rows}, quiet=quiet, json=json)
+    numbers: dict[str, object] = {"rows": rows}
+    if (data / LIDC).is_dir():
+        drawn = nodules.read_nodules(data / LIDC)[: 3 if quick else None]
+        with shown_progress(quiet=quiet) as progress:
+            progress.stage("sampling nodules")
+            sampled = nodules.measure_nodules(drawn, samples, seed, progress)
+        files += [folder / "nodules.csv", folder / "reproduce-raters.md"]
+        columns = tuple(nodules.ReaderRow.__dataclass_fields__)
+        named = [{**vars(row), "readers": "+".join(map(str, row.readers))} for row in sampled]
+        write_table(files[-2], columns, [tuple(row.values()) for row in named])
+        text += "\n" + nodules.page(drawn, sampled, samples)
+        write_text(files[-1], nodules.page(drawn, sampled, samples))
+        numbers["nodules"] = sampled
+    print_results(files, text, numbers, quiet=quiet, json=json)
 
 
 def _settings(path: Path | None, *, samples: int, seed: int, quick: bool) -> RunSettings:
