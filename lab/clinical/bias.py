@@ -51,7 +51,7 @@ class BiasPlan:
     steps: int
 
 
-FULL = BiasPlan(4.0, None, 200, (0.0, 1.0, 2.0), (2.0,), 4, 6)
+FULL = BiasPlan(4.0, None, 200, (0.0, 1.0, 2.0), (0.0, 1.0, 2.0), 4, 6)
 QUICK = BiasPlan(8.0, QUICK_PATIENTS, 8, (0.0, 2.0), (2.0,), 2, 1)
 
 
@@ -61,6 +61,7 @@ class Segmenter:
 
     bias_nats: float
     learned: Learned | None = None
+    region: tuple[int, ...] = REGION
 
     @property
     def name(self) -> str:
@@ -70,7 +71,7 @@ class Segmenter:
 
     def crf(self, patient: Patient) -> DenseCRF:
         """Return the CRF of a patient."""
-        crf = bias_patient(patient, self.bias_nats).crf()
+        crf = bias_patient(patient, self.bias_nats, self.region).crf()
         return crf if self.learned is None else self.learned.apply(crf)
 
     def sample(
@@ -87,12 +88,12 @@ def scanners(segmenters: Sequence[Segmenter], samples: int, seed: int) -> dict[s
 
     def scan(patient: Patient, segmenter: Segmenter) -> Scan:
         posterior, labels = segmenter.sample(patient, samples, seed)
-        return measure_scan(posterior, REGION, segmenter.name, labels)
+        return measure_scan(posterior, segmenter.region, segmenter.name, labels)
 
     return {each.name: partial(scan, segmenter=each) for each in segmenters}
 
 
-def bias_patient(patient: Patient, nats: float, region: Sequence[int] = REGION) -> Patient:
+def bias_patient(patient: Patient, nats: float, region: Sequence[int]) -> Patient:
     """Return the patient with p(l) ∝ p(l)·exp(nats) for the labels of the region."""
     raised = patient.case.probabilities.astype(np.float64)  # (L, X, Y, Z)
     raised[list(region)] *= np.exp(nats)

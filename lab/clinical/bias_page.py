@@ -39,6 +39,7 @@ class BiasFindings:
     segmenters: Sequence[Segmenter]
     results: BiomarkerResults
     tests: Sequence[ErrorTest]
+    unit: str = "ml"
 
     def test(self, segmenter: Segmenter, quantity: str, rater: str) -> ErrorTest:
         """Return the test of the corrected values of one segmenter against one rater."""
@@ -55,16 +56,20 @@ class BiasFindings:
         return [name for name in self.results.references if name != TRUTH]
 
 
-def page(found: BiasFindings) -> str:
-    """Return the page in Markdown."""
+def page(found: BiasFindings, real: BiasFindings | None = None) -> str:
+    """Return the page in Markdown; ``real`` are findings of patients at two dates."""
     plan = found.plan
     patients = len(found.results.references[TRUTH])
+    made_up, option = "Everything on this page is made up", ""
+    if real is not None:
+        made_up = "The patients under “Real patients” are real, everything else is made up"
+        option = " --data FOLDER"
     blocks = [
         "# When does dropping uncertain voxels help?",
         paragraph(
-            f"Everything on this page is made up: {patients} patients before and after surgery at "
+            f"{made_up}: {patients} patients before and after surgery at "
             f"{plan.spacing_mm:g} mm, four raters, and a classifier that comes with the patients "
-            "(no forest). Written by `python -m lab bias`."
+            f"(no forest). Written by `python -m lab bias{option}`."
         ),
         paragraph(
             "Meier et al. report that the residual tumour volume (RTV) is nearer to raters 1, 2 "
@@ -91,8 +96,33 @@ def page(found: BiasFindings) -> str:
         "## The CRF learned by overlap",
         paragraph(_learning(found)),
         "![Overlap on the training scans at every step of learning](reproduce-bias-learning.png)",
+        *([] if real is None else _real(real)),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _real(found: BiasFindings) -> list[str]:
+    """Return what real patients at two dates say."""
+    patients = len(found.results.references[TRUTH])
+    return [
+        "## Real patients",
+        paragraph(
+            f"{patients} patients with a glioblastoma after surgery (Brain-Tumor-Progression, "
+            "TCIA), each at two dates: T1 after contrast and one expert's mask of enhancing "
+            "tumour. They go as far as this: no scan is from before surgery, there is no second "
+            "rater, and the voxel size is lost, so that kernels are in voxels and volumes in "
+            "thousands of voxels. Each is segmented by a decision forest that was trained on the "
+            "other half of the patients; the whole crop is sampled. The volume is that of the "
+            "second date; rater 1 is the expert."
+        ),
+        _verdicts(found, "rtv_ml"),
+        _table(found, "rtv_ml"),
+        paragraph(
+            "The change between the dates, (V₁ − V₂) / V₁, in the place of the extent of resection:"
+        ),
+        _verdicts(found, "eor_frac"),
+        _table(found, "eor_frac"),
+    ]
 
 
 def _verdicts(found: BiasFindings, quantity: str) -> str:
@@ -124,7 +154,7 @@ def _table(found: BiasFindings, quantity: str) -> str:
                 f"({test.pvalue:.1g}, {test.bonferroni:.1g})"
             )
         rows.append(cells)
-    unit = ", ml" if quantity == "rtv_ml" else ""
+    unit = f", {found.unit}" if quantity == "rtv_ml" else ""
     heads = [f"{rater}{unit}" for rater in found.raters]
     note = paragraph(
         "Median absolute error as segmented → without uncertain voxels (p, p by Bonferroni); the "

@@ -168,6 +168,7 @@ def biomarkers(
 
 def bias(
     *,
+    data: Path | None = None,
     seed: int = 0,
     output: Path = Path("reproduce-bias"),
     quick: Flag = False,
@@ -178,6 +179,8 @@ def bias(
 
     Parameters
     ----------
+    data
+        The folder brain_tumor_progression_crop: real patients at two dates, measured too.
     seed
         Names the noise, the patients and the raters.
     output
@@ -192,7 +195,7 @@ def bias(
     folder = prepare_folder(output)
 
     from lab.clinical import bias as experiment
-    from lab.clinical import bias_page
+    from lab.clinical import bias_page, progression
     from lab.clinical.biomarkers import error_tests, measure_biomarkers
     from perturb_mpm.files import write_table
 
@@ -207,6 +210,18 @@ def bias(
             experiment.scanners(compared, plan.samples, seed),
             progress,
         )
+        real = None
+        if data is not None:
+            of_real = [experiment.Segmenter(b, region=progression.REGION) for b in plan.biases_nats]
+            measured = measure_biomarkers(
+                progression.progression_patients(data, seed, 4 if quick else None),
+                progression.REGION,
+                experiment.scanners(of_real, plan.samples, seed),
+                progress,
+            )
+            real = bias_page.BiasFindings(
+                plan, learned, of_real, measured, error_tests(measured), "thousand voxels"
+            )
     tests = error_tests(found)
     files = [folder / f"reproduce-bias{end}" for end in (".csv", ".png", "-learning.png", ".md")]
     columns = (
@@ -216,9 +231,11 @@ def bias(
     write_table(files[0], columns, rows)
     write_figure(files[1], bias_page.boxplots(found, compared))
     write_figure(files[2], bias_page.learning_curve(learned))
-    text = bias_page.page(bias_page.BiasFindings(plan, learned, compared, found, tests))
+    text = bias_page.page(bias_page.BiasFindings(plan, learned, compared, found, tests), real)
     write_text(files[3], text)
     numbers = {"estimates": found.estimates, "tests": tests}
+    if real is not None:
+        numbers |= {"real_estimates": real.results.estimates, "real_tests": real.tests}
     print_results(files, text, numbers, quiet=quiet, json=json)
 
 

@@ -30,6 +30,7 @@ from perturb_mpm.evaluation import (
 from perturb_mpm.files import InputError, LabelScheme, Source, read_volume
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, decide_settings
+from perturb_mpm.tune import nan_mean
 
 SCHEME = LabelScheme((0, 1), ("background", "nodule"))
 MARGIN_MM = 10.0
@@ -266,7 +267,8 @@ def _mean(
     rows: Sequence[ReaderRow], key: str, method: str, asked: int, nodule: str | None = None
 ) -> float:
     chosen = [row for row in rows if row.method == method and len(row.readers) == asked]
-    return float(np.mean([getattr(r, key) for r in chosen if nodule in {None, r.nodule}]))
+    values = [getattr(row, key) for row in chosen if nodule in {None, row.nodule}]
+    return nan_mean(values)
 
 
 def _verdict(nodules: Sequence[Nodule], rows: Sequence[ReaderRow], method: str, asked: int) -> str:
