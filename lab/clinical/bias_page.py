@@ -117,12 +117,26 @@ def _real(found: BiasFindings) -> list[str]:
         ),
         _verdicts(found, "rtv_ml"),
         _table(found, "rtv_ml"),
+        paragraph(_drawn_too_little(found)),
         paragraph(
             "The change between the dates, (V₁ − V₂) / V₁, in the place of the extent of resection:"
         ),
         _verdicts(found, "eor_frac"),
         _table(found, "eor_frac"),
     ]
+
+
+def _drawn_too_little(found: BiasFindings) -> str:
+    """Say for how many of the biases the segmenter draws too little, so that no drop can help."""
+    signed = [
+        typical(signed_errors(found.results, each.name, "rtv_ml", "original", TRUTH))
+        for each in found.segmenters
+    ]
+    too_little = sum(value < 0 for value in signed)
+    return (
+        f"With {too_little} of {len(signed)} biases this forest draws too little in the median, "
+        "and there a volume that can only shrink comes no nearer to the expert."
+    )
 
 
 def _verdicts(found: BiasFindings, quantity: str) -> str:
