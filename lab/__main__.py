@@ -59,6 +59,12 @@ app.command(
     help_epilogue="Example:  python -m lab growth --heads 8 --grown 4 --output growth",
 )
 app.command(
+    "lab.decisions.command:progression",
+    name="progression",
+    help="Compare two dates of real patients by probabilities of our own making.",
+    help_epilogue="Example:  python -m lab progression --data brain_tumor_progression_crop",
+)
+app.command(
     "lab.decisions.command:priority",
     name="priority",
     help="Let a simulated user correct cubes in three orders; write how the interval narrows.",

@@ -154,3 +154,38 @@ def priority(
     write_figure(paths[1], draw(sets))
     text = "\n".join(verdict(name, rows) for name, rows in sets.items())
     print_results(paths, text, {"sets": sets}, quiet=quiet, json=json)
+
+
+def progression(
+    *,
+    data: Path,
+    output: Path = Path("reproduce-progression"),
+    samples: int = 100,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Compare two dates of real patients by probabilities of our own making; write a table.
+
+    Parameters
+    ----------
+    data
+        The folder with a folder of each patient: Pre_T1post, Pre_mask, Post_T1post, Post_mask.
+    output
+        The folder to write to; made where it is missing.
+    samples
+        How many segmentations are sampled of each scan.
+    quiet
+        Print nothing, and show no progress.
+    json
+        Print every change as JSON instead of a sentence.
+    """
+    from lab.decisions.progression import measure_progression, page, verdict
+
+    folder = prepare_folder(output)
+    with shown_progress(quiet=quiet) as progress:
+        progress.stage("comparing dates")
+        rows = measure_progression(data, samples, progress)
+    path = folder / "progression.md"
+    write_text(path, page(rows, samples))
+    numbers = {row.name: [row.true_change, row.mapped_change, row.inside] for row in rows}
+    print_results([path], verdict(rows), {"changes": numbers}, quiet=quiet, json=json)
