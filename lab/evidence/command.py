@@ -167,6 +167,7 @@ def _write(
     write_text(path, evidence_page(title, opening.format(cases=measured[0].cases), measured, given))
     for file, each in zip(files[1:], measured, strict=True):
         write_text(file, each.tuning_page)
+        write_text(file.with_suffix(".toml"), each.settings)
     lines = [f"{each.name}, {'; '.join(row)}" for each in measured for row in verdicts(each)]
     numbers: dict[str, object] = {each.name: means(each.scores, each.regions) for each in measured}
     return files, "\n".join(lines), {"sets": numbers}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lab.comparators import displace_borders
 from lab.evidence.learning import FEW, rank_dice, score_few
-from lab.evidence.sets import LabelledSet, Rival
+from lab.evidence.sets import LabelledSet, Rival, describe_basis
 from lab.evidence.tuning_page import tuning_page
 from lab.store import PartStore
 from perturb_mpm.files import Case
@@ -39,6 +39,7 @@ from perturb_mpm.run import (
     find_evidence,
     map_marginals,
     measure_agreement,
+    settings_text,
     volume_rows,
 )
 from perturb_mpm.sampling import Sampler
@@ -91,6 +92,7 @@ class MeasuredSet:
     evidence: Sequence[RunEvidence]
     verdict: str
     tuning_page: str
+    settings: str  # a TOML file of what was learned, which says for which cases
 
 
 def measure_set(
@@ -129,6 +131,7 @@ def measure_set(
         [_restore_evidence(part["evidence"]) for part in parts],
         tuned["verdict"],
         tuned["page"],
+        tuned["settings"],
     )
 
 
@@ -142,7 +145,9 @@ def _tune(study: Study, found: LabelledSet) -> dict[str, Any]:
     title = f"What tuning is worth on {found.page.removeprefix('tune-').replace('-', ', ')}"
     text = tuning_page(title, found.command, study.options.samples, tuned, few, ranks)
     scores = [asdict(each) for each in tuned.scores]
-    return {"scores": scores, "verdict": tuned.verdict, "page": text}
+    learned = tuned.settings.changed(**describe_basis(found))
+    settings = settings_text(learned, f"{found.source}\nLearned by `{found.command}`.")
+    return {"scores": scores, "verdict": tuned.verdict, "page": text, "settings": settings}
 
 
 def score_case(

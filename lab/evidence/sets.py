@@ -32,6 +32,14 @@ HIPPOCAMPUS = LabelScheme((0, 1, 2), ("background", "anterior", "posterior"))
 GLIOMA_REGIONS = {"whole": (1, 2, 4), "core": (1, 4), "enhancing": (4,)}
 FOLDS = 5
 _MOST_ATLAS_CASES = 20
+HIPPOCAMPI = (
+    "A 3-D U-Net of four levels on T1 crops of the hippocampus: Medical Segmentation Decathlon,\n"
+    "Task04 (Antonelli et al. 2022, CC BY-SA 4.0)."
+)
+GLIOMAS = (
+    "3-D U-Nets of five levels, trained briefly on few patients, for gliomas before surgery at\n"
+    "2 mm: BraTS 2021 (Baid et al. 2021; doi:10.7937/jc8x-9874, CC BY 4.0)."
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,9 @@ class LabelledSet:
     cases: dict[str, Case]
     start: RunSettings
     folds: int
+    sequences: tuple[str, ...] = ()
+    source: str = ""
+    """Of networks and data, for whoever takes what was learned."""
     read_rivals: Callable[[str], Mapping[str, Rival]] = field(default=lambda _: {})
     """What came with a case of other methods, by their names."""
 
@@ -73,9 +84,8 @@ def read_set(
         folds = min(FOLDS, len(cases))
         rivals = partial(_read_rivals, data)
         command = "python -m lab network --data FOLDER"
-        return LabelledSet(
-            "3-D U-Net", "tune-hippocampi", command, cases, RunSettings(), folds, rivals
-        )
+        described = ("3-D U-Net", "tune-hippocampi", command, cases, RunSettings(), folds)
+        return LabelledSet(*described, ("t1",), HIPPOCAMPI, rivals)
     files, scheme = find_labelled_cases(data, "brats"), SCHEMES["brats2021"]
     if model is not None:
         cases = classify_cases(files, model, scheme, progress)
@@ -89,7 +99,21 @@ def read_set(
     )
     command = f"python -m lab gliomas --data FOLDER --{given}"
     start = RunSettings(regions=GLIOMA_REGIONS)
-    return LabelledSet(name, page, command, cases, start, len(cases))
+    about = GLIOMAS if model is None else "Boosted trees, on gliomas of BraTS 2021 at 2 mm."
+    return LabelledSet(
+        name, page, command, cases, start, len(cases), common_sequences(files), about
+    )
+
+
+def describe_basis(found: LabelledSet) -> dict[str, object]:
+    """Return the labels, sequences and voxel sizes of a set, the latter with a tenth to spare."""
+    first = next(iter(found.cases.values())).labels
+    sides = [side for case in found.cases.values() for side in case.geometry.spacing]
+    return {
+        "learned_labels": tuple(f"{v}:{name}" for v, name in zip(first.values, first.names)),
+        "learned_sequences": found.sequences,
+        "learned_voxels": (round(0.9 * min(sides), 3), round(1.1 * max(sides), 3)),
+    }
 
 
 def case_names(data: Path) -> list[str]:

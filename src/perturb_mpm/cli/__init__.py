@@ -76,6 +76,10 @@ _COMMANDS = {
         "Learn the CRF's settings on labelled cases; write a TOML file that run takes.",
         "tune --data cases --layout brats --labels brats2021 --model model.npz --output tuned",
     ),
+    "settings": (
+        "List settings that were learned on public data and come with the program.",
+        "settings list",
+    ),
     "train": (
         "Train a segmenter on labelled cases; report how it does on patients it never saw.",
         "train --data brats2021_2mm --layout brats --labels brats2021 --output model.npz",

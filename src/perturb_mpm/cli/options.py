@@ -101,7 +101,8 @@ class _FileOptions:
     """What is sampled; an option that is not given has the value of the settings file."""
 
     settings: Path | None = None
-    """A TOML file with all settings, as tune writes it; options given here come before it."""
+    """A TOML file with all settings, as tune writes it, or a name that perturb-mpm settings list
+    shows; options given here come before it."""
     paper: Flag = False
     """The paper's algorithm: white noise and votes, our kernels at full strength, not centred."""
     region: Words = None

@@ -56,6 +56,7 @@ from perturb_mpm.run.settings import (
     read_settings,
     settings_from_text,
     settings_text,
+    shipped_settings,
     write_settings,
 )
 from perturb_mpm.run.state import (
@@ -120,6 +121,7 @@ __all__ = [
     "DEFAULT_BILATERAL",
     "Numbers",
     "read_settings",
+    "shipped_settings",
     "settings_from_text",
     "settings_text",
     "write_settings",

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from perturb_mpm.files import Case
+from perturb_mpm.files import Case, standard_name
 from perturb_mpm.learning import (
     ImageEvidence,
     case_properties,
@@ -35,7 +35,7 @@ from perturb_mpm.learning import (
     grid_temperature,
     image_evidence,
 )
-from perturb_mpm.run.settings import DEFAULT_BILATERAL, RunSettings
+from perturb_mpm.run.settings import DEFAULT_BILATERAL, RunSettings, SettingsError
 
 NO_KERNELS_BELOW = 0.25
 """The skill below which kernels do not act."""
@@ -98,8 +98,10 @@ def decide_settings(
 ) -> RunSettings:
     """Return the settings with a value for all that they leave to the case.
 
-    ``evidence`` is what image and grid say; it is found where it is needed and not given.
+    ``evidence`` is what image and grid say; it is found where it is needed and not given. Settings
+    that were learned for other labels, sequences or voxels are refused.
     """
+    _require_fit(settings, case)
     if is_decided(settings):
         return settings
     evidence = evidence or find_evidence(case)
@@ -118,6 +120,28 @@ def decide_settings(
     if settings.sampling.noise_length is None:
         settings = settings.changed(noise_length=assumed_length_mm(case))
     return settings
+
+
+def _require_fit(settings: RunSettings, case: Case) -> None:
+    """Refuse a case of other labels, sequences or voxels than the settings were learned for."""
+    basis, spacing = settings.basis, case.geometry.spacing
+    labels = [f"{value}:{name}" for value, name in zip(case.labels.values, case.labels.names)]
+    sequences = sorted(map(standard_name, case.images))
+    start, words = "`settings` were learned for", " ".join(basis.learned_labels)
+    if words and words.lower() != " ".join(labels).lower():
+        raise SettingsError(
+            f"{start} the labels {words}, got {' '.join(labels)}: if these are the same "
+            "structures, say so by `labels`"
+        )
+    if basis.learned_sequences and sequences != sorted(basis.learned_sequences):
+        raise SettingsError(
+            f"{start} the sequences {', '.join(basis.learned_sequences)}, got "
+            f"{', '.join(case.images)}: if these are the same, name them so by `image_names`"
+        )
+    low, high = basis.learned_voxels or (0.0, math.inf)
+    if min(spacing) < low or max(spacing) > high:
+        sides = " × ".join(f"{side:.3g}" for side in spacing)
+        raise SettingsError(f"{start} voxels of {low:g} to {high:g} mm, got {sides} mm")
 
 
 def describe_unfamiliar(

@@ -297,9 +297,39 @@ class BasisSettings:
         changes_results=False,
         plain=lambda value: value or None,
     )
+    learned_labels: tuple[str, ...] = setting(
+        (),
+        "The labels that a case must have, as value:name; any where none are given",
+        _check_words,
+        example=("0:background", "1:core"),
+        option=False,
+        changes_results=False,
+        plain=lambda value: value or None,
+    )
+    learned_sequences: tuple[str, ...] = setting(
+        (),
+        "The sequences that a case must have; any where none are given",
+        _check_words,
+        example=("t1c", "flair"),
+        option=False,
+        changes_results=False,
+        plain=lambda value: value or None,
+    )
+    learned_voxels: tuple[float, ...] = setting(
+        (),
+        "The smallest and largest side of a voxel that a case may have; any where none is given",
+        _check_bias,
+        unit="mm",
+        example=(0.9, 1.1),
+        option=False,
+        changes_results=False,
+        plain=lambda value: value or None,
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if len(self.learned_voxels) not in (0, 2):
+            raise ValueError(f"learned_voxels must be two numbers, got {self.learned_voxels}")
 
 
 @dataclass(frozen=True)
@@ -526,7 +556,8 @@ def settings_from_tables(tables: Mapping[str, Any], base: RunSettings | None = N
 def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None) -> RunSettings:
     """Read a settings file; what it leaves out is that of ``base``, the defaults unless given.
 
-    What is wrong with it is a ValueError that names the file.
+    What is wrong with it is a ValueError that names the file. Where there is no such file, the name
+    may be that of ``shipped_settings``.
 
     Examples
     --------
@@ -535,14 +566,31 @@ def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None)
     >>> read_settings("mine.toml").unary.temperature
     1.5
     """
+    shipped = shipped_settings()
+    found = Path(path)
+    if not found.exists():
+        found = shipped.get(str(path), found)
     try:
-        return settings_from_tables(read_toml(Path(path)), base)
+        return settings_from_tables(read_toml(found), base)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        known = f"; learned settings that come with the program are {', '.join(shipped)}"
+        raise SettingsError(f"{path} cannot be read: {error.strerror}{known}") from error
     except DamagedError:
         raise
     except (OverflowError, TypeError, ValueError) as error:
         raise SettingsError(f"{path}: {error}") from error
+
+
+def shipped_settings() -> dict[str, Path]:
+    """Return the files of settings that were learned on public data, by name.
+
+    Examples
+    --------
+    >>> from perturb_mpm.run import shipped_settings
+    >>> sorted(shipped_settings())
+    ['glioma-unet-2mm', 'hippocampus-unet']
+    """
+    return {path.stem: path for path in sorted(Path(__file__).with_name("learned").glob("*.toml"))}
 
 
 def settings_from_text(text: str) -> RunSettings:
