@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from contextlib import closing
 from pathlib import Path
 
-from perturb_mpm.cli.console import Flag, UsageError, require_run, usage_errors, whole_number
+from perturb_mpm.cli.console import (
+    Flag,
+    UsageError,
+    print_json,
+    print_plain,
+    require_run,
+    usage_errors,
+    whole_number,
+)
 from perturb_mpm.engines import Compute
 from perturb_mpm.storage import LockedError
-from perturb_mpm.view import ViewServer, open_session
+from perturb_mpm.view import Session, ViewServer, open_session, take_label_map
 
 _LARGEST_PORT = 65535
 REMOTE = (
@@ -27,9 +36,13 @@ def view(
     port: int = 0,
     kernel_cache: Path | None = None,
     no_browser: Flag = False,
+    correction: Path | None = None,
     quiet: Flag = False,
+    json: Flag = False,
 ) -> None:
     """Look at a run in the browser, and correct its labels. Ctrl-C ends it.
+
+    With --correction or --json it opens no browser and ends by itself.
 
     Parameters
     ----------
@@ -42,8 +55,13 @@ def view(
         sooner.
     no_browser
         Print the address without opening it.
+    correction
+        The run's label map as another program corrected it: where it differs is taken for painted,
+        and all else follows, as in the browser.
     quiet
         Print the address alone.
+    json
+        Print where to look, and the volumes, as one JSON object.
     """
     whole_number(port, "--port", 0, _LARGEST_PORT)
     require_run(output, "OUTPUT")
@@ -58,6 +76,9 @@ def view(
         ) from error
     except ValueError as error:
         raise UsageError(f"OUTPUT must be the folder of a finished run: {error}") from error
+    if correction is not None or json:
+        _report_session(session, correction, json=json)
+        return
     try:
         server = ViewServer(session, port)
     except OSError as error:
@@ -77,6 +98,26 @@ def view(
         except KeyboardInterrupt:
             if not quiet:
                 sys.stderr.write("\nended; corrections that were saved stay in the folder\n")
+
+
+def _report_session(session: Session, correction: Path | None, *, json: bool) -> None:
+    """Take a correction in, where there is one, and print what the run is then."""
+    with closing(session):
+        painted = 0 if correction is None else take_label_map(session, correction)
+        shown, found = session.shown, session.locations
+        if not json:
+            print_plain(f"{painted} voxels were painted, {shown.moved_voxels} others followed")
+            return
+        print_json(
+            {
+                "output": str(session.run.folder),
+                "painted_voxels": painted,
+                "moved_voxels": shown.moved_voxels,
+                "title": found.title,
+                "locations": [vars(each) for each in found.locations],
+                "volumes": [vars(each) for each in shown.volumes],
+            }
+        )
 
 
 def is_remote() -> bool:

@@ -3,7 +3,7 @@
 from perturb_mpm.view.conditioning import Influence, PaintedNoise
 from perturb_mpm.view.correction import Corrector
 from perturb_mpm.view.server import ViewServer
-from perturb_mpm.view.session import Session, open_session
+from perturb_mpm.view.session import Session, open_session, take_label_map
 
 __all__ = [
     "Corrector",
@@ -11,5 +11,6 @@ __all__ = [
     "open_session",
     "PaintedNoise",
     "Session",
+    "take_label_map",
     "ViewServer",
 ]

@@ -25,6 +25,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.files import Source, read_label_map
 from perturb_mpm.model import Grid
 from perturb_mpm.report import uncertain_locations
 from perturb_mpm.run import (
@@ -38,6 +39,7 @@ from perturb_mpm.run import (
 )
 from perturb_mpm.view.correction import (
     Correction,
+    CorrectionError,
     CorrectionFiles,
     Corrector,
     Edits,
@@ -359,6 +361,23 @@ class _Background:
 
     def _show(self, done: float, total: float) -> None:
         self.done = min(done / total, 0.999)
+
+
+def take_label_map(session: Session, path: Path) -> int:
+    """Take a label map that another program corrected for edits, solve and save; return how many.
+
+    Edits are the voxels in which it differs from the labels as they are now.
+    """
+    shown, case = session.shown, session.run.case
+    own = Source("output", session.run.files["labels"])
+    source = Source("correction", path)
+    given = read_label_map(source, case.labels, case.geometry, own, mask=case.mask)  # (X, Y, Z)
+    changed = np.flatnonzero(given != shown.labels)
+    session.update({**shown.edits, **{int(i): int(given.flat[i]) for i in changed}}, shown.number)
+    session.wait()
+    if session.status.error:
+        raise CorrectionError(f"`correction` {path} cannot be taken in: {session.status.error}")
+    return len(changed)
 
 
 def _uncertain(run: Run) -> LocationList:

@@ -1,0 +1,1 @@
+"""What the module does without 3D Slicer: commands, files, places, label maps."""
