@@ -15,6 +15,7 @@ EXTRAS = {
     "sklearn": "train",
     "SimpleITK": "itk",
     "monai": "monai",
+    "monailabel": "monailabel",
     "torchio": "torchio",
     "tifffile": "tiff",
     "torch": "gpu",

@@ -122,6 +122,31 @@ def test_one_sigmoid_channel_is_background_and_foreground(transforms: Any) -> No
     np.testing.assert_array_equal(one["marginals"], both["marginals"])
 
 
+REGIONS = {"core": (1, 4), "whole": (1, 2, 4), "enhancing": (4,)}  # as MONAI has them for BraTS
+
+
+def test_overlapping_sigmoid_regions_are_labels_of_what_each_has_more(transforms: Any) -> None:
+    p = np.moveaxis(np.random.default_rng(4).dirichlet(np.ones(4), size=SHAPE), -1, 0)
+    background, necrotic, _, enhancing = p.astype(np.float32)
+    channels = np.stack([necrotic + enhancing, 1 - background, enhancing])
+    found = transforms.PerturbMPM(samples=4, regions=REGIONS)(channels, images())
+    plain = transforms.PerturbMPM(samples=4)(p.astype(np.float32), images())
+    np.testing.assert_allclose(found["marginals"], plain["marginals"], atol=2e-3)
+    assert set(np.unique(found["labels"])) <= {0, 1, 2, 4}
+    assert (found["labels"] == 4).any()
+    data = {"pred": channels, "image": images()}
+    again = transforms.PerturbMPMd("pred", "image", samples=4, regions=REGIONS)(data)
+    np.testing.assert_array_equal(again["pred_labels"], found["labels"])
+    with pytest.raises(ValueError, match="a channel for each of the 3 regions, got 2"):
+        transforms.PerturbMPM(samples=2, regions=REGIONS)(channels[:2], images())
+    with pytest.raises(ValueError, match=r"`regions`: the region .* must lie inside"):
+        transforms.PerturbMPM(samples=2, regions=REGIONS)(channels[[1, 2, 0]], images())
+    with pytest.raises(ValueError, match=r"must sum to 1 .* are named by `regions`"):
+        transforms.PerturbMPM(samples=2)(channels, images())
+    with pytest.raises(ValueError, match="logits"):
+        transforms.PerturbMPM(samples=2, regions=REGIONS)(9 * channels - 3, images())
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -153,6 +178,10 @@ def test_an_image_or_mask_elsewhere_is_refused(transforms: Any) -> None:
     }
     transform = transforms.PerturbMPMd("pred", "image", "mask", samples=2)
     assert "pred_labels" in transform(data)
+    for name, array in (("images", images()), ("mask", mask)):  # and of the array transform
+        elsewhere = {"images": data["image"], "mask": data["mask"], name: place(array, moved)}
+        with pytest.raises(ValueError, match=f"`{name}` must have the affine of `probabilities`"):
+            transforms.PerturbMPM(samples=2)(data["pred"], **elsewhere)
     for key, array in (("image", images()), ("mask", mask)):
         with pytest.raises(ValueError, match=f"`{key}` must have the affine of `pred`"):
             transform({**data, key: place(array, moved)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import numeric
-from perturb_mpm.files import Case, ImageSet, LabelScheme, geometry_from_affine
-from perturb_mpm.posterior import decide_labels, marginal_entropy
+from perturb_mpm.files import (
+    Case,
+    ImageSet,
+    LabelScheme,
+    NestedRegions,
+    geometry_from_affine,
+    region_members,
+)
+from perturb_mpm.posterior import choose_regions, decide_labels, marginal_entropy
 from perturb_mpm.run import (
     RunSettings,
     build_crf,
@@ -31,14 +39,15 @@ def uncertainty_maps(
     mask: Any,  # noqa: ANN401
     spacing: NDArray[np.float64] | None,
     settings: RunSettings,
+    regions: NestedRegions | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return ``labels`` (1, …), ``marginals`` (L, …), ``entropy`` (1, …) in bits, and ``VOLUMES``.
 
-    ``probabilities`` (L, …) sum to 1, or are one channel (1, …), that of the foreground; ``images``
-    (C, …), two or three axes of space; voxels where ``mask`` is 0 are label 0 for certain.
-    ``spacing`` is in mm, 1 where it is None.
+    ``probabilities`` (L, …) sum to 1, or are one channel (1, …), that of the foreground, or one for
+    each of the ``regions``, which may overlap; ``images`` (C, …), two or three axes of space;
+    voxels where ``mask`` is 0 are label 0 for certain. ``spacing`` is in mm, 1 where it is None.
     """
-    p = _read_distribution(numeric(probabilities, "probabilities").astype(np.float32))
+    p = _read_distribution(numeric(probabilities, "probabilities").astype(np.float32), regions)
     channels = numeric(images, "images").astype(np.float32)
     if p.ndim not in (3, 4) or channels.ndim != p.ndim or channels.shape[1:] != p.shape[1:]:
         raise ValueError(
@@ -56,19 +65,35 @@ def uncertainty_maps(
     flat = p.ndim == 3
     if flat:  # one slice
         p, channels, inside = p[..., np.newaxis], channels[..., np.newaxis], inside[..., None]
-    found = _draw_maps(_case(p, channels, inside, spacing), settings)
+    scheme = LabelScheme(tuple(range(len(p))), tuple(f"label_{l}" for l in range(len(p))))
+    if regions is not None:
+        scheme = regions.scheme()
+        settings = replace(settings, regions=settings.regions or regions.values())
+    found = _draw_maps(_case(p, channels, inside, spacing, scheme), settings)
     return {
         name: value[..., 0] if flat and name != VOLUMES else value for name, value in found.items()
     }
 
 
-def _read_distribution(p: NDArray[np.float32]) -> NDArray[np.float32]:
+def _read_distribution(
+    p: NDArray[np.float32], regions: NestedRegions | None
+) -> NDArray[np.float32]:
     """Return probabilities (L, …) of all labels; refuse what a network gives before its softmax."""
     if p.size and (p.min() < -_ROUNDING or p.max() > 1 + SUM_TOLERANCE):
         raise ValueError(
             f"`probabilities` must lie between 0 and 1, got {p.min():.3g} to {p.max():.3g}, as the "
             "logits of a network do: apply its softmax, or the sigmoid of a single channel, before"
         )
+    if regions is not None:
+        if len(p) != len(regions):
+            raise ValueError(
+                f"`probabilities` must have a channel for each of the {len(regions)} regions, got "
+                f"{len(p)}"
+            )
+        wrong = regions.contradiction(p)
+        if wrong is not None:
+            raise ValueError(f"`regions`: {wrong}")
+        return regions.exclusive(np.clip(p, 0, 1))
     if len(p) == 1:
         return np.concatenate([1 - p, p])
     sums = p.sum(axis=0)
@@ -77,7 +102,7 @@ def _read_distribution(p: NDArray[np.float32]) -> NDArray[np.float32]:
         raise ValueError(
             f"`probabilities` must sum to 1 over the {len(p)} labels, background first, got "
             f"{sums[off][0]:.3g} in {int(off.sum())} voxels; regions that overlap, each with a "
-            "sigmoid of its own, must be turned into labels before"
+            "sigmoid of its own, are named by `regions`"
         )
     return p
 
@@ -87,6 +112,7 @@ def _case(
     channels: NDArray[np.float32],
     inside: NDArray[np.bool_],
     spacing: NDArray[np.float64] | None,
+    scheme: LabelScheme,
 ) -> Case:
     """Return the case on a straight grid: only the spacing of an image counts."""
     sides = np.ones(3)
@@ -94,11 +120,7 @@ def _case(
         sides[: len(spacing)] = spacing
     geometry = geometry_from_affine(inside.shape, np.diag([*sides, 1.0]))
     named = {f"channel_{c}": image for c, image in enumerate(channels)}
-    return Case.from_images(
-        ImageSet(named, inside, "given", geometry, {}),
-        p,
-        LabelScheme(tuple(range(len(p))), tuple(f"label_{l}" for l in range(len(p)))),
-    )
+    return Case.from_images(ImageSet(named, inside, "given", geometry, {}), p, scheme)
 
 
 def _draw_maps(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
@@ -107,9 +129,11 @@ def _draw_maps(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
     posterior = sampler.draw(settings.sampling.samples)
     marginals = map_marginals(case, settings, posterior)  # (L, N)
     image = partial(posterior.grid.scatter, outside=0)
+    regions = choose_regions(marginals, region_members(settings.regions, case.labels))
+    values = case.labels.to_values(decide_labels(marginals, regions))
     background = np.eye(len(marginals), dtype=np.float32)[0]
     return {
-        "labels": image(decide_labels(marginals))[np.newaxis],
+        "labels": image(values)[np.newaxis],
         "marginals": posterior.grid.scatter(marginals.astype(np.float32), background),
         "entropy": image(marginal_entropy(marginals))[np.newaxis].astype(np.float32),
         VOLUMES: posterior.volumes.copy(),  # one may write to what is one's own

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.checks import numeric, one_each, positive_numbers
 from perturb_mpm.compat.maps import VOLUMES, uncertainty_maps
+from perturb_mpm.files import RegionValues, nest_regions
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
 
@@ -43,6 +44,10 @@ class PerturbMPM(Transform):  # type: ignore[misc]
         it is None, else 1 mm.
     settings
         ``RunSettings`` instead of the defaults of ``perturb-mpm run``, as ``tune`` finds them.
+    regions
+        Where every channel is the sigmoid of a region that may overlap others: the regions in the
+        order of the channels, each with the values of its labels, as in
+        ``{"core": (1, 4), "whole": (1, 2, 4), "enhancing": (4,)}``. Labels come out with these.
     """
 
     def __init__(
@@ -52,7 +57,9 @@ class PerturbMPM(Transform):  # type: ignore[misc]
         *,
         spacing: Any = None,  # noqa: ANN401 - a number, numbers or a tensor of them
         settings: RunSettings | None = None,
+        regions: RegionValues | None = None,
     ) -> None:
+        self.regions = None if regions is None else nest_regions(regions)
         self.settings = (settings or RunSettings()).changed(samples=samples, seed=seed)
         self.spacing = None if spacing is None else positive_numbers(spacing, "spacing")
 
@@ -65,11 +72,14 @@ class PerturbMPM(Transform):  # type: ignore[misc]
         """Return ``labels`` (1, …), ``marginals`` (L, …) and ``entropy`` (1, …) in bits.
 
         Beside these maps ``volumes`` (samples, L) are those of every sample, in mm³.
-        ``probabilities`` (L, …) sum to 1, ``images`` (C, …), two or three axes of space; voxels
-        where ``mask`` is 0 are label 0 for certain.
+        ``probabilities`` (L, …) sum to 1, are one channel (1, …), that of the foreground, or one
+        for each of the regions; ``images`` (C, …), two or three axes of space; voxels where
+        ``mask`` is 0 are label 0 for certain. An image or mask with another affine is refused.
         """
+        for name, other in (("images", images), ("mask", mask)):
+            _require_same_affine("probabilities", probabilities, name, other)
         spacing = self._find_spacing(probabilities)
-        found = uncertainty_maps(probabilities, images, mask, spacing, self.settings)
+        found = uncertainty_maps(probabilities, images, mask, spacing, self.settings, self.regions)
         return {
             name: _like(value, probabilities, is_map=name != VOLUMES)
             for name, value in found.items()
@@ -99,6 +109,8 @@ class PerturbMPMd(MapTransform):  # type: ignore[misc]
         Where the mask is; every voxel counts where it is None.
     allow_missing_keys
         Leave out keys that are not there.
+    **others
+        ``spacing``, ``settings`` and ``regions`` of ``PerturbMPM``.
     """
 
     def __init__(
@@ -109,15 +121,14 @@ class PerturbMPMd(MapTransform):  # type: ignore[misc]
         samples: int = 200,
         seed: int = 0,
         *,
-        spacing: Any = None,  # noqa: ANN401
-        settings: RunSettings | None = None,
         allow_missing_keys: bool = False,
+        **others: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(keys, allow_missing_keys)
         several = isinstance(image_keys, Sequence) and not isinstance(image_keys, str)
         self.image_keys: tuple[Hashable, ...] = tuple(image_keys) if several else (image_keys,)
         self.mask_key = mask_key
-        self.transform = PerturbMPM(samples, seed, spacing=spacing, settings=settings)
+        self.transform = PerturbMPM(samples, seed, **others)
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Return the dictionary with the outputs added."""
@@ -127,18 +138,17 @@ class PerturbMPMd(MapTransform):  # type: ignore[misc]
         others = (*self.image_keys, *(() if self.mask_key is None else (self.mask_key,)))
         for key in self.key_iterator(result):
             for other in others:
-                _require_same_affine(data, key, other)
+                _require_same_affine(str(key), data[key], str(other), data[other])
             for name, value in self.transform(data[key], images, mask).items():
                 result[f"{key}_{name}"] = value
         return result
 
 
-def _require_same_affine(data: Mapping[Hashable, Any], key: Hashable, other: Hashable) -> None:
+def _require_same_affine(key: str, maps: Any, other: str, image: Any) -> None:  # noqa: ANN401
     """Refuse an image or mask whose affine says that it lies elsewhere than the probabilities."""
-    pair = data[key], data[other]
-    if not all(isinstance(each, MetaTensor) for each in pair):
+    if not isinstance(maps, MetaTensor) or not isinstance(image, MetaTensor):
         return
-    here, there = (numeric(each.affine, "affine") for each in pair)
+    here, there = (numeric(each.affine, "affine") for each in (maps, image))
     if here.shape != there.shape or not np.allclose(here, there, atol=_SAME_MM):
         raise ValueError(
             f"`{other}` must have the affine of `{key}`, got {there.tolist()} and {here.tolist()}: "

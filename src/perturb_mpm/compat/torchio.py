@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.compat.maps import VOLUMES, uncertainty_maps
+from perturb_mpm.files import RegionValues, nest_regions
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
 
@@ -45,6 +46,8 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
         How many segmentations are drawn, and with which noise.
     settings
         ``RunSettings`` instead of the defaults of ``perturb-mpm run``, as ``tune`` finds them.
+    regions
+        Where channels are sigmoids of regions that may overlap: these, each with its label values.
     **others
         What every transform of TorchIO takes.
     """
@@ -58,13 +61,23 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
         seed: int = 0,
         *,
         settings: RunSettings | None = None,
+        regions: RegionValues | None = None,
         **others: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**others)
         self.key, self.mask_key, self.samples, self.seed = key, mask_key, samples, seed
         self.image_keys = (image_keys,) if isinstance(image_keys, str) else tuple(image_keys)
         self.settings = (settings or RunSettings()).changed(samples=samples, seed=seed)
-        self.args_names = ["key", "image_keys", "mask_key", "samples", "seed", "settings"]
+        self.regions = regions
+        self.args_names = [
+            "key",
+            "image_keys",
+            "mask_key",
+            "samples",
+            "seed",
+            "settings",
+            "regions",
+        ]
 
     def apply_transform(self, subject: Subject) -> Subject:
         """Return the subject with the maps added."""
@@ -74,7 +87,8 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
         # TorchIO turns every division by zero into an error while a transform runs.
         with np.errstate(divide="warn", over="warn", invalid="warn"):
             spacing = np.array(given.spacing, dtype=np.float64)
-            maps = uncertainty_maps(given.data, images, mask, spacing, self.settings)
+            regions = None if self.regions is None else nest_regions(self.regions)
+            maps = uncertainty_maps(given.data, images, mask, spacing, self.settings, regions)
         subject[f"{self.key}_{VOLUMES}"] = maps.pop(VOLUMES)
         for name, array in maps.items():
             kind = LabelMap if name == "labels" else ScalarImage

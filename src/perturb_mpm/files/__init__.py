@@ -57,7 +57,13 @@ from perturb_mpm.files.names import (
     select_sequences,
     standard_name,
 )
-from perturb_mpm.files.nnunet import find_predicted_images, prediction_files, read_dataset
+from perturb_mpm.files.nnunet import (
+    NestedRegions,
+    find_predicted_images,
+    nest_regions,
+    prediction_files,
+    read_dataset,
+)
 from perturb_mpm.files.probabilities import EnsembleMaps
 from perturb_mpm.files.source import InputError, Source, quiet_libraries
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
@@ -93,6 +99,8 @@ __all__ = [
     "region_members",
     "region_values_from_text",
     "regions_from_text",
+    "NestedRegions",
+    "nest_regions",
     "Geometry",
     "geometry_from_affine",
     "read_dataset",

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import in_short
 from perturb_mpm.files.formats import PICTURE_ENDINGS, READ_ENDINGS
 from perturb_mpm.files.geometry import Geometry
-from perturb_mpm.files.labels import LabelScheme, join_values
+from perturb_mpm.files.labels import LabelScheme, RegionValues, check_region_values, join_values
 from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
 from perturb_mpm.files.volumes import Volume, read_volume
 from perturb_mpm.storage import array_names, arrays_in
@@ -74,6 +74,13 @@ class NestedRegions:
         """Return the exclusive labels: 0 for background, then every painted value."""
         values = sorted({region.painted for region in self.regions})
         return LabelScheme((0, *values), ("background", *map(self._name, values)))
+
+    def values(self) -> dict[str, tuple[int, ...]]:
+        """Return the exclusive labels, by their values, that each region is made of."""
+        return {
+            name: tuple(self.scheme().values[i] for i in members)
+            for name, members in self.members().items()
+        }
 
     def members(self) -> dict[str, tuple[int, ...]]:
         """Return the exclusive labels, indices of ``scheme``, that each region is made of."""
@@ -133,6 +140,24 @@ class NestedRegions:
         alone = [region.name for region in self.regions if region.labels == {value}]
         rests = [f"{region.name} (rest)" for region in self.regions if region.painted == value]
         return (alone or rests)[0]
+
+
+def nest_regions(values: RegionValues) -> NestedRegions:
+    """Return regions in the order of their maps, each painted with a label of its own.
+
+    Examples
+    --------
+    >>> from perturb_mpm.files import nest_regions
+    >>> nested = nest_regions({"core": (1, 4), "whole": (1, 2, 4), "enhancing": (4,)})
+    >>> nested.scheme().values  # background, core (rest), whole (rest), enhancing
+    (0, 1, 2, 4)
+    """
+    sets = {name: frozenset(labels) for name, labels in check_region_values(values).items()}
+    regions = []
+    for name, labels in sets.items():
+        own = labels.difference(*(other for other in sets.values() if other < labels))
+        regions.append(Region(name, labels, min(own or labels)))
+    return NestedRegions(regions)
 
 
 def _check_regions(regions: tuple[Region, ...]) -> None:
