@@ -197,7 +197,7 @@ def boxplots(results: BiomarkerResults, segmenters: Sequence[Segmenter]) -> Figu
     from matplotlib.patches import Patch
 
     raters = [name for name in results.references if name != TRUTH]
-    columns = min(4, len(segmenters))
+    columns = min(3, len(segmenters))
     rows = -(-len(segmenters) // columns)
     figure = new_figure(3.1 * columns, 3.2 * rows + 0.4)
     panels = np.atleast_1d(figure.subplots(rows, columns, sharey=True)).ravel()
