@@ -152,17 +152,16 @@ def read_outcomes(output: Path) -> list[Outcome]:
         every = [read_json(path) for path in sorted(output.glob(f"seed-*/outcome-{name}.json"))]
         if every:
             sums = {column: sum(each[column] for each in every) for column in _COLUMNS}
-            seconds = sum(each["seconds"] for each in every)
-            found.append(Outcome(name, **sums, seconds=seconds))
+            found.append(Outcome(name, **sums))
     return found
 
 
 def findings_table(outcomes: list[Outcome]) -> str:
     """Return the outcomes as a Markdown table."""
-    rows = [["attack", "trials of", *_COLUMNS, "time, s"]]
-    rows.append(["---", "---", *["--:"] * (len(_COLUMNS) + 1)])
+    rows = [["attack", "trials of", *_COLUMNS]]
+    rows.append(["---", "---", *["--:"] * len(_COLUMNS)])
     for outcome in outcomes:
         values = [f"{getattr(outcome, name):,}" for name in _COLUMNS]
         about = ATTACKS[outcome.name].trials
-        rows.append([outcome.name, about, *values, f"{outcome.seconds:,.0f}"])
+        rows.append([outcome.name, about, *values])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
