@@ -168,6 +168,7 @@ def verdict(rows: Sequence[PatientChange]) -> str:
     called = [row for row in rows if row.sampled.verdict != "unclear"]
     right = sum((row.true_change > 0) == (row.sampled.verdict == "grew") for row in called)
     likely = [row for row in rows if row.sampled.classes]
+    astray = sum((row.true_change > 0) != (row.mapped_change > 0) for row in rows)
     first = sum(
         max(row.sampled.classes or {}, key=(row.sampled.classes or {}).__getitem__)
         == row.true_class
@@ -177,7 +178,8 @@ def verdict(rows: Sequence[PatientChange]) -> str:
         f"The interval has the change that was drawn in {sum(row.inside for row in rows)} of "
         f"{len(rows)} patients. A change is called in {len(called)}, in {right} of them in the "
         f"direction that was drawn; the most probable class by RANO 2.0 is that of what was drawn "
-        f"in {first} of {len(likely)}."
+        f"in {first} of {len(likely)}. The trees are poor: their label maps alone change in the other "
+        f"direction in {astray} patients, and the intervals say so by their width."
     )
 
 
