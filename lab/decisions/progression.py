@@ -178,8 +178,8 @@ def verdict(rows: Sequence[PatientChange]) -> str:
         f"The interval has the change that was drawn in {sum(row.inside for row in rows)} of "
         f"{len(rows)} patients. A change is called in {len(called)}, in {right} of them in the "
         f"direction that was drawn; the most probable class by RANO 2.0 is that of what was drawn "
-        f"in {first} of {len(likely)}. The trees are poor: their label maps alone change in the other "
-        f"direction in {astray} patients, and the intervals say so by their width."
+        f"in {first} of {len(likely)}. The trees are poor: their label maps alone change in the "
+        f"other direction in {astray} patients, and the intervals say so by their width."
     )
 
 
