@@ -65,6 +65,12 @@ app.command(
     help_epilogue="Example:  python -m lab progression --data brain_tumor_progression_crop",
 )
 app.command(
+    "lab.decisions.command:definitions",
+    name="definitions",
+    help="Draw what measures mean, on one made-up structure.",
+    help_epilogue="Example:  python -m lab definitions --output definitions",
+)
+app.command(
     "lab.decisions.command:priority",
     name="priority",
     help="Let a simulated user correct cubes in three orders; write how the interval narrows.",

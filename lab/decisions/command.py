@@ -189,3 +189,24 @@ def progression(
     write_text(path, page(rows, samples))
     numbers = {row.name: [row.true_change, row.mapped_change, row.inside] for row in rows}
     print_results([path], verdict(rows), {"changes": numbers}, quiet=quiet, json=json)
+
+
+def definitions(
+    *, output: Path = Path("definitions"), quiet: Flag = False, json: Flag = False
+) -> None:
+    """Draw what measures mean, on one made-up structure; write measures.png.
+
+    Parameters
+    ----------
+    output
+        The folder to write to; made where it is missing.
+    quiet
+        Print nothing.
+    json
+        Print the file as JSON instead of a sentence.
+    """
+    from lab.decisions.definitions import draw
+
+    path = prepare_folder(output) / "measures.png"
+    write_figure(path, draw())
+    print_results([path], "Six measures are drawn.", {}, quiet=quiet, json=json)
