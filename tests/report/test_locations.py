@@ -108,12 +108,12 @@ def test_a_rim_in_pieces_is_one_location_but_each_pair_of_labels_has_its_own() -
     )
     locations = uncertain_locations(data)
     assert [(location.labels, location.voxels) for location in locations] == [
-        (("oedema", "necrosis"), 8),  # away from any border comes first
-        (("oedema", "healthy"), int(rim.sum())),
+        (("oedema", "healthy"), int(rim.sum())),  # holds most of the error
+        (("oedema", "necrosis"), 8),
     ]
     assert [(location.kind, location.where) for location in locations] == [
-        ("apart", "inside oedema"),
         ("border", "border of oedema, all around"),
+        ("apart", "inside oedema"),
     ]
 
 
@@ -137,9 +137,9 @@ def test_a_bulge_of_doubt_is_told_from_the_plain_border() -> None:
         entropy=entropy_bits(marginals),
         uncertainty=np.where(doubt, 2, 0).astype(np.uint8),
     )
-    place, border = uncertain_locations(data)
-    assert [place.kind, border.kind] == ["thick", "border"]
-    assert place.wrong_ml < border.wrong_ml  # the plain border holds more, and says less
+    border, place = uncertain_locations(data)
+    assert [border.kind, place.kind] == ["border", "thick"]
+    assert place.wrong_ml < border.wrong_ml
     assert re.fullmatch(r"front border of oedema, up to (9|10) mm beyond it", place.where)
     assert place.voxels + border.voxels == np.count_nonzero(doubt)
     beyond = bulge & (radius > 12 + border.reach_mm + 1.5)
@@ -178,6 +178,29 @@ def test_a_small_location_with_more_errors_leads() -> None:
     assert [location.wrong_ml for location in locations] == pytest.approx(
         [0.75 * 0.036, 0.02 * 0.324]
     )
+
+
+def test_what_would_change_a_structure_comes_before_a_border_with_more_error() -> None:
+    """By hand: w / W + min(1, w / (V + 0.1 ml)), in voxels of 12 mm³."""
+    box: Cube = (slice(2, 12), slice(2, 22), slice(1, 7))  # 1200 voxels of oedema
+    rim: Cube = (slice(2, 3), slice(2, 22), slice(1, 7))  # 120 voxels of its border
+    apart: Cube = (slice(16, 18), slice(10, 20), slice(10, 12))  # 40 voxels away from it
+    oedema = (box, (0.0, 0.0, 1.0, 0.0))
+    border = (rim, (0.3, 0.0, 0.7, 0.0))  # w = 36
+    speck = 100 / 12  # voxels
+
+    def ranked(*shares: float) -> list[str]:
+        data = case(oedema, border, (apart, shares))
+        data.uncertainty[box] = 0
+        data.uncertainty[rim] = 2
+        return [location.kind for location in uncertain_locations(data)]
+
+    # More oedema: 20 / 56 + 20 / 1208 < 36 / 56 + 36 / 1208. New necrosis: 20 / 56 + 1 is more.
+    assert 20 / 56 + 20 / (1200 + speck) < 36 / 56 + 36 / (1200 + speck) < 20 / 56 + 1
+    assert ranked(0.5, 0.0, 0.5, 0.0) == ["border", "apart"]
+    assert ranked(0.5, 0.5, 0.0, 0.0) == ["apart", "border"]
+    # A few doubtful voxels of a structure that is not there do not come first.
+    assert ranked(0.98, 0.02, 0.0, 0.0) == ["border", "apart"]
 
 
 def test_a_hollow_location_has_its_centre_in_itself() -> None:

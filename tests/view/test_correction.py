@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 from helpers.viewer_run import SETTINGS, copy_run
-from perturb_mpm.engines import Compute
+from perturb_mpm.engines import FREE, Compute
+from perturb_mpm.model import Grid
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
-from perturb_mpm.sampling import sample_edited
+from perturb_mpm.sampling import Sampling, sample_edited
+from perturb_mpm.view.conditioning import PaintedNoise
 from perturb_mpm.view.correction import (
     Correction,
     CorrectionError,
     CorrectionFiles,
     Corrector,
+    NoiseShift,
     volume_changes,
 )
 
@@ -127,6 +130,18 @@ def test_neighbours_follow_the_noise_whatever_the_kernels(correlated: Run) -> No
     assert np.array_equal(shown[0].index, correction.index)  # the first picture is the last
     # Far from the paint nothing changes, to the last bit.
     assert (corrected.voxel_marginals == run.voxel_marginals).all(axis=0).mean() > 0.05
+
+
+def test_what_was_seen_beside_the_paint_is_solved_again_though_it_is_certain() -> None:
+    grid = Grid((9, 9, 5), (1.0, 1.0, 1.0))
+    scores = np.log(np.array([[1 - 1e-7], [1e-7]])).repeat(grid.voxels, axis=1)
+    given = np.full(grid.voxels, FREE, dtype=np.int16)
+    given[grid.voxels // 2] = 0
+    noise = PaintedNoise(scores, given, grid, ((4.0, 1.0),))
+    assert len(noise.painted) > 1  # the voxel painted, and those around it
+    assert len(noise.influence().voxels) == 0
+    shift = NoiseShift(noise, scores, grid, Sampling(noise_length=4.0).perturbation)
+    assert set(noise.painted) <= set(shift.voxels)
 
 
 def test_intervals_shrink_where_a_slice_is_known(correlated: Run) -> None:

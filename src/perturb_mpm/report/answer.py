@@ -164,19 +164,23 @@ def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
     if not locations:
         return ""
     main = locations[0]
+    beyond = next((each for each in locations if each.kind != "border"), None)
+    plain = sum(each.wrong_ml for each in locations if each.kind == "border")
     if main.kind == "border":
         return (
             f"The doubt is at borders, most at the {main.where.removesuffix(', all around')}, "
             f"{main.labels[0]} or {main.labels[1]}: about {about_ml(main.wrong_ml)} ml within "
             f"{main.reach_mm:.0f} mm of it are expected to be wrong."
+            + ("" if beyond is None else f" Beyond plain borders: {_describe_place(beyond)}.")
         )
-    plain = sum(each.wrong_ml for each in locations if each.kind == "border")
-    name = "Main doubt" if main.wrong_ml >= plain else "Doubt beyond plain borders"
+    borders = f" Plain borders hold about {about_ml(plain)} ml of expected error." if plain else ""
+    return f"Main doubt: {_describe_place(main)}.{borders}"
+
+
+def _describe_place(place: UncertainLocation) -> str:
     return (
-        f"{name}: {main.where}, {main.labels[0]} or {main.labels[1]}, "
-        f"{about_ml(main.volume_ml)} ml, about {about_ml(main.wrong_ml)} ml of it expected to be "
-        f"wrong; {change_in_words(main)}."
-        + (f" Plain borders hold about {about_ml(plain)} ml of expected error." if plain else "")
+        f"{place.where}, {place.labels[0]} or {place.labels[1]}, {about_ml(place.volume_ml)} ml, "
+        f"about {about_ml(place.wrong_ml)} ml of it expected to be wrong; {change_in_words(place)}"
     )
 
 

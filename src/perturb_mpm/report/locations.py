@@ -2,8 +2,11 @@
 
 A location is one border or area between the same two labels. Every border is uncertain as far as a
 network blurs it: that much is plain, and one location, however many pieces it falls into. Places
-where the doubt reaches farther, and those apart from any border, are locations of their own; they
-come first.
+where the doubt reaches farther, and those apart from any border, are locations of their own.
+
+All are ranked by one score: with w the volume expected to be wrong in a location, W that of all
+uncertain voxels and V the volume of the structure that would change, w / W + min(1, w / (V + V₀)).
+What holds much of the error comes first, and what is expected to change much of its structure.
 """
 
 from __future__ import annotations
@@ -28,9 +31,8 @@ PLAIN_REACH = 2.0
 """How far a plain border reaches, in median distances of its uncertain voxels from the line
 between the labels: all of them where the border is equally thick everywhere."""
 
-NOTEWORTHY_ERROR, NOTEWORTHY_CHANGE = 0.01, 0.1
-"""A place beyond the plain borders comes first where it holds such a share of the expected error of
-all uncertain voxels, or a tenth of it and would change such a share of its structure."""
+SPECK_ML = 0.1
+"""V₀ of the score: a structure smaller than this does not make a few voxels important."""
 
 _FAR_MM = 20.0  # around uncertain voxels: how far off a border between their labels is looked for
 _AROUND_MM = 4.0
@@ -70,9 +72,8 @@ def uncertain_locations(data: ReportData, limit: int = 10) -> list[UncertainLoca
 
     Every uncertain voxel belongs to the two labels that are most probable in it. Voxels of the same
     two labels that are connected, or no farther apart than ``GAP_MM``, are one location; those of a
-    plain border are kept apart from those beyond it. Noteworthy places beyond plain borders come
-    first, then all others, each by the volume expected to be wrong: the sum of one minus the
-    largest probability.
+    plain border are kept apart from those beyond it. The expected error of voxels is the sum of one
+    minus their largest probability; the score by which locations are ranked is above.
     """
     uncertain, _ = uncertain_voxels(data)
     voxels = np.argwhere(uncertain)  # (n, 3)
@@ -82,15 +83,19 @@ def uncertain_locations(data: ReportData, limit: int = 10) -> list[UncertainLoca
     pairs = np.sort(leading, axis=0)  # (2, n) the two most probable labels, the smaller first
     groups = pairs[0] * len(data.label_names) + pairs[1]  # (n,)
     totals = {int(group): float(wrong[groups == group].sum()) for group in np.unique(groups)}
-    surroundings = _Surroundings(data, NOTEWORTHY_ERROR * sum(totals.values()))
+    surroundings = _Surroundings(data, sum(totals.values()))
+    most = {  # the score of a pair of labels if all its voxels were one location
+        group: surroundings.score(total, divmod(group, len(data.label_names)))
+        for group, total in totals.items()
+    }
     parts: list[_Part] = []
-    for group in sorted(totals, key=lambda each: (-totals[each], each)):
-        if _are_first(parts, limit, totals[group], surroundings.least_wrong):
+    for group in sorted(totals, key=lambda each: (-most[each], each)):
+        if len(parts) >= limit and parts[limit - 1].score > most[group]:
             break  # nothing of this pair, or of any after it, is among the first
-        pair = divmod(group, len(data.label_names))
         members = groups == group
+        pair = divmod(group, len(data.label_names))
         parts += surroundings.split(voxels[members], wrong[members], pair)
-    parts.sort(key=lambda each: each.order)
+        parts.sort(key=lambda each: (-each.score, each.voxels[0].tolist()))
     return [surroundings.describe(rank, part) for rank, part in enumerate(parts[:limit], start=1)]
 
 
@@ -103,25 +108,7 @@ class _Part:
     kind: LocationKind
     reach_mm: float
     wrong: float  # voxels expected to be wrong
-    noteworthy: bool
-
-    @property
-    def order(self) -> tuple[bool, float, list[int]]:
-        """What comes first has the least of it."""
-        return not self.noteworthy, -self.wrong, self.voxels[0].tolist()
-
-
-def _are_first(parts: list[_Part], limit: int, most: float, least: float) -> bool:
-    """Whether the first ``limit`` of the parts stay so when others with less than ``most`` come.
-
-    Others can be noteworthy where they hold a tenth of ``least``.
-    """
-    first = sorted((each.wrong for each in parts if each.noteworthy), reverse=True)
-    if most >= 0.1 * least:
-        return len(first) >= limit and first[limit - 1] > most
-    others = sorted((each.wrong for each in parts if not each.noteworthy), reverse=True)
-    missing = limit - len(first)
-    return missing <= 0 or (len(others) >= missing and others[missing - 1] > most)
+    score: float  # what comes first has the most
 
 
 def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
@@ -187,11 +174,19 @@ def label_centre(data: ReportData) -> Voxel:
 class _Surroundings:
     """Says where voxels of one patient lie. Sides are the patient's."""
 
-    def __init__(self, data: ReportData, least_wrong: float) -> None:
+    def __init__(self, data: ReportData, wrong: float) -> None:
         self.data = data
-        self.least_wrong = least_wrong  # voxels expected to be wrong in a noteworthy place
+        self._wrong = wrong  # of all uncertain voxels
         self._sizes = np.bincount(data.labels.ravel(), minlength=len(data.label_names))
         self._parts = cache(self._label_parts)
+
+    def score(self, wrong: float, pair: tuple[int, int]) -> float:
+        """Return how early voxels come whose expected error is ``wrong`` voxels."""
+        if not wrong:
+            return 0.0
+        speck = SPECK_ML * 1000.0 / math.prod(self.data.spacing)  # voxels
+        change = wrong / (float(self._sizes[self._owner(pair)]) + speck)
+        return wrong / self._wrong + min(1.0, change)
 
     def split(
         self, voxels: Voxels, wrong: NDArray[np.float64], pair: tuple[int, int]
@@ -213,12 +208,9 @@ class _Surroundings:
                 kind: LocationKind = "border"
                 if some is not plain:
                     kind = "thick" if beside[here].any() else "apart"
-                _, _, share = self._change(voxels[here], pair)
-                counts = count >= self.least_wrong or (
-                    share >= NOTEWORTHY_CHANGE and count >= 0.1 * self.least_wrong
-                )
                 far = reach if some is plain else float(away[here].max())
-                yield _Part(voxels[here], pair, kind, far, count, some is not plain and counts)
+                score = self.score(count, pair)
+                yield _Part(voxels[here], pair, kind, far, count, score)
 
     def _border_distances(self, voxels: Voxels, pair: tuple[int, int]) -> NDArray[np.float64]:
         """Return how far voxels are from the border between two labels, in mm.

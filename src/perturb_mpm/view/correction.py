@@ -238,13 +238,13 @@ class Corrector:
             influence = noise.influence()
             marginals[:, influence.voxels] = influence.apply(scores[:, influence.voxels])
 
-    def _shift(self, given: NDArray[np.int16]) -> _NoiseShift | None:
+    def _shift(self, given: NDArray[np.int16]) -> NoiseShift | None:
         """Return how edits move the noise of the samples."""
         scores = _log(self._mean_field)
         noise = self._painted_noise(scores, given)
         if noise is None:
             return None
-        return _NoiseShift(noise, scores, self._crf.grid, self._sampling.perturbation)
+        return NoiseShift(noise, scores, self._crf.grid, self._sampling.perturbation)
 
     def _interim(self, votes: EditedVotes, edits: Edits, edit: Edit) -> Correction:
         """Return the correction by the samples solved so far."""
@@ -267,7 +267,7 @@ class Corrector:
         return Preview(edits, edit, marginals, correction)
 
 
-class _NoiseShift:
+class NoiseShift:
     """Moves the noise of samples as ``PaintedNoise`` says, from the noise they have."""
 
     def __init__(
@@ -279,7 +279,9 @@ class _NoiseShift:
     ) -> None:
         self._noise, self._scores, self._grid = noise, scores, grid
         self._perturbation = perturbation
-        self.voxels = noise.influence().voxels
+        self._moved = noise.influence().voxels
+        # Voxels seen beside the paint need not move, but their noise is conditioned on.
+        self.voxels = np.union1d(self._moved, noise.painted)
 
     def __call__(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
         """Move log-odds (A, L − 1, B) in place."""
@@ -288,8 +290,8 @@ class _NoiseShift:
         mean = self._scores[1:, self._noise.painted] - self._scores[0, self._noise.painted]
         noise = log_odds[painted].transpose(1, 0, 2) - mean[:, :, np.newaxis]  # (L − 1, M, B)
         noise = np.concatenate([np.zeros_like(noise[:1]), noise])
-        shifts = self._noise.sample_shifts(self.voxels, noise, part.samples)  # (L, V, B)
-        rows = np.searchsorted(part.voxels, self.voxels)
+        shifts = self._noise.sample_shifts(self._moved, noise, part.samples)  # (L, V, B)
+        rows = np.searchsorted(part.voxels, self._moved)
         log_odds[rows] += (shifts[1:] - shifts[:1]).transpose(1, 0, 2).astype(np.float16)
 
     def _draw_unstored(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
