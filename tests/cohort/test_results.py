@@ -16,7 +16,7 @@ from helpers.accessibility import violations
 from helpers.browser import open_page
 from helpers.report_cases import report_case
 from perturb_mpm.cohort import add_ratings
-from perturb_mpm.cohort.records import CaseOutcome, CaseRecord, RegionFigures
+from perturb_mpm.cohort.records import CaseOutcome, CaseRating, CaseRecord, RegionFigures
 from perturb_mpm.cohort.results import (
     MEASURE_COLUMNS,
     find_outliers,
@@ -262,6 +262,21 @@ def test_ratings_are_collected_and_the_latest_counts(tmp_path: Path) -> None:
     other.write_text('{"case": "A", "rating": "good"}')
     with pytest.raises(InputError, match=r"`ratings`.*fine, fix, exclude, got"):
         add_ratings(tmp_path, [other])
+
+
+def test_a_rating_of_another_run_of_the_same_case_is_only_a_note() -> None:
+    each = record("A", 0.9)
+    assert each.outcome is not None
+    now = replace(each, outcome=replace(each.outcome, run_digest="0f"))
+    for run, rating, note in (
+        ("0f", "fix", "rim"),
+        ("", "fix", "rim"),  # a rating that does not say of which run it is
+        ("1e", "", "another run of this case was rated fix: rim"),
+    ):
+        (case,) = rank_cases([now], {"A": CaseRating("A", "fix", note="rim", run=run)})
+        assert case.rating is not None
+        assert (case.rating.rating, case.rating.note) == (rating, note)
+        assert ('class="rated' in render_page([case])) == (rating == "fix")
 
 
 @pytest.mark.slow

@@ -27,9 +27,10 @@ from perturb_mpm.report import (
     grey_window,
     in_window,
     radiological_planes,
+    run_digest,
     thumbnail,
 )
-from perturb_mpm.run import Run, volume_rows
+from perturb_mpm.run import Run, report_data, volume_rows
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
@@ -119,6 +120,7 @@ class CaseOutcome:
     warnings: tuple[str, ...]
     picture: str | None  # the address of an image, which holds its pixels
     expected_error_ml: float | None = None  # foreground that is missing or too much
+    run_digest: str | None = None  # by which a rating knows the run that it is of
 
     @property
     def error_ml(self) -> float | None:
@@ -181,7 +183,7 @@ class CaseRecord:
         for name in ("inputs", "other_inputs"):
             found[name] = tuple(FileStamp(*stamp) for stamp in content[name])
         if content["status"] == "done":
-            figures = {"expected_error_ml": None, **content}
+            figures = {"expected_error_ml": None, "run_digest": None, **content}
             figures = {field.name: figures[field.name] for field in fields(CaseOutcome)}
             figures["rows"] = tuple(RegionFigures(**row) for row in content["rows"])
             for name in ("files", "warnings"):
@@ -247,6 +249,7 @@ def summarise_run(run: Run, truth: Path | None) -> CaseOutcome:
         warnings=tuple(summary["warnings"]),
         picture=draw_picture(run),
         expected_error_ml=_expected_error_ml(run, foreground),
+        run_digest=run_digest(report_data(run)),
     )
 
 
@@ -305,6 +308,15 @@ class CaseRating:
     initials: str = ""
     note: str = ""
     rated_at: str = ""  # ISO 8601
+    run: str = ""  # the digest of the run; empty where it is not known
+
+    def apply_to(self, outcome: CaseOutcome | None) -> CaseRating:
+        """Return the rating of a case; of another run than this one it is only a note."""
+        known = None if outcome is None else outcome.run_digest
+        if not self.run or known in (None, self.run):
+            return self
+        earlier = f"another run of this case was rated {self.rating}"
+        return replace(self, rating="", note=f"{earlier}: {self.note}" if self.note else earlier)
 
 
 def add_ratings(folder: Path, files: Iterable[Path]) -> dict[str, CaseRating]:
@@ -335,7 +347,7 @@ def _read_rating_file(path: Path) -> list[CaseRating]:
     names = [field.name for field in fields(CaseRating)]
     rows: list[Any]
     if path.suffix in (".tsv", ".csv"):
-        rows = [row.fields for row in read_table(source, names[:2], [*names[2:], "run"])]
+        rows = [row.fields for row in read_table(source, names[:2], names[2:])]
     else:
         content = source.read_json()
         rows = content if isinstance(content, list) else [content]

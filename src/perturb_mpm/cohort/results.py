@@ -105,7 +105,12 @@ def rank_cases(
     records: Iterable[CaseRecord], ratings: Mapping[str, CaseRating] | None = None
 ) -> list[RankedCase]:
     """Return cases that are done first, the least expected Dice first; then those that failed."""
-    every, rated = list(records), ratings or {}
+    every = list(records)
+    rated = {
+        each.case: ratings[each.case].apply_to(each.outcome)
+        for each in every
+        if ratings and each.case in ratings
+    }
     done = {each.case: each.outcome for each in every if each.outcome is not None}
     far = find_outliers(done)
 

@@ -26,7 +26,7 @@ from perturb_mpm.report.pictures import (
     thumbnail,
 )
 from perturb_mpm.report.planes import Plane, box_around, radiological_planes, to_mm
-from perturb_mpm.report.report import LabelComparison, compare_labels, write_report
+from perturb_mpm.report.report import LabelComparison, compare_labels, run_digest, write_report
 from perturb_mpm.report.viewer import (
     BrowserGrid,
     asset,
@@ -47,6 +47,7 @@ __all__ = [
     "Provenance",
     "LabelComparison",
     "compare_labels",
+    "run_digest",
     "uncertain_locations",
     "Picture",
     "slice_picture",

@@ -75,7 +75,7 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
     return template.render(
         data=data,
         answer=answer(data, locations),
-        run_digest=_run_digest(data),
+        run_digest=run_digest(data),
         structures=[row_name(row) for row in rows],
         change_in_words=change_in_words,
         studio=studio,
@@ -105,7 +105,7 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
     )
 
 
-def _run_digest(data: ReportData) -> str:
+def run_digest(data: ReportData) -> str:
     """Return what tells the run of a rating from other runs of the same case."""
     inputs = [data.title, data.samples, data.parameters, data.provenance.inputs]
     return hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]

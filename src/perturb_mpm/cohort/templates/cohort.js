@@ -59,6 +59,7 @@
     let kept = null;
     try { kept = JSON.parse(window.localStorage.getItem(`perturb-mpm rating ${link.pathname}`)); } catch { /* none */ }
     if (!kept || !kept.rating) continue;
+    if (row.dataset.run && kept.run && kept.run !== row.dataset.run) continue; // of another run
     ratings.set(row.dataset.case, { ...kept, case: row.dataset.case });
     const words = document.createElement("small");
     words.textContent = [kept.initials, kept.note].filter(Boolean).join(": ");

@@ -218,7 +218,10 @@ class _Announcement(event.Listener):  # type: ignore[misc]
         if not self.made:
             self.made = True
             kept = "kept for later runs" if _FOLDER else "no private cache folder: not kept"
-            log.warning("compiling the CPU kernels for this machine, about 20 s (%s) …", kept)
+            words = (
+                "compiling the CPU kernels: about 20 s on a free core, longer on a busy one (%s) …"
+            )
+            log.warning(words, kept)
 
     def on_end(self, event: Any) -> None:
         """Nothing to say."""
