@@ -218,9 +218,7 @@ class _Announcement(event.Listener):  # type: ignore[misc]
         if not self.made:
             self.made = True
             kept = "kept for later runs" if _FOLDER else "no private cache folder: not kept"
-            words = (
-                "compiling the CPU kernels: 20 s on a free core, longer on a busy one (%s) …"
-            )
+            words = "compiling the CPU kernels: 20 s on a free core, longer on a busy one (%s) …"
             log.warning(words, kept)
 
     def on_end(self, event: Any) -> None:
