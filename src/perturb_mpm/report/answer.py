@@ -171,16 +171,16 @@ def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
             f"The doubt is at borders, most at the {main.where.removesuffix(', all around')}, "
             f"{main.labels[0]} or {main.labels[1]}: about {about_ml(main.wrong_ml)} ml within "
             f"{main.reach_mm:.0f} mm of it are expected to be wrong."
-            + ("" if beyond is None else f" Beyond plain borders: {_describe_place(beyond)}.")
+            + ("" if beyond is None else f" Beyond plain borders: {_describe_location(beyond)}.")
         )
     borders = f" Plain borders hold about {about_ml(plain)} ml of expected error." if plain else ""
-    return f"Main doubt: {_describe_place(main)}.{borders}"
+    return f"Main doubt: {_describe_location(main)}.{borders}"
 
 
-def _describe_place(place: UncertainLocation) -> str:
+def _describe_location(each: UncertainLocation) -> str:
     return (
-        f"{place.where}, {place.labels[0]} or {place.labels[1]}, {about_ml(place.volume_ml)} ml, "
-        f"about {about_ml(place.wrong_ml)} ml of it expected to be wrong; {change_in_words(place)}"
+        f"{each.where}, {each.labels[0]} or {each.labels[1]}, {about_ml(each.volume_ml)} ml, "
+        f"about {about_ml(each.wrong_ml)} ml of it expected to be wrong; {change_in_words(each)}"
     )
 
 
