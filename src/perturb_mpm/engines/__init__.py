@@ -13,6 +13,7 @@ from perturb_mpm.engines.memory import available_bytes, give_back, require, reso
 from perturb_mpm.engines.protocol import (
     FRACTION_BITS,
     FREE,
+    LEAST_MARGINAL,
     Accuracy,
     AccuracyWarning,
     Change,
@@ -49,6 +50,7 @@ __all__ = [
     "fixed_point",
     "FRACTION_BITS",
     "FREE",
+    "LEAST_MARGINAL",
     "FreezingSolver",
     "FrozenVoxels",
     "give_back",

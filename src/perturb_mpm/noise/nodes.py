@@ -63,6 +63,13 @@ class NodeLattice:
             names = names[..., np.newaxis] | (along << (k * (INDEX_BITS // grid.ndim)))
         self.cells = names  # (*cells): the index of each cell in the random numbers
 
+    @property
+    def voxels_per_node(self) -> float:
+        """How coarse the nodes are, along the axis where it is least; 0 without a spline."""
+        return min(
+            len(axis.first) / axis.nodes if axis.weights[:, 0].any() else 0.0 for axis in self.axes
+        )
+
     def draw(self, seed: int, sample: int, *, antithetic: bool) -> NDArray[np.float64]:
         """Return the smooth noise of every label on the nodes, (L, *nodes)."""
         drawn, sign = (sample & ~1, 1 - 2 * (sample & 1)) if antithetic else (sample, 1)

@@ -8,8 +8,12 @@ h(x) = E_γ softmax(β(x + τγ)), the averaged mean field is
     q̄⁰ = h(−U),   q̄ᵗ⁺¹ = h(−U − pairwise(q̄ᵗ)),    all (L, N),
 
 and a voxel is active where a sample dissents, given the averaged energies, with a probability
-above ε. h is looked up in a table of two labels. Noise that is correlated between voxels does not
-average out: it is sampled in full.
+above ε. h is looked up in a table of two labels.
+
+Noise that is correlated between voxels does not average out: neighbours turn at once. But a voxel
+that dissents with a probability of at most ε sends something else in hardly any sample, so that the
+message of all frozen voxels hardly moves in the mean. There q̄ is h of the mean field's log-odds,
+for all updates.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import FreezingSolver, FrozenVoxels, Solver, softmax
+from perturb_mpm.engines import LEAST_MARGINAL, FreezingSolver, FrozenVoxels, Solver, softmax
 from perturb_mpm.inference import in_turn
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.sampling.settings import Sampling
@@ -54,6 +58,7 @@ class FreezeRule:
     sharpness: float
     iterations: int
     dampings: tuple[float, ...] = (0.0,)
+    correlated: bool = False
     most_active: float = 0.6
     still_nats: float = 1e-3
     reason_against: str = ""
@@ -62,15 +67,14 @@ class FreezeRule:
     @classmethod
     def from_sampling(cls, sampling: Sampling) -> FreezeRule:
         """Return the rule of some samples."""
-        reason = "the noise is correlated between voxels" if sampling.correlated else ""
-        if sampling.start == "warm":
-            reason = "there is no cold start to follow"
+        reason = "there is no cold start to follow" if sampling.start == "warm" else ""
         return cls(
             sampling.hold,
             sampling.scale,
             sampling.sharpness,
             sampling.iterations,
             sampling.dampings,
+            sampling.correlated,
             reason_against=reason,
         )
 
@@ -101,8 +105,10 @@ class Freezing:
         }
 
 
-def find_frozen(crf: DenseCRF, solver: Solver, rule: FreezeRule) -> Freezing:
-    """Return what to freeze by a rule, computed on a solver of the CRF."""
+def find_frozen(
+    crf: DenseCRF, solver: Solver, rule: FreezeRule, mean_field: NDArray[np.floating]
+) -> Freezing:
+    """Return what to freeze by a rule, computed on a solver of the CRF with its mean field."""
     reason = rule.reason_against
     if not isinstance(solver, FreezingSolver):
         reason = f"the {solver.engine.upper()} engine updates every voxel"
@@ -111,7 +117,11 @@ def find_frozen(crf: DenseCRF, solver: Solver, rule: FreezeRule) -> Freezing:
     if reason:
         return Freezing(rule.epsilon, None, 1.0, 0.0, reason)
     size = rule.iterations * crf.energies.size * 4
-    steps = list(_averaged_steps(crf, solver, rule)) if size <= MOST_STORED_BYTES else None
+    steps = None
+    if rule.correlated:
+        steps = [_averaged_mean_field(crf, solver, rule, mean_field)]
+    elif size <= MOST_STORED_BYTES:
+        steps = list(_averaged_steps(crf, solver, rule))
     last, q = deque(steps or _averaged_steps(crf, solver, rule), maxlen=1)[0]
     dissent = 1.0 - softmax(_centred_logits(crf, solver) - last, axis=0).max(axis=0)  # (N,)
     active = np.flatnonzero(dissent > rule.epsilon)
@@ -119,14 +129,25 @@ def find_frozen(crf: DenseCRF, solver: Solver, rule: FreezeRule) -> Freezing:
     if share > rule.most_active:
         reason = f"{100 * share:.0f} % of the voxels are active"
         return Freezing(rule.epsilon, None, share, 0.0, reason)
-    variance = averaged_variance(q, rule)
     path = [
         (energies[:, active], marginals[:, active])
         for energies, marginals in (_averaged_steps(crf, solver, rule) if steps is None else steps)
     ]
     energies, averages = (np.stack(each) for each in zip(*path, strict=True))  # (T, L, A)
-    bound = bound_frozen_messages(crf, solver, variance, active)
+    if rule.correlated:
+        bound = bound_correlated_messages(crf, solver, np.delete(q.max(axis=0), active))
+    else:
+        bound = bound_frozen_messages(crf, solver, averaged_variance(q, rule), active)
     return Freezing(rule.epsilon, FrozenVoxels(active, energies, averages, last), share, bound)
+
+
+def _averaged_mean_field(
+    crf: DenseCRF, solver: Solver, rule: FreezeRule, mean_field: NDArray[np.floating]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return q̄ = h(log-odds of the mean field) and its energies against label 0's, (L, N)."""
+    q = averaged_marginals(np.log(np.maximum(mean_field, LEAST_MARGINAL)), rule.table)
+    sent = send_marginals(crf, solver, q)
+    return (sent - sent[0]).astype(np.float32), q
 
 
 def _averaged_steps(
@@ -194,6 +215,23 @@ def bound_frozen_messages(
     without, filtered = (send_marginals(crf, solver, each) for each in spread)
     moved = np.abs(filtered - without).max(axis=0) * most  # (N,)
     return float(np.sqrt((root * moved).max()))
+
+
+def bound_correlated_messages(
+    crf: DenseCRF, solver: Solver, certainty: NDArray[np.float32]
+) -> float:
+    """Return how far noise moves a frozen message in the mean, at most, in nats.
+
+    E|Q_j − q̄_j| ≤ 2·(1 − q̄_j) of the most probable label, however the noise of neighbours is
+    correlated; ``certainty`` (F,) is q̄_j of frozen voxels. All voxels together send at most what
+    they do where each is certain of one label.
+    """
+    if certainty.size == 0:
+        return 0.0
+    one_label = np.zeros(crf.energies.shape, dtype=np.float32)
+    one_label[0] = 1
+    strongest = np.ptp(send_marginals(crf, solver, one_label), axis=0).max()
+    return float(2 * (1 - certainty.min()) * strongest)
 
 
 @lru_cache(maxsize=8)

@@ -228,7 +228,8 @@ class Sampler:
             return None
         if self._members:
             return Freezing(self._sampling.hold, None, 1.0, 0.0, "there are several members")
-        return find_frozen(self._crf, self._solver, FreezeRule.from_sampling(self._sampling))
+        rule = FreezeRule.from_sampling(self._sampling)
+        return find_frozen(self._crf, self._solver, rule, self._mean_field)
 
     @property
     def _schedule(self) -> Schedule:

@@ -159,12 +159,16 @@ class Batch:
 
     def perturb_energies(self, perturbation: Perturbation, energies: NDArray[Any]) -> None:
         """Set energies in tiles to those of the present samples under a perturbation."""
+        self.perturber(perturbation).fill(energies, self.samples, self.ceiling)
+
+    def perturber(self, perturbation: Perturbation) -> Perturber:
+        """Return what draws this noise, made once."""
         if perturbation not in self._perturbers:
             crf, order = self._crf, self.kernels.order
             made = Perturber(perturbation, crf.energies, crf.grid, order, self._threads)
             # Two at most: the samples' own, and that without the voxels' noise.
             self._perturbers = {**dict(list(self._perturbers.items())[-1:]), perturbation: made}
-        self._perturbers[perturbation].fill(energies, self.samples, self.ceiling)
+        return self._perturbers[perturbation]
 
     def begin(self, sharpness: float = 1.0) -> None:
         """Start all problems at softmax(−sharpness·energies), then take their centre off."""

@@ -12,6 +12,7 @@ normals g, which are interpolated from nodes.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ NORMAL_NEAR = tuple(np.float32(each) for each in polynomials.NORMAL_NEAR)
 NORMAL_FAR = tuple(np.float32(each) for each in polynomials.NORMAL_FAR)
 GUMBEL_BELOW = tuple(np.float32(each) for each in polynomials.GUMBEL_BELOW)
 GUMBEL_ABOVE = tuple(np.float32(each) for each in polynomials.GUMBEL_ABOVE)
+VOTING_BLOCK = 256  # voxels whose noise is bounded together
+LEAST_VOXELS_PER_NODE = 4
 UNIFORM_STEP = np.float32(2.0**-24)
 ZERO, ONE = np.float32(0), np.float32(1)
 ROOT_HALF = np.int32(0x3F3504F3)  # the bits of √½
@@ -75,6 +78,20 @@ class NoiseDraw(NamedTuple):
     scale: np.float32
     antithetic: bool
     ceiling: np.float32
+
+
+class VoxelBlocks(NamedTuple):
+    """K blocks of F voxels with constant logits; each lies between the same nodes of one lattice."""
+
+    rows: NDArray[np.int64]  # (F,): where each voxel stands in the engine's order
+    index: NDArray[np.int64]  # (F,): where it lies in the whole image
+    logits: NDArray[np.float32]  # (L, F)
+    edges: NDArray[np.int64]  # (K + 1,): where blocks begin and end among the voxels
+    labels: NDArray[np.int64]  # (K,): the most probable label of all voxels of a block
+    margins: NDArray[np.float32]  # (L, K): how far every label is at least below it, in nats
+    cells: NDArray[np.int64]  # (K,): the row of the first node
+    controls: NDArray[np.float32]  # (K, 3, 3, 3): of each axis, three combinations of three nodes
+    sums: NDArray[np.float32]  # (2,): the least and most that the weights of a voxel add up to
 
 
 @intrinsic
@@ -387,6 +404,93 @@ def perturb_correlated(unaries, energies, noise, smooth, white, start, stop):
         _against_first(perturbed, lowest, zero, energies, block, used, ceiling)
 
 
+@kernel
+def vote_blocks(blocks, smooth, scale, votes, start, stop):
+    """Let voxels of some blocks leave their label where their noise may be large enough."""
+    nodes = smooth[1]
+    width, problems = nodes.shape[1], votes.shape[1]
+    low, high = np.empty(width, np.float32), np.empty(width, np.float32)
+    buffers = np.empty((2, 27, width), np.float32)
+    for k in range(start, stop):
+        _bound_normals(k, blocks, nodes, smooth[4], buffers, low, high)
+        mine = blocks.labels[k]
+        for b in range(problems):
+            most = minus_gumbel(low[mine * problems + b])
+            safe = True
+            for l in range(blocks.margins.shape[0]):
+                lead = scale * (most - minus_gumbel(high[l * problems + b]))
+                safe = safe and (l == mine or lead < blocks.margins[l, k])
+            if not safe:
+                for v in range(blocks.edges[k], blocks.edges[k + 1]):
+                    votes[blocks.rows[v], b] = _vote(v, b, problems, blocks, smooth, scale)
+
+
+@kernel
+def _bound_normals(k, blocks, nodes, steps, buffers, low, high):
+    """Bound the normals of a block, (L·B,): they lie in the hull of its 27 control points.
+
+    The control points of a quadratic spline between two ends of an axis are three combinations of
+    the three nodes there; those of three axes are made axis by axis.
+    """
+    width = low.size
+    for c in range(3):
+        for d in range(3):
+            j = blocks.cells[k] + c * steps[0, 1] + d * steps[0, 2]
+            for p in range(3):
+                w = blocks.controls[k, 2, p]
+                for i in range(width):
+                    near = fma(w[1], nodes[j + steps[0, 3], i], w[0] * nodes[j, i])
+                    far = nodes[j + 2 * steps[0, 3], i]
+                    buffers[0, 9 * c + 3 * d + p, i] = fma(w[2], far, near)
+    _combine_controls(blocks.controls[k, 1], buffers[0], buffers[1], 3)
+    _combine_controls(blocks.controls[k, 0], buffers[1], buffers[0], 9)
+    for i in range(width):
+        low[i] = high[i] = buffers[0, 0, i]
+    for q in range(1, 27):
+        for i in range(width):
+            low[i] = min(low[i], buffers[0, q, i])
+            high[i] = max(high[i], buffers[0, q, i])
+    smallest, largest = blocks.sums[0], blocks.sums[1]
+    for i in range(width):
+        low[i] *= largest if low[i] < ZERO else smallest
+        high[i] *= largest if high[i] > ZERO else smallest
+
+
+@kernel
+def _combine_controls(weights, source, target, step):
+    """Combine rows (27, L·B) along the axis whose rows are ``step`` apart."""
+    for row in range(27):
+        if row // step % 3:
+            continue
+        for p in range(3):
+            for i in range(source.shape[1]):
+                near = fma(weights[p, 1], source[row + step, i], weights[p, 0] * source[row, i])
+                target[row + p * step, i] = fma(weights[p, 2], source[row + 2 * step, i], near)
+
+
+@kernel
+def _vote(v, b, problems, blocks, smooth, scale):
+    """Return the label of one voxel in one sample, the lowest of equals."""
+    shape, nodes, firsts, weights, steps = smooth
+    rest, x3 = blocks.index[v] // shape[3], blocks.index[v] % shape[3]
+    x1, x2 = rest // shape[2], rest % shape[2]
+    first = firsts[0, 0, 0] + firsts[0, 1, x1] + firsts[0, 2, x2] + firsts[0, 3, x3]
+    best, highest = 0, np.float32(-np.inf)
+    for l in range(blocks.logits.shape[0]):
+        normal = ZERO
+        for c in range(3):
+            for d in range(3):
+                plane = weights[0, 1, x1, c] * weights[0, 2, x2, d]
+                j = first + c * steps[0, 1] + d * steps[0, 2]
+                for e in range(3):
+                    node = nodes[j + e * steps[0, 3], l * problems + b]
+                    normal = fma(plane * weights[0, 3, x3, e], node, normal)
+        logit = blocks.logits[l, v] - scale * minus_gumbel(normal)
+        if logit > highest:
+            best, highest = l, logit
+    return best
+
+
 class Perturber:
     """One perturbation of one set of unaries (L, N), in the order of the engine.
 
@@ -410,11 +514,19 @@ class Perturber:
         self._threads = threads
         self._lattices = length_lattices(perturbation.lengths, grid, len(unaries))
         self._tables = NodeTables.build(self._lattices, grid)
+        self._drawn = ((), np.empty((0, 0), dtype=np.float32))  # the last samples, and their nodes
 
-    def fill(self, energies: NDArray[Any], samples: NDArray[np.int64], ceiling: np.float32) -> None:
+    def fill(
+        self,
+        energies: NDArray[Any],
+        samples: NDArray[np.int64],
+        ceiling: np.float32,
+        order: NDArray[np.int64] | None = None,
+    ) -> None:
         """Set the tiles ``energies`` (tiles, L − 1, T·B) to the perturbed unaries of B samples.
 
-        The result is that of ``load_problem`` for each of them.
+        The result is that of ``load_problem`` for each of them. ``order`` (V,) takes these voxels
+        in place of the engine's.
         """
         chosen = self.perturbation
         noise = NoiseDraw(
@@ -425,12 +537,73 @@ class Perturber:
             ceiling,
         )
         smooth = self._smooth(samples) if chosen.correlated else ()
+        unaries = self._unaries
+        if order is not None:
+            unaries = unaries._replace(order=checks.read_only(order.view()))
         with announce_compilation():
             self._threads.run(
                 perturb_correlated if chosen.correlated else perturb,
                 len(energies),
-                *(self._unaries, energies, noise, *smooth),
+                *(unaries, energies, noise, *smooth),
             )
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether noise is small in most blocks of voxels at once, so that ``vote`` saves time."""
+        if not self.perturbation.correlated or len(self._lattices) != 1:
+            return False
+        one_length = white_share(self.perturbation.lengths) == 0 and self._tables.shape[0] == 1
+        return one_length and self._lattices[0].voxels_per_node >= LEAST_VOXELS_PER_NODE
+
+    def vote(self, blocks: VoxelBlocks, samples: NDArray[np.int64], votes: NDArray[Any]) -> None:
+        """Change votes (N, B) of frozen voxels where the noise of these samples is large."""
+        smooth, _ = self._smooth(samples)
+        scale = np.float32(self.perturbation.scale)
+        with announce_compilation():
+            self._threads.run(vote_blocks, len(blocks.labels), blocks, smooth, scale, votes)
+
+    def gather_blocks(
+        self, rows: NDArray[np.int64], order: NDArray[np.int64], logits: NDArray[np.float32]
+    ) -> VoxelBlocks:
+        """Return blocks of the F voxels at ``order`` in the mask, with logits (L, F).
+
+        ``rows`` (F,) is where they stand in the engine's order, in which neighbours are near.
+        """
+        tables = self._tables
+        index = self._unaries.voxels[order]
+        coordinates = np.unravel_index(index, tables.shape)
+        cells = sum(first[x] for first, x in zip(tables.firsts[0], coordinates))  # (F,)
+        labels = logits.argmax(axis=0)
+        keys = labels * tables.nodes + cells
+        together = np.argsort(keys, kind="stable")
+        new = np.flatnonzero(np.diff(keys[together], prepend=-1))
+        within = np.arange(len(keys)) - np.repeat(new, np.diff(new, append=len(keys)))
+        starts = np.flatnonzero(within % VOTING_BLOCK == 0)
+        logits = np.ascontiguousarray(logits[:, together])
+        controls = np.empty((len(starts), 3, 3, 3), dtype=np.float32)
+        for axis, x in enumerate(coordinates[1:]):
+            weights = tables.weights[0, 1 + axis]  # (longest, 3)
+            sums = np.maximum(weights.sum(axis=1), np.finfo(np.float32).tiny)
+            offsets = ((weights[:, 2] - weights[:, 0]) / sums)[x[together]]  # from −½ to ½
+            ends = np.minimum.reduceat(offsets, starts), np.maximum.reduceat(offsets, starts)
+            for p, (u, v) in enumerate(combinations_with_replacement(ends, 2)):
+                outer = (0.5 - u) * (0.5 - v) / 2, (0.5 + u) * (0.5 + v) / 2
+                spline = np.stack([outer[0], 1 - outer[0] - outer[1], outer[1]], axis=1)
+                controls[:, axis, p] = spline if tables.steps[0, 1 + axis] else (1, 0, 0)
+        highest = logits.max(axis=0)
+        sums = tables.weights[0].sum(axis=2)  # (axes, longest); 0 where there is no voxel
+        least = np.where(sums > 0, sums, np.inf).min(axis=1).prod()
+        return VoxelBlocks(
+            rows[together],
+            index[together],
+            logits,
+            np.append(starts, len(keys)),
+            labels[together][starts],
+            np.minimum.reduceat(highest - logits, starts, axis=1),
+            cells[together][starts],
+            controls,
+            np.array([least, sums.max(axis=1).prod()], dtype=np.float32),
+        )
 
     def _smooth(self, samples: NDArray[np.int64]) -> tuple[Any, np.float32]:
         """Return the smooth part of the noise as the kernel takes it, and the white part's size."""
@@ -440,7 +613,13 @@ class Perturber:
         return (shape, nodes, tables.firsts, tables.weights, tables.steps), white
 
     def _nodes(self, samples: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Draw the normals on their nodes, (R, L·B)."""
+        """Draw the normals on their nodes, (R, L·B), unless these were the last that were drawn."""
+        names = tuple(samples.tolist())
+        if self._drawn[0] != names:
+            self._drawn = names, self._draw_nodes(samples)
+        return self._drawn[1]
+
+    def _draw_nodes(self, samples: NDArray[np.int64]) -> NDArray[np.float32]:
         labels, problems = len(self._unaries.base), len(samples)
         nodes = np.empty((self._tables.nodes, labels, problems), dtype=np.float32)
 

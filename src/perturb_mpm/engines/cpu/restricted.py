@@ -31,7 +31,7 @@ from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.compile import announce_compilation, kernel
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.layout import TILE_VALUES, Blurred, Slices, Taps, TiledProblem
-from perturb_mpm.engines.cpu.perturber import Perturber
+from perturb_mpm.engines.cpu.perturber import Perturber, VoxelBlocks
 from perturb_mpm.engines.cpu.preparation import DIFFERENCE_FORMATS, WHOLE_FORMATS, PreparedKernels
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.protocol import FREE, Change, FrozenVoxels, Update, fixed_point
@@ -294,7 +294,11 @@ class CpuRestricted:
 
 
 class FrozenSamples:
-    """Samples of which active voxels alone are updated; the frozen ones vote once."""
+    """Samples of which active voxels alone are updated; the frozen ones vote once.
+
+    A frozen voxel has log-odds that no sample changes, so that it leaves its most probable label
+    only where the noise is large. Smooth noise is small in most blocks of neighbours at once.
+    """
 
     def __init__(
         self,
@@ -303,12 +307,11 @@ class FrozenSamples:
         frozen: FrozenVoxels,
         centre: NDArray[np.floating] | None,
     ) -> None:
-        self._crf, self._kernels, self.voxels, self._centre = crf, kernels, frozen, centre
-        self._unaries = np.ascontiguousarray(crf.energies, dtype=np.float32)  # (L, N)
+        self._kernels, self.voxels, self._centre = kernels, frozen, centre
         rank = np.full(len(kernels.order), -1, dtype=np.int64)
         rank[frozen.active] = np.arange(len(frozen.active))
         rank = rank[kernels.order]  # where each voxel stands in the arrays of ``frozen``
-        self._active, self._frozen = np.flatnonzero(rank >= 0), np.flatnonzero(rank < 0)
+        self._active, rest = np.flatnonzero(rank >= 0), np.flatnonzero(rank < 0)
         mine = rank[self._active]
         bases = -(frozen.energies[:, 1:, mine] - frozen.energies[:, :1, mine])  # (T, L − 1, A)
         averages = frozen.marginals[:, 1:, mine]
@@ -316,12 +319,15 @@ class FrozenSamples:
             np.ascontiguousarray(bases.transpose(0, 2, 1)),
             np.ascontiguousarray(averages.transpose(0, 2, 1)[..., np.newaxis]),
         )
-        last = frozen.last[:, kernels.order[self._frozen]]  # (L, F)
-        self._frozen_base = np.ascontiguousarray((last[:1] - last[1:]).T)  # (F, L − 1)
         with announce_compilation():
             among = restrict_kernels(kernels, self._active)
         self.batch = Batch(crf, among, path)
         self.batch.centre = centre
+        logits = self._frozen_logits(crf, kernels.order[rest])  # (L, F)
+        self._frozen, self._logits = rest, logits
+        self._usual = np.zeros(len(rank), dtype=np.uint8)  # (N,)
+        self._usual[rest] = logits.argmax(axis=0)
+        self._blocks: VoxelBlocks | None = None
         self._votes = np.empty((len(rank), 0), dtype=np.uint8)  # (N, B)
 
     @property
@@ -339,10 +345,9 @@ class FrozenSamples:
     ) -> None:
         """Take the perturbed problems of these samples; frozen voxels vote at once."""
         batch = self.batch
-        self._votes = np.empty((len(self._votes), len(samples)), dtype=np.uint8)
         self._perturbation = perturbation
-        self._vote(perturbation, samples)
         batch.perturb(perturbation, samples)
+        self._vote(perturbation, samples)
         with announce_compilation():
             batch.begin(sharpness)
             if marginals is not None:
@@ -370,38 +375,61 @@ class FrozenSamples:
     @cached_property
     def _law(self) -> NDArray[np.float32]:
         """The probability of each label at frozen voxels, (L, F)."""
-        frozen = self._kernels.order[self._frozen]
-        unaries = self._unaries[:, frozen]
-        log_odds = self._frozen_base.T - (unaries[1:] - unaries[0])  # (L − 1, F)
+        return softmax(self._logits, axis=0)
+
+    def _frozen_logits(self, crf: DenseCRF, voxels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return −U − pairwise of the last averaged marginals, plus the centre, (L, F)."""
+        logits = -np.asarray(crf.energies[:, voxels], dtype=np.float32)
+        logits -= self.voxels.last[:, voxels]
         if self._centre is not None:
-            centre = self._centre[:, frozen]
-            log_odds += centre[1:] - centre[0]
-        return softmax(np.concatenate([np.zeros_like(log_odds[:1]), log_odds]), axis=0)
+            logits += self._centre[:, voxels]
+        return logits
 
     def _vote(self, perturbation: Perturbation, samples: NDArray[np.int64]) -> None:
         """Give frozen voxels their labels: their own noise, and the last averaged energies."""
-        crf, threads, batch = self._crf, self._kernels.threads, self.batch
-        labels, problems = crf.n_labels - 1, len(samples)
-        tile = max(1, TILE_VALUES // problems)
+        if self._votes.shape[1] != len(samples):
+            self._votes = np.empty((len(self._usual), len(samples)), dtype=np.uint8)
+        self._votes[:] = self._usual[:, np.newaxis]
+        perturber, order = self.batch.perturber(perturbation), self._kernels.order[self._frozen]
+        if len(order) and perturber.is_smooth:
+            if self._blocks is None:
+                self._blocks = perturber.gather_blocks(self._frozen, order, self._logits)
+            perturber.vote(self._blocks, samples, self._votes)
+            return
+        tile = max(1, TILE_VALUES // len(samples))
         at_once = max(tile, VOTING_AT_ONCE // tile * tile)
-        dtype = batch.buffers.energies.dtype
+        for first in range(0, len(order), at_once):
+            part = slice(first, first + at_once)
+            energies = self._perturb_frozen(perturber, samples, order[part])
+            self._votes[self._frozen[part]] = self._decide(energies, order[part], len(samples))
+
+    def _perturb_frozen(
+        self, perturber: Perturber, samples: NDArray[np.int64], order: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        """Return the perturbed energies of some voxels in tiles, (tiles, L − 1, T·B)."""
+        tile, problems = max(1, TILE_VALUES // len(samples)), len(samples)
+        shape = (-(-len(order) // tile), len(self._logits) - 1, tile * problems)
+        energies = np.zeros(shape, dtype=self.batch.buffers.energies.dtype)
+        perturber.fill(energies, samples, self.batch.ceiling, order)
+        with announce_compilation():
+            self.batch.shift(energies, order, problems)
+        return energies
+
+    def _decide(
+        self, energies: NDArray[Any], order: NDArray[np.int64], problems: int
+    ) -> NDArray[np.uint8]:
+        """Return the labels of some frozen voxels with perturbed energies, (V, B)."""
+        last = self.voxels.last[:, order]
+        base = np.ascontiguousarray((last[:1] - last[1:]).T, dtype=np.float32)  # (V, L − 1)
         nothing, form = np.zeros((0, 0), dtype=np.float32), WHOLE_FORMATS[False][1]
         none = np.zeros((0, 0, 0), dtype=np.float32)
-        for first in range(0, len(self._frozen), at_once):
-            voxels = self._frozen[first : first + at_once]
-            order = self._kernels.order[voxels]
-            energies = np.zeros((-(-len(voxels) // tile), labels, tile * problems), dtype=dtype)
-            perturber = Perturber(perturbation, self._unaries, crf.grid, order, threads)
-            perturber.fill(energies, samples, batch.ceiling)
-            base = self._frozen_base[first : first + at_once]
-            marginals: NDArray[Any] = np.empty((len(voxels), labels, problems), dtype=np.float32)
-            votes = np.empty((len(voxels), problems), dtype=np.uint8)
-            with announce_compilation():
-                batch.shift(energies, order, problems)
-                threads.run(
-                    row_kernels.begin,
-                    len(energies),
-                    TiledProblem(energies, base, none, none),
-                    *(nothing, order, marginals, votes, form, np.float32(1)),
-                )
-            self._votes[voxels] = votes
+        marginals: NDArray[Any] = np.empty((*base.shape, problems), dtype=np.float32)
+        votes = np.empty((len(order), problems), dtype=np.uint8)
+        with announce_compilation():
+            self._kernels.threads.run(
+                row_kernels.begin,
+                len(energies),
+                TiledProblem(energies, base, none, none),
+                *(nothing, order, marginals, votes, form, np.float32(1)),
+            )
+        return votes
