@@ -178,5 +178,24 @@ def test_bad_arguments_are_named() -> None:
     conditional = Sampler(crf, replace(PLAN, estimator="conditional"), CPU)
     with pytest.raises(ValueError, match="`sampler` must count votes"):
         Editor(conditional).keep()
-    with pytest.raises(ValueError, match="`sampler` must update every voxel, got hold="):
-        Editor(Sampler(crf, replace(PLAN, hold=0.01), CPU)).keep()
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_samples_with_frozen_voxels_are_edited_like_all_others(engine: str) -> None:
+    crf = masked_volume()
+    sharper = 20 * crf.grid.scatter(crf.energies, 0)
+    crf = pm.DenseCRF(sharper, crf.kernels, spacing=crf.grid.spacing, mask=crf.grid.mask)
+    compute = Compute(engine=engine)
+    found = []
+    for hold in (0.0, 1e-3):
+        plan = replace(PLAN, hold=hold, noise_length=6.0, iterations=30, tolerance=1e-4)
+        sampler = Sampler(crf, plan, compute)
+        editor = Editor(sampler)
+        assert editor.keep() == sampler.draw()
+        edit = editor.edit(ball(crf))
+        *_, votes = editor.votes(edit)
+        found.append(editor.posterior(edit, votes))
+    assert found[1].active_share < 1
+    differ = np.abs(found[1].counts.astype(int) - found[0].counts.astype(int)).sum() / 2
+    moved = np.abs(found[0].counts.astype(int) - sampler.draw().counts.astype(int)).sum() / 2
+    assert differ <= 0.05 * moved

@@ -219,7 +219,6 @@ def test_full_sampling_where_freezing_would_not_serve_and_says_so() -> None:
     uncertain = pm.DenseCRF(np.zeros((2, 6, 6)), [pm.SpatialKernel(sigma=1.0, weight=1.0)])
     options = {"samples": 6, "iterations": 2, "engine": "reference"}
     for problem, other, word in (
-        (crf, {"noise_length": 4.0}, "correlated"),
         (crf, {"start": "warm"}, "cold"),
         (uncertain, {}, "active"),
     ):
@@ -230,6 +229,50 @@ def test_full_sampling_where_freezing_would_not_serve_and_says_so() -> None:
         assert word in held.parameters["hold"]["every_voxel"]
         assert full.hold == 0.0
         assert "hold" not in full.parameters
+
+
+@pytest.mark.parametrize("length", [6.0, 30.0, math.inf, [(30.0, 0.5), (3.0, 0.5)]])
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_correlated_noise_freezes_the_certain_too(engine: str, length: pm.NoiseLength) -> None:
+    crf = certain_problem()
+    options = {"seed": 2, "iterations": 30, "tolerance": 1e-4, "noise_length": length}
+    options |= {"engine": engine, "accuracy": "exact"}
+    full, held = (pm.sample(crf, 40, hold=hold, **options) for hold in (0.0, 1e-3))
+    assert 0.05 < held.active_share < 0.6
+    assert 0 < held.hold_bound_nats < 0.1
+    wrong = np.abs(held.counts.astype(int) - full.counts.astype(int)).sum() / 2
+    seeds = pm.sample(crf, 40, **{**options, "seed": 3})
+    noise = np.abs(seeds.counts.astype(int) - full.counts.astype(int)).sum() / 2
+    assert wrong <= 0.03 * noise
+    np.testing.assert_allclose(held.volumes, full.volumes, atol=0.02 * crf.grid.voxels)
+    rough = pm.sample(crf, 40, hold=0.3, **options)  # a negative control: too much is frozen
+    assert np.abs(rough.counts.astype(int) - full.counts.astype(int)).sum() / 2 > 2 * wrong
+
+
+@pytest.mark.parametrize("shape", [(48, 40, 36), (70, 64)])
+def test_smooth_noise_changes_the_votes_that_it_would_change_voxel_by_voxel(
+    shape: tuple[int, ...],
+) -> None:
+    rng = np.random.default_rng(8)
+    logits = rng.normal(-4, 2, size=(3, *shape))
+    logits[0] = 0
+    logits[2, : shape[0] // 3] = 4  # another label is the most probable in a part
+    crf = pm.DenseCRF(-logits, [pm.SpatialKernel(sigma=1.0, weight=0.01)])
+    sampling = Sampling(samples=24, seed=5, iterations=1, hold=0.999, noise_length=30.0)
+    sampler = Sampler(crf, sampling, Compute(engine="cpu", batch=8))
+    kept: list[np.ndarray] = []
+    sampler.draw(keep=lambda _, labels: kept.append(labels.copy()))
+    frozen = sampler._freezing.frozen
+    assert frozen is not None
+    assert len(frozen.active) == 0
+    perturbed = sampling.perturbation.energies(crf.energies, crf.grid, range(24))  # (S, L, N)
+    shaken = -perturbed - frozen.last
+    wanted = shaken.argmax(axis=1)
+    close = np.diff(np.sort(shaken, axis=1)[:, -2:], axis=1)[:, 0] < 1e-4
+    found = np.concatenate(kept)
+    np.testing.assert_array_equal(found[~close], wanted[~close])
+    usual = (-crf.energies - frozen.last).argmax(axis=0)
+    assert 0.01 < (found != usual).mean() < 0.3
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-3])

@@ -244,7 +244,7 @@ class FreezingSolver(Solver, Protocol):
         """
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
-        """Return log Q_l − log Q_0 of the current Q at some voxels, (V, L − 1, B)."""
+        """Return log Q_l − log Q_0 of the current Q at some active voxels, (V, L − 1, B)."""
 
     def reach(
         self, voxels: NDArray[np.int64], changes: NDArray[np.floating]

@@ -199,8 +199,8 @@ class ReferenceSolver:
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
-        if self._frozen is not None:
-            raise ValueError("log_odds need every voxel, got problems with frozen voxels")
+        if self._frozen is not None and not np.isin(voxels, self._frozen.active).all():
+            raise ValueError("log_odds must be asked of active voxels, got frozen ones")
         return to_log_odds(self._q[:, :, voxels].transpose(2, 1, 0))
 
     def reach(

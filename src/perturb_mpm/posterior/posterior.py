@@ -178,7 +178,10 @@ class Posterior:
 
     @property
     def hold_bound_nats(self) -> float:
-        """Bounds the standard deviation of a message that was frozen, in nats."""
+        """Bounds how far noise moves a message that was frozen, in nats.
+
+        It is a standard deviation, or a mean where noise is correlated between voxels.
+        """
         return float(self.parameters.get("hold", {}).get("bound_nats", 0.0))
 
     @cached_property

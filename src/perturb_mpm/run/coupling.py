@@ -127,20 +127,19 @@ def check_coupling(
     def of_strength(strength: float) -> Run:
         return replace(run, settings=run.settings.changed(strength=strength))
 
-    free = build(of_strength(0.0))
     weaken = not (run.settings.coupling.keep_strength or run.settings.basis.learned_cases)
     first: VolumeShift | None = None
     pilot: Pilot | None
     for halving in range(MOST_HALVINGS + 1):
         pilot = _draw_pilot(sampler, min(PILOT_SAMPLES, run.settings.sampling.samples))
-        moves = list(_measure_shifts(run, sampler, pilot.posterior, free))
+        moves = list(_measure_shifts(run, sampler, pilot.posterior))
         moved = max(moves, key=lambda each: each.surely_frac, default=None)
         first = moved if halving == 0 else first
         if moved is None or moved.surely_frac <= LARGEST_SHIFT or not weaken:
             break
         strength = asked / 2 ** (halving + 1) if halving < MOST_HALVINGS else 0.0
         run, pilot = of_strength(strength), None
-        sampler = free if strength == 0 else build(run)
+        sampler = build(run)
     check = CouplingCheck(asked, run.settings.coupling.strength or 0.0, first)
     return replace(run, coupling=check), sampler, pilot
 
@@ -151,14 +150,13 @@ def _draw_pilot(sampler: Sampler, samples: int) -> Pilot:
     return Pilot(posterior, np.concatenate(parts))
 
 
-def _measure_shifts(
-    run: Run, sampler: Sampler, pilot: Posterior, free: Sampler
-) -> Iterator[VolumeShift]:
+def _measure_shifts(run: Run, sampler: Sampler, pilot: Posterior) -> Iterator[VolumeShift]:
     """Yield what the kernels do to every region and label of some size."""
+    free = sampler.without_updates().draw(pilot.samples)  # the same noise, and no kernels
     expected = _expected_voxels(sampler.crf)  # (L,) voxels
     solved = sampler.mean_field().sum(axis=1, dtype=np.float64)  # (L,)
     voxel_mm3 = math.prod(pilot.grid.spacing)
-    moved = (pilot.volumes - free.draw(pilot.samples).volumes) / voxel_mm3  # (S, L) voxels
+    moved = (pilot.volumes - free.volumes) / voxel_mm3  # (S, L) voxels
     labels = run.case.labels
     foreground = [label for label in range(len(labels)) if label or not labels.has_background]
     least = LEAST_SHARE * expected[foreground].sum()

@@ -51,7 +51,10 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
             stop = min(limit, drawn + _samples_per_piece(sampler.batch, seconds_each))
             started = time.monotonic()
             posterior = sampler.draw(
-                stop, after=run.votes, progress=lambda done, _: progress(done, goal), keep=first.add
+                stop,
+                after=run.votes,
+                progress=lambda done, _: progress(done, goal),
+                keep=None if first.complete else first.add,
             )
             seconds_each = (time.monotonic() - started) / (stop - drawn)
             reached = posterior.samples < stop
@@ -188,6 +191,11 @@ class _FirstSamples:
     def __init__(self, before: NDArray[np.uint8] | None, start: int = 0) -> None:
         self.labels = before  # (K, N)
         self._start = start
+
+    @property
+    def complete(self) -> bool:
+        """Whether no sample that comes now is kept."""
+        return self._start + (0 if self.labels is None else len(self.labels)) >= MOST_SAMPLE_MAPS
 
     def add(self, part: range, labels: NDArray[np.uint8]) -> None:
         """Take the labels (B, N) of the samples ``part``."""

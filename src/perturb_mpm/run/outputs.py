@@ -344,8 +344,7 @@ def convergence_in_words(posterior: Posterior) -> str:
         words += (
             f" Each sample updated {100 * posterior.active_share:.2g} % of the voxels; the others "
             f"disagree with a probability below {posterior.hold:g} and were frozen at their "
-            f"averages: noise would move their message by {posterior.hold_bound_nats:.2g} nats at "
-            "most (standard deviation)."
+            f"averages, which moves a message by {posterior.hold_bound_nats:.2g} nats at most."
         )
     return words.strip()
 

@@ -171,14 +171,12 @@ class Editor:
         crf, sampling = self._sampler.crf, self._sampler.sampling
         if sampling.estimator != "votes":
             raise ValueError(f'`sampler` must count votes, got estimator "{sampling.estimator}"')
-        if sampling.hold > 0:
-            raise ValueError(f"`sampler` must update every voxel, got hold={sampling.hold:g}")
         most = resolve_budget(memory) // (2 * (crf.n_labels - 1) * sampling.samples)
         least = LEAST_DISSENT
         if (self._dissent > least).sum() > most:
             least = float(np.partition(self._dissent, -most - 1)[-most - 1])
-        voxels = np.flatnonzero(self._dissent > least)
-        others = np.flatnonzero(self._dissent <= least)
+        stored = (self._dissent > least) & self._sampler.active
+        voxels, others = np.flatnonzero(stored), np.flatnonzero(~stored)
         usual = self._mean_field.argmax(axis=0).astype(np.uint8)
         log_odds = np.empty((len(voxels), crf.n_labels - 1, sampling.samples), dtype=np.float16)
         dissent: list[NDArray[np.int64]] = []

@@ -106,9 +106,15 @@ class Freezing:
 
 
 def find_frozen(
-    crf: DenseCRF, solver: Solver, rule: FreezeRule, mean_field: NDArray[np.floating]
+    crf: DenseCRF,
+    solver: Solver,
+    rule: FreezeRule,
+    mean_field: NDArray[np.floating] | None = None,
 ) -> Freezing:
-    """Return what to freeze by a rule, computed on a solver of the CRF with its mean field."""
+    """Return what to freeze by a rule, computed on a solver of the CRF.
+
+    Correlated noise needs the CRF's mean field, (L, N).
+    """
     reason = rule.reason_against
     if not isinstance(solver, FreezingSolver):
         reason = f"the {solver.engine.upper()} engine updates every voxel"
@@ -118,7 +124,7 @@ def find_frozen(
         return Freezing(rule.epsilon, None, 1.0, 0.0, reason)
     size = rule.iterations * crf.energies.size * 4
     steps = None
-    if rule.correlated:
+    if rule.correlated and mean_field is not None:
         steps = [_averaged_mean_field(crf, solver, rule, mean_field)]
     elif size <= MOST_STORED_BYTES:
         steps = list(_averaged_steps(crf, solver, rule))

@@ -113,6 +113,15 @@ class Sampler:
         own = fingerprint(self._crf)
         return digest(own, *self._members) if self._members else own
 
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        """The voxels that samples update, (N,); asking prepares the engine."""
+        frozen = None if self._freezing is None else self._freezing.frozen
+        active = np.full(self._crf.grid.voxels, frozen is None)
+        if frozen is not None:
+            active[frozen.active] = True
+        return active
+
     def prepare(self) -> Engine:
         """Prepare the engine now and return its name; MemoryError where the CRF does not fit."""
         engine: Engine = self.solver.engine  # type: ignore[assignment]
@@ -131,22 +140,34 @@ class Sampler:
         other._sampling = replace(self._sampling, noise_length=length)
         other._perturbation = other._sampling.perturbation
         other._perturbation.check(self._crf.grid)
-        for name in ("_solver", "_freezing"):
-            other.__dict__.pop(name, None)
-        if self._sampling.hold == 0:  # what an engine freezes depends on the noise
-            shared = {"_solver": self._solver, "_mean_field": self._mean_field}
-            other.__dict__.update(shared, problem=self.problem)
+        other.__dict__.pop("_freezing", None)  # it depends on the noise
+        shared = {"_solver": self._solver, "_mean_field": self._mean_field}
+        other.__dict__.update(shared, problem=self.problem)
+        return other
+
+    def without_updates(self) -> Sampler:
+        """Return a sampler of the start of every sample, which no kernel has moved yet.
+
+        The engine is the same; the two samplers must not draw at the same time.
+        """
+        shared = {name: getattr(self, name) for name in ("_solver", "_mean_field", "_freezing")}
+        other = copy(self)
+        other._sampling = replace(self._sampling, iterations=0, tolerance=0.0)
+        other.__dict__.update(shared)
         return other
 
     def with_perturbation(self, perturbation: Perturbation) -> Sampler:
         """Return a sampler of the same CRF, on the same engine, with noise drawn outside of it.
 
-        It is slower than the engine's own noise; the two samplers must not draw at the same time.
+        It is slower than the engine's own noise, and no voxel is frozen; the two samplers must not
+        draw at the same time.
         """
-        if self._sampling.hold > 0 or self._sampling.estimator != "votes":
-            raise ValueError('perturbation needs estimator "votes" and hold 0')
+        if self._sampling.estimator != "votes":
+            raise ValueError('perturbation needs estimator "votes"')
         perturbation.check(self._crf.grid)
         other = copy(self)
+        other._sampling = replace(self._sampling, hold=0.0)
+        other.__dict__.pop("_freezing", None)
         other._perturbation = perturbation
         other._members = self._members or (self._crf.energies,)
         return other
@@ -177,8 +198,8 @@ class Sampler:
         with ThreadPoolExecutor(1) as beside:  # hashing large arrays is slow: do it in parallel
             beside.submit(lambda: self.problem)
             solver, mean_field = self._solver, self._mean_field
-            if self._freezing is not None and isinstance(solver, FreezingSolver):
-                solver.freeze(self._freezing.frozen)
+            if isinstance(solver, FreezingSolver):
+                solver.freeze(None if self._freezing is None else self._freezing.frozen)
             wanted = _BatchOutput(labels=keep is not None, every_problem=keeps_solver)
             block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
             for part in _parts(numbers, drawn, solver.batch, block):
@@ -507,8 +528,8 @@ def sample(
         Update only the voxels where a sample dissents with a probability above this, and freeze
         the others at marginals averaged over the noise: 0.005 changes fewer votes than the
         filter's own error, and costs several times less. 0 updates every voxel.
-        Where noise is correlated between voxels, too many are active, or the engine is the GPU,
-        every voxel is updated too; ``Posterior.active_share`` is then 1.
+        Where noise is correlated between voxels, 0.0005 does. Where too many are active, or the
+        engine is the GPU, every voxel is updated too; ``Posterior.active_share`` is then 1.
     until
         Stop as soon as this precision is reached (a number is its epsilon), asked after every 32
         samples; ``samples`` is then the most to draw.

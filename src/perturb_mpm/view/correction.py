@@ -132,7 +132,7 @@ class Corrector:
         # Only these engines answer edits; where the run used the same, its samples come again.
         engine = settings.compute.engine if settings.compute.engine == "reference" else "cpu"
         self._compute = replace(settings.compute, engine=engine)
-        self._sampling = replace(settings.sampling, samples=posterior.samples, until=None, hold=0.0)
+        self._sampling = replace(settings.sampling, samples=posterior.samples, until=None)
         self._crf = build_crf(run.case, settings)
         self._mean_field = posterior.voxel_marginals("mean_field")
         self._own = run.voxel_marginals  # (L, N)

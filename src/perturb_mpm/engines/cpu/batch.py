@@ -243,6 +243,12 @@ class Batch:
         arguments = (self.buffers.marginals, reference, order, self.kernels.form.unit, out)
         self._threads.run(transfer.unload_marginals, len(order), *arguments)
 
+    def shares(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the marginals of labels 1 … L − 1 at some voxels, (V, L − 1, B)."""
+        stored = self.buffers.marginals[rows] * (1 / self.kernels.form.unit)
+        reference = self._reference(self._updates)
+        return stored + reference[rows] if reference.size else stored
+
     def narrow(self, chosen: NDArray[np.int64]) -> None:
         """Go on with some of the problems, in their order; the memory stays the same."""
         wide, problems = self.buffers, self.problems

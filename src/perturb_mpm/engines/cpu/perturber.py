@@ -81,10 +81,10 @@ class NoiseDraw(NamedTuple):
 
 
 class VoxelBlocks(NamedTuple):
-    """K blocks of F voxels with constant logits; each lies between the same nodes of one lattice."""
+    """K blocks of F voxels with constant logits, each between the same nodes of one lattice."""
 
     rows: NDArray[np.int64]  # (F,): where each voxel stands in the engine's order
-    index: NDArray[np.int64]  # (F,): where it lies in the whole image
+    voxels: NDArray[np.int64]  # (F,): where it lies in the whole image
     logits: NDArray[np.float32]  # (L, F)
     edges: NDArray[np.int64]  # (K + 1,): where blocks begin and end among the voxels
     labels: NDArray[np.int64]  # (K,): the most probable label of all voxels of a block
@@ -472,7 +472,7 @@ def _combine_controls(weights, source, target, step):
 def _vote(v, b, problems, blocks, smooth, scale):
     """Return the label of one voxel in one sample, the lowest of equals."""
     shape, nodes, firsts, weights, steps = smooth
-    rest, x3 = blocks.index[v] // shape[3], blocks.index[v] % shape[3]
+    rest, x3 = blocks.voxels[v] // shape[3], blocks.voxels[v] % shape[3]
     x1, x2 = rest // shape[2], rest % shape[2]
     first = firsts[0, 0, 0] + firsts[0, 1, x1] + firsts[0, 2, x2] + firsts[0, 3, x3]
     best, highest = 0, np.float32(-np.inf)

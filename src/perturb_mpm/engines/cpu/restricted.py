@@ -367,6 +367,13 @@ class FrozenSamples:
         out[:, self._kernels.order[self._frozen]] = self._law.T
         self.batch.write_marginals(out, self.batch.kernels.order)
 
+    def shares(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the marginals of labels 1 … L − 1 at some active voxels, (V, L − 1, B)."""
+        at = np.minimum(np.searchsorted(self._active, rows), len(self._active) - 1)
+        if not np.array_equal(self._active[at], rows):
+            raise ValueError("log_odds must be asked of active voxels, got frozen ones")
+        return self.batch.shares(at)
+
     def narrow(self, chosen: NDArray[np.int64]) -> None:
         """Go on with some of the samples."""
         self.batch.narrow(chosen)

@@ -190,9 +190,8 @@ class CpuSolver:
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the log-odds of the current Q at some voxels, (V, L − 1, B)."""
-        self._require_every_voxel("log_odds need")
-        stored = self._whole.buffers.marginals[self._index[voxels]]  # (V, L − 1, B)
-        others = stored * (1 / self._kernels.form.unit)
+        rows = self._index[voxels]
+        others = self._whole.shares(rows) if self._frozen is None else self._frozen.shares(rows)
         first = np.maximum(1 - others.sum(axis=1, keepdims=True), 0)
         return to_log_odds(np.concatenate([first, others], axis=1))
 
