@@ -13,7 +13,7 @@ from perturb_mpm.cli import prepare_folder
 def frozen(
     *,
     data: Path,
-    model: Path,
+    model: Path | None = None,
     output: Path = Path("frozen"),
     samples: int = 32,
     engine: Literal["cpu", "gpu"] = "cpu",
@@ -26,9 +26,10 @@ def frozen(
     Parameters
     ----------
     data
-        The folder with brats2021_2mm, brats2021_1mm and hippocampus_network.
+        The folder with brats2021_2mm, brats2021_1mm, glioma_network and hippocampus_network.
     model
-        A model of ``train``; patients it was trained on are answered by trees that never saw them.
+        A model of ``train``, for gliomas of trees too; patients it was trained on are answered by
+        trees that never saw them.
     output
         The folder to write to; made where it is missing.
     samples
@@ -36,7 +37,7 @@ def frozen(
     engine
         cpu, on one thread, or gpu.
     quick
-        One patient and one hippocampus.
+        One patient of each kind.
     quiet
         Print nothing.
     json

@@ -66,7 +66,7 @@ def test_a_case_is_measured_and_the_page_has_its_rows() -> None:
     assert {(row.kernels, row.noise_mm) for row in rows} == {
         (kernels, length) for kernels in ("paper", "run") for length in (0.0, 6.0, 40.0)
     }
-    assert {row.mode for row in rows if row.noise_mm > 0} == {"tolerance"}
+    assert {row.mode for row in rows if row.noise_mm > 0} == {"tolerance", "hold and tolerance"}
     assert all(row.wrong_votes < 0.02 for row in rows)
     text = page(rows, 3)
     assert text.count("made up") == len(rows)

@@ -136,6 +136,10 @@ class Digests:
             with source.open() as file:
                 self._by_path[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
 
+    def take(self, other: Digests) -> None:
+        """Take the digests of another, after those that are here."""
+        self._by_path |= {**other._by_path, **self._by_path}
+
     def by_name(self) -> dict[str, str]:
         """Return name -> SHA-256 in reading order; folders only where names are the same."""
         names = [path.name for path in self._by_path]

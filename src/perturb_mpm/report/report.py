@@ -98,7 +98,7 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
         ensemble=_ensemble(studio),
         truth=_truth(studio, main),
         policy=POLICY,
-        viewer=viewer_fragment(data) if viewer else None,
+        viewer=viewer_fragment(data, locations) if viewer else None,
         parameters=list(parameter_rows(data.parameters)),
         paper=PAPER,
         methods=methods(data),

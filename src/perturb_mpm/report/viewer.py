@@ -9,7 +9,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -28,7 +28,7 @@ from perturb_mpm.report.colours import (
     label_styles,
 )
 from perturb_mpm.report.data import ReportData
-from perturb_mpm.report.locations import label_centre, uncertain_locations
+from perturb_mpm.report.locations import UncertainLocation, label_centre, uncertain_locations
 from perturb_mpm.report.pages import page_environment
 from perturb_mpm.report.planes import Box, box_around, to_mm
 
@@ -85,17 +85,19 @@ def viewer_settings(
     images: Mapping[str, tuple[float, float]],
     samples: int,
     address: Callable[[str], Mapping[str, str]],
+    locations: Sequence[UncertainLocation] | None = None,
     **more: object,
 ) -> str:
     """Return one patient's volumes and how they are shown at first, for the scripts.
 
     ``images`` are the stored values of each sequence that are drawn black and white, ``address``
     says where the volume of a name is: {"element": id} in the page, or {"url": address} on the
-    local server. The text is safe inside a script element.
+    local server. ``locations``, where they are known, are where samples disagree. The text is safe inside a script element.
     """
     names, top_bits = data.label_names, math.log2(len(data.label_names))
     colours = (BACKGROUND_COLOUR, *(style.colour for style in label_styles(names)))
-    locations = uncertain_locations(data, limit=1)
+    if locations is None:
+        locations = uncertain_locations(data, limit=1)
     start = locations[0].centre_mm if locations else to_mm(data.affine, label_centre(data))
     settings = {
         "labels": [
@@ -280,7 +282,7 @@ class ViewerFragment:
     script: str
 
 
-def viewer_fragment(data: ReportData) -> ViewerFragment:
+def viewer_fragment(data: ReportData, locations: Sequence[UncertainLocation]) -> ViewerFragment:
     """Return the viewer of one patient; the same data give the same text."""
     packed = pack(data)
     settings = viewer_settings(
@@ -288,6 +290,7 @@ def viewer_fragment(data: ReportData) -> ViewerFragment:
         dict.fromkeys(packed.images, (0.0, 255.0)),
         packed.samples,
         lambda name: {"element": f"pmpm-{name}"},
+        locations,
         withoutWebgl=WITHOUT_WEBGL,
         note=packed.note,
     )
