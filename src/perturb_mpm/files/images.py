@@ -101,9 +101,9 @@ def read_image_volumes(
     names = _choose_names(image_names, paths, channels)
     require_readable(sources)
     volumes: dict[str, Volume] = {}
-    for name, (volume, digest) in zip(names, _read_side_by_side(sources)):
+    for name, (read, digest) in zip(names, _read_side_by_side(sources)):
         digests.take(digest)
-        volume = align(volume, next(iter(volumes.values()), volume))
+        volume = align(read, next(iter(volumes.values()), read))
         for channel, voxels in _split_colours(volume).items():
             own = np.require(voxels, requirements=["C", "W"])
             volumes[f"{name}{channel}"] = replace(volume, voxels=own)

@@ -92,7 +92,8 @@ def viewer_settings(
 
     ``images`` are the stored values of each sequence that are drawn black and white, ``address``
     says where the volume of a name is: {"element": id} in the page, or {"url": address} on the
-    local server. ``locations``, where they are known, are where samples disagree. The text is safe inside a script element.
+    local server. ``locations``, where they are known, are where samples disagree. The text is safe
+    inside a script element.
     """
     names, top_bits = data.label_names, math.log2(len(data.label_names))
     colours = (BACKGROUND_COLOUR, *(style.colour for style in label_styles(names)))
