@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 import perturb_mpm as pm
 from helpers.problems import smooth_problem
 from perturb_mpm.engines import Compute
-from perturb_mpm.engines.cpu import build, preparation, scale, store
+from perturb_mpm.engines.cpu import build, preparation, store
 from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.store import KernelStore
@@ -39,16 +40,14 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.solver = self.calibration = 0
 
-        def for_solver(*arguments: Any) -> Any:
-            self.solver += 1
+        def count(*arguments: Any) -> Any:
+            if sys._getframe(1).f_code.co_qualname.startswith("_filter_at"):
+                self.calibration += 1
+            else:
+                self.solver += 1
             return build(*arguments)
 
-        def for_calibration(*arguments: Any) -> Any:
-            self.calibration += 1
-            return build(*arguments)
-
-        monkeypatch.setattr(preparation, "build", for_solver)
-        monkeypatch.setattr(scale, "build", for_calibration)
+        monkeypatch.setattr(preparation, "build", count)
 
 
 @pytest.fixture

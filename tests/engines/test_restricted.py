@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import perturb_mpm as pm
 from helpers.problems import masked_volume, matrix_for_one_kernel, smooth_problem
-from perturb_mpm.engines import FREE, FreezingSolver, FrozenVoxels, prepare
+from perturb_mpm.engines import FREE, FreezingSolver, FrozenVoxels, prepare, to_log_odds
 from perturb_mpm.noise import Perturbation
 
 SAMPLES = np.array([4, 0, 9])
@@ -191,7 +191,7 @@ def test_neither_batch_nor_threads_change_a_bit(compact: bool) -> None:
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
-def test_log_odds_need_every_voxel(engine: str) -> None:
+def test_log_odds_are_those_of_active_voxels(engine: str) -> None:
     crf = masked_volume()
     active = np.arange(0, crf.grid.voxels, 3)
     average = np.full((1, crf.n_labels, len(active)), 1 / crf.n_labels, dtype=np.float32)
@@ -199,5 +199,7 @@ def test_log_odds_need_every_voxel(engine: str) -> None:
     last = np.zeros_like(crf.energies)
     solver.freeze(FrozenVoxels(active, np.zeros_like(average), average, last))
     solved(solver, 0.0, 1)
-    with pytest.raises(ValueError, match="log_odds need every voxel"):
-        solver.log_odds(active)
+    wanted = to_log_odds(solver.marginals()[:, :, active].transpose(2, 1, 0))
+    np.testing.assert_allclose(solver.log_odds(active), wanted, atol=0.02)
+    with pytest.raises(ValueError, match="log_odds must be asked of active voxels"):
+        solver.log_odds(active + 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.engines import Compute, FrozenVoxels, Solver, prepare, softmax
+from perturb_mpm.engines import Compute, FreezingSolver, FrozenVoxels, Solver, prepare, softmax
 from perturb_mpm.noise import Perturbation, gumbel
 from perturb_mpm.sampling import Sampler, Sampling, freezing
 from perturb_mpm.sampling.freezing import (
@@ -259,20 +259,29 @@ def test_smooth_noise_changes_the_votes_that_it_would_change_voxel_by_voxel(
     logits[2, : shape[0] // 3] = 4  # another label is the most probable in a part
     crf = pm.DenseCRF(-logits, [pm.SpatialKernel(sigma=1.0, weight=0.01)])
     sampling = Sampling(samples=24, seed=5, iterations=1, hold=0.999, noise_length=30.0)
-    sampler = Sampler(crf, sampling, Compute(engine="cpu", batch=8))
-    kept: list[np.ndarray] = []
-    sampler.draw(keep=lambda _, labels: kept.append(labels.copy()))
+    sampler = Sampler(crf, sampling, Compute(engine="cpu", batch=24))
     frozen = sampler._freezing.frozen
     assert frozen is not None
     assert len(frozen.active) == 0
+    solver = sampler.solver
+    assert isinstance(solver, FreezingSolver)
+    solver.freeze(frozen)
+    solver.perturb(sampling.perturbation, np.arange(24))
+    found = solver.labels()
     perturbed = sampling.perturbation.energies(crf.energies, crf.grid, range(24))  # (S, L, N)
     shaken = -perturbed - frozen.last
     wanted = shaken.argmax(axis=1)
     close = np.diff(np.sort(shaken, axis=1)[:, -2:], axis=1)[:, 0] < 1e-4
-    found = np.concatenate(kept)
     np.testing.assert_array_equal(found[~close], wanted[~close])
     usual = (-crf.energies - frozen.last).argmax(axis=0)
     assert 0.01 < (found != usual).mean() < 0.3
+    moved = solver.count_dissent(sampling.perturbation, np.arange(24))
+    np.testing.assert_array_equal(moved, (found != usual).sum(axis=1))
+    reference = prepare(crf, "reference", batch=24) if crf.grid.voxels < 5000 else None
+    if reference is not None:
+        reference.freeze(frozen)
+        again = reference.count_dissent(sampling.perturbation, np.arange(24))
+        np.testing.assert_allclose(moved, again, atol=2)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-3])

@@ -237,6 +237,11 @@ class FreezingSolver(Solver, Protocol):
         solver has now may be lost.
         """
 
+    def count_dissent(
+        self, perturbation: Perturbation, samples: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return how many frozen voxels leave their most probable label in these samples, (B,)."""
+
     def restrict(self, voxels: NDArray[np.int64]) -> RestrictedProblem:
         """Return problems of these voxels alone, (A,), rising.
 

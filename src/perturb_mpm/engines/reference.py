@@ -120,6 +120,20 @@ class ReferenceSolver:
         """Update only active voxels of the problems that come next by ``perturb``."""
         self._next_frozen = frozen
 
+    def count_dissent(
+        self, perturbation: Perturbation, samples: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return how many frozen voxels leave their most probable label in these samples, (B,)."""
+        frozen = self._next_frozen
+        if frozen is None:
+            return np.zeros(len(samples), dtype=np.int64)
+        taken = frozen.last if self.centre is None else frozen.last - self.centre
+        energies = perturbation.energies(self._crf.energies, self._crf.grid, samples)
+        left = (energies + taken).argmin(axis=1) != (self._crf.energies + taken).argmin(axis=0)
+        left[:, frozen.active] = False
+        count: NDArray[np.int64] = left.sum(axis=1)
+        return count
+
     def step(
         self,
         update: Update = "parallel",

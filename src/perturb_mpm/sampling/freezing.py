@@ -96,11 +96,12 @@ class Freezing:
 
     def describe(self) -> dict[str, object]:
         """Return what the law of the samples depends on, and how far it may be off."""
-        # Three digits: engines and machines differ in the last ones.
+        # Three digits: engines and machines differ in the last ones. Names rise, as in the file of
+        # a posterior, so that a resumed run writes the same bytes.
         return {
-            "epsilon": self.epsilon,
             "active_share": float(f"{self.active_share:.3g}"),
             "bound_nats": float(f"{self.bound_nats:.3g}"),
+            "epsilon": self.epsilon,
             **({"every_voxel": self.reason} if self.reason else {}),
         }
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ Keep = Callable[[range, NDArray[np.uint8]], object]
 
 # After so many samples each time ``until`` is asked, whatever the batch: the result is the same.
 CHECK_EVERY = 32
+# Frozen voxels that may leave their label in a sample, as a share of the active ones.
+MOST_DISSENT = 0.001
 VECTOR = 8  # samples that one instruction updates
 
 
@@ -198,14 +200,13 @@ class Sampler:
         with ThreadPoolExecutor(1) as beside:  # hashing large arrays is slow: do it in parallel
             beside.submit(lambda: self.problem)
             solver, mean_field = self._solver, self._mean_field
-            if isinstance(solver, FreezingSolver):
-                solver.freeze(None if self._freezing is None else self._freezing.frozen)
             wanted = _BatchOutput(labels=keep is not None, every_problem=keeps_solver)
             block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
             for part in _parts(numbers, drawn, solver.batch, block):
-                labels = self._draw_batch(part, tally, wanted)
-                if keep is not None:
-                    keep(part, solver.labels() if labels is None else labels)
+                for piece in self._freeze_calm(part):
+                    labels = self._draw_batch(piece, tally, wanted)
+                    if keep is not None:
+                        keep(piece, solver.labels() if labels is None else labels)
                 if progress is not None:
                     progress(drawn + tally.samples, len(numbers))
                 if self._enough(tally.counts, drawn + tally.samples, after):
@@ -251,6 +252,28 @@ class Sampler:
             return Freezing(self._sampling.hold, None, 1.0, 0.0, "there are several members")
         rule = FreezeRule.from_sampling(self._sampling)
         return find_frozen(self._crf, self._solver, rule, self._mean_field)
+
+    def _freeze_calm(self, part: range) -> Iterator[range]:
+        """Cut a batch where samples begin or end to freeze voxels; yield what comes next.
+
+        Correlated noise moves whole regions of frozen voxels in a few samples. What these send then
+        is no longer constant, and every voxel of such a sample is updated.
+        """
+        solver, freezing = self._solver, self._freezing
+        if not isinstance(solver, FreezingSolver):
+            yield part
+            return
+        frozen = None if freezing is None else freezing.frozen
+        solver.freeze(frozen)
+        if frozen is None or not self._sampling.correlated:
+            yield part
+            return
+        moved = solver.count_dissent(self._perturbation, np.array(part, dtype=np.int64))
+        restless = moved > MOST_DISSENT * len(frozen.active)
+        edges = [0, *(np.flatnonzero(np.diff(restless)) + 1).tolist(), len(part)]
+        for first, last in pairwise(edges):
+            solver.freeze(None if restless[first] else frozen)
+            yield part[first:last]
 
     @property
     def _schedule(self) -> Schedule:

@@ -406,11 +406,15 @@ def perturb_correlated(unaries, energies, noise, smooth, white, start, stop):
 
 @kernel
 def vote_blocks(blocks, smooth, scale, votes, start, stop):
-    """Let voxels of some blocks leave their label where their noise may be large enough."""
+    """Let voxels of some blocks leave their label where their noise may be large enough.
+
+    Return how many do, (B,).
+    """
     nodes = smooth[1]
     width, problems = nodes.shape[1], votes.shape[1]
     low, high = np.empty(width, np.float32), np.empty(width, np.float32)
     buffers = np.empty((2, 27, width), np.float32)
+    left = np.zeros(problems, np.int64)
     for k in range(start, stop):
         _bound_normals(k, blocks, nodes, smooth[4], buffers, low, high)
         mine = blocks.labels[k]
@@ -422,7 +426,10 @@ def vote_blocks(blocks, smooth, scale, votes, start, stop):
                 safe = safe and (l == mine or lead < blocks.margins[l, k])
             if not safe:
                 for v in range(blocks.edges[k], blocks.edges[k + 1]):
-                    votes[blocks.rows[v], b] = _vote(v, b, problems, blocks, smooth, scale)
+                    label = _vote(v, b, problems, blocks, smooth, scale)
+                    votes[blocks.rows[v], b] = label
+                    left[b] += 1 if label != mine else 0
+    return left
 
 
 @kernel
@@ -555,12 +562,16 @@ class Perturber:
         one_length = white_share(self.perturbation.lengths) == 0 and self._tables.shape[0] == 1
         return one_length and self._lattices[0].voxels_per_node >= LEAST_VOXELS_PER_NODE
 
-    def vote(self, blocks: VoxelBlocks, samples: NDArray[np.int64], votes: NDArray[Any]) -> None:
-        """Change votes (N, B) of frozen voxels where the noise of these samples is large."""
+    def vote(
+        self, blocks: VoxelBlocks, samples: NDArray[np.int64], votes: NDArray[Any]
+    ) -> NDArray[np.int64]:
+        """Change votes (N, B) of frozen voxels where noise is large; return how many, (B,)."""
         smooth, _ = self._smooth(samples)
         scale = np.float32(self.perturbation.scale)
         with announce_compilation():
-            self._threads.run(vote_blocks, len(blocks.labels), blocks, smooth, scale, votes)
+            left = self._threads.run(vote_blocks, len(blocks.labels), blocks, smooth, scale, votes)
+        total: NDArray[np.int64] = np.sum(left, axis=0)
+        return total
 
     def gather_blocks(
         self, rows: NDArray[np.int64], order: NDArray[np.int64], logits: NDArray[np.float32]

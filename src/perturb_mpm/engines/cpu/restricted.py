@@ -347,7 +347,7 @@ class FrozenSamples:
         batch = self.batch
         self._perturbation = perturbation
         batch.perturb(perturbation, samples)
-        self._vote(perturbation, samples)
+        self.vote(perturbation, samples)
         with announce_compilation():
             batch.begin(sharpness)
             if marginals is not None:
@@ -392,8 +392,11 @@ class FrozenSamples:
             logits += self._centre[:, voxels]
         return logits
 
-    def _vote(self, perturbation: Perturbation, samples: NDArray[np.int64]) -> None:
-        """Give frozen voxels their labels: their own noise, and the last averaged energies."""
+    def vote(self, perturbation: Perturbation, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give frozen voxels their labels: their own noise, and the last averaged energies.
+
+        Return how many of them leave their most probable label, (B,).
+        """
         if self._votes.shape[1] != len(samples):
             self._votes = np.empty((len(self._usual), len(samples)), dtype=np.uint8)
         self._votes[:] = self._usual[:, np.newaxis]
@@ -401,14 +404,16 @@ class FrozenSamples:
         if len(order) and perturber.is_smooth:
             if self._blocks is None:
                 self._blocks = perturber.gather_blocks(self._frozen, order, self._logits)
-            perturber.vote(self._blocks, samples, self._votes)
-            return
+            return perturber.vote(self._blocks, samples, self._votes)
         tile = max(1, TILE_VALUES // len(samples))
         at_once = max(tile, VOTING_AT_ONCE // tile * tile)
         for first in range(0, len(order), at_once):
             part = slice(first, first + at_once)
             energies = self._perturb_frozen(perturber, samples, order[part])
             self._votes[self._frozen[part]] = self._decide(energies, order[part], len(samples))
+        left = self._votes[self._frozen] != self._usual[self._frozen, np.newaxis]
+        count: NDArray[np.int64] = left.sum(axis=0)
+        return count
 
     def _perturb_frozen(
         self, perturber: Perturber, samples: NDArray[np.int64], order: NDArray[np.int64]

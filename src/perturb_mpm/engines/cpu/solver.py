@@ -69,6 +69,7 @@ class CpuSolver:
             give_back()
         self.batch = choose_batch(crf, batch, self._kernels, budget)
         self._whole = Batch(crf, self._kernels)
+        self._made_frozen: FrozenSamples | None = None  # the last that was asked for
         self._next_frozen: FrozenSamples | None = None  # what ``freeze`` asks for
         self._frozen: FrozenSamples | None = None  # what the present problems are
         self._perturbation = Perturbation(scale=0.0)
@@ -120,8 +121,18 @@ class CpuSolver:
         """Update only active voxels of the problems that come next by ``perturb``."""
         if frozen is None:
             self._next_frozen = None
-        elif self._next_frozen is None or self._next_frozen.voxels is not frozen:
-            self._next_frozen = FrozenSamples(self._crf, self._kernels, frozen, self.centre)
+            return
+        if self._made_frozen is None or self._made_frozen.voxels is not frozen:
+            self._made_frozen = FrozenSamples(self._crf, self._kernels, frozen, self.centre)
+        self._next_frozen = self._made_frozen
+
+    def count_dissent(
+        self, perturbation: Perturbation, samples: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return how many frozen voxels leave their most probable label in these samples, (B,)."""
+        if self._next_frozen is None:
+            return np.zeros(len(samples), dtype=np.int64)
+        return self._next_frozen.vote(perturbation, samples)
 
     def restrict(self, voxels: NDArray[np.int64]) -> CpuRestricted:
         """Return problems of these voxels (A,), rising, whose neighbours stay as they are."""
