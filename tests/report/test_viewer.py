@@ -15,6 +15,7 @@ import pytest
 
 from perturb_mpm.report import viewer as packing
 from perturb_mpm.report.data import ReportData
+from perturb_mpm.report.locations import uncertain_locations
 from perturb_mpm.report.planes import box_around
 from perturb_mpm.report.viewer import POLICY, BrowserGrid, asset, niivue, pack, viewer_fragment
 
@@ -127,8 +128,9 @@ def test_without_images_the_mask_is_shown() -> None:
 
 def test_the_fragment_is_repeatable_and_cannot_be_broken_out_of() -> None:
     data = make_data()
-    fragment = viewer_fragment(data)
-    assert fragment == viewer_fragment(data)
+    locations = uncertain_locations(data)
+    fragment = viewer_fragment(data, locations)
+    assert fragment == viewer_fragment(data, locations)
     assert NAMES[1] not in fragment.html
     settings = re.search(r'id="pmpm-settings">(.*?)</script>', fragment.html)
     assert settings is not None
