@@ -138,6 +138,13 @@ def test_any_measure_is_moved_and_widened_as_volumes_are(tmp_path: Path) -> None
         if row["case"] == "p0"
     }
     assert widths["learned"] != pytest.approx(widths["samples alone"], rel=0.01)
+    inside = {
+        row["case"]: float(row["measure_lower"]) <= float(row["measure_true"])
+        and float(row["measure_true"]) <= float(row["measure_upper"])
+        for row in rows
+        if row["method"] == "learned"
+    }
+    assert inside == dict.fromkeys(("p0", "p1", "p2", "p3"), True)  # on cases left out
 
 
 @pytest.mark.parametrize(
