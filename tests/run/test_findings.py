@@ -135,3 +135,10 @@ def test_what_cannot_be_found_is_refused_at_once(
     with pytest.raises(SettingsError, match=words):
         pm.run_case(make_case(), ASKED.changed(**values), tmp_path / "case", title="Patient")
     assert not (tmp_path / "case").exists()
+
+
+def test_a_length_that_the_case_decides_refuses_nothing(tmp_path: Path) -> None:
+    settings = pm.RunSettings().changed(samples=4, lesions="core", priority="core.volume")
+    run = pm.run_case(make_case(), settings, tmp_path, title="Patient", also=("extremes",))
+    assert run.settings.intervals == "assumed"
+    assert (tmp_path / "lesions.csv").exists()

@@ -14,7 +14,7 @@ import perturb_mpm as pm
 from helpers.small_case import AFFINE, call, save
 from helpers.viewer_run import SETTINGS, SHAPE, copy_run
 from perturb_mpm.biomarkers import LearnedLaw
-from perturb_mpm.measures import LabelMap, Measurer, find_measures
+from perturb_mpm.measures import DEFAULT_MEASURES, LabelMap, Measurer, find_measures
 from perturb_mpm.run import (
     Run,
     StateError,
@@ -27,7 +27,7 @@ from perturb_mpm.run import (
 )
 
 CORRELATED = SETTINGS.changed(noise_length=20.0, samples=20)
-NAMES = ["volume", "area", "diameter", "bidirectional", "components", "dice", "hd95", "margin"]
+NAMES = [*DEFAULT_MEASURES, "dice", "surface_dice", "hd95", "margin", "mean:T1", "distance:oedema"]
 
 
 @pytest.fixture(scope="module")

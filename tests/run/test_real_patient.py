@@ -9,9 +9,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import distance_transform_edt, gaussian_filter, label
 
+import perturb_mpm as pm
 from helpers.small_case import call
+from perturb_mpm.run import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = "brats2021_2mm/BraTS2021_00006"
@@ -69,3 +71,31 @@ def test_values_are_what_they_must_be(folder: Path, patient: Path) -> None:
     assert entropy.min() >= 0.0
     assert 1.0 <= entropy.max() <= math.log2(4)
     assert (entropy[labels != truth]).mean() > 3 * (entropy[labels == truth]).mean()
+
+
+def test_measures_are_those_recomputed_from_kept_samples(folder: Path) -> None:
+    sitk = pytest.importorskip("SimpleITK")
+    run = load_run(folder)
+    name = run.case.labels.names[3]
+    image = next(iter(run.case.images))
+    words = ["volume", "diameter", "components", "dice", f"mean:{image}", "margin"]
+    found = pm.measure(run, words, [name])
+    mapped = run.labels == 3
+    away = distance_transform_edt(~mapped, sampling=run.case.geometry.spacing)
+    assert len(run.sampled_labels) == found.samples == 4
+    for number, labels in enumerate(run.sampled_labels):
+        mask = labels == 3
+        shape = sitk.LabelShapeStatisticsImageFilter()
+        shape.ComputeFeretDiameterOn()
+        volume = sitk.GetImageFromArray(mask.T.astype(np.uint8))
+        volume.SetSpacing(run.case.geometry.spacing)
+        shape.Execute(volume)
+        expected = [
+            shape.GetPhysicalSize(1) / 1000,
+            shape.GetFeretDiameter(1),
+            label(mask, np.ones((3, 3, 3)))[1],
+            2 * (mask & mapped).sum() / (mask.sum() + mapped.sum()),
+            run.case.images[image][mask].mean(dtype=np.float64),
+            away[mask].max(),
+        ]
+        np.testing.assert_allclose(found.values[number], expected, rtol=1e-5)

@@ -183,11 +183,10 @@ def neighbourhoods(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
     Bit b is corner b in C order; beyond the mask everything is outside.
     """
-    padded = np.pad(mask, 1).view(np.uint8)
-    codes = np.zeros([n - 1 for n in padded.shape], dtype=np.uint8)
-    for bit, corner in enumerate(_CORNERS):
-        window = tuple(slice(c, n - 1 + c) for c, n in zip(corner, padded.shape))
-        codes |= padded[window] << bit
+    codes = np.pad(mask, 1).view(np.uint8)
+    codes = codes[:, :, :-1] | codes[:, :, 1:] << 1
+    codes = codes[:, :-1] | codes[:, 1:] << 2
+    codes = codes[:-1] | codes[1:] << 4
     return np.bincount(codes.ravel(), minlength=256)
 
 

@@ -496,8 +496,8 @@ class RunSettings:
     @property
     def intervals(self) -> Intervals:
         """What volume intervals rest on: nothing, an assumed length, or labelled cases."""
-        if not self.sampling.correlated:
-            return "none"
+        if not self.sampling.correlated and self.sampling.noise_length is not None:
+            return "none"  # of a length that is not given yet, the case decides
         return "learned" if self.basis.learned_cases else "assumed"
 
     def changed(self, **values: Any) -> RunSettings:  # noqa: ANN401 - each is checked
