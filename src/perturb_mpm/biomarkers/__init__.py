@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-from perturb_mpm.biomarkers.change import (
-    CHANGE_CLASSES,
-    RANO_PRODUCT,
-    RANO_VOLUME,
-    ResponseLimits,
-    SampledChange,
-    ScanCorrelation,
-    fit_correlation,
-    sampled_change,
-)
 from perturb_mpm.biomarkers.intervals import (
     OFFSET_ML,
     ConformalWidening,
@@ -25,16 +15,24 @@ from perturb_mpm.biomarkers.intervals import (
     to_scale,
 )
 from perturb_mpm.biomarkers.resection import (
+    CHANGE_CLASSES,
     KARSCHNIA_2021,
+    RANO_PRODUCT,
     RANO_RESECT,
+    RANO_VOLUME,
     ResectionClass,
+    ResponseLimits,
     SampledBiomarker,
+    SampledChange,
+    ScanCorrelation,
     class_probabilities,
     classify,
     distribution,
     extent_of_resection,
+    fit_correlation,
     paired_samples,
     region_volume_ml,
+    sampled_change,
 )
 from perturb_mpm.biomarkers.signed_rank import bonferroni, hodges_lehmann, holm, wilcoxon_exact
 

@@ -359,11 +359,7 @@ def conformal_widening(
     offset = checks.number(offset_ml, "offset_ml", positive=True)
     low, high, value = (
         np.log(_volumes(each, name) + offset)
-        for each, name in (
-            (lower_ml, "lower_ml"),
-            (upper_ml, "upper_ml"),
-            (truth_ml, "truth_ml"),
-        )
+        for each, name in ((lower_ml, "lower_ml"), (upper_ml, "upper_ml"), (truth_ml, "truth_ml"))
     )
     if not low.shape == high.shape == value.shape:
         raise ValueError(

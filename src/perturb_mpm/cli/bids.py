@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from perturb_mpm.checks import ExpectedError
-from perturb_mpm.cli.cohort import EXIT_SOME_FAILED, describe_result
 from perturb_mpm.cli.console import (
+    EXIT_SOME_FAILED,
     SHOW,
     Flag,
     Show,
     UsageError,
+    describe_cohort,
     in_options,
     shown_progress,
 )
@@ -26,7 +27,7 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
-from perturb_mpm.cohort import BidsRequest, CohortResult, run_participants, write_group_results
+from perturb_mpm.cohort import BidsRequest, run_participants, write_group_results
 from perturb_mpm.run import RunSettings
 
 Labels = Annotated[
@@ -95,13 +96,17 @@ def bids(
     try:
         settings = _read_settings(options or SettingsOptions(), machine.n_cpus)
         request = _make_request(bids_dir, output_dir, who, read or ReadingOptions())
-        result = _run_level(analysis_level, request, settings, show)
+        with shown_progress(quiet=show.quiet or show.json) as progress:
+            if analysis_level == "group":
+                result = write_group_results(request, progress)
+            else:
+                result = run_participants(request, settings, progress=progress)
     except ExpectedError as error:
         raise UsageError(_name_options(str(error))) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
     next_step = "of all subjects: the same command with group instead of participant"
-    show.result(vars(result), *describe_result(result, next_step))
+    show.result(vars(result), *describe_cohort(result, next_step))
     if result.failed:
         raise SystemExit(EXIT_SOME_FAILED)
 
@@ -123,7 +128,6 @@ def _read_settings(options: SettingsOptions, n_cpus: int | None) -> RunSettings:
 def _make_request(
     bids_dir: Path, output_dir: Path, who: ParticipantOptions, read: ReadingOptions
 ) -> BidsRequest:
-
     read.check_model(tuple(map(Path, who.derivatives)))
     return BidsRequest(
         bids_dir,
@@ -134,14 +138,6 @@ def _make_request(
         read.to_reading(),
         validate=not who.skip_bids_validation,
     )
-
-
-def _run_level(level: str, request: BidsRequest, settings: RunSettings, show: Show) -> CohortResult:
-
-    with shown_progress(quiet=show.quiet or show.json) as progress:
-        if level == "group":
-            return write_group_results(request, progress)
-        return run_participants(request, settings, progress=progress)
 
 
 def _name_options(message: str) -> str:

@@ -32,14 +32,7 @@ from perturb_mpm.assess import (
     write_change_page,
 )
 from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT, ResectionClass
-from perturb_mpm.cli.console import (
-    SHOW,
-    Flag,
-    Show,
-    UsageError,
-    prepare_folder,
-    text_table,
-)
+from perturb_mpm.cli.console import SHOW, Flag, Show, UsageError, prepare_folder, text_table
 from perturb_mpm.files import Source, region_values_from_text
 from perturb_mpm.run import load_run, measured_patient
 from perturb_mpm.storage import write_set
@@ -137,7 +130,6 @@ def _compare_runs(pairs: Sequence[ScanPair], values: Sequence[int]) -> RunChange
 
 
 def _region_values(words: Sequence[str]) -> tuple[int, ...]:
-
     regions = region_values_from_text(words)
     if len(regions) != 1:
         raise UsageError(
@@ -196,7 +188,6 @@ def _calibrate(
 
 
 def _find_pairs(options: BiomarkersOptions) -> list[ScanPair]:
-
     before, after, table = options.before, options.after, options.table
     if options.truth is not None and (table is None or not table.is_dir()):
         raise UsageError("--truth must come with the folder of a cohort as --table")

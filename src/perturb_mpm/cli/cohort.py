@@ -13,10 +13,13 @@ from cyclopts import Group, Parameter
 from perturb_mpm import cohort as on
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cli.console import (
+    COHORT_OPTIONS,
+    EXIT_SOME_FAILED,
     MOST_WORKERS,
     Files,
     Flag,
     UsageError,
+    describe_cohort,
     in_options,
     print_plain,
     shown_progress,
@@ -52,11 +55,6 @@ from perturb_mpm.storage import json_ready
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-EXIT_SOME_FAILED = 3
-_MOST_NAMED = 20
-_OPTIONS = {"images": "images"}
 
 
 @Parameter(name="*", group=INPUTS)
@@ -130,25 +128,17 @@ def cohort(
     options: SettingsOptions | None = None,
 ) -> None:
     """Run every case of a folder or table; write maps for each, one table and one page."""
-    with _name_images():
+    try:
         _run_cohort(
             cases or CohortOptions(), read or ReadingOptions(), work, options or SettingsOptions()
         )
-
-
-@contextmanager
-def _name_images() -> Iterator[None]:
-    """Let errors name the option ``--images`` of this command, where ``run`` has ``--image``."""
-    try:
-        yield
-    except ExpectedError as error:
-        raise UsageError(in_options(str(error), _OPTIONS)) from error
+    except ExpectedError as error:  # of ``--images`` here, where ``run`` has ``--image``
+        raise UsageError(in_options(str(error), COHORT_OPTIONS)) from error
 
 
 def _run_cohort(
     cases: CohortOptions, read: ReadingOptions, work: WorkOptions, options: SettingsOptions
 ) -> None:
-
     whole_number(work.workers, "--workers", 1, MOST_WORKERS)
     whole_number(work.split, "--split", 1, MOST_PARTS)
     _check_workers(work)
@@ -180,7 +170,7 @@ def _run_cohort(
         facts = dict(vars(result))
         _print_one_line({"output": facts.pop("folder"), **facts})
     elif not work.quiet:
-        print_plain(*describe_result(result))
+        print_plain(*describe_cohort(result))
     if result.failed:
         raise SystemExit(EXIT_SOME_FAILED)
 
@@ -206,7 +196,7 @@ def _run_or_gather(
                 split=work.split,
                 part=part,
                 progress=progress,
-                finished=_print_record if work.json else None,
+                finished=_print_one_line if work.json else None,
             )
 
 
@@ -281,14 +271,16 @@ def _print_checks(checks: list[CaseCheck], work: WorkOptions) -> None:
             _text(each.voxels),
             _text(each.labels),
             "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.1f}",
-            in_options(each.error, _OPTIONS) if each.error else "done" if each.finished else "",
+            in_options(each.error or "done" * each.finished, COHORT_OPTIONS),
         )
         for each in checks
     ]
     table = text_table(("case", "voxels in\nthe mask", "labels", "memory\nGB", ""), rows)
     readable = [each for each in checks if not each.error]
     left = [each for each in readable if not each.finished]
-    lines = [f"{len(left)} to run, {len(readable) - len(left)} done, {_unreadable(checks)}"]
+    bad = len(checks) - len(readable)
+    words = f"{bad} cannot be read" if bad else "all can be read"
+    lines = [f"{len(left)} to run, {len(readable) - len(left)} done, {words}"]
     if left:
         most = max(each.memory_bytes or 0 for each in left) / 1e9
         lines.append(
@@ -304,38 +296,11 @@ def _print_checks(checks: list[CaseCheck], work: WorkOptions) -> None:
     print_plain(table, *lines)
 
 
-def _unreadable(checks: list[CaseCheck]) -> str:
-    count = sum(each.error is not None for each in checks)
-    return f"{count} cannot be read" if count else "all can be read"
-
-
-def describe_result(
-    result: CohortResult,
-    next_step: str = "when all parts have ended: the same command with --gather instead of --part",
-) -> Iterator[str]:
-    """Yield how many cases are done, which failed, and where the table and the page are."""
-    done = result.cases - len(result.failed)
-    before = f", {result.skipped} of them before" if result.skipped else ""
-    yield f"{done} of {result.cases} cases are done{before}"
-    failed = list(result.failed.items())
-    for name, error in failed[:_MOST_NAMED]:
-        yield f"  failed: {name}: {in_options(error, _OPTIONS)}"
-    if len(failed) > _MOST_NAMED:
-        yield f"  and {len(failed) - _MOST_NAMED} more"
-    if result.files:
-        yield f"table: {result.files['csv']}"
-        yield f"page: {result.files['html']}"
-    else:
-        yield next_step
-
-
-def _print_record(record: CaseRecord) -> None:
-    _print_one_line(record.to_short_json())
-
-
 def _print_one_line(content: object) -> None:
     import json
 
+    if isinstance(content, CaseRecord):
+        content = content.to_short_json()
     write_json_text(json.dumps(json_ready(content), ensure_ascii=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What commands share: options, usage errors, the output folder, plain text and progress."""
+"""What commands share: options, usage errors, the output folder, text, progress, last words."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
+    from perturb_mpm.cohort import CohortResult
+    from perturb_mpm.run import Run
+
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 """An option that is given or not, without ``--no-``."""
@@ -34,6 +37,9 @@ Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negat
 """An option with one word or several."""
 
 MOST_WORKERS = 1024
+EXIT_SOME_FAILED = 3
+COHORT_OPTIONS = {"images": "images"}  # which ``run`` calls --image
+_MOST_NAMED = 20  # failed cases
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 # Inside its texts JSON escapes the first 32 characters, but no others that a terminal may obey.
 _HIDDEN_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -313,3 +319,34 @@ def duration_in_words(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def describe_cohort(
+    result: CohortResult,
+    next_step: str = "when all parts have ended: the same command with --gather instead of --part",
+) -> Iterator[str]:
+    """Yield how many cases are done, which failed, and where the table and the page are."""
+    done = result.cases - len(result.failed)
+    before = f", {result.skipped} of them before" if result.skipped else ""
+    yield f"{done} of {result.cases} cases are done{before}"
+    failed = list(result.failed.items())
+    for name, error in failed[:_MOST_NAMED]:
+        yield f"  failed: {name}: {in_options(error, COHORT_OPTIONS)}"
+    if len(failed) > _MOST_NAMED:
+        yield f"  and {len(failed) - _MOST_NAMED} more"
+    if result.files:
+        yield f"table: {result.files['csv']}"
+        yield f"page: {result.files['html']}"
+    else:
+        yield next_step
+
+
+def describe_run(finished: Run, seconds: float) -> Iterator[str]:
+    """Yield the answer of the report, how long it took, where everything is and what comes next."""
+    summary, folder = finished.summary, finished.folder
+    yield f"\n{summary['answer']}\n"
+    yield f"wrote {len(finished.files)} files to {folder} in {duration_in_words(seconds)}"
+    yield f"report: {finished.files['report']}"
+    yield f"look at it and correct it: perturb-mpm view {folder}"
+    if summary["intervals"]["rest_on"] != "learned":
+        yield "learn intervals from your own labelled cases: perturb-mpm tune --help"

@@ -7,14 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from perturb_mpm.cli.console import (
-    SHOW,
-    Files,
-    Flag,
-    Show,
-    UsageError,
-    Words,
-)
+from perturb_mpm.cli.console import SHOW, Files, Flag, Show, UsageError, Words
 from perturb_mpm.files import convert as convert_files
 from perturb_mpm.files import labels_from_text
 

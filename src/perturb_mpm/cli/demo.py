@@ -16,14 +16,13 @@ from perturb_mpm.cli.console import (
     SHOW,
     Show,
     UsageError,
+    describe_run,
     prepare_folder,
     text_table,
     whole_number,
 )
-from perturb_mpm.cli.run import describe_end
 from perturb_mpm.files import Case, LabelScheme, Source, read_case, read_volume, save_nifti
 from perturb_mpm.phantom import Phantom, glioblastoma
-from perturb_mpm.progress import StagedProgress
 from perturb_mpm.report import LabelComparison, compare_labels
 from perturb_mpm.run import (
     Run,
@@ -92,13 +91,21 @@ def demo(
         progress.stage("making a patient")
         patient = glioblastoma(seed, spacing_mm=spacing)
         case = _through_files(folder / PATIENT, patient)
-        finished = _run(case, patient, folder, samples, progress)
+        finished = run_case(
+            case,
+            RunSettings(regions=REGIONS).changed(samples=samples),
+            folder,
+            title=f"{_TITLE}, seed {patient.seed}",
+            overwrite=True,
+            reading={"kind": "probabilities"},
+            progress=progress,
+        )
     rows = _compare(patient, finished)
     command = run_command(folder / PATIENT, patient.label_names, samples)
     show.result(
         {"output": str(folder), "truth": [asdict(row) for row in rows], **finished.summary},
         _table(rows, finished),
-        *describe_end(finished, time.monotonic() - started),
+        *describe_run(finished, time.monotonic() - started),
         f"the same by hand: {shlex.join(command)}",
     )
 
@@ -157,19 +164,6 @@ def _through_files(folder: Path, patient: Phantom) -> Case:
         image_names=SEQUENCES,
     )
     return replace(case, truth=patient.truth)
-
-
-def _run(case: Case, patient: Phantom, folder: Path, samples: int, progress: StagedProgress) -> Run:
-    """Sample and write everything as ``run`` does."""
-    return run_case(
-        case,
-        RunSettings(regions=REGIONS).changed(samples=samples),
-        folder,
-        title=f"{_TITLE}, seed {patient.seed}",
-        overwrite=True,
-        reading={"kind": "probabilities"},
-        progress=progress,
-    )
 
 
 def run_command(folder: Path, label_names: tuple[str, ...], samples: int) -> list[str]:

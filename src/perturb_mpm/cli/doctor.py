@@ -11,13 +11,10 @@ from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
-from perturb_mpm.cli.console import (
-    SHOW,
-    Show,
-    text_table,
-)
+from perturb_mpm.cli.console import SHOW, Show, text_table
 from perturb_mpm.engines import available_bytes, available_cores, resolve_budget
 from perturb_mpm.inference import mean_field
 from perturb_mpm.learning import image_evidence
@@ -62,8 +59,6 @@ def _run(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
 
 
 def _problem(*, coupled: bool) -> DenseCRF:
-    import numpy as np
-
     rng = np.random.default_rng(0)
     shape = (4, 4, 4)
     kernels = [
@@ -74,8 +69,6 @@ def _problem(*, coupled: bool) -> DenseCRF:
 
 
 def _engines_agree() -> tuple[bool, str]:
-    import numpy as np
-
     crf = _problem(coupled=True)
     ours = mean_field(crf, iterations=50, engine="cpu", accuracy="exact").marginals
     truth = mean_field(crf, iterations=50, engine="reference").marginals
@@ -84,8 +77,6 @@ def _engines_agree() -> tuple[bool, str]:
 
 
 def _samples_follow_softmax() -> tuple[bool, str]:
-    import numpy as np
-
     crf = _problem(coupled=False)
     expected = np.exp(-crf.energies)  # (L, N)
     expected *= _SAMPLES / expected.sum(axis=0)
@@ -95,7 +86,6 @@ def _samples_follow_softmax() -> tuple[bool, str]:
 
 
 def _ranges_add_up() -> tuple[bool, str]:
-
     crf = _problem(coupled=True)
     options = {"iterations": 3, "engine": "cpu"}
     whole = sample(crf, 40, **options)  # type: ignore[arg-type]
@@ -104,8 +94,6 @@ def _ranges_add_up() -> tuple[bool, str]:
 
 
 def _frozen_voxels_agree() -> tuple[bool, str]:
-    import numpy as np
-
     crf = _problem(coupled=True)
     energies = crf.energies.reshape(crf.n_labels, *crf.shape).copy()
     energies[0, :3] -= 12  # three quarters are nearly certain
@@ -123,8 +111,6 @@ def _frozen_voxels_agree() -> tuple[bool, str]:
 
 
 def _evidence_tells() -> tuple[bool, str]:
-    import numpy as np
-
     rng = np.random.default_rng(0)
     labels = np.zeros((16, 16, 16), dtype=np.int64)
     labels[4:12, 4:12, 4:12] = 1
@@ -190,7 +176,6 @@ def _find_version(package: str) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-
     from perturb_mpm.engines.cpu import cache_folder  # which loads Numba
 
     cache = cache_folder()

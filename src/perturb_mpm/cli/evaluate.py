@@ -133,7 +133,6 @@ def _measure_cases(
 
 
 def _find_cases(options: EvaluateOptions) -> list[CaseFiles]:
-
     prediction, truth, raters = options.prediction, options.truth, options.rater
     table, mask = options.table, options.mask
     if (prediction is None) == (table is None):

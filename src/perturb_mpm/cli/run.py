@@ -17,7 +17,7 @@ from perturb_mpm.cli.console import (
     Flag,
     Show,
     UsageError,
-    duration_in_words,
+    describe_run,
     text_table,
 )
 from perturb_mpm.cli.options import (
@@ -28,11 +28,7 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
-from perturb_mpm.files import (
-    CaseFiles,
-    output_ending,
-    prediction_files,
-)
+from perturb_mpm.files import CaseFiles, output_ending, prediction_files
 from perturb_mpm.run import (
     BidsNames,
     Run,
@@ -139,7 +135,7 @@ def run(
         ) from None
     content = {"output": str(finished.folder), **finished.summary}
     seconds = time.monotonic() - started
-    out.show.result(content, *_in_words(finished), *describe_end(finished, seconds))
+    out.show.result(content, *_in_words(finished), *describe_run(finished, seconds))
 
 
 def _list_inputs(
@@ -198,14 +194,3 @@ def _in_words(finished: Run) -> Iterator[str | Table]:
         table.rows[len(regions) - 1].end_section = True
     yield table
     yield f"Mask: {summary['mask']['origin']}."
-
-
-def describe_end(finished: Run, seconds: float) -> Iterator[str]:
-    """Yield the answer of the report, how long it took, where everything is and what comes next."""
-    summary, folder = finished.summary, finished.folder
-    yield f"\n{summary['answer']}\n"
-    yield f"wrote {len(finished.files)} files to {folder} in {duration_in_words(seconds)}"
-    yield f"report: {finished.files['report']}"
-    yield f"look at it and correct it: perturb-mpm view {folder}"
-    if summary["intervals"]["rest_on"] != "learned":
-        yield "learn intervals from your own labelled cases: perturb-mpm tune --help"

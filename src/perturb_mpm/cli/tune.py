@@ -224,7 +224,6 @@ def _read_cases(
 
 
 def _write(folder: Path, tuned: Tuned) -> list[Path]:
-
     files = [folder / SETTINGS_NAME, folder / SCORES_NAME]
     with write_set():
         write_settings(files[0], tuned.settings, f"Learned by perturb-mpm tune.\n{tuned.verdict}")

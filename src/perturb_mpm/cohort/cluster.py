@@ -142,10 +142,7 @@ def run_on_workers(
         settings = settings.changed(engine="cpu")  # one engine for all, whoever takes a case
     check_resources(client, settings.compute.engine)
     runner = replace(
-        runner,
-        settings=settings,
-        reading=runner.reading.resolve(),
-        folder=runner.folder.resolve(),
+        runner, settings=settings, reading=runner.reading.resolve(), folder=runner.folder.resolve()
     )
     tasks = _Tasks(runner, worker_versions(), split)
     # The largest first: then no worker is left with a long one at the end.

@@ -99,11 +99,7 @@ class CaseReading:
         )
 
     def read(
-        self,
-        case: CaseFiles,
-        *,
-        keep_members: bool = False,
-        progress: StagedProgress | None = None,
+        self, case: CaseFiles, *, keep_members: bool = False, progress: StagedProgress | None = None
     ) -> Case:
         """Read a case with its truth; ``InputError`` says what is wrong with it."""
         if case.missing is not None:
@@ -220,12 +216,7 @@ class CaseRunner:
         )
         return Standing(finished, record, now, changed)
 
-    def run(
-        self,
-        case: CaseFiles,
-        before: Sequence[Usage] = (),
-        wait_s: float = 0.0,
-    ) -> CaseRecord:
+    def run(self, case: CaseFiles, before: Sequence[Usage] = (), wait_s: float = 0.0) -> CaseRecord:
         """Run one case, or go on with it, and write its record; errors are in the record.
 
         ``before`` is what drawing ranges of its samples took, which counts as this case's. For up

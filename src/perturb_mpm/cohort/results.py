@@ -18,13 +18,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from perturb_mpm.cohort.records import (
-    TABLES,
-    CaseOutcome,
-    CaseRating,
-    CaseRecord,
-    read_ratings,
-)
+from perturb_mpm.cohort.records import TABLES, CaseOutcome, CaseRating, CaseRecord, read_ratings
 from perturb_mpm.files import write_table
 from perturb_mpm.report import DASHES, ChartLine, LineChart, page_environment, unit_chart
 from perturb_mpm.storage import DAMAGE, read_json, write_json, write_set, write_text

@@ -19,13 +19,7 @@ from perturb_mpm.files import (
     region_members,
 )
 from perturb_mpm.posterior import choose_regions, decide_labels, marginal_entropy
-from perturb_mpm.run import (
-    RunSettings,
-    build_crf,
-    build_sampler,
-    decide_settings,
-    map_marginals,
-)
+from perturb_mpm.run import RunSettings, build_crf, build_sampler, decide_settings, map_marginals
 
 SUM_TOLERANCE = 1e-2
 _ROUNDING = 1e-6  # how far below 0 rounding may put a probability

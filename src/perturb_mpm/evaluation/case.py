@@ -27,12 +27,7 @@ from perturb_mpm.evaluation.detection import (
     filtered_curve,
     patch_counts,
 )
-from perturb_mpm.evaluation.masks import (
-    area_surface_dice,
-    confusion,
-    mask_pair,
-    surface_distances,
-)
+from perturb_mpm.evaluation.masks import area_surface_dice, confusion, mask_pair, surface_distances
 from perturb_mpm.evaluation.prediction import Prediction
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Regions

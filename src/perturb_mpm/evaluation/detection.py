@@ -274,11 +274,7 @@ class PatchCounts:
 
 
 def patch_counts(
-    uncertainty: ArrayLike,
-    correct: ArrayLike,
-    inside: ArrayLike,
-    threshold: float,
-    width: int = 4,
+    uncertainty: ArrayLike, correct: ArrayLike, inside: ArrayLike, threshold: float, width: int = 4
 ) -> PatchCounts:
     """Count patches of ``width`` voxels a side (Mukhoti & Gal 2018).
 

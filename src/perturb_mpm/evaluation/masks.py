@@ -291,10 +291,7 @@ def surface_distances(
 
 
 def area_surface_dice(
-    first: ArrayLike,
-    second: ArrayLike,
-    spacing: float | Sequence[float],
-    tolerance_mm: float = 1.0,
+    first: ArrayLike, second: ArrayLike, spacing: float | Sequence[float], tolerance_mm: float = 1.0
 ) -> float:
     """Return the share of both surfaces' area within ``tolerance_mm`` of the other, 0 … 1.
 

@@ -67,13 +67,7 @@ from perturb_mpm.files.nnunet import (
 from perturb_mpm.files.probabilities import EnsembleMaps
 from perturb_mpm.files.source import InputError, Source, quiet_libraries
 from perturb_mpm.files.tables import TableRow, read_table, write_table, write_volumes
-from perturb_mpm.files.volumes import (
-    Volume,
-    read_volume,
-    require_same_grid,
-    save_like,
-    save_nifti,
-)
+from perturb_mpm.files.volumes import Volume, read_volume, require_same_grid, save_like, save_nifti
 
 __all__ = [
     # One patient, and what it is made of.

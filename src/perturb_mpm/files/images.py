@@ -156,9 +156,7 @@ def find_mask(
     return mask, "given", volume.notes
 
 
-def derive_mask(
-    images: Mapping[str, NDArray[np.float32]],
-) -> tuple[NDArray[np.bool_], str]:
+def derive_mask(images: Mapping[str, NDArray[np.float32]]) -> tuple[NDArray[np.bool_], str]:
     """Return the voxels (X, Y, Z) inside the patient, and in words how they were found.
 
     Where skull-stripped images are all 0 (or not a number) there is nothing. Images that were

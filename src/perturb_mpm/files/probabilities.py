@@ -204,10 +204,7 @@ def check_regions(values: NDArray[np.float32], source: Source) -> None:
 
 
 def _not_a_distribution(
-    values: NDArray[np.float32],
-    sums: NDArray[np.float32],
-    off: NDArray[np.bool_],
-    source: Source,
+    values: NDArray[np.float32], sums: NDArray[np.float32], off: NDArray[np.bool_], source: Source
 ) -> InputError:
     """Return the error that guesses what the numbers are instead."""
     voxel = first_voxel(off)

@@ -205,10 +205,7 @@ def _require_invertible(source: Source, affine: NDArray[np.float64]) -> None:
 
 
 def save_nifti(
-    path: str | os.PathLike[str],
-    volume: ArrayLike,
-    affine: ArrayLike,
-    description: str = "",
+    path: str | os.PathLike[str], volume: ArrayLike, affine: ArrayLike, description: str = ""
 ) -> None:
     """Write ``volume`` (3-D, or 4-D with the maps along the last axis) as .nii or .nii.gz.
 

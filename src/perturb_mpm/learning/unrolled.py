@@ -394,11 +394,7 @@ class _BandwidthSlopes:
         self._by_sums = np.zeros(len(scaled))
 
     def add(
-        self,
-        a: NDArray[Any],
-        back: NDArray[Any],
-        q: NDArray[Any],
-        filtered: NDArray[Any],
+        self, a: NDArray[Any], back: NDArray[Any], q: NDArray[Any], filtered: NDArray[Any]
     ) -> None:
         """Add Σ aᵀ dK̂ q, with K̂ᵀa, F = K̂q − diag(K̂)q at hand; all (N, L)."""
         for name, features in self._groups.items():

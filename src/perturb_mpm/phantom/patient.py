@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import integer, number, one_each, positive_numbers
-from perturb_mpm.phantom.anatomy import Anatomy, Disease, anatomy
+from perturb_mpm.phantom.anatomy import Anatomy, Disease, anatomy, oedema, resection, tumour
 from perturb_mpm.phantom.classifier import (
     ENHANCING,
     LABEL_NAMES,
@@ -20,7 +20,6 @@ from perturb_mpm.phantom.classifier import (
     classify,
     imitate_network,
 )
-from perturb_mpm.phantom.lesions import oedema, resection, tumour
 from perturb_mpm.phantom.scanner import CHANNEL_NAMES, scan
 from perturb_mpm.phantom.space import Array, PhantomGrid, RandomSource
 
@@ -98,10 +97,7 @@ class Phantom:
 
 
 def glioblastoma(
-    seed: int = 0,
-    *,
-    spacing_mm: float | Sequence[float] = 2.0,
-    mass_effect: float = 1.0,
+    seed: int = 0, *, spacing_mm: float | Sequence[float] = 2.0, mass_effect: float = 1.0
 ) -> Phantom:
     """Make a patient with a glioblastoma before surgery.
 

@@ -9,8 +9,12 @@ from perturb_mpm.sampling.editing import (
     sample_edited,
 )
 from perturb_mpm.sampling.sampler import Keep, Sampler, sample, sample_range
-from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling
-from perturb_mpm.sampling.shared import SharedPerturbation, share_noise
+from perturb_mpm.sampling.settings import (
+    MOST_SAMPLES,
+    Sampling,
+    SharedPerturbation,
+    share_noise,
+)
 
 __all__ = [
     "Edit",

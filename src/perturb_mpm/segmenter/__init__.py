@@ -6,7 +6,6 @@ reproduction of their forest.
 
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.features import FAMILIES, family_names, feature_table
-from perturb_mpm.segmenter.masked_filters import limit_threads
 from perturb_mpm.segmenter.model import (
     MOST_FOLDS,
     Ensemble,
@@ -21,6 +20,7 @@ from perturb_mpm.segmenter.preprocessing import (
     prepare_images,
     resample,
 )
+from perturb_mpm.segmenter.scene import limit_threads
 from perturb_mpm.segmenter.training import (
     EnsembleSettings,
     FeatureStore,

@@ -9,15 +9,16 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.segmenter.masked_filters import (
+from perturb_mpm.segmenter.scene import (
     Array3D,
+    Scene,
+    Slab,
     box_extreme,
     box_mean,
     box_sum,
     map_in_threads,
     whole_voxels,
 )
-from perturb_mpm.segmenter.scene import Scene, Slab
 
 Columns = Iterator[tuple[str, NDArray[np.float32]]]
 

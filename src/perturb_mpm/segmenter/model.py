@@ -25,8 +25,8 @@ from perturb_mpm.files import (
 )
 from perturb_mpm.segmenter.calibration import Calibration
 from perturb_mpm.segmenter.features import feature_names, feature_table
-from perturb_mpm.segmenter.masked_filters import map_in_threads
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images
+from perturb_mpm.segmenter.scene import map_in_threads
 from perturb_mpm.segmenter.trees import ARRAYS, Trees
 from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
 

@@ -29,10 +29,9 @@ from perturb_mpm.segmenter.calibration import (
     log_loss,
 )
 from perturb_mpm.segmenter.features import feature_names, feature_table
-from perturb_mpm.segmenter.masked_filters import available_threads, limit_threads
 from perturb_mpm.segmenter.model import MOST_FOLDS, Ensemble, SegmenterModel
 from perturb_mpm.segmenter.preprocessing import read_scene
-from perturb_mpm.segmenter.scene import Scene
+from perturb_mpm.segmenter.scene import Scene, available_threads, limit_threads
 from perturb_mpm.segmenter.trees import Boosting, RandomForest, Trees
 from perturb_mpm.storage import atomic_open
 

@@ -1,9 +1,15 @@
 """Settings of ``run`` learned from labelled cases, and what they are worth on cases left out."""
 
-from perturb_mpm.tune.cases import classify_cases, read_cohort_cases, read_labelled_cases
+from perturb_mpm.tune.cases import (
+    TunedPairs,
+    classify_cases,
+    learn_correlation,
+    read_cohort_cases,
+    read_labelled_cases,
+    write_pairs,
+)
 from perturb_mpm.tune.coupling import Candidate, find_candidates
 from perturb_mpm.tune.intervals import predict_baselines
-from perturb_mpm.tune.pairs import TunedPairs, learn_correlation, write_pairs
 from perturb_mpm.tune.problem import (
     ALONE,
     FIXED,

@@ -1,12 +1,20 @@
-"""Cases to tune on: with their truth, and with probabilities that were not learned from it."""
+"""What to tune on: cases with their truth, or pairs of scans in which nothing changed.
+
+The probabilities of cases were not learned from their truth; pairs teach the correlation of the
+errors of two scans.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perturb_mpm.assess import read_cohort
+import numpy as np
+from numpy.typing import NDArray
+
+from perturb_mpm.assess import ScanPair, have_same_grid, read_cohort, sampled_volumes
+from perturb_mpm.biomarkers import ScanCorrelation, fit_correlation
 from perturb_mpm.files import (
     Case,
     CaseFiles,
@@ -17,15 +25,14 @@ from perturb_mpm.files import (
     read_case,
     read_images,
     read_label_map,
+    write_table,
 )
 from perturb_mpm.progress import Silent, StagedProgress
-from perturb_mpm.run import load_run
-from perturb_mpm.segmenter import (
-    SegmenterModel,
-    limit_threads,
-    prepare_images,
-    require_scheme,
-)
+from perturb_mpm.run import Run, RunSettings, learned_law, load_run, measured_patient
+from perturb_mpm.segmenter import SegmenterModel, limit_threads, prepare_images, require_scheme
+
+FEWEST_PAIRS = 3
+_ENDS = (0.025, 0.5, 0.975)
 
 
 def read_labelled_cases(
@@ -120,3 +127,86 @@ def _find_probabilities(case: CaseFiles, folder: Path) -> Path:
             f"`probabilities` must hold {case.name}.npz or {case.name}.nii.gz, got none in {folder}"
         )
     return path
+
+
+@dataclass(frozen=True, eq=False)
+class TunedPairs:
+    """What pairs of scans teach, by structure, and the settings that say so."""
+
+    settings: RunSettings
+    pairs: Sequence[ScanPair]
+    volumes: Mapping[str, Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]]
+    """By structure the sampled volumes of both scans of each pair, (S,) ml."""
+    found: Mapping[str, ScanCorrelation | None]
+
+    @property
+    def verdict(self) -> str:
+        """What was learned, in a few sentences."""
+        parts = [
+            f"{name}: no samples that vary"
+            if each is None
+            else f"{name}: about {each.estimate:.2f}, with 95 % confidence above {each.lower:.2f}"
+            for name, each in self.found.items()
+        ]
+        used = self.settings.basis.scan_correlation
+        words = f"Correlation of errors in {len(self.pairs)} pairs of scans: {'; '.join(parts)}. "
+        if used > 0:
+            return words + f"Change takes {used:.2f}, the least that is sure."
+        return words + "No correlation is sure, so that change takes 0, as without pairs."
+
+
+def learn_correlation(
+    pairs: Sequence[ScanPair], start: RunSettings, progress: StagedProgress | None = None
+) -> TunedPairs:
+    """Learn from runs of patients in whom nothing changed, each on one grid.
+
+    Every region counts, or every label where there are none; the least sure one decides.
+    """
+    show = progress or Silent()
+    if len(pairs) < FEWEST_PAIRS:
+        raise InputError(f"`pairs` must be at least {FEWEST_PAIRS}, got {len(pairs)}")
+    show.stage("reading pairs of scans")
+    volumes: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    for done, pair in enumerate(pairs, start=1):
+        runs = load_run(pair.before), load_run(pair.after)
+        if not have_same_grid(*runs):
+            raise InputError(f"`pairs` must be registered: {pair.case} lies on two grids")
+        names = [_structures(run) for run in runs]
+        if (done > 1 and names[0] != list(volumes)) or names[0] != names[1]:
+            raise InputError(f"`pairs` must have the same structures, got others in {pair.case}")
+        for name, both in zip(names[0], zip(*(_volumes(run, names[0]) for run in runs))):
+            volumes.setdefault(name, []).append(both)
+        show(done, len(pairs))
+    found = {name: fit_correlation(*zip(*each)) for name, each in volumes.items()}
+    least = min((each.lower if each else 0.0 for each in found.values()), default=0.0)
+    settings = start.changed(scan_correlation=round(least, 3))
+    return TunedPairs(settings, pairs, volumes, found)
+
+
+def _structures(run: Run) -> list[str]:
+    return list(run.regions or measured_patient(run).structures)
+
+
+def _volumes(run: Run, names: Sequence[str]) -> list[NDArray[np.float64]]:
+    """Return the sampled volumes of each structure, as wide as the run's settings make them."""
+    if run.settings.intervals == "none":
+        raise InputError(
+            f"`pairs` must be runs with correlated noise, got independent noise in {run.folder}"
+        )
+    found = sampled_volumes(run, names)
+    laws = [learned_law(run, column) for column in found.columns]
+    values = [found[column.key] for column in found.columns]
+    return [each if law is None else law.move(each) for law, each in zip(laws, values)]
+
+
+def write_pairs(path: Path, tuned: TunedPairs) -> None:
+    """Write the volumes of both scans of every pair as CSV, a row a pair and structure."""
+    columns = [
+        f"{scan}_{end}_ml" for scan in ("before", "after") for end in ("lower", "median", "upper")
+    ]
+    rows = []
+    for name, volumes in tuned.volumes.items():
+        for pair, both in zip(tuned.pairs, volumes, strict=True):
+            numbers = [q for each in both for q in np.quantile(each, _ENDS)]
+            rows.append([pair.case, name, *(f"{each:.6g}" for each in numbers)])
+    write_table(path, ["case", "structure", *columns], rows)
