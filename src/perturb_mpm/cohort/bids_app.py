@@ -166,10 +166,9 @@ def _check_dataset(request: BidsRequest) -> None:
     dataset, output = request.dataset, request.output
     if not dataset.is_dir():
         raise InputError(f"`bids_dir` must be a folder, got {dataset}")
-    inside = (
-        output.resolve().relative_to(dataset.resolve()).parts if _is_inside(request) else ("?",)
-    )
-    if not inside or inside[0].startswith("sub-"):
+    here, root = output.resolve(), dataset.resolve()
+    inside = here.is_relative_to(root) and here.relative_to(root).parts
+    if inside == () or (inside and inside[0].startswith("sub-")):
         raise OutputError(
             f"`output_dir` must not lie among the images, got {output}; "
             f"{dataset / 'derivatives' / 'perturb-mpm'} is usual"
@@ -186,10 +185,6 @@ def _check_dataset(request: BidsRequest) -> None:
             f"`bids_dir` must hold a {_DESCRIPTION} with Name and BIDSVersion, got {dataset}: "
             f"{error_text(error)}; `skip_bids_validation=True` takes the folder as it is"
         ) from error
-
-
-def _is_inside(request: BidsRequest) -> bool:
-    return request.output.resolve().is_relative_to(request.dataset.resolve())
 
 
 def _find_every_case(request: BidsRequest) -> Iterator[BidsCase]:

@@ -280,21 +280,24 @@ def _dice_coefficients(run: Run, members: Sequence[int]) -> tuple[float | None, 
 
     None where neither side has a voxel of the set.
     """
-    inside = run.case.mask
-    here = np.isin(run.labels[inside], members)  # (N,)
-    share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)  # (N,)
+    here, share = _set_in_mask(run, members)
     expected = expected_dice(here, share) if here.any() or share.any() else None
     if run.case.truth is None:
         return expected, None
-    there = np.isin(run.case.truth[inside], members)  # (N,)
+    there = np.isin(run.case.truth[run.case.mask], members)  # (N,)
     return expected, dice(here, there) if here.any() or there.any() else None
+
+
+def _set_in_mask(run: Run, members: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return where a set of labels was decided, (N,), and its marginal, (N,)."""
+    inside = run.case.mask
+    share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)
+    return np.isin(run.labels[inside], members), share
 
 
 def _expected_error_ml(run: Run, members: Sequence[int]) -> float:
     """Return the volume of a set of labels that should be missing or too much."""
-    inside = run.case.mask
-    here = np.isin(run.labels[inside], members)  # (N,)
-    share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)  # (N,)
+    here, share = _set_in_mask(run, members)
     wrong = float(np.where(here, 1.0 - share, share).clip(0.0, 1.0).sum())
     return wrong * math.prod(run.case.geometry.spacing) / 1000.0
 

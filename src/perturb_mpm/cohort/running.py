@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -298,7 +298,8 @@ def run_cohort(
         if skipped:
             show.stage(f"{skipped} of {len(cases)} cases are done already")
         show.stage(f"running {len(left)} cases" + (" on workers" if client else ""))
-        for count, record in enumerate(_run_each(runner, left, client, split), start=1):
+        each = run_on_workers(client, runner, left, split) if client else map(runner.run, left)
+        for count, record in enumerate(each, start=1):
             if record.outcome is None:
                 show.warn(f"{record.case} failed: {record.error}")
             if finished is not None:
@@ -408,16 +409,6 @@ def _check_split(split: int, settings: RunSettings, client: Client | None) -> No
         raise SettingsError(f"`split` must be 1 where there are no workers, got {split}")
     if split > 1 and settings.sampling.until is not None:
         raise SettingsError(f"`split` must be 1 where `until` ends a case, got {split}")
-
-
-def _run_each(
-    runner: CaseRunner, cases: Sequence[CaseFiles], client: Client | None, split: int
-) -> Iterable[CaseRecord]:
-    """Run cases here, one after the other, or on workers; yield each record as the case ends."""
-    if client is None:
-        return map(runner.run, cases)
-
-    return run_on_workers(client, runner, cases, split)
 
 
 def _write_all(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> CohortResult:

@@ -101,17 +101,7 @@ class Case:
         truth: NDArray[np.uint8] | None = None,
     ) -> Case:
         """Return the case of images whose probabilities (L, X, Y, Z) come from no file."""
-        return cls(
-            images=images.images,
-            probabilities=probabilities,
-            mask=images.mask,
-            mask_origin=images.mask_origin,
-            labels=labels,
-            geometry=images.geometry,
-            hashes=images.hashes,
-            warnings=images.warnings,
-            truth=truth,
-        )
+        return cls(**vars(images), probabilities=probabilities, labels=labels, truth=truth)
 
 
 def read_case(

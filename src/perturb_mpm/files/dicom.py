@@ -293,7 +293,9 @@ def _segmentation(series: Series, numbers: NDArray[Any], scheme: LabelScheme) ->
             segmented_property_type=coded_concept(kind),
             algorithm_type="AUTOMATIC",
             algorithm_identification=hd.AlgorithmIdentificationSequence(
-                name="perturb-mpm", version=version(), family=_algorithm_family()
+                name="perturb-mpm",
+                version=version(),
+                family=hd.sr.CodedConcept("123110", "DCM", "Artificial Intelligence"),
             ),
         )
         segment.SegmentDescription = f"value {value} in the label map"
@@ -438,11 +440,6 @@ def coded_concept(code: Code) -> Any:  # noqa: ANN401
     """Return a code as highdicom has it."""
     concept = optional_package("highdicom", PURPOSE).sr.CodedConcept
     return concept(code.value, "SCT", code.meaning)
-
-
-def _algorithm_family() -> Any:  # noqa: ANN401
-    concept = optional_package("highdicom", PURPOSE).sr.CodedConcept
-    return concept("123110", "DCM", "Artificial Intelligence")
 
 
 def describe_equipment(series: Series, identity: bytes, number: int) -> dict[str, Any]:

@@ -7,11 +7,16 @@ the true ones, and wrong about one whole region.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.phantom.scanner import SPREAD, TYPICAL
-from perturb_mpm.phantom.space import Array, PhantomGrid, RandomSource
+from perturb_mpm.phantom.space import RandomSource
+
+if TYPE_CHECKING:
+    from perturb_mpm.phantom.patient import Phantom
 
 LABEL_NAMES = ("healthy", "necrosis", "oedema", "non-enhancing core", "enhancing tumour")
 POSTOPERATIVE_LABEL_NAMES = (*LABEL_NAMES, "cavity or haemorrhage")
@@ -46,15 +51,8 @@ _MISTAKE_MM, _MISTAKE_NATS = 11.0, 5.5  # the radius of the region it is wrong a
 _LEAST = np.float32(1e-5)  # of a share: no network is surer
 
 
-def classify(
-    source: RandomSource,
-    grid: PhantomGrid,
-    images: NDArray[np.float32],
-    mask: NDArray[np.bool_],
-    tissue: dict[str, Array],
-    memberships: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """Return probabilities (L, X, Y, Z) that follow ``memberships`` (L, X, Y, Z) with errors.
+def classify(patient: Phantom) -> NDArray[np.float32]:
+    """Return probabilities (L, X, Y, Z) that follow the patient's ``memberships`` with errors.
 
     They join the likelihood of the four brightnesses at a voxel, under one Gaussian a tissue, with
     the truth strongly blurred and two kinds of noise. What looks like tumour and lies near it is
@@ -63,8 +61,10 @@ def classify(
     from scipy.ndimage import gaussian_filter
     from scipy.special import softmax
 
+    source, grid, mask = RandomSource(patient.seed), patient.grid, patient.mask
+    tissue, memberships = patient.tissue, patient.memberships
     rng = source.rng("classifier")
-    looks = _likelihoods(images, mask, tissue["white"], len(memberships))
+    looks = _likelihoods(patient)
     near = [_NEAR_MM / step for step in grid.spacing]
     far = [_FAR_MM / step for step in grid.spacing]
     anywhere = np.float32(_FAR_SHARE) * gaussian_filter(1.0 - memberships[0], far)[mask]
@@ -84,14 +84,7 @@ def classify(
     return probabilities
 
 
-def imitate_network(
-    source: RandomSource,
-    grid: PhantomGrid,
-    images: NDArray[np.float32],
-    mask: NDArray[np.bool_],
-    tissue: dict[str, Array],
-    memberships: NDArray[np.float32],
-) -> NDArray[np.float32]:
+def imitate_network(patient: Phantom) -> NDArray[np.float32]:
     """Return probabilities (L, X, Y, Z) as a segmentation network gives them.
 
     With M the memberships, they are a softmax of log M(x + d(x)), blurred over a border's width,
@@ -101,19 +94,20 @@ def imitate_network(
     from scipy.ndimage import gaussian_filter, map_coordinates
     from scipy.special import softmax
 
+    source, grid, mask = RandomSource(patient.seed), patient.grid, patient.mask
+    memberships = patient.memberships
     axes = np.meshgrid(*(np.arange(n, dtype=np.float32) for n in mask.shape), indexing="ij")
     moved = [
         axis + source.noise(grid, f"network {k}", _DISPLACED_OVER_MM) * (_DISPLACED_MM / step)
         for k, (axis, step) in enumerate(zip(axes, grid.spacing, strict=True))
     ]
     width = [_BORDER_MM / step for step in grid.spacing]
-    looks = _likelihoods(images, mask, tissue["white"], len(memberships))
-    logits = np.float32(_NETWORK_TRUST) * looks  # (L, N)
+    logits = np.float32(_NETWORK_TRUST) * _likelihoods(patient)  # (L, N)
     for label, membership in enumerate(memberships):
         drawn = map_coordinates(membership, moved, order=1, mode="nearest")
         shares = gaussian_filter(drawn, width)[mask]
         logits[label] += np.float32(_SHARPNESS) * np.log(shares + _LEAST)
-    centre = _beside_oedema(source, grid, mask, tissue["white"], memberships)
+    centre = _beside_oedema(patient)
     if centre is not None:
         apart2 = sum(((a - c) * s) ** 2 for a, c, s in zip(axes, centre, grid.spacing))
         ball = np.exp(-0.5 * np.asarray(apart2)[mask] / (_MISTAKE_MM / 2) ** 2)
@@ -128,34 +122,28 @@ def imitate_network(
     return probabilities
 
 
-def _beside_oedema(
-    source: RandomSource,
-    grid: PhantomGrid,
-    mask: NDArray[np.bool_],
-    white: Array,
-    memberships: NDArray[np.float32],
-) -> NDArray[np.int64] | None:
+def _beside_oedema(patient: Phantom) -> NDArray[np.int64] | None:
     """Return a voxel (3,) of white matter a little outside of the oedema, None where none is."""
     from scipy.ndimage import distance_transform_edt
 
-    away = distance_transform_edt(memberships[0] > 0.5, sampling=grid.spacing)
-    healthy = mask & (white > 0.9) & (away > _MISTAKE_MM / 2) & (away < _MISTAKE_MM)
-    voxels = np.argwhere(healthy)
+    away = distance_transform_edt(patient.memberships[0] > 0.5, sampling=patient.spacing)
+    healthy = patient.mask & (patient.tissue["white"] > 0.9)
+    voxels = np.argwhere(healthy & (away > _MISTAKE_MM / 2) & (away < _MISTAKE_MM))
     if len(voxels) == 0:
         return None
-    chosen: NDArray[np.int64] = voxels[int(source.rng("mistake").integers(len(voxels)))]
+    rng = RandomSource(patient.seed).rng("mistake")
+    chosen: NDArray[np.int64] = voxels[int(rng.integers(len(voxels)))]
     return chosen
 
 
-def _likelihoods(
-    images: NDArray[np.float32], mask: NDArray[np.bool_], white: Array, n_labels: int
-) -> NDArray[np.float32]:
+def _likelihoods(patient: Phantom) -> NDArray[np.float32]:
     """Return the log-likelihood of each voxel's brightness under each label, (L, N).
 
     It knows what tissues look like on average, not in this scan; only the scale of each image is
     taken from the scan, at the white matter.
     """
-    sure = mask & (white > 0.9)
+    images, mask, n_labels = patient.images, patient.mask, len(patient.memberships)
+    sure = mask & (patient.tissue["white"] > 0.9)
     looks = np.full((n_labels, int(mask.sum())), -np.inf, dtype=np.float32)
     units = [
         float(np.median(image[sure])) / bright for image, bright in zip(images, TYPICAL["white"])

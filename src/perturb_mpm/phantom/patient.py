@@ -69,26 +69,12 @@ class Phantom:
     @cached_property
     def probabilities(self) -> NDArray[np.float32]:
         """What an imperfect classifier says, (L, X, Y, Z); made when first asked for."""
-        return classify(
-            RandomSource(self.seed),
-            self.grid,
-            self.images,
-            self.mask,
-            self.tissue,
-            self.memberships,
-        )
+        return classify(self)
 
     @cached_property
     def network_probabilities(self) -> NDArray[np.float32]:
         """What a segmentation network says, (L, X, Y, Z); made when first asked for."""
-        return imitate_network(
-            RandomSource(self.seed),
-            self.grid,
-            self.images,
-            self.mask,
-            self.tissue,
-            self.memberships,
-        )
+        return imitate_network(self)
 
     def volume_ml(self, label: int) -> float:
         """Return the true volume of one label inside the brain."""
