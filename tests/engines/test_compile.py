@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import logging
 import os
 import sys
@@ -33,6 +34,25 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_kernel_is_compiled_once(folder: Path) -> None:
     assert [solve(), solve()] == [0, 1]
+
+
+def test_another_checkout_has_its_kernels_compiled_already(folder: Path, tmp_path: Path) -> None:
+    def solve_in(checkout: str, source: str) -> int:
+        path = tmp_path / checkout / "kernels.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location("kernels", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        compiled = compiling.kernel(module.double)
+        assert compiled(2.0) == (4.0 if "2 *" in source else 6.0)
+        return sum(compiled.stats.cache_hits.values())
+
+    source = "def double(a):\n    return 2 * a\n"
+    assert [solve_in("one", source), solve_in("another", source)] == [0, 1]
+    assert solve_in("another", source.replace("2", "3")) == 0
 
 
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])

@@ -94,6 +94,29 @@ class KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
         return super()._load_data(name)
 
 
+_Implementation: Any = FunctionCache._impl_class
+
+
+class _KernelLocator(_Implementation._locator_classes[0]):  # type: ignore[misc]
+    """Where a kernel is kept: by its module and the content of its file.
+
+    Neither the path nor the time of the file counts, so that every checkout and environment with
+    the same kernels shares them.
+    """
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        super().__init__(function, file)
+        self._cache_path = str(Path(numba.config.CACHE_DIR) / function.__module__)
+
+    def get_source_stamp(self) -> str:
+        """Return the digest of the kernel's file."""
+        return hashlib.sha256(Path(self._py_file).read_bytes()).hexdigest()
+
+
+class _KernelImplementation(_Implementation):  # type: ignore[misc]
+    _locator_classes = (_KernelLocator,)
+
+
 class KernelCache(FunctionCache):  # type: ignore[misc]
     """Numba's cache of one kernel; damaged or unwritable files cost a compilation, never a run.
 
@@ -101,6 +124,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     compiled and written again, what cannot be written is compiled again next time.
     """
 
+    _impl_class = _KernelImplementation
     _cache_file: Any
 
     def __init__(self, function: Callable[..., Any]) -> None:
