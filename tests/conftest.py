@@ -3,7 +3,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 try:
@@ -20,3 +23,11 @@ settings.load_profile("repeatable")
 
 # A shell that starts a command in the background lets it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_browser_is_left() -> Iterator[None]:
+    """Close the browsers that the tests of a file shared."""
+    yield
+    if "helpers.browser" in sys.modules:
+        sys.modules["helpers.browser"].close_browsers()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page, Playwright
 
 FLAGS = (
     "--use-angle=swiftshader",
@@ -25,6 +25,10 @@ FLAGS = (
     "--disable-quic",
 )
 FROM_THE_PAGE_ITSELF = ("data:", "blob:", "about:")
+
+# Starting Playwright and a Chromium takes longer than most tests: those of one file share them.
+_driver: list[Playwright] = []
+_browsers: dict[tuple[str, ...], Browser] = {}  # by their flags
 
 
 @dataclass
@@ -73,33 +77,48 @@ def open_page(
     height: int = 900,
     flags: tuple[str, ...] = (),
 ) -> Iterator[OpenPage]:
-    """Open a file, or an address, in a Chromium of its own, and close both at the end.
+    """Open a file, or an address, in a profile of its own, and close both at the end.
 
     A file is opened without a network; every request for anything else than itself is noted, and
     so is every error. Scripts of the test run in the page even where its own do not.
     """
+    address = path if isinstance(path, str) else path.resolve().as_uri()
+    context = _start_browser(flags).new_context(
+        java_script_enabled=javascript,
+        offline=address.startswith("file:"),
+        viewport={"width": width, "height": height},
+    )
+    try:
+        opened = OpenPage(context.new_page(), address)
+        opened.page.on("request", lambda request: opened.note_request(request.url))
+        opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
+        opened.page.on(
+            "console",
+            lambda message: opened.errors.append(message.text) if message.type == "error" else None,
+        )
+        opened.page.goto(address, wait_until="load")
+        yield opened
+    finally:
+        context.close()
+
+
+def _start_browser(flags: tuple[str, ...]) -> Browser:
+    """Return the Chromium with these flags, started where it does not run yet or any more."""
     executable = chromium_or_skip()
     from playwright.sync_api import sync_playwright
 
-    address = path if isinstance(path, str) else path.resolve().as_uri()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=[*FLAGS, *flags])
-        try:
-            context = browser.new_context(
-                java_script_enabled=javascript,
-                offline=address.startswith("file:"),
-                viewport={"width": width, "height": height},
-            )
-            opened = OpenPage(context.new_page(), address)
-            opened.page.on("request", lambda request: opened.note_request(request.url))
-            opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
-            opened.page.on(
-                "console",
-                lambda message: (
-                    opened.errors.append(message.text) if message.type == "error" else None
-                ),
-            )
-            opened.page.goto(address, wait_until="load")
-            yield opened
-        finally:
-            browser.close()
+    if not _driver:
+        _driver.append(sync_playwright().start())
+    found = _browsers.get(flags)
+    if found is None or not found.is_connected():
+        found = _driver[0].chromium.launch(executable_path=executable, args=[*FLAGS, *flags])
+        _browsers[flags] = found
+    return found
+
+
+def close_browsers() -> None:
+    """Close every Chromium and Playwright, whose event loop other tests could not stand."""
+    while _browsers:
+        _browsers.popitem()[1].close()
+    while _driver:
+        _driver.pop().stop()
