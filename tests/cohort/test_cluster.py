@@ -313,7 +313,7 @@ def test_a_lost_scheduler_is_said_and_the_same_command_goes_on(
 ) -> None:
     lost = pytest.raises(ConnectionError, match="the same again goes on where it stopped")
     with (
-        hand_started(tmp_path, ("--no-nanny",)) as (address, scheduler),
+        hand_started(tmp_path, ()) as (address, scheduler),
         connect_scheduler(address) as client,
         lost,
     ):
