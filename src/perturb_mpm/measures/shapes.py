@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +184,7 @@ def neighbourhoods(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
     Bit b is corner b in C order; beyond the mask everything is outside.
     """
-    codes = np.pad(mask, 1).view(np.uint8)
+    codes: NDArray[np.integer[Any]] = np.pad(mask, 1).view(np.uint8)
     codes = codes[:, :, :-1] | codes[:, :, 1:] << 1
     codes = codes[:, :-1] | codes[:, 1:] << 2
     codes = codes[:-1] | codes[1:] << 4
