@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.model import bounding_box
+
 if TYPE_CHECKING:
     from perturb_mpm.files import Case
 
@@ -67,10 +69,7 @@ def _surroundings(p: NDArray[np.float64], margin: NDArray[np.int64]) -> tuple[sl
     found = 1 - p[0] > LEAST
     if not found.any():
         return (slice(0, 1),) * 3
-    box = []
-    for axis in range(3):
-        others = tuple(other for other in range(3) if other != axis)
-        inside = np.flatnonzero(found.any(axis=others))
-        start, stop = inside[0] - margin[axis], inside[-1] + 1 + margin[axis]
-        box.append(slice(max(int(start), 0), min(int(stop), p.shape[axis + 1])))
-    return tuple(box)
+    return tuple(
+        slice(max(each.start - int(wide), 0), min(each.stop + int(wide), size))
+        for each, wide, size in zip(bounding_box(found), margin, found.shape, strict=True)
+    )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.grid import Grid, bounding_box
 
 
 @given(shape=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 100))
@@ -54,3 +54,9 @@ def test_gather_is_a_copy_even_without_a_mask() -> None:
 def test_gather_of_another_shape_says_so() -> None:
     with pytest.raises(ValueError, match=r"must end in the shape \(2, 3\), got \(3, 2\)"):
         Grid((2, 3)).gather(np.zeros((3, 2)))
+
+
+def test_the_bounding_box_is_tight() -> None:
+    mask = np.zeros((5, 5, 5), dtype=bool)
+    mask[1, 2, 3] = mask[3, 2, 4] = True
+    assert bounding_box(mask) == (slice(1, 4), slice(2, 3), slice(3, 5))

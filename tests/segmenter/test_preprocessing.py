@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from perturb_mpm.segmenter.preprocessing import bounding_box, prepare, robust_scores
+from perturb_mpm.segmenter.preprocessing import prepare, robust_scores
 
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
 
@@ -69,12 +69,6 @@ def test_a_given_mask_counts() -> None:
     prepared = prepare(images, AFFINE, mask)
     assert prepared.scene.shape == (3, 4, 4)
     assert np.median(prepared.scene.images[0]) == pytest.approx(0, abs=0.05)
-
-
-def test_the_bounding_box_is_tight() -> None:
-    mask = np.zeros((5, 5, 5), dtype=bool)
-    mask[1, 2, 3] = mask[3, 2, 4] = True
-    assert bounding_box(mask) == (slice(1, 4), slice(2, 3), slice(3, 5))
 
 
 def test_bad_input_is_refused() -> None:

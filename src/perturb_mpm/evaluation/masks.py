@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.model import bounding_box
 from perturb_mpm.posterior import Regions
 
 _CORNERS = tuple(itertools.product((0, 1), repeat=3))
@@ -283,7 +284,7 @@ def surface_distances(
     if not a.any() or not b.any():
         lone = np.full(1 if a.any() or b.any() else 0, math.inf)
         return SurfaceDistances(lone, lone)
-    box = _box(a | b)
+    box = bounding_box(a | b)
     outline_a, outline_b = (each[box] & ~binary_erosion(each[box]) for each in (a, b))
     to_b = distance_transform_edt(~outline_b, sampling=step)
     to_a = distance_transform_edt(~outline_a, sampling=step)
@@ -314,7 +315,7 @@ def area_surface_dice(
         raise ValueError(f"first must have three axes, got shape {a.shape}")
     if not a.any() or not b.any():
         return 0.0 if a.any() or b.any() else 1.0
-    box = _box(a | b)
+    box = bounding_box(a | b)
     codes = [_corner_codes(np.pad(each[box], 1)) for each in (a, b)]
     borders = [(code > 0) & (code < 255) for code in codes]
     near = whole = 0.0
@@ -404,13 +405,3 @@ def _check_masks(
 
 def _percentile95(values: NDArray[np.float64]) -> float:
     return math.inf if np.isinf(values).any() else float(np.percentile(values, 95))
-
-
-def _box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
-    """Return the smallest box around a mask."""
-    box = []
-    for axis in range(mask.ndim):
-        others = tuple(other for other in range(mask.ndim) if other != axis)
-        filled = np.flatnonzero(mask.any(axis=others))
-        box.append(slice(int(filled[0]), int(filled[-1]) + 1))
-    return tuple(box)

@@ -10,7 +10,7 @@ from perturb_mpm.model.crf import (
     unary_from_logits,
     unary_from_probabilities,
 )
-from perturb_mpm.model.grid import Grid
+from perturb_mpm.model.grid import Grid, bounding_box
 from perturb_mpm.model.kernels import (
     BilateralKernel,
     FeatureKernel,
@@ -23,6 +23,7 @@ from perturb_mpm.model.kernels import (
 
 __all__ = [
     "BilateralKernel",
+    "bounding_box",
     "DenseCRF",
     "digest",
     "EXACT_VOXELS",

@@ -109,3 +109,20 @@ def _checked_mask(mask: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     if not inside.any():
         raise ValueError("mask must contain at least one voxel, got an empty mask")
     return checks.read_only(inside)
+
+
+def bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
+    """Return the smallest box that holds every voxel of a mask, which must have one.
+
+    Examples
+    --------
+    >>> from perturb_mpm.model import bounding_box
+    >>> bounding_box(np.array([[False, True, True], [False, False, False]]))
+    (slice(0, 1, None), slice(1, 3, None))
+    """
+    box = []
+    for axis in range(mask.ndim):
+        others = tuple(other for other in range(mask.ndim) if other != axis)
+        inside = np.flatnonzero(mask.any(axis=others))
+        box.append(slice(int(inside[0]), int(inside[-1]) + 1))
+    return tuple(box)

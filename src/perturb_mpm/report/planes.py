@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.model import bounding_box
+
 RIGHT, FRONT, TOP = 0, 1, 2  # axes of scanner coordinates
 
 Voxel = tuple[int, int, int]
@@ -149,10 +151,9 @@ def box_around(mask: NDArray[np.bool_], margins: Sequence[int], every: int = 1) 
 
     Where the mask is empty it is the box of the whole volume.
     """
-    spans = []
-    for axis, (size, margin) in enumerate(zip(mask.shape, margins, strict=True)):
-        others = tuple(other for other in range(3) if other != axis)
-        inside = np.flatnonzero(mask.any(axis=others))
-        first, last = (int(inside[0]), int(inside[-1])) if len(inside) else (0, size - 1)
-        spans.append(slice(max(0, first - margin), min(size, last + 1 + margin), every))
-    return spans[0], spans[1], spans[2]
+    inside = bounding_box(mask if mask.any() else np.ones_like(mask))
+    x, y, z = (
+        slice(max(0, each.start - margin), min(size, each.stop + margin), every)
+        for each, size, margin in zip(inside, mask.shape, margins, strict=True)
+    )
+    return x, y, z

@@ -49,7 +49,7 @@ from perturb_mpm.files import (
     quiet_libraries,
     region_members,
 )
-from perturb_mpm.model import Grid
+from perturb_mpm.model import Grid, bounding_box
 from perturb_mpm.posterior import (
     CERTAIN,
     UNCERTAIN,
@@ -489,10 +489,7 @@ def _pack_images(
         found |= np.ascontiguousarray(image).view(np.uint32) != 0  # −0 is not 0
     box = np.zeros((3, 2), dtype=np.int64)
     if found.any():
-        for axis in range(3):
-            others = tuple(other for other in range(3) if other != axis)
-            inside = np.flatnonzero(found.any(axis=others))
-            box[axis] = [inside[0], inside[-1] + 1]
+        box[:] = [(each.start, each.stop) for each in bounding_box(found)]
     cut = tuple(slice(start, stop) for start, stop in box)
     packed = np.zeros((len(images), *np.diff(box).ravel()), dtype=np.float32)
     for row, image in zip(packed, images, strict=True):

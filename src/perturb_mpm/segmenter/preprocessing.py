@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.files import CaseFiles, ImageSet, InputError, LabelScheme, read_images
+from perturb_mpm.model import bounding_box
 from perturb_mpm.optional import optional_package
 from perturb_mpm.segmenter.scene import Scene
 
@@ -143,16 +144,6 @@ def brain_mask(volumes: Sequence[NDArray[np.float32]]) -> NDArray[np.bool_]:
     if not inside.any():
         raise ValueError("images must have a voxel that is not zero, got zeros only")
     return inside
-
-
-def bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
-    """Return the smallest box that holds every voxel inside the mask."""
-    box = []
-    for axis in range(mask.ndim):
-        others = tuple(other for other in range(mask.ndim) if other != axis)
-        found = np.flatnonzero(mask.any(axis=others))
-        box.append(slice(int(found[0]), int(found[-1]) + 1))
-    return tuple(box)
 
 
 def robust_scores(values: NDArray[Any], name: str) -> NDArray[np.float32]:
