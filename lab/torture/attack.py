@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
+from unittest import mock
 
 from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError
 
@@ -57,6 +58,7 @@ class Attack:
     grows: bool = True  # whether memory is watched
     least: float = 0.0  # seconds under which it is not begun: a trial takes as long
     each: int = 1  # how many of what is counted make one trial
+    environment: tuple[tuple[str, str], ...] = ()  # variables of its process
 
 
 @dataclass
@@ -126,7 +128,8 @@ def run_attack(
             process = context.Process(
                 target=_work, args=(attack, seed, left, trials, Path(folder), kept, shared)
             )
-            process.start()
+            with mock.patch.dict(os.environ, attack.environment):
+                process.start()
             kind = ""
             while process.is_alive() and not kind:
                 process.join(0.2)

@@ -1,92 +1,93 @@
-"""Many cases in one process: the memory it holds must not grow with their number."""
+"""Many cases in one process: the memory it holds must not grow with their number.
+
+What is counted are the bytes that the allocator of the C library has handed out and not got back.
+Python takes all of its memory there in this attack. The pages of a process say less: free memory
+lies between what is used, and they grow by whole arenas.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
-import re
 import shutil
-import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from lab.torture.attack import NOTE, Attack, Finding, Trial
-from lab.torture.patient import patient_case, write_patient, write_run
+from lab.torture.sequences import QUICK_SETTINGS, update, write_case
 from perturb_mpm.engines import give_back
-from perturb_mpm.run import load_run
+from perturb_mpm.run import load_run, run_case
+from perturb_mpm.view import open_session
 
 MOST_BYTES_A_CASE = 1000.0
+BLOCK = 50  # cases between two looks at the memory
 _FIRST = 100  # cases that fill what is kept on purpose: compiled templates, fonts, headers
-_NAMES = 200_000
-_BLOCK = 50
-_LEAST = 1000  # cases before a slope is judged
+_LEAST = 300  # cases before a slope is judged
 
 
 def prepare_memory(folder: Path) -> Trial:
-    """Return a trial that makes, runs and loads one case and looks at the memory used."""
-    write_patient(folder)
+    """Return a trial that reads, runs, loads and corrects a case, and looks at the memory used."""
+    write_case(folder / "patient", 0)
     used: list[int] = []
+    number = 0
 
     def trial(_: random.Random, trial_folder: Path) -> Finding:
-        write_run(folder, trial_folder / "run")
-        load_run(trial_folder / "run")
-        patient_case(folder)
-        shutil.rmtree(trial_folder / "run")
+        nonlocal number
+        output = trial_folder / "run"
+        case = write_case(trial_folder / "patient", 0)
+        run_case(case, QUICK_SETTINGS, output, title="patient")
+        load_run(output)
+        with closing(open_session(output)) as session:
+            update(session, ((31, 0),))
+        shutil.rmtree(output)
+        number += 1
+        if number % BLOCK or number < _FIRST:
+            return Finding()
         used.append(memory_used())
-        if len(used) == _FIRST // 2:
-            fill_name_table(trial_folder)
-        words = (
-            f"{block_slope(used):.0f} bytes a case over {len(used)} cases "
-            f"({straight_slope(used):.0f} by a straight line)"
-        )
-        if len(used) % 50 == 0:
-            words += f"; every 100th held {[n >> 10 for n in used[::100]]} KiB"
-            (folder / NOTE).write_text(words, encoding="utf-8")
-        if len(used) >= _LEAST and len(used) % 100 == 0 and block_slope(used) > MOST_BYTES_A_CASE:
-            return Finding(kind="growth", words=f"{block_slope(used):.0f} bytes a case")
-        return Finding()
+        slope = bytes_a_case(used)
+        words = f"{slope:.0f} bytes a case over {number} cases, limit {MOST_BYTES_A_CASE:.0f}"
+        (folder / NOTE).write_text(words, encoding="utf-8")
+        is_growth = number >= _LEAST and slope > MOST_BYTES_A_CASE
+        return Finding(kind="growth", words=words) if is_growth else Finding()
 
     return trial
 
 
-def fill_name_table(folder: Path) -> None:
-    """Let Python's table of names, which paths enter, grow now: it does so once, by 1.9 MB."""
-    for number in range(_NAMES):
-        _ = (folder / f"{number}.part").name
-
-
-def block_slope(used: list[int]) -> float:
+def bytes_a_case(used: list[int]) -> float:
     """Return the bytes that a case adds: the median of what blocks of cases add.
 
-    A single step is no slope.
+    A single step, such as a table of Python that doubles, is no slope.
     """
-    blocks = (len(used) - _FIRST) // _BLOCK
-    if blocks < 2:
-        return 0.0
-    rest = np.array(used[_FIRST : _FIRST + blocks * _BLOCK], dtype=np.float64)
-    levels = np.median(rest.reshape(blocks, _BLOCK), axis=1)
-    return float(np.median(np.diff(levels)) / _BLOCK)
+    return float(np.median(np.diff(used)) / BLOCK) if len(used) > 1 else 0.0
 
 
-def straight_slope(used: list[int]) -> float:
-    """Return the bytes that a case adds, by a straight line through all cases after the first."""
-    rest = np.array(used[_FIRST:], dtype=np.float64)
-    if len(rest) < 2:
-        return 0.0
-    return float(np.polyfit(np.arange(len(rest)), rest, 1)[0])
+class _Allocated(ctypes.Structure):
+    """What glibc's ``mallinfo2`` returns."""
+
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    _fields_ = [(name, ctypes.c_size_t) for name in _names]
 
 
 def memory_used() -> int:
-    """Return what this process holds now, in bytes, after giving back what it can."""
+    """Return the bytes that the allocator has handed out; 0 where it does not tell."""
     gc.collect()
     give_back()
-    if sys.platform != "linux":
+    tell = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if tell is None:
         return 0
-    # Without pages of files, which the system drops and reads again as it likes.
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    tell.restype = _Allocated
+    found = tell()
+    return int(found.uordblks + found.hblkhd)
 
 
-MEMORY = Attack("memory", "cases in one process", prepare_memory, longest=60, grows=False)
+MEMORY = Attack(
+    "memory",
+    "cases in one process",
+    prepare_memory,
+    longest=60,
+    grows=False,
+    environment=(("PYTHONMALLOC", "malloc"),),
+)

@@ -37,7 +37,7 @@ from perturb_mpm.view import Session, open_session
 
 STEPS = 25  # of one sequence
 _SHAPE = (6, 5, 4)
-_SETTINGS = RunSettings().changed(samples=4, iterations=2, engine="reference", threads=1)
+QUICK_SETTINGS = RunSettings().changed(samples=4, iterations=2, engine="reference", threads=1)
 _CHANGES = 90  # of the disk, about as many as one step makes at most
 _VOXELS = (31, 32, 57)  # that are edited
 _CORRECTED = (
@@ -94,13 +94,13 @@ class Undisturbed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cases = {name: _write_case(folder / name, n) for n, name in enumerate(_patients())}
+        self.cases = {name: write_case(folder / name, n) for n, name in enumerate(_patients())}
         self.run_files = cache(self._run_files)
         self.corrected_files = cache(self._corrected_files)
 
     def start(self, wanted: Wanted, output: Path, how: str = "") -> None:
         """Run a case; ``how`` may be "resume" or "overwrite"."""
-        settings = _SETTINGS.changed(seed=wanted.seed)
+        settings = QUICK_SETTINGS.changed(seed=wanted.seed)
         run_case(
             self.cases[wanted.patient],
             settings,
@@ -136,7 +136,7 @@ def _patients() -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted.patient for wanted in EVERY))
 
 
-def _write_case(folder: Path, number: int) -> Case:
+def write_case(folder: Path, number: int) -> Case:
     """Write and read a patient; the last one's maps are in another format."""
     folder.mkdir()
     rng = np.random.default_rng(number)
