@@ -7,6 +7,9 @@ the same command then gives the second one. The sets of a cohort are its tables,
 
 The cache of compiled kernels is such a set, too: whatever happens to it, a kernel gives what it
 gives without a cache, and is compiled once again at most.
+
+A command runs in a copy of this process, which has imported all that the command did before; pages
+of cases are one line.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -38,7 +42,7 @@ from lab.torture.patient import (
     probabilities,
     write_patient,
 )
-from lab.torture.sequences import FolderError, run_apart
+from lab.torture.sequences import FolderError, quick_steps, run_apart
 from perturb_mpm.cli import main
 from perturb_mpm.files import save_nifti
 from perturb_mpm.run import run_case, write_settings
@@ -93,8 +97,10 @@ def prepare_sets(folder: Path) -> Trial:
     write_settings(folder / "settings.toml", SETTINGS, "of an attack")
     at_change = AtChange()
     at_change()
-    questions = {name: _ask_both(folder, name, at_change) for name in COMMANDS}
+    with quick_steps():
+        questions = {name: _ask_both(folder, name, at_change) for name in COMMANDS}
 
+    @quick_steps()
     def trial(rng: random.Random, trial_folder: Path) -> Finding:
         name = rng.choice(list(COMMANDS))
         output = trial_folder / "out"
@@ -149,6 +155,7 @@ def _ask_both(folder: Path, name: str, at_change: AtChange) -> Question:
         at_change.arm(output, 10_000, kill_self)
         code = run_apart(Command(arguments, output, at_change), folder / "said.txt")
         at_change.disarm()
+        _import_all((folder / "modules.txt").read_text(encoding="utf-8").split())
         known.append(_read_sets(name, output))
         if code or not all(known[-1]):
             raise RuntimeError(f"{name}: {(output.parent / 'stderr.txt').read_text()}")
@@ -156,6 +163,12 @@ def _ask_both(folder: Path, name: str, at_change: AtChange) -> Question:
         raise RuntimeError(f"{name}: both questions have one answer")
     changes = 10_000 - int((folder / "changes.txt").read_text())
     return Question(arguments, (known[0], known[1]), changes)
+
+
+def _import_all(names: list[str]) -> None:
+    for name in names:
+        with suppress(ImportError):  # some are known by another name
+            import_module(name)
 
 
 def _write_cases(folder: Path, number: int) -> None:
@@ -254,6 +267,7 @@ class Command:
             raise RuntimeError("\n".join(lines))
         if self.at_change is not None:
             self.said.with_name("changes.txt").write_text(str(self.at_change.left))
+            self.said.with_name("modules.txt").write_text("\n".join(sys.modules))
         os._exit(code)
 
 
@@ -277,7 +291,8 @@ def _call_kernel(folder: Path, number: float, *, is_kept: bool = False) -> None:
 
 def prepare_caches(folder: Path) -> Trial:
     """Return a trial that disturbs the cache of a kernel of two signatures."""
-    del folder
+    for number in (2, 3.0):  # so that the copies of this process need not import the compiler
+        _call_kernel(folder, number)
     at_change = AtChange()
     at_change()
 
