@@ -389,10 +389,14 @@ def test_plans_decide_where_the_label_map_shows_nothing(
     (tmp_path / level).mkdir(parents=True, exist_ok=True)
     first, npz = turned_prediction(tmp_path / level, "NibabelIOWithReorient", maps, LPS)
     stored = np.load(npz)["probabilities"].transpose(0, 3, 2, 1)
-    case = read_case(first, npz)
+    with pytest.raises(InputError, match=r"symmetric, empty .* put its plans.json there"):
+        read_case(first, npz)
+    expected = {"image": stored, "ras": np.moveaxis(maps, -1, 0)}
+    for axes in ("image", "ras"):
+        case = read_case(first, npz, npz_axes=axes)
+        np.testing.assert_allclose(case.probabilities, expected[axes], atol=1e-6)
+    case = read_case(first, npz, reference=first)
     np.testing.assert_allclose(case.probabilities, stored, atol=1e-6)
-    (words,) = case.warnings
-    assert "symmetric or empty and does not show whether nnU-Net turned the axes" in words
     plans = tmp_path / "plans.json"
     plans.write_text('{"image_reader_writer": "SimpleITKIOWithReorient"}')
     case = read_case(first, npz)

@@ -41,6 +41,7 @@ _LEVELS_UP = 3  # from fold_0/validation/CASE.npz to the folder of the model, an
 _NEARLY_EXACT = 0.9
 _PROMISING = 0.7  # of a few voxels of the foreground; a Dice of 0.9 means at least 0.82 of all
 _FEW_POINTS = 20_000
+_EQUAL = 1e-3  # of a probability
 PROBABLE = 0.5  # a region is where its probability is above this
 _MANY = 0.2  # of an inner region's voxels, and at least so many
 _MANY_VOXELS = 50
@@ -351,19 +352,18 @@ def read_prediction(
             f"{', '.join(map(str, grid.geometry.shape[::-1]))}"
             + ("; name a file of its own grid by `reference`" if notes else "")
         )
-    if label_map is None or label_map.voxels.shape != grid.geometry.shape:
-        turn = None
-        if known.truth is not None and not stated:
-            truth = read_volume(Source(source.argument, Path(known.truth)), Digests())
-            turn = placement.compare_truth(decide_labels(maps, dataset, threshold), truth)
-        turn = turn or placement.assume(stated=stated)
-    elif dataset is not None and not dataset.fits(len(maps)):
+    turn: Turn | None = None
+    if dataset is not None and not dataset.fits(len(maps)):
         turn = placement.turns[0]  # these maps are refused later
-    else:
+    elif label_map is not None and label_map.voxels.shape == grid.geometry.shape:
         labels = decide_labels(maps, dataset, threshold)
         background = dataset.labels.values[0] if dataset else 0
         turn, warnings = placement.compare(labels, label_map, background, stated=stated)
         notes += warnings
+    elif known.truth is not None and not stated:
+        truth = read_volume(Source(source.argument, Path(known.truth)), Digests())
+        turn = placement.compare_truth(decide_labels(maps, dataset, threshold), truth)
+    turn = turn or placement.assume(maps, label_map, stated=stated)
     turned = _turn_axes(np.moveaxis(maps, 0, -1), turn)  # (X, Y, Z, C)
     return Volume(source, turned, grid.geometry, notes)
 
@@ -414,18 +414,35 @@ class _Placement:
         """Whether the shape allows a turn that one of nnU-Net's readers makes."""
         return self.turns[0] in (self.known, _AS_STORED, self.from_ras)
 
-    def assume(self, *, stated: bool) -> Turn:
-        """Return the turn where no label map shows it; refuse where it cannot be known."""
+    def assume(self, maps: NDArray[np.float32], label_map: Volume | None, *, stated: bool) -> Turn:
+        """Return the turn where no label map shows it; refuse where it cannot be known.
+
+        Maps (C, X, Y, Z) that are the same either way have nothing to be known.
+        """
         first = self.turns[0]
         certain = first in (self.known, self.from_ras) or (stated and first == _AS_STORED)
-        if not certain:
+        if not certain and not self._is_symmetric(maps):
+            found, missing = "neither label map nor plans.json lies beside it", "one of them"
+            if label_map is not None:
+                found = (
+                    f"its label map {label_map.source.path.name} is symmetric, empty or on another "
+                    "grid and shows it neither"
+                )
+                missing = "its plans.json"
             raise self.source.error(
-                "does not say in which order its axes are, and neither label map nor plans.json "
-                f"lies beside it: nnU-Net may have turned {self.grid.source.path.name} "
-                f"({self.grid.geometry.axis_codes}) to RAS; put one of them there, or say "
-                '`npz_axes="image"` if it has not, `npz_axes="ras"` if it has'
+                f"does not say in which order its axes are, and {found}: nnU-Net may have turned "
+                f"{self.grid.source.path.name} ({self.grid.geometry.axis_codes}) to RAS; put "
+                f'{missing} there, or say `npz_axes="image"` if it has not, `npz_axes="ras"` if '
+                "it has"
             )
         return first
+
+    def _is_symmetric(self, maps: NDArray[np.float32]) -> bool:
+        """Whether maps (C, X, Y, Z) are the same if a reader has turned them, and if not."""
+        if self.from_ras not in self.turns:
+            return False
+        turned = (_turn_axes(each, self.from_ras) for each in maps)
+        return all(np.allclose(a, b, rtol=0, atol=_EQUAL) for a, b in zip(maps, turned))
 
     def compare_truth(self, labels: NDArray[np.integer], truth: Volume) -> Turn | None:
         """Return which of the turns that nnU-Net's readers make is most like a true label map.
@@ -445,10 +462,11 @@ class _Placement:
 
     def compare(
         self, labels: NDArray[np.integer], label_map: Volume, background: int, *, stated: bool
-    ) -> tuple[Turn, tuple[str, ...]]:
+    ) -> tuple[Turn | None, tuple[str, ...]]:
         """Return the turn that makes labels (X, Y, Z) those of the label map, and what is unsure.
 
-        They need not agree everywhere: nnU-Net may take small pieces out of its label map.
+        They need not agree everywhere: nnU-Net may take small pieces out of its label map. None
+        where the label map is symmetric or empty and the reader is not known.
         """
         name = label_map.source.path.name
         dice, differing = self._score(labels, label_map.voxels, background)
@@ -469,12 +487,7 @@ class _Placement:
                 raise self.source.error(f"{words} If so, name {name} by `reference`")
             return self.turns[0], (words,)
         if self.known is None and _AS_STORED in ties and self.from_ras in ties[1:]:
-            words = (
-                f"the label map {name} is symmetric or empty and does not show whether nnU-Net "
-                f"turned the axes of {self.source.path.name}: they are taken as they are; its "
-                "plans.json beside it would say"
-            )
-            return _AS_STORED, (words,)
+            return None, ()
         return ties[0], ()
 
     def _score(
