@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,8 +94,10 @@ def test_growing_samples_are_those_of_one_run() -> None:
 
 @pytest.mark.slow
 def test_the_quick_commands_write_their_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(illustrations, "QUICK", illustrations.IllustrationPlan(8.0, 3, (2, 4)))
+    monkeypatch.setattr(bias, "QUICK", replace(PLAN, learned_biases_nats=(2.0,)))
     run("figures", "--quick", "--json", "--output", tmp_path / "figures")
     found = json.loads(capsys.readouterr().out)
     assert len(found["files"]) == 3
