@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -52,9 +53,14 @@ def sources(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
+@functools.cache
+def parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def imports_of(path: Path, text: str) -> Iterator[Import]:
     """Yield every import; those inside functions and those for types only are lazy."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         lazy = isinstance(node, ast.Import | ast.ImportFrom) and node.col_offset > 0
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -64,6 +70,7 @@ def imports_of(path: Path, text: str) -> Iterator[Import]:
                 yield Import(path, node.module, alias.name, lazy)
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     files = [*sources(PACKAGE), *sources(LAB)]
     return [each for path in files for each in imports_of(path, path.read_text())]
@@ -132,7 +139,7 @@ def past_a_door(found: list[Import]) -> list[str]:
 
 def options_named(path: Path) -> list[str]:
     """Return the texts of a file that name an option of the command line."""
-    constants = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant))
+    constants = (n for n in ast.walk(parse(path.read_text())) if isinstance(n, ast.Constant))
     texts = (n.value for n in constants if isinstance(n.value, str))
     return [text for text in texts if re.search(r"(?<![\w<!-])--[a-z]", text)]
 
@@ -210,7 +217,7 @@ def test_every_door_names_what_it_has() -> None:
 def test_no_class_name_means_two_things() -> None:
     places = defaultdict(list)
     for path in (*sources(PACKAGE), *sources(LAB)):
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(path.relative_to(ROOT).as_posix())
     twice = {name: found for name, found in places.items() if len(found) > 1}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,6 +47,11 @@ class Counts:
         return len(self.dialect) / self.functions
 
 
+@functools.cache
+def parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def is_dialect(name: str) -> bool:
     plain = name.strip("_")
     return plain.endswith("_of") or "_of_" in name or PARTICIPLE.fullmatch(name) is not None
@@ -77,7 +83,7 @@ def count(root: Path) -> Counts:
         module = where.removesuffix(".py").replace("/", ".")
         modules[module] = where
         lines += len(text.splitlines())
-        tree = ast.parse(text)
+        tree = parse(text)
         for name in imported_modules(tree):
             importers[name].add(module)
         for node in ast.walk(tree):
@@ -131,7 +137,7 @@ def test_names_are_the_fields_words() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted(SOURCE.rglob("*.py"))
-        for name in sorted(set(names_defined(ast.parse(path.read_text()))))
+        for name in sorted(set(names_defined(parse(path.read_text()))))
         if DIALECT.search(name)
     ]
     assert wrong == []
