@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.console import Flag, print_results, write_figure, write_text
+from lab.words import paragraph
 from perturb_mpm.cli import prepare_folder, shown_progress
 
 
@@ -116,7 +117,7 @@ def priority(
     output
         The folder to write to; made where it is missing.
     most
-        How many cases of each set are taken, the first by name.
+        How many cases of each set are taken by name; of hippocampi, those that chose nothing.
     samples
         How many segmentations are sampled of each case.
     quiet
@@ -124,7 +125,7 @@ def priority(
     json
         Print every width as JSON instead of a sentence.
     """
-    from lab.decisions.priority import draw, measure_priority, section, verdict
+    from lab.decisions.priority import CHOICE, CHOSEN_ON, draw, measure_priority, section, verdict
     from lab.evidence import read_set
     from perturb_mpm.cli import UsageError
 
@@ -141,7 +142,8 @@ def priority(
                 continue
             progress.stage(f"sampling {name.lower()}")
             found = read_set(data, given, None, progress)
-            cases = dict(list(found.cases.items())[:most])
+            first = CHOSEN_ON if data == hippocampi else 0
+            cases = dict(list(found.cases.items())[first : first + most])
             rows = measure_priority(
                 cases, found.start, structure, samples=samples, side_mm=side, progress=progress
             )
@@ -149,6 +151,7 @@ def priority(
             parts.append(section(name, structure, rows, samples, side))
     paths = [folder / "priority.md", folder / "priority.png"]
     heading = "# Where a correction pays\n\nWritten by `python -m lab priority`."
+    parts.append(paragraph(CHOICE))
     picture = f"![Width of the interval over the number of cubes seen]({paths[1].name})"
     write_text(paths[0], "\n\n".join([heading, picture, *parts]) + "\n")
     write_figure(paths[1], draw(sets))
@@ -209,4 +212,4 @@ def definitions(
 
     path = prepare_folder(output) / "measures.png"
     write_figure(path, draw())
-    print_results([path], "Six measures are drawn.", {}, quiet=quiet, json=json)
+    print_results([path], "Twelve pictures of measures are drawn.", {}, quiet=quiet, json=json)

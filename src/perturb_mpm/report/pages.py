@@ -47,7 +47,7 @@ def interval_ml(low: float, high: float) -> str:
     """Return an interval of volumes; both ends have enough digits to differ."""
     if math.isnan(low):
         return NOTHING
-    digits = 1 if low >= 10 else 2
+    digits = 0 if low >= 1000 else 1 if low >= 10 else 2 if high >= 0.095 else 3
     while high > low and f"{low:.{digits}f}" == f"{high:.{digits}f}" and digits < 4:
         digits += 1
     return f"{low:.{digits}f} – {high:.{digits}f}"
