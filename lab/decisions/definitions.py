@@ -77,7 +77,8 @@ def draw() -> Figure:
     _hatch(panels[9], lesion & mapped)
     outlines = [mask & ~binary_erosion(mask) for mask in (lesion, mapped)]
     far = outlines[0] & (distance_transform_edt(~outlines[1]) > 1)
-    panels[10].scatter(*np.argwhere(far).T[::-1], color=BLUE, marker="x", s=22)
+    rows, columns = np.nonzero(far)
+    panels[10].scatter(columns, rows, color=BLUE, marker="x", s=22)
     lines = panels[11].contour(dose, [10, 15, 20, 25], colors="black", linestyles="dotted")
     panels[11].clabel(lines, fontsize=8)
     return figure

@@ -111,12 +111,14 @@ def _narrow(
         before = 0.0
         for step in STEPS:
             chosen = list(order[:step])
-            found_ends = []
-            for shares in ((0.0,), OWN_SHARES if chosen else (0.0,)):
-                low, high = _interval(x[half], x[~half], chosen, told[chosen], shares)
-                before = before or high - low
-                found_ends += [(high - low) / before, bool(low <= truth <= high)]
-            rows.append(Narrowing(name, way, step, *found_ends))
+            ends = [
+                _interval(x[half], x[~half], chosen, told[chosen], shares)
+                for shares in ((0.0,), OWN_SHARES if chosen else (0.0,))
+            ]
+            before = before or ends[0][1] - ends[0][0]
+            widths = [(high - low) / before for low, high in ends]
+            inside = [low <= truth <= high for low, high in ends]
+            rows.append(Narrowing(name, way, step, widths[0], inside[0], widths[1], inside[1]))
     return rows
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 import perturb_mpm as pm
 from helpers.shapes import every_labelling
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.measures import (
     MEASURES,
     Measure,
@@ -105,6 +109,21 @@ def test_looking_only_where_votes_are_changes_nothing() -> None:
     np.testing.assert_array_equal(found[0].label_map, found[1].label_map)
 
 
+def test_no_sample_outlives_its_measures() -> None:
+    """Structures refer to their sample and it to them: it must not wait for the collector."""
+    patient = make_patient()
+    measurer = Measurer(patient, find_measures(NAMES, patient))
+    samples = [labels.copy() for labels in every_labelling(8)[:3]]
+    alive = [weakref.ref(each) for each in samples]
+    gc.disable()
+    try:
+        while samples:
+            measurer.add(range(1), [samples.pop()])  # type: ignore[arg-type]
+        assert not any(each() is not None for each in alive)
+    finally:
+        gc.enable()
+
+
 def test_a_mask_puts_voxels_where_they_belong() -> None:
     inside = np.zeros((3, 3, 3), dtype=np.bool_)
     inside[1:, 1:, 1:] = True
@@ -143,6 +162,8 @@ def test_bad_measures_are_refused() -> None:
         Measure("a.b", "", height.compute)
     with pytest.raises(TypeError, match="must be a function"):
         Measure("a", "", 3)  # type: ignore[arg-type]
+    with pytest.raises(ExpectedError, match="`measure` a must return a number for core of 4"):
+        Measurer(make_patient(), [Measure("a", "", lambda structure: structure.name[9])])
     with pytest.raises(ValueError, match="must have the shape"):
         make_patient(images={"T1": np.zeros((3, 3, 3))})
     with pytest.raises(ValueError, match="must be one of core"):

@@ -13,6 +13,7 @@ import pytest
 import perturb_mpm as pm
 from helpers.small_case import call, save
 from helpers.viewer_run import SETTINGS, copy_run, make_case
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.measures import Extremes
 from perturb_mpm.run import Run, SettingsError, load_run
 
@@ -142,3 +143,10 @@ def test_a_length_that_the_case_decides_refuses_nothing(tmp_path: Path) -> None:
     run = pm.run_case(make_case(), settings, tmp_path, title="Patient", also=("extremes",))
     assert run.settings.intervals == "assumed"
     assert (tmp_path / "lesions.csv").exists()
+
+
+def test_a_measure_that_raises_is_refused_before_any_sample(tmp_path: Path) -> None:
+    settings = ASKED.changed(measure=("statistics:mean",), rule=())
+    with pytest.raises(ExpectedError, match=r"`measure` mean must return a number for .*TypeError"):
+        pm.run_case(make_case(), settings, tmp_path / "case", title="Patient")
+    assert not (tmp_path / "case").exists()

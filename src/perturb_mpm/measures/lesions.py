@@ -347,8 +347,10 @@ class LesionFinder:
     def add(self, part: range, labels: NDArray[np.uint8]) -> None:
         """Take the samples ``part`` with their labels inside the mask, (B, N)."""
         for _, each in zip(part, labels, strict=True):
-            found = LabelMap(self._patient, each).structure(self._name)
+            sample = LabelMap(self._patient, each)
+            found = sample.structure(self._name)
             match = self.candidates.match(found.in_box(self.candidates.box), cropped=True)
+            sample.clear()
             self._ml.append(match.ml)
             self._joined += match.joined
             self._counts.append(match.pieces)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import overload
 
 from perturb_mpm.biomarkers import MeasureScale
+from perturb_mpm.checks import ExpectedError
 from perturb_mpm.measures import relations, shapes
 from perturb_mpm.measures.structure import MeasuredPatient, Structure
 
@@ -21,6 +23,10 @@ DEFAULT_MEASURES = (
 )
 _DOSE = re.compile(r"([dv])(\d+(?:\.\d+)?)")
 _NAME = re.compile(r"[^\s.<>=,:]+(:[^<>=]+)?")
+
+
+class MeasureError(ExpectedError):
+    """A measure cannot be computed of some structure."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,15 @@ class Measure:
 
     def __call__(self, structure: Structure) -> float:
         """Return the measure of one structure."""
-        return float(self.compute(structure))
+        try:
+            return float(self.compute(structure))
+        except Exception as error:  # a user's function may raise anything
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise MeasureError(
+                f"`measure` {self.name} must return a number for {structure.name} of "
+                f"{structure.voxels} voxels, got {type(error).__name__}: {error} "
+                f"({last.filename}, line {last.lineno})"
+            ) from error
 
     @property
     def scale(self) -> MeasureScale:

@@ -257,8 +257,10 @@ class Measurer:
     def add(self, part: range, labels: NDArray[np.uint8]) -> None:
         """Measure the samples ``part`` with their labels inside the mask, (B, N)."""
         for number, each in zip(part, labels, strict=True):
+            sample = LabelMap(self._scene, each)
             self._index.append(number)
-            self._rows.append(self._measure(LabelMap(self._scene, each)))
+            self._rows.append(self._measure(sample))
+            sample.clear()
 
     @property
     def measurements(self) -> Measurements:
@@ -463,7 +465,9 @@ class PriorityFinder:
             height = self._voxels[inside, self._patient.across]
             depth = self._patient.grid.shape[self._patient.across]
             self._slices.append(np.bincount(height, minlength=depth))
-            self._values.append(self._measure(LabelMap(self._patient, each).structure(self._name)))
+            sample = LabelMap(self._patient, each)
+            self._values.append(self._measure(sample.structure(self._name)))
+            sample.clear()
 
     def _number_cubes(self, voxels: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the number of the cube of each voxel (R, 3)."""

@@ -97,6 +97,10 @@ class LabelMap:
             self._structures[name] = self._cut_out(name)
         return self._structures[name]
 
+    def clear(self) -> None:
+        """Forget the structures, which refer to this: else memory waits for Python's collector."""
+        self._structures.clear()
+
     def _cut_out(self, name: str) -> Structure:
         patient = self.patient
         if name not in patient.structures:

@@ -91,10 +91,11 @@ def check_findings(case: Case, settings: RunSettings, regions: Mapping[str, Any]
     patient = MeasuredPatient(
         Grid(case.mask.shape, case.geometry.spacing),
         structures,
-        np.zeros(case.mask.shape, dtype=np.uint8),
+        case.probabilities.argmax(axis=0).astype(np.uint8),
         images=case.images,
     )
     check_questions(patient, settings)
+    Measurer(patient, find_measures(settings.findings.measure or ["volume"], patient))
 
 
 def check_questions(patient: MeasuredPatient, settings: RunSettings) -> None:
