@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,8 +52,8 @@ def test_the_most_probable_numbers_are_those_of_a_grid() -> None:
     b, a, c = np.meshgrid(
         shifts, np.geomspace(0.02, 1, 41), np.geomspace(0.2, 4, 41), indexing="ij"
     )
-    density = norm.logpdf(b, 0, 0.3) + norm.logpdf(np.log(a), math.log(0.1), 2)
-    density += norm.logpdf(np.log(c), 0, 0.5)
+    density = norm.logpdf(b, 0, 0.3) + norm.logpdf(np.log(a), math.log(0.2), 2)
+    density += norm.logpdf(np.log(c), 0, 1)
     for r, s in zip(missed, spread, strict=True):
         density += norm.logpdf(r, b, np.hypot(a, c * s))
     together = np.exp(density).sum(axis=0)  # over β
@@ -105,13 +106,27 @@ def test_a_law_without_floor_and_shift_is_that_of_its_samples() -> None:
 
 def test_quantiles_are_students() -> None:
     law = LearnedLaw("volume", 0.1, 0.2, 0.0, cases=5)
-    wanted = math.log(10.1) + 0.1 + 0.2 * math.sqrt(1.2) * student.ppf([0.025, 0.5, 0.8], 4)
+    wanted = math.log(10.1) + 0.1 + 0.2 * math.sqrt(1.2) * student.ppf([0.025, 0.5, 0.8], 3)
     found = law.quantiles([10.0, 10.0], [0.025, 0.5, 0.8])
     np.testing.assert_allclose(found, np.exp(wanted) - 0.1)
     conformal = LearnedLaw("volume", 0.1, 0.2, 0.0, cases=30, reach=3.0)
     assert conformal.widen([10.0])[1] == pytest.approx(10.1 * math.exp(0.1 + 0.6) - 0.1)
     assert len(law.draws([10.0])) == 200
     assert np.median(law.draws([10.0])) == pytest.approx(found[1], rel=0.01)
+
+
+def test_a_structure_that_some_cases_lack_may_be_absent() -> None:
+    samples, truth = cohort(np.random.default_rng(4), 18, floor=0.1, trust=1.0)
+    assert fit_law(samples, truth).absent == 0
+    truth[3] = 0.0
+    law = fit_law(samples, truth)
+    assert law.absent == 1
+    low, high = law.widen(samples[0])
+    assert low == 0
+    ends = replace(law, absent=0).widen(samples[0])
+    assert ends[0] > 0
+    assert high == ends[1]
+    assert replace(law, cases=60).widen(samples[0])[0] > 0  # 1 of 60 is less than 2.5 %
 
 
 @pytest.mark.parametrize("scale", ["volume", "share"])
@@ -136,6 +151,7 @@ def test_a_share_stays_one() -> None:
         ({"floor": -1.0}, "floor must be at least 0"),
         ({"trust": math.nan}, "trust must be"),
         ({"cases": 1}, "cases must be at least 2"),
+        ({"absent": 6}, "absent must be"),
     ],
 )
 def test_impossible_laws_are_refused(change: dict[str, object], words: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from perturb_mpm.learning import evidence as module
-from perturb_mpm.learning import grid_temperature, image_evidence
+from perturb_mpm.learning import grid_temperature, image_evidence, spare_soft_borders
 
 Array = NDArray[np.float64]
 
@@ -124,6 +124,15 @@ def test_the_temperature_minimises_the_divergence() -> None:
         return float((blurred * np.log(blurred / q))[:, near].sum())
 
     assert divergence(found) < min(divergence(found * 1.02), divergence(found / 1.02))
+
+
+def test_the_grid_is_added_less_and_less_to_borders_that_are_soft() -> None:
+    widths = np.arange(0.25, 0.6, 0.01)
+    found = [spare_soft_borders(grid_temperature(logistic_border(w)) or 0) for w in widths]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == grid_temperature(logistic_border(0.25))
+    assert found[-1] == 1
+    assert -min(np.diff(found)) < 0.05  # and nowhere by a jump
 
 
 @pytest.mark.parametrize(

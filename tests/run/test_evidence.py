@@ -44,6 +44,13 @@ def test_no_kernels_act_where_nothing_is_predicted() -> None:
     assert CaseEvidence(None, None).strength == 0
 
 
+@pytest.mark.parametrize(("skill", "temperature"), [(0.7, 1.1), (0.1, 1.0)])
+def test_soft_borders_are_left_where_no_kernels_act(skill: float, temperature: float) -> None:
+    assert evidence_with(skill, 1.1).map_temperature == temperature
+    assert evidence_with(skill, 1.62).map_temperature == 1.62
+    assert evidence_with(skill, 0.9).map_temperature == 1
+
+
 def test_what_is_decided_is_what_image_and_grid_say(speaking: Case) -> None:
     found, p = find_evidence(speaking), speaking.probabilities
     spacing, mask = speaking.geometry.spacing, speaking.mask

@@ -41,7 +41,7 @@ FEWEST_FOR_CONFORMAL = 19
 _OFFSETS = {"volume": OFFSET_ML, "size": 1.0}  # of logarithms, in the measure's unit
 _OFFSET_SHARE = 0.01  # keeps shares of 0 and 1 on the scale
 _DRAWS = 200  # equally likely values that stand for a law
-_SD_SHIFT, _SD_TRUST, _FLOOR, _SD_FLOOR = 0.3, 0.5, 0.1, 2.0
+_SD_SHIFT, _SD_TRUST, _FLOOR, _SD_FLOOR = 0.3, 1.0, 0.2, 2.0
 _BOUNDS = ((math.log(1e-4), math.log(20.0)), (math.log(1e-3), math.log(50.0)))
 
 
@@ -71,6 +71,8 @@ class LearnedLaw:
     """From how many cases the law was learned."""
     reach: float | None = None
     """How many scales from the middle the 95 % interval ends; by default Student's t says."""
+    absent: int = 0
+    """How many of the cases had a truth of 0; of no account where there is a ``reach``."""
 
     def __post_init__(self) -> None:
         checks.choice(self.scale, "scale", get_args(MeasureScale))
@@ -78,12 +80,15 @@ class LearnedLaw:
         checks.number(self.floor, "floor", minimum=0)
         checks.number(self.trust, "trust", minimum=0)
         checks.integer(self.cases, "cases", minimum=2)
+        checks.integer(self.absent, "absent", minimum=0, maximum=self.cases)
         if self.reach is not None:
             checks.number(self.reach, "reach", minimum=0)
 
     def widen(self, samples: ArrayLike) -> tuple[float, float]:
         """Return the 95 % interval of the truth, in the unit of the samples (S,)."""
         low, high = self.quantiles(samples, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        if self.reach is None and self.absent / (self.cases + 1) > (1 - CONFIDENCE) / 2:
+            low = 0.0
         return float(low), float(high)
 
     def quantiles(self, samples: ArrayLike, levels: ArrayLike) -> NDArray[np.float64]:
@@ -91,7 +96,7 @@ class LearnedLaw:
         from scipy.special import stdtrit
 
         middle, spread = summarize_samples(samples, self.scale)
-        student = stdtrit(self.cases - 1, np.asarray(levels, dtype=np.float64))
+        student = stdtrit(self._freedom, np.asarray(levels, dtype=np.float64))
         sigma = math.hypot(self.floor, self.trust * spread)
         ends = middle + self.shift + sigma * self._stretch * student
         return from_scale(ends, self.scale)
@@ -115,13 +120,18 @@ class LearnedLaw:
         return moved
 
     @property
+    def _freedom(self) -> int:
+        """The degrees of freedom of Student's t; two cases have one, three two."""
+        return max(self.cases - 2, min(self.cases - 1, 2))
+
+    @property
     def _stretch(self) -> float:
         """What Student's t is multiplied by."""
         from scipy.special import stdtrit
 
         if self.reach is None:
             return math.sqrt(1 + 1 / self.cases)
-        return self.reach / float(stdtrit(self.cases - 1, (1 + CONFIDENCE) / 2))
+        return self.reach / float(stdtrit(self._freedom, (1 + CONFIDENCE) / 2))
 
 
 def fit_law(
@@ -167,7 +177,8 @@ def fit_law(
         # Rounded first, or 20 × 0.95 counts as more than 19.
         rank = math.ceil(round((n + 1) * CONFIDENCE, 9))
         reach = float(np.sort(distances)[rank - 1])
-    return LearnedLaw(scale, shift, floor, trust, n, reach)
+    absent = int((true == to_scale(0.0, scale)).sum())
+    return LearnedLaw(scale, shift, floor, trust, n, reach, absent)
 
 
 def summarize_samples(samples: ArrayLike, scale: MeasureScale) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from perturb_mpm.learning.evidence import (
     find_unfamiliar,
     grid_temperature,
     image_evidence,
+    spare_soft_borders,
 )
 from perturb_mpm.learning.learner import Learned, filter_maker, learn, learn_from
 from perturb_mpm.learning.objectives import ObjectiveName
@@ -33,5 +34,6 @@ __all__ = [
     "Phase",
     "Problem",
     "SKILL",
+    "spare_soft_borders",
     "Unfamiliar",
 ]

@@ -20,7 +20,10 @@ as their grid allows is
 
     T* = argmin_T Σ_i KL(P′_i ‖ softmax(log P_i / T)),    over the same voxels.
 
-The sum is convex in 1/T, and its derivative is E_softmax[log P] − E_P′[log P].
+The sum is convex in 1/T, and its derivative is E_softmax[log P] − E_P′[log P]. Where P spreads a
+border over the variance σ², T*² is about 1 + s²/σ². A classifier that learned from voxels and knows
+how far it errs (calibrated trees, an atlas) has the grid's s² in its σ² already, and its own error,
+which is seldom less (``spare_soft_borders``).
 
 **Familiarity.** Is a case like those that settings were learned from? A property of the cases
 learned from, on a scale on which it is about normal, predicts that of a new case like them:
@@ -186,6 +189,24 @@ def grid_temperature(
         else:
             low = middle
     return 1 / float(np.sqrt(low * high))
+
+
+def spare_soft_borders(temperature: float) -> float:
+    """Return how much of the grid's temperature is due where borders may know their grid already.
+
+    With s² the grid's variance and s²/σ² = T*² − 1: all of s² is added where the borders' σ² is at
+    most 2 s², nothing from 3 s² on, and a share that falls to 0 between them.
+
+    Examples
+    --------
+    >>> from perturb_mpm.learning import spare_soft_borders
+    >>> spare_soft_borders(1.6), spare_soft_borders(1.1)
+    (1.6, 1.0)
+    """
+    added = temperature**2 - 1
+    if added >= 0.5:  # of σ² up to 2 s²
+        return temperature
+    return math.sqrt(1 + max(3 * added - 1, 0.0))
 
 
 def _probabilities_inside(

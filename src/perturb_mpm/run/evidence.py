@@ -9,7 +9,8 @@
   erode what they should refine: s is 0 there. Stronger kernels than half serve some labels better,
   and make volumes too sure of themselves.
 - **Temperature.** That of the grid (``grid_temperature``): a border is known no better than its
-  voxels.
+  voxels. Kernels make probabilities surer than they were; where none act, soft borders are left as
+  they are (``spare_soft_borders``).
 - **Temperature of the samples.** Where kernels act, the same. Where they do not, 1: what the grid
   adds is doubt about single voxels, which are rounded one by one and cancel in a volume, while the
   noise of a sample is correlated over the whole structure.
@@ -34,6 +35,7 @@ from perturb_mpm.learning import (
     find_unfamiliar,
     grid_temperature,
     image_evidence,
+    spare_soft_borders,
 )
 from perturb_mpm.run.settings import DEFAULT_BILATERAL, RunSettings, SettingsError
 
@@ -57,6 +59,12 @@ class CaseEvidence:
         if self.image is None:
             return 0.0
         return round(min(max(self.image.skill - NO_KERNELS_BELOW, 0.0), STRONGEST), 2)
+
+    @property
+    def map_temperature(self) -> float:
+        """The temperature of the maps."""
+        found = max(self.temperature or 1.0, 1.0)
+        return round(found if self.strength else spare_soft_borders(found), 2)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold."""
@@ -112,11 +120,12 @@ def decide_settings(
             kernels = (found if each == DEFAULT_BILATERAL else each for each in settings.kernels)
             settings = replace(settings, kernels=tuple(kernels))
     if settings.unary.temperature is None:
-        temperature = round(max(evidence.temperature or 1.0, 1.0), 2)
         sampled = settings.unary.sampling_temperature
         if sampled is None and not settings.has_kernels:
             sampled = 1.0
-        settings = settings.changed(temperature=temperature, sampling_temperature=sampled)
+        settings = settings.changed(
+            temperature=evidence.map_temperature, sampling_temperature=sampled
+        )
     if settings.sampling.noise_length is None:
         settings = settings.changed(noise_length=assumed_length_mm(case))
     return settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,9 +167,7 @@ def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]
 
 def _round(law: LearnedLaw) -> LearnedLaw:
     """Return the law as a settings file holds it."""
-    numbers = {
-        name: None if value is None else float(f"{value:.{_DIGITS}g}")
-        for name, value in vars(law).items()
-        if name in ("shift", "floor", "trust", "reach")
-    }
-    return LearnedLaw(law.scale, cases=law.cases, **numbers)  # type: ignore[arg-type]
+    numbers = {name: getattr(law, name) for name in ("shift", "floor", "trust", "reach")}
+    return replace(
+        law, **{k: float(f"{v:.{_DIGITS}g}") for k, v in numbers.items() if v is not None}
+    )

@@ -21,7 +21,7 @@ from perturb_mpm.evaluation import (
     top_label,
 )
 from perturb_mpm.files import Case
-from perturb_mpm.learning import case_properties, grid_temperature
+from perturb_mpm.learning import case_properties
 from perturb_mpm.measures import (
     Measure,
     MeasuredPatient,
@@ -110,12 +110,10 @@ class LabelledProblem:
         """What image and grid say about the probabilities; the image takes a second."""
         return find_evidence(self.case)
 
-    @cached_property
+    @property
     def grid_temperature(self) -> float:
-        """The temperature of the grid, 1 at least, as ``run`` takes it."""
-        case = self.case
-        found = grid_temperature(case.probabilities, spacing=case.geometry.spacing, mask=case.mask)
-        return round(max(found or 1.0, 1.0), 2)
+        """The temperature that ``run`` takes for the maps of this case by itself."""
+        return self.evidence.map_temperature
 
     def choose(self, decisions: Regions) -> Regions:
         """Return which of the regions ``run`` decides the labels of this case by."""
@@ -129,7 +127,7 @@ class LabelledProblem:
             spacing=self.case.geometry.spacing,
             mask=self.case.mask,
             skill=skill,
-            temperature=self.grid_temperature,
+            temperature=self.evidence.temperature,
         )
 
     @cached_property
