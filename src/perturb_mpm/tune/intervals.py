@@ -167,7 +167,9 @@ def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]
 
 def _round(law: LearnedLaw) -> LearnedLaw:
     """Return the law as a settings file holds it."""
-    numbers = {name: getattr(law, name) for name in ("shift", "floor", "trust", "reach")}
-    return replace(
-        law, **{k: float(f"{v:.{_DIGITS}g}") for k, v in numbers.items() if v is not None}
+    shift, floor, trust, reach = (
+        math.nan if each is None else float(f"{each:.{_DIGITS}g}")
+        for each in (law.shift, law.floor, law.trust, law.reach)
     )
+    rounded = replace(law, shift=shift, floor=floor, trust=trust)
+    return rounded if law.reach is None else replace(rounded, reach=reach)
