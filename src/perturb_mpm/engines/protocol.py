@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.noise import Perturbation
+
+if TYPE_CHECKING:
+    from perturb_mpm.model import DenseCRF
 
 Accuracy = Literal["plain", "calibrated", "accurate", "exact"]
 
@@ -192,6 +195,18 @@ class NarrowingSolver(Protocol):
         """Drop all but some of the problems, (B,); return whether that was done.
 
         Those that go on stay in their order, and nothing else about them changes.
+        """
+
+
+@runtime_checkable
+class ReweighingSolver(Protocol):
+    """A solver whose kernels may get other weights."""
+
+    def reweigh(self, crf: DenseCRF) -> bool:
+        """Go on with the CRF that ``DenseCRF.scale_kernels`` makes; return whether that was done.
+
+        A power of two keeps all bits what they would be if the kernels were prepared anew; other
+        factors are refused.
         """
 
 

@@ -172,6 +172,28 @@ class DenseCRF:
         pairwise = np.take_along_axis(solver.pairwise()[0], x[np.newaxis], axis=0)
         return float(unary.sum(dtype=np.float64) + pairwise.sum(dtype=np.float64) / 2)
 
+    def scale_kernels(self, factor: float) -> DenseCRF:
+        """Return the same CRF with kernels of ``factor`` times the weight; it shares all arrays.
+
+        Examples
+        --------
+        >>> crf = pm.DenseCRF(np.zeros((2, 3)), [pm.SpatialKernel(sigma=1.0, weight=2.0)])
+        >>> crf.scale_kernels(0.5).kernels[0].weight
+        1.0
+        """
+        other = copy.copy(self)
+        other.kernels = tuple(
+            dataclasses.replace(each, weight=factor * each.weight) for each in self.kernels
+        )
+        weighted = [checks.read_only(factor * term.compatibility) for term in self.terms]
+        other.terms = tuple(
+            dataclasses.replace(
+                term, kernel=kernel, compatibility=matrix, potts_weight=_potts_weight(matrix)
+            )
+            for term, kernel, matrix in zip(self.terms, other.kernels, weighted, strict=True)
+        )
+        return other
+
     def _without_self_term(self) -> DenseCRF:
         other = copy.copy(self)
         other.self_term = False

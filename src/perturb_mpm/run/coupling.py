@@ -16,7 +16,7 @@ loses nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +42,18 @@ class VolumeShift:
     """How far the kernels move the volume of one region or label, as a share of what is expected.
 
     ``mean_field_frac`` is that of the mean field, ``sampled_frac`` the mean over the pilot's
-    samples and ``sampled_error_frac`` its standard error.
+    samples and ``sampled_error_frac`` its standard error; both are None where no sample was asked.
     """
 
     name: str
     mean_field_frac: float
-    sampled_frac: float
-    sampled_error_frac: float
+    sampled_frac: float | None = None
+    sampled_error_frac: float | None = None
 
     @property
     def surely_frac(self) -> float:
         """The larger of both, where the samples count as far as they are sure."""
-        sampled = abs(self.sampled_frac) - _STANDARD_ERRORS * self.sampled_error_frac
+        sampled = abs(self.sampled_frac or 0) - _STANDARD_ERRORS * (self.sampled_error_frac or 0)
         return max(abs(self.mean_field_frac), sampled)
 
 
@@ -82,7 +82,12 @@ class CouplingCheck:
         """Return what ``as_json`` wrote; TypeError or KeyError where it is something else."""
         moved = found["moved"]
         if moved is not None:
-            numbers = {name: float(value) for name, value in moved.items() if name != "name"}
+            numbers = {
+                name: None if value is None else float(value)
+                for name, value in moved.items()
+                if name != "name"
+            }
+            numbers["mean_field_frac"] = float(moved["mean_field_frac"])
             moved = VolumeShift(str(moved["name"]), **numbers)
         return cls(float(found["asked_strength"]), float(found["used_strength"]), moved)
 
@@ -91,7 +96,7 @@ class CouplingCheck:
         if self.is_harmless or self.moved is None:
             return None
         by_field = abs(self.moved.mean_field_frac) == self.moved.surely_frac
-        share = self.moved.mean_field_frac if by_field else self.moved.sampled_frac
+        share = self.moved.mean_field_frac if by_field else self.moved.sampled_frac or 0.0
         words = (
             f"the kernels move the volume of {self.moved.name} by {100 * share:+.0f} % from what "
             f"the probabilities expect, more than {100 * LARGEST_SHIFT:.0f} %"
@@ -110,6 +115,14 @@ class Pilot:
 
     posterior: Posterior
     labels: NDArray[np.uint8]  # (S, N)
+    starts: NDArray[np.int64]  # (S, L): sizes before the kernels have moved a label, in voxels
+
+    @property
+    def moved_voxels(self) -> NDArray[np.float64]:
+        """How many voxels the kernels add to each label of each sample, (S, L)."""
+        posterior = self.posterior
+        sizes: NDArray[np.float64] = posterior.volumes / math.prod(posterior.grid.spacing)
+        return sizes - self.starts
 
 
 def check_coupling(
@@ -123,57 +136,59 @@ def check_coupling(
     asked = run.settings.coupling.strength or 0.0
     if not sampler.crf.kernels:
         return run, sampler, None
-
-    def of_strength(strength: float) -> Run:
-        return replace(run, settings=run.settings.changed(strength=strength))
-
+    samples = min(PILOT_SAMPLES, run.settings.sampling.samples)
     weaken = not (run.settings.coupling.keep_strength or run.settings.basis.learned_cases)
     first: VolumeShift | None = None
-    pilot: Pilot | None
+    pilot: Pilot | None = None
     for halving in range(MOST_HALVINGS + 1):
-        pilot = _draw_pilot(sampler, min(PILOT_SAMPLES, run.settings.sampling.samples))
-        moves = list(_measure_shifts(run, sampler, pilot.posterior))
-        moved = max(moves, key=lambda each: each.surely_frac, default=None)
+        moved = _find_largest_shift(run, sampler)
+        if not weaken or moved is None or moved.surely_frac <= LARGEST_SHIFT:
+            # Samples are asked only where the mean field does not say it already.
+            pilot = _draw_pilot(sampler, samples)
+            moved = _find_largest_shift(run, sampler, pilot)
         first = moved if halving == 0 else first
         if moved is None or moved.surely_frac <= LARGEST_SHIFT or not weaken:
             break
         strength = asked / 2 ** (halving + 1) if halving < MOST_HALVINGS else 0.0
-        run, pilot = of_strength(strength), None
-        sampler = build(run)
+        run, pilot = replace(run, settings=run.settings.changed(strength=strength)), None
+        sampler = sampler.scale_kernels(0.5) if strength > 0 else build(run)
     check = CouplingCheck(asked, run.settings.coupling.strength or 0.0, first)
     return replace(run, coupling=check), sampler, pilot
 
 
 def _draw_pilot(sampler: Sampler, samples: int) -> Pilot:
     parts: list[NDArray[np.uint8]] = []
-    posterior = sampler.draw(samples, keep=lambda _, labels: parts.append(labels.copy()))
-    return Pilot(posterior, np.concatenate(parts))
+    starts: list[NDArray[np.int64]] = []
+    posterior = sampler.draw(
+        samples, keep=lambda _, labels: parts.append(labels.copy()), starts=starts
+    )
+    return Pilot(posterior, np.concatenate(parts), np.concatenate(starts))
 
 
-def _measure_shifts(run: Run, sampler: Sampler, pilot: Posterior) -> Iterator[VolumeShift]:
-    """Yield what the kernels do to every region and label of some size."""
-    free = sampler.without_updates().draw(pilot.samples)  # the same noise, and no kernels
+def _find_largest_shift(
+    run: Run, sampler: Sampler, pilot: Pilot | None = None
+) -> VolumeShift | None:
+    """Return what moves most of the regions and labels of some size, None where there are none."""
     expected = _expected_voxels(sampler.crf)  # (L,) voxels
     solved = sampler.mean_field().sum(axis=1, dtype=np.float64)  # (L,)
-    voxel_mm3 = math.prod(pilot.grid.spacing)
-    moved = (pilot.volumes - free.volumes) / voxel_mm3  # (S, L) voxels
     labels = run.case.labels
     foreground = [label for label in range(len(labels)) if label or not labels.has_background]
     least = LEAST_SHARE * expected[foreground].sum()
-    sets = {**{labels.names[label]: (label,) for label in foreground}, **run.regions}
-    for name, members in sets.items():
+    found = []
+    for name, members in {**{labels.names[l]: (l,) for l in foreground}, **run.regions}.items():
         rows = list(members)
         size = expected[rows].sum()
         if size <= least:
             continue
-        differences = moved[:, rows].sum(axis=1) / size  # (S,)
-        several = len(differences) > 1  # one says nothing of how sure it is
-        yield VolumeShift(
-            name,
-            float(solved[rows].sum() / size - 1),
-            float(differences.mean()) if several else 0.0,
-            float(differences.std(ddof=1)) / math.sqrt(len(differences)) if several else 0.0,
-        )
+        shift = VolumeShift(name, float(solved[rows].sum() / size - 1))
+        if pilot is not None:
+            differences = pilot.moved_voxels[:, rows].sum(axis=1) / size  # (S,)
+            several = len(differences) > 1  # one says nothing of how sure it is
+            mean = float(differences.mean()) if several else 0.0
+            error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if several else 0.0
+            shift = replace(shift, sampled_frac=mean, sampled_error_frac=error)
+        found.append(shift)
+    return max(found, key=lambda each: each.surely_frac, default=None)
 
 
 def _expected_voxels(crf: DenseCRF) -> NDArray[np.float64]:

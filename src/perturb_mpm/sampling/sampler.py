@@ -27,7 +27,9 @@ from perturb_mpm.engines import (
     Compute,
     Engine,
     FreezingSolver,
+    FrozenVoxels,
     NarrowingSolver,
+    ReweighingSolver,
     Solver,
     prepare_with,
 )
@@ -40,6 +42,9 @@ from perturb_mpm.progress import Progress, progress_from
 from perturb_mpm.sampling.freezing import FreezeRule, Freezing, find_frozen
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling, Start
 from perturb_mpm.version import version
+
+# Labels (N,), the share that the last update changed, and the label sizes at the start, (L,).
+_Solved = tuple[NDArray[np.uint8], np.float64, NDArray[np.int64]]
 
 Keep = Callable[[range, NDArray[np.uint8]], object]
 
@@ -142,20 +147,25 @@ class Sampler:
         other._sampling = replace(self._sampling, noise_length=length)
         other._perturbation = other._sampling.perturbation
         other._perturbation.check(self._crf.grid)
-        other.__dict__.pop("_freezing", None)  # it depends on the noise
+        other._forget_noise()
         shared = {"_solver": self._solver, "_mean_field": self._mean_field}
         other.__dict__.update(shared, problem=self.problem)
         return other
 
-    def without_updates(self) -> Sampler:
-        """Return a sampler of the start of every sample, which no kernel has moved yet.
+    def scale_kernels(self, factor: float) -> Sampler:
+        """Return a sampler of the CRF with kernels of ``factor`` times the weight.
 
-        The engine is the same; the two samplers must not draw at the same time.
+        It goes on with this one's engine where that is prepared and can: then this one must not
+        draw any more.
         """
-        shared = {name: getattr(self, name) for name in ("_solver", "_mean_field", "_freezing")}
         other = copy(self)
-        other._sampling = replace(self._sampling, iterations=0, tolerance=0.0)
-        other.__dict__.update(shared)
+        other._crf = self._crf.scale_kernels(factor)
+        for name in ("problem", "_solver", "_mean_field"):
+            other.__dict__.pop(name, None)
+        other._forget_noise()
+        solver = self.__dict__.get("_solver")
+        if isinstance(solver, ReweighingSolver) and solver.reweigh(other._crf):
+            other.__dict__["_solver"] = self.__dict__.pop("_solver")
         return other
 
     def with_perturbation(self, perturbation: Perturbation) -> Sampler:
@@ -169,7 +179,7 @@ class Sampler:
         perturbation.check(self._crf.grid)
         other = copy(self)
         other._sampling = replace(self._sampling, hold=0.0)
-        other.__dict__.pop("_freezing", None)
+        other._forget_noise()
         other._perturbation = perturbation
         other._members = self._members or (self._crf.energies,)
         return other
@@ -182,6 +192,8 @@ class Sampler:
         progress: Progress | None = None,
         keep: Keep | None = None,
         keeps_solver: bool = False,
+        starts: list[NDArray[np.int64]] | None = None,
+        soon: int = 0,
     ) -> Posterior:
         """Draw these samples (all by default), or only those that ``after`` does not have.
 
@@ -189,7 +201,9 @@ class Sampler:
         then the posterior of all, bit for bit what one call gives, also where ``until`` ends it.
         After each batch ``progress`` is called with (samples drawn, samples asked for), and
         ``keep`` with the numbers of the batch's samples and their labels inside the mask, (B, N);
-        with ``keeps_solver`` the solver then still has every one of them.
+        with ``keeps_solver`` the solver then still has every one of them. ``starts`` gets the sizes
+        of each label (B, L) in voxels before any kernel has moved them. Samples up to the number
+        ``soon`` will be asked for next: what is solved apart may be solved together with them.
         """
         numbers = sample_range(self._sampling.samples if samples is None else samples)
         drawn = 0 if after is None else self._count_drawn(after, numbers)
@@ -200,11 +214,11 @@ class Sampler:
         with ThreadPoolExecutor(1) as beside:  # hashing large arrays is slow: do it in parallel
             beside.submit(lambda: self.problem)
             solver, mean_field = self._solver, self._mean_field
-            wanted = _BatchOutput(labels=keep is not None, every_problem=keeps_solver)
+            wanted = _BatchOutput(keep is not None, keeps_solver, starts)
             block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
             for part in _parts(numbers, drawn, solver.batch, block):
-                for piece in self._freeze_calm(part):
-                    labels = self._draw_batch(piece, tally, wanted)
+                coming = range(part.start, max(numbers.stop, soon))
+                for piece, labels in self._draw_pieces(part, tally, wanted, coming):
                     if keep is not None:
                         keep(piece, solver.labels() if labels is None else labels)
                 if progress is not None:
@@ -253,27 +267,97 @@ class Sampler:
         rule = FreezeRule.from_sampling(self._sampling)
         return find_frozen(self._crf, self._solver, rule, self._mean_field)
 
-    def _freeze_calm(self, part: range) -> Iterator[range]:
-        """Cut a batch where samples begin or end to freeze voxels; yield what comes next.
+    def _draw_pieces(
+        self, part: range, tally: Tally, wanted: _BatchOutput, coming: range
+    ) -> Iterator[tuple[range, NDArray[np.uint8] | None]]:
+        """Draw a batch, cut where samples begin or end to freeze voxels; yield each piece.
 
-        Correlated noise moves whole regions of frozen voxels in a few samples. What these send then
-        is no longer constant, and every voxel of such a sample is updated.
+        Labels (B, N) come with a piece where the solver no longer has them. Correlated noise moves
+        whole regions of frozen voxels in a few samples. What these send then is no longer constant,
+        and every voxel of such a restless sample is updated.
         """
-        solver, freezing = self._solver, self._freezing
-        if not isinstance(solver, FreezingSolver):
-            yield part
+        solver, frozen = self._solver, self._freezing.frozen if self._freezing else None
+        if isinstance(solver, FreezingSolver):
+            solver.freeze(frozen)
+        if not isinstance(solver, FreezingSolver) or not frozen or not self._sampling.correlated:
+            yield part, self._draw_batch(part, tally, wanted)
             return
-        frozen = None if freezing is None else freezing.frozen
-        solver.freeze(frozen)
-        if frozen is None or not self._sampling.correlated:
-            yield part
-            return
-        moved = solver.count_dissent(self._perturbation, np.array(part, dtype=np.int64))
-        restless = moved > MOST_DISSENT * len(frozen.active)
+        apart = tally.conditional is None and not wanted.every_problem
+        restless = self._find_restless(solver, frozen, part)
         edges = [0, *(np.flatnonzero(np.diff(restless)) + 1).tolist(), len(part)]
         for first, last in pairwise(edges):
+            piece = part[first:last]
             solver.freeze(None if restless[first] else frozen)
-            yield part[first:last]
+            if restless[first] and apart:
+                numbers = list(piece) if piece[0] not in self._apart else []
+                if numbers:
+                    rest = range(piece.stop, coming.stop)
+                    numbers += self._next_restless(solver, frozen, rest, VECTOR - len(numbers))
+                    self._solve_apart(solver, numbers)
+                yield piece, self._take_apart(piece, tally, wanted)
+            else:
+                yield piece, self._draw_batch(piece, tally, wanted)
+
+    def _find_restless(
+        self, solver: FreezingSolver, frozen: FrozenVoxels, part: range
+    ) -> NDArray[np.bool_]:
+        """Return which samples move too many frozen voxels, (B,)."""
+        known = self._restless
+        if not all(number in known for number in part):
+            solver.freeze(frozen)
+            moved = solver.count_dissent(self._perturbation, np.array(part, dtype=np.int64))
+            known.update(zip(part, moved > MOST_DISSENT * len(frozen.active), strict=True))
+        return np.array([known[number] for number in part])
+
+    def _next_restless(
+        self, solver: FreezingSolver, frozen: FrozenVoxels, coming: range, most: int
+    ) -> list[int]:
+        """Return the first restless samples of those that are coming."""
+        found: list[int] = []
+        for part in _parts(coming, 0, solver.batch, max(len(coming), 1)):
+            if len(found) >= most:
+                break
+            restless = self._find_restless(solver, frozen, part)
+            found += [n for n in np.array(part)[restless].tolist() if n not in self._apart]
+        return found[: max(most, 0)]
+
+    def _solve_apart(self, solver: FreezingSolver, numbers: list[int]) -> None:
+        """Solve restless samples and keep them until their turn.
+
+        They are rare, and one alone takes nearly as long as a vector full of them.
+        """
+        for first in range(0, len(numbers), solver.batch):
+            some = numbers[first : first + solver.batch]
+            starts: list[NDArray[np.int64]] = []
+            tally = Tally(self._crf.grid, self._crf.n_labels, conditional=False)
+            solver.freeze(None)
+            labels = self._draw_batch(some, tally, _BatchOutput(labels=True, starts=starts))
+            labels = solver.labels() if labels is None else labels  # (B, N)
+            self._apart.update(zip(some, zip(labels, tally.label_changes, starts[0]), strict=True))
+
+    def _take_apart(self, piece: range, tally: Tally, wanted: _BatchOutput) -> NDArray[np.uint8]:
+        """Count samples that were solved apart; return their labels (B, N)."""
+        taken = [self._apart.pop(number) for number in piece]
+        labels, changes, starts = (np.stack(each) for each in zip(*taken, strict=True))
+        tally.add(labels, changes)
+        if wanted.starts is not None:
+            wanted.starts.append(starts)
+        return labels
+
+    @cached_property
+    def _restless(self) -> dict[int, bool]:
+        """Which samples move too many frozen voxels, of those that were asked about."""
+        return {}
+
+    @cached_property
+    def _apart(self) -> dict[int, _Solved]:
+        """Samples that were solved before their turn."""
+        return {}
+
+    def _forget_noise(self) -> None:
+        """Forget all that depends on the noise."""
+        for name in ("_freezing", "_restless", "_apart"):
+            self.__dict__.pop(name, None)
 
     @property
     def _schedule(self) -> Schedule:
@@ -287,11 +371,13 @@ class Sampler:
         )
 
     def _draw_batch(
-        self, part: range, tally: Tally, wanted: _BatchOutput
+        self, part: Sequence[int], tally: Tally, wanted: _BatchOutput
     ) -> NDArray[np.uint8] | None:
         """Draw and count some samples; return labels (B, N) that the solver no longer has."""
         solver, iterations = self._solver, self._sampling.iterations
         self._begin(part)
+        if wanted.starts is not None:
+            wanted.starts.append(solver.count_votes(np.zeros_like(tally.counts)))
         if self._sampling.tolerance > 0:
             return self._converge(len(part), tally, wanted)
         updates = run_updates(solver, self._schedule)
@@ -303,7 +389,7 @@ class Sampler:
         tally.add_sizes(solver.count_votes(tally.counts), switched)
         return None
 
-    def _begin(self, part: range) -> None:
+    def _begin(self, part: Sequence[int]) -> None:
         """Let the solver take the perturbed problems of some samples."""
         start = self._mean_field if self._sampling.start == "warm" else None
         if self._members:
@@ -391,7 +477,8 @@ class _BatchOutput:
     """What is wanted of a batch beside its votes."""
 
     labels: bool
-    every_problem: bool  # whether the solver must still have all of them
+    every_problem: bool = False  # whether the solver must still have all of them
+    starts: list[NDArray[np.int64]] | None = None  # gets label sizes before the first update
 
 
 def _drop_converged(

@@ -117,6 +117,24 @@ class CpuSolver:
             if marginals is not None:
                 self._start_at([marginals] * len(samples))
 
+    def reweigh(self, crf: DenseCRF) -> bool:
+        """Go on with other weights of the same kernels; return whether that can be done."""
+        if crf.energies is not self._crf.energies or crf.centring > 0:
+            return False
+        weights, before = ([t.potts_weight for t in each.terms] for each in (crf, self._crf))
+        if None in before or not all(before):
+            return False
+        factors = {float(w or 0) / float(b or 0) for w, b in zip(weights, before, strict=True)}
+        factor = factors.pop()
+        if factors or factor <= 0 or np.frexp(factor)[0] != 0.5:  # not a power of two
+            return False
+        slices = self._kernels.slices
+        for each in (slices.coefficients, slices.totals, slices.diagonals):
+            np.multiply(each, np.float32(factor), out=each)
+        self._crf, self._whole = crf, Batch(crf, self._kernels)
+        self._made_frozen = self._next_frozen = self._frozen = None
+        return True
+
     def freeze(self, frozen: FrozenVoxels | None) -> None:
         """Update only active voxels of the problems that come next by ``perturb``."""
         if frozen is None:
