@@ -7,6 +7,7 @@ samples in part-FIRST-STOP-labels.npz: ``draw_samples`` takes them where it come
 from __future__ import annotations
 
 import time
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,10 +32,13 @@ _PART = "part-"
 _SECONDS_AT_RISK = 10.0  # about what an interruption may cost
 
 
-def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | None = None) -> Run:
+def draw_samples(
+    run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | None, writer: Executor
+) -> tuple[Run, Future[None]]:
     """Draw the samples that the run's folder does not have yet, and keep them there; return all.
 
-    ``pilot`` is the first samples where they are drawn already.
+    ``pilot`` is the first samples where they are drawn already. The whole is written by ``writer``
+    while the caller goes on, who must ask the future that is returned before anything ends.
     """
     run = _load_samples(run, sampler.problem, pilot)
     goal = run.settings.sampling.samples
@@ -43,6 +47,7 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
     cuts = SHOWN_AFTER if run.by_samples else ()
     parts = _find_parts(run)
     reached = False  # the precision of ``until``
+    ended = False
     while (drawn := run.votes.samples if run.votes else 0) < goal and not reached:
         limit = min([goal, *(cut for cut in (*cuts, *parts) if cut > drawn)])
         first = _FirstSamples(run.first_samples)
@@ -67,12 +72,19 @@ def draw_samples(run: Run, sampler: Sampler, progress: Progress, pilot: Pilot | 
             bits = posterior.grid.gather(posterior.entropy)
             snapshots[posterior.samples] = bits.astype(np.float32)
         run = replace(run, votes=posterior, first_samples=first.labels, snapshots=snapshots)
-        if shown or time.monotonic() - saved_at > _SECONDS_AT_RISK:
-            run.write_checkpoint(last=reached or posterior.samples == goal)
+        ended = reached or posterior.samples == goal
+        if not ended and (shown or time.monotonic() - saved_at > _SECONDS_AT_RISK):
+            run.write_checkpoint(last=False)
             saved_at = time.monotonic()
+    return run, writer.submit(_keep_all, run, changed=ended)
+
+
+def _keep_all(run: Run, *, changed: bool) -> None:
+    """Write all samples, and remove the ranges that others drew."""
+    if changed:
+        run.write_checkpoint(last=True)
     for file in find_range_files(run.folder):
         file.unlink()
-    return run
 
 
 def begin_samples(run: Run, problem: str, pilot: Pilot | None) -> int:

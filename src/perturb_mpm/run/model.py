@@ -121,16 +121,22 @@ def tempered_probabilities(case: Case, settings: RunSettings) -> NDArray[np.floa
     return logits / logits.sum(axis=0)
 
 
-def map_marginals(case: Case, settings: RunSettings, posterior: Posterior) -> NDArray[np.float64]:
+def map_marginals(
+    case: Case,
+    settings: RunSettings,
+    posterior: Posterior,
+    tempered: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
     """Return what maps and labels are made of, the probability of each label, (L, N).
 
-    A blend is half mean field and half the probabilities at their temperature: the mean field of
-    strong kernels is surer than it may be. Without kernels it is the probabilities.
+    A blend is half mean field and half ``tempered``, the probabilities at their temperature: the
+    mean field of strong kernels is surer than it may be. Without kernels it is the probabilities.
     """
     kind = settings.maps.marginals
     if kind != "blend":
         return posterior.voxel_marginals(kind)
-    tempered = tempered_probabilities(case, settings)
+    if tempered is None:
+        tempered = tempered_probabilities(case, settings)
     if not settings.has_kernels:
         return tempered
     return (posterior.voxel_marginals("mean_field") + tempered) / 2

@@ -28,7 +28,6 @@ from perturb_mpm.noise import WHITE
 from perturb_mpm.posterior import CERTAIN, UNCERTAIN, UNDECIDED, Posterior, decide_labels
 from perturb_mpm.report import Findings, Provenance, ReportData, Snapshot, VolumeRow, write_report
 from perturb_mpm.run.folder import Layout
-from perturb_mpm.run.model import tempered_probabilities
 from perturb_mpm.run.settings import KernelSettings, RunSettings
 from perturb_mpm.run.state import DiceInterval, Run
 from perturb_mpm.run.volumes import INTERVAL, volume_rows
@@ -216,7 +215,7 @@ def _labels_before_kernels(run: Run) -> NDArray[np.uint8] | None:
     """Return the labels of the probabilities at their temperature, where kernels act."""
     if not run.settings.has_kernels or run.evidence is None:
         return None
-    before = decide_labels(tempered_probabilities(run.case, run.settings), run.decisions)
+    before = decide_labels(run.tempered, run.decisions)
     return run.posterior.grid.scatter(before, 0)
 
 

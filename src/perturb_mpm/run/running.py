@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -137,41 +138,52 @@ def run_case(
     wanted = _Wanted(
         case, settings, Path(output), title, bids, reading or {}, dicom_series, tuple(also)
     )
-    with _begin(wanted, show, resume=resume, overwrite=overwrite) as begun:
+    with (
+        _begin(wanted, show, resume=resume, overwrite=overwrite) as begun,
+        ThreadPoolExecutor(1) as writer,  # the disk need not wait for what is computed
+    ):
         show.stage("sampling")
         sampling_started = time.monotonic()
-        run = draw_samples(begun.run, begun.sampler, show, begun.pilot)
+        run, kept = draw_samples(begun.run, begun.sampler, show, begun.pilot, writer)
         seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
         show.stage("comparing the label map with samples")
-        run = replace(run, agreement=measure_agreement(run, begun.sampler))
+        run = run.annotated(agreement=measure_agreement(run, begun.sampler))
         show.stage("measuring samples")
         extremes = main_structure(run) if "extremes" in wanted.also else None
         found = find_in_samples(run, begun.sampler, extremes=extremes, progress=show)
         begun.forget_engine()
 
-        run, summary = _write_outputs(run, begun, wanted, show, found)
+        run, summary = _write_outputs(run, begun, wanted, show, found, writer)
+        kept.result()
         seconds["total"] = round(time.monotonic() - started, 3)
         write_json(run.files["summary"], {**summary, "timings_s": seconds})
     return run
 
 
 def _write_outputs(
-    run: Run, begun: _BegunRun, wanted: _Wanted, show: StagedProgress, found: FoundSamples
+    run: Run,
+    begun: _BegunRun,
+    wanted: _Wanted,
+    show: StagedProgress,
+    found: FoundSamples,
+    writer: Executor,
 ) -> tuple[Run, dict[str, Any]]:
     """Write all files but the summary; return the run with these, and what the summary says."""
     show.stage("writing the maps")
-    write_maps(run)
+    run.compute_maps()
+    maps = writer.submit(write_maps, run)
     write_sampled_volumes(run)
     write_sidecars(run, begun.layout)
     if wanted.dicom_series is not None:
         show.stage("writing the DICOM files")
-        run = replace(run, files={**run.files, **write_dicom_files(run, wanted.dicom_series)})
+        run = run.annotated(files={**run.files, **write_dicom_files(run, wanted.dicom_series)})
     write_also(run, wanted.also)
     if "sr" in wanted.also and wanted.dicom_series is not None:
         write_structured_report(run, wanted.dicom_series, found.findings.measures)
-    run = replace(run, files={**run.files, **write_findings(run.folder, run, found)})
+    run = run.annotated(files={**run.files, **write_findings(run.folder, run, found)})
     show.stage("writing the report")
     answer = write_page(run, begun.warnings, found.findings)
+    maps.result()
     root = begun.layout.root
     return run, {
         "answer": answer,

@@ -188,7 +188,7 @@ class Run:
         """
         if not self.regions:
             return {}
-        return choose_regions(tempered_probabilities(self.case, self.settings), self.regions)
+        return choose_regions(self.tempered, self.regions)
 
     @cached_property
     def regions(self) -> dict[str, tuple[int, ...]]:
@@ -220,7 +220,23 @@ class Run:
         """The probability of each label inside the mask, (L, N); certain where set by hand."""
         if self.corrected is not None:
             return self.corrected
-        return map_marginals(self.case, self.settings, self.posterior)
+        tempered = self.tempered if self.settings.maps.marginals == "blend" else None
+        return map_marginals(self.case, self.settings, self.posterior, tempered)
+
+    @cached_property
+    def tempered(self) -> NDArray[np.float64]:
+        """The probabilities inside the mask at their temperature, before kernels, (L, N)."""
+        return tempered_probabilities(self.case, self.settings)
+
+    def annotated(self, **changes: Any) -> Run:  # noqa: ANN401 - any field
+        """Return the run with other files or findings, which change no map: it keeps its maps."""
+        other = replace(self, **changes)
+        other.__dict__.update({n: v for n, v in self.__dict__.items() if n not in changes})
+        return other
+
+    def compute_maps(self) -> None:
+        """Compute all maps now, so that several threads may read them."""
+        _ = self.labels, self.marginals, self.entropy, self.uncertainty
 
     def _image(self, inside: NDArray[Any]) -> NDArray[Any]:
         """Return values inside the mask, (N,), as an image (X, Y, Z) of zeros outside."""

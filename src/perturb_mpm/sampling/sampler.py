@@ -160,7 +160,7 @@ class Sampler:
         """
         other = copy(self)
         other._crf = self._crf.scale_kernels(factor)
-        for name in ("problem", "_solver", "_mean_field"):
+        for name in ("problem", "_solver", "_freezing_solver", "_mean_field"):
             other.__dict__.pop(name, None)
         other._forget_noise()
         solver = self.__dict__.get("_solver")
@@ -244,6 +244,11 @@ class Sampler:
         return prepare_with(self._crf, self._compute, compact=True)
 
     @cached_property
+    def _freezing_solver(self) -> FreezingSolver | None:
+        """The engine where it can freeze voxels; asking a protocol reads all that it offers."""
+        return self._solver if isinstance(self._solver, FreezingSolver) else None
+
+    @cached_property
     def _mean_field(self) -> NDArray[np.floating]:
         """The mean field of the problem itself, (L, N)."""
         solver, tolerance = self._solver, self._sampling.tolerance
@@ -276,10 +281,10 @@ class Sampler:
         whole regions of frozen voxels in a few samples. What these send then is no longer constant,
         and every voxel of such a restless sample is updated.
         """
-        solver, frozen = self._solver, self._freezing.frozen if self._freezing else None
-        if isinstance(solver, FreezingSolver):
+        solver, frozen = self._freezing_solver, self._freezing.frozen if self._freezing else None
+        if solver is not None:
             solver.freeze(frozen)
-        if not isinstance(solver, FreezingSolver) or not frozen or not self._sampling.correlated:
+        if solver is None or frozen is None or not self._sampling.correlated:
             yield part, self._draw_batch(part, tally, wanted)
             return
         apart = tally.conditional is None and not wanted.every_problem
