@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import perturb_mpm as pm
 from perturb_mpm.engines import Compute, FreezingSolver, FrozenVoxels, Solver, prepare, softmax
@@ -377,3 +378,24 @@ def test_energies_that_no_longer_move_end_the_path() -> None:
         for still in (0.05, 1e-4)
     )
     assert 2 < len(few.energies) < len(many.energies) < 40
+
+
+@pytest.mark.parametrize("batch", [1, 3, 20])
+def test_restless_samples_are_the_same_whichever_they_are_solved_beside(batch: int) -> None:
+    options = {"samples": 40, "seed": 2, "iterations": 30, "tolerance": 1e-4, "noise_length": 30.0}
+    sampling = Sampling(**options, hold=0.3)
+    sampler = Sampler(certain_problem(), sampling, Compute("cpu", "exact", batch=batch))
+    first = sampler.draw(7, soon=40)  # solves some of those to come
+    ahead = sampler.draw(40, after=first)
+    starts: list[NDArray[np.int64]] = []
+    labels: list[NDArray[np.uint8]] = []
+    other = Sampler(certain_problem(), sampling, Compute("cpu", "exact", batch=40))
+    whole = other.draw(40, starts=starts, keep=lambda _, rows: labels.append(rows.copy()))
+    np.testing.assert_array_equal(ahead.counts, whole.counts)
+    np.testing.assert_array_equal(ahead.volumes, whole.volumes)
+    np.testing.assert_array_equal(ahead.label_changes, whole.label_changes)
+    assert sum(other._restless.values()) > 8  # more than are solved at once
+    sizes = [np.bincount(row, minlength=3) for row in np.concatenate(labels)]
+    np.testing.assert_allclose(np.array(sizes) * np.prod(whole.grid.spacing), whole.volumes)
+    assert np.concatenate(starts).shape == (40, whole.n_labels)
+    assert (np.concatenate(starts).sum(axis=1) == whole.grid.voxels).all()

@@ -294,7 +294,7 @@ class Sampler:
             piece = part[first:last]
             solver.freeze(None if restless[first] else frozen)
             if restless[first] and apart:
-                numbers = list(piece) if piece[0] not in self._apart else []
+                numbers = [number for number in piece if number not in self._apart]
                 if numbers:
                     rest = range(piece.stop, coming.stop)
                     numbers += self._next_restless(solver, frozen, rest, VECTOR - len(numbers))
