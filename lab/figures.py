@@ -19,6 +19,10 @@ BLACK, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
     "#56B4E9",
 )
 
+# Background, necrosis, oedema, non-enhancing and enhancing tumour: the paper's hues, ever lighter
+# from necrosis over non-enhancing tumour and oedema to enhancing tumour.
+LABEL_COLOURS = ("#f2f2f2", "#8c2d2f", "#6fbf73", "#4c72b0", "#f0dc50")
+
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, which draws without a screen."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.clinical.bias import REGION, BiasPlan, Segmenter, made_up_patients
-from lab.figures import new_figure
+from lab.figures import LABEL_COLOURS, new_figure
 from lab.patients import Patient, phantom_patient
 from lab.phantoms import preoperative_cohort
 from perturb_mpm.evaluation import binary_entropy_percent
@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 SNAPSHOTS = (10, 50, 100, 200)
 BIAS_NATS = 2.0
 """Of the segmenter of figures 7 and 8, which draws too much: the paper's did, too."""
-ENHANCING, GREEN_BOX, WHITE_BOX, BLUE_BOX = "#e0c341", "#2ca02c", "#ffffff", "#4da3ff"
+GREEN_BOX, WHITE_BOX, BLUE_BOX = "#2ca02c", "#ffffff", "#4da3ff"
 
-# Healthy, necrosis, oedema, non-enhancing, enhancing, cavity or haemorrhage: as the paper has them.
-COLOURS = ("#00000000", "#c44e52", "#55a868", "#4c72b0", ENHANCING, "#c44e52")
+# Healthy is not drawn; a cavity or haemorrhage has the colour of necrosis, as in the paper.
+COLOURS = ("#00000000", *LABEL_COLOURS[1:], LABEL_COLOURS[1])
+LEGEND = {
+    "necrosis, cavity or haemorrhage": COLOURS[1],
+    "oedema": COLOURS[2],
+    "non-enhancing tumour": COLOURS[3],
+    "enhancing tumour": COLOURS[4],
+}
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,8 @@ def draw_growth(plan: IllustrationPlan, seed: int) -> Figure:
     view.overlay(axes[0], patient.truth, "truth")
     view.overlay(axes[1], labels, f"label of most votes, S = {found[-1].samples}")
     for panel, posterior in zip(axes[2:], found):
-        drawn = view.heat(panel, posterior.entropy, f"S = {posterior.samples}", 2.0, "jet")
-    _bar(figure, drawn, "entropy of the votes, bits")
+        drawn = view.heat(panel, posterior.entropy, f"S = {posterior.samples}", 2.0)
+    _explain_colours(figure, drawn, "entropy of the votes, bits")
     return figure
 
 
@@ -129,8 +135,8 @@ def draw_raters(found: SampledScan) -> Figure:
     for number, panel in enumerate(axes[:4]):
         view.overlay(panel, patient.raters[number], f"rater {number + 1}")
     view.overlay(axes[4], found.labels, "segmentation (MPM)")
-    drawn = view.heat(axes[5], found.bits, "its uncertainty", 1.0, "hot")
-    _bar(figure, drawn, "entropy of enhancing tumour, bits")
+    drawn = view.heat(axes[5], found.bits, "its uncertainty", 1.0)
+    _explain_colours(figure, drawn, "entropy of enhancing tumour, bits")
     for panel in axes:
         view.mark(panel, differ, GREEN_BOX)
     return figure
@@ -149,19 +155,23 @@ def draw_false_positives(found: SampledScan) -> Figure:
         view = _SliceView(_image(found.patient), z, _box(found.patient, z))
         view.plain(row[0], f"T1c, slice {z}")
         view.overlay(row[1], found.labels, "segmentation (MPM)")
-        drawn = view.heat(row[2], found.bits, "its uncertainty", 1.0, "hot")
+        drawn = view.heat(row[2], found.bits, "its uncertainty", 1.0)
         uncertain = found.bits > 0
         for panel in row[1:]:
             for island in _islands(false[:, :, z]):
                 all_uncertain = uncertain[:, :, z][island].mean() > 0.9
                 view.mark_island(panel, island, WHITE_BOX if all_uncertain else BLUE_BOX)
-    _bar(figure, drawn, "entropy of enhancing tumour, bits")
+    _explain_colours(figure, drawn, "entropy of enhancing tumour, bits")
     return figure
 
 
-def _bar(figure: Figure, drawn: AxesImage, words: str) -> None:
-    """Add one bar of colours beside all panels."""
+def _explain_colours(figure: Figure, drawn: AxesImage, words: str) -> None:
+    """Add one bar of colours beside all panels, and the names of the labels below."""
+    from matplotlib.patches import Patch
+
     figure.colorbar(drawn, ax=figure.axes, shrink=0.7, pad=0.01).set_label(words)
+    handles = [Patch(facecolor=colour, label=name) for name, colour in LEGEND.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
 
 
 def uncertain_share(found: SampledScan) -> float:
@@ -196,14 +206,12 @@ class _SliceView:
         look: dict[str, Any] = {"cmap": shown, "vmin": -0.5, "vmax": len(COLOURS) - 0.5}
         axes.imshow(cut, origin="lower", alpha=0.65, interpolation="nearest", **look)
 
-    def heat(
-        self, axes: Axes, bits: NDArray[np.floating], title: str, most: float, name: str
-    ) -> AxesImage:
+    def heat(self, axes: Axes, bits: NDArray[np.floating], title: str, most: float) -> AxesImage:
         """Show an entropy over the image where it is not 0."""
         self.plain(axes, title)
         cut = np.ma.masked_equal(self._cut(bits).T, 0)
         return axes.imshow(
-            cut, origin="lower", cmap=name, vmin=0, vmax=most, interpolation="nearest"
+            cut, origin="lower", cmap="hot", vmin=0, vmax=most, interpolation="nearest"
         )
 
     def mark(self, axes: Axes, where: NDArray[np.bool_], colour: str) -> None:

@@ -26,7 +26,7 @@ DATES = ("Pre", "Post")
 STRUCTURE = "enhancing"
 _SMOOTHING = (0.0, 0.7, 1.5, 3.0, 6.0)  # voxels in a slice; slices are far apart
 _PER_SCAN = 5000  # voxels that the classifier learns from
-OPENING = """{patients} patients with a glioblastoma after surgery, at two dates each
+OPENING = """{patients} real patients with a glioblastoma after surgery, at two dates each
 (Brain-Tumor-Progression, TCIA, doi:10.7937/K9/TCIA.2018.15quzvnb), enhancing tumour. The
 probabilities are of our own making: boosted trees that see one smoothed T1 image after contrast,
 and learned from both dates of the other patients. Every scan is sampled {samples} times by the

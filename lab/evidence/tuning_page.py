@@ -11,12 +11,12 @@ from lab.evidence.learning import FewScore, RankScore
 from lab.words import markdown_table, paragraph
 from perturb_mpm.tune import FIXED, LEARNED, SAMPLED, Tuned, intervals_table, maps_table
 
-OPENING = """{cases} labelled cases, {samples} samples each, {folds} folds. Written by `{command}`.
-Every number is of cases left out: nothing that was learned or chosen for a case saw the truth of
-its fold. Rows are the methods that `perturb-mpm tune` prints; fixed width is Student's law with the
-mean and spread of the other cases' errors, residuals are these errors themselves, and samples alone
-are those of `run`, which use no label at all: for Dice, those at the temperature of the grid.
-Regions: {regions}."""
+OPENING = """{cases} real labelled cases, {samples} samples each, {folds} folds. Written by
+`{command}`. Every number is of cases left out: nothing that was learned or chosen for a case saw
+the truth of its fold. Rows are the methods that `perturb-mpm tune` prints; fixed width is
+Student's law with the mean and spread of the other cases' errors, residuals are these errors
+themselves, and samples alone are those of `run`, which use no label at all: for Dice, those at the
+temperature of the grid. Regions: {regions}."""
 COUNTS = """How many truths lie inside their 95 % interval, among the cases that have the region."""
 FIVE = """What five cases drawn at random teach, ten times, on all other cases: means over draws.
 CRPS is of log(V + 0.1 ml), and of log-odds for Dice. {temperatures}"""

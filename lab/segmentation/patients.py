@@ -122,7 +122,7 @@ def glioma_patients(
     return LeaveOneOut(
         patients,
         GLIOMA_REGIONS,
-        f"{len(cases)} patients of {data.name}",
+        f"The patients are real: {len(cases)} of {data.name}",
         _TREES.format(trees=TREE_WORDS[forest]),
         {
             "patients": list(patients),
@@ -150,7 +150,7 @@ def made_up_patients(number: int, spacing_mm: float, seed: int) -> LeaveOneOut:
     return LeaveOneOut(
         patients,
         PHANTOM_REGIONS,
-        f"{number} made-up patients at {spacing_mm:g} mm",
+        f"The patients are made up: {number} at {spacing_mm:g} mm",
         _MADE_UP,
         {
             "patients": list(patients),

@@ -50,14 +50,14 @@ VOTES, LIKELY_VOTES = "votes, tuned for both", "votes, tuned for likelihood"
 
 _PAGE = """# Segmentation with a learned CRF
 
-Written by `python -m lab segmentation{options}`.
+{origin}, one left out in each turn. Written by `python -m lab segmentation{options}`.
 
 Does a CRF segment better than its classifier, and stay calibrated, when its weights and
 compatibility are learned by gradients? This experiment asks it of a model of the paper's kind.
 Settings for one's own cases come from `perturb-mpm tune`: it learns fewer numbers, and volume
 intervals beside them.
 
-{origin}, one left out in each turn. {unaries}.
+{unaries}.
 
 The CRF is tuned for overlap (the mean over patients of the intersection over union), for
 likelihood, and for both, their sum. A tuned CRF makes {iterations} mean-field iterations;

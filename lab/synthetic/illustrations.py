@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.comparators import Enumeration
-from lab.figures import BLUE, ORANGE, RED, new_figure, save_png
+from lab.figures import BLACK, BLUE, LABEL_COLOURS, ORANGE, RED, new_figure, save_png
 from lab.synthetic.measuring import KernelSetting, mean_field_marginals, noise_seed, problem
 from perturb_mpm.inference import mean_field
 from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel, unary_from_probabilities
@@ -29,9 +29,6 @@ SAMPLES = 100
 ITERATIONS = 10
 SHOWN = 3  # samples whose three steps are drawn
 LIKELIEST = 12  # labellings of a panel of figure 2
-
-# Background, necrosis, oedema, non-enhancing, enhancing: the paper's colours, muted.
-COLOURS = ("#f2f2f2", "#c44e52", "#55a868", "#4c72b0", "#e0c341")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +86,7 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
 
     n_labels = found.crf.n_labels
     labels: dict[str, Any] = {
-        "cmap": ListedColormap(COLOURS[:n_labels]),
+        "cmap": ListedColormap(LABEL_COLOURS[:n_labels]),
         "vmin": -0.5,
         "vmax": n_labels - 0.5,
     }
@@ -123,7 +120,7 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
     axes[2, 4].legend(
         handles=[
             Patch(facecolor=colour, edgecolor="0.6", label=name)
-            for colour, name in zip(COLOURS, found.label_names)
+            for colour, name in zip(LABEL_COLOURS, found.label_names)
         ],
         loc="center",
         fontsize=8,
@@ -139,7 +136,7 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
                 color="white" if column else RED, weight="bold",
             )  # fmt: skip
         shares = found.posterior.counts[:, x, y] / SAMPLES
-        axes[row, 5].bar(range(n_labels), shares, color=COLOURS[:n_labels], edgecolor="0.4")
+        axes[row, 5].bar(range(n_labels), shares, color=LABEL_COLOURS[:n_labels], edgecolor="0.4")
         axes[row, 5].set(ylim=(0, 1), xticks=[], ylabel="share of samples")
         axes[row, 5].set_title(f"voxel {'abc'[row]}: histogram of labels", fontsize=9)
     save_png(figure, file)
@@ -208,13 +205,13 @@ def draw_maxima(file: IO[bytes], seed: int = 0, draw: int = 0) -> None:
 
 
 def _draw_problem(axes: Axes, found: PerturbedProblem) -> None:
-    """Draw P and Q over the likeliest labellings, the labellings below, the maxima in red."""
+    """Draw P and Q over the likeliest labellings, the labellings below, the maxima framed."""
     from matplotlib.patches import Patch
 
     shown = sorted({*range(LIKELIEST), int(found.q.argmax())})
     places = np.arange(len(shown))
     for shift, values, colour in ((-0.2, found.p, BLUE), (0.2, found.q, ORANGE)):
-        edges = [RED if each == values.argmax() else "none" for each in shown]
+        edges = [BLACK if each == values.argmax() else "none" for each in shown]
         axes.bar(
             places + shift,
             values[shown],
@@ -228,7 +225,7 @@ def _draw_problem(axes: Axes, found: PerturbedProblem) -> None:
     axes.set(ylabel="probability", xticks=[], xlim=(-0.7, len(shown) - 0.3))
     names = {BLUE: "P, by enumeration", ORANGE: "Q, mean field"}
     handles = [Patch(facecolor=colour, label=name) for colour, name in names.items()]
-    handles.append(Patch(facecolor="none", edgecolor=RED, linewidth=2.5, label="maximum"))
+    handles.append(Patch(facecolor="none", edgecolor=BLACK, linewidth=2.5, label="maximum"))
     axes.legend(handles=handles, fontsize=9, frameon=False)
     for place, each in zip(places, shown):
         inset = axes.inset_axes(

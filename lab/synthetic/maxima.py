@@ -177,7 +177,7 @@ def maxima_section(rows: Sequence[MaximaRow], plan: SyntheticPlan, figure: str) 
         paragraph(
             "*Two perturbed problems on the grid of 3 × 3 voxels, by enumeration: P of the "
             "likeliest labellings and Q, the product of the mean field's marginals. On top the "
-            "maxima coincide though Q is not P; below they do not. Red: the maxima.*"
+            "maxima coincide though Q is not P; below they do not. Framed: the maxima.*"
         ),
         paragraph(
             f"Means over the draws at w = {weight:g}, σ = {sigma:g} without self term, "

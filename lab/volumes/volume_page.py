@@ -21,8 +21,8 @@ Rows = Sequence["MeasuredVolume"]
 _HEAD = """\
 # How far sampled volumes spread
 
-Written by `python -m lab volumes{quick}`; every patient's numbers are in `volumes.csv`
-beside it.
+The patients are real, their probabilities are made up. Written by `python -m lab volumes{quick}`;
+every patient's numbers are in `volumes.csv` beside it.
 
 The length of the noise decides how far sampled volumes spread. White noise, the paper's, has
 length 0: every voxel errs by itself, errors cancel, and all samples have nearly the same volume.

@@ -207,7 +207,7 @@ def test_patients_from_files_are_measured_where_they_are(
         for name in ("votes, default", "votes, tuned for both"):
             volumes = found["volume_ml"][name]
             assert 0 <= volumes["enhancing"] <= volumes["core"] <= volumes["whole tumour"]
-    assert "2 patients of data" in outcome.page
+    assert "The patients are real: 2 of data" in outcome.page
     # Stopped after the forests and started again, it measures the same, bit for bit.
     (tmp_path / "out" / "turns" / "P1.json").unlink()
     monkeypatch.setattr(experiment, "held_out_probabilities", lambda *_, **_options: iter(()))
