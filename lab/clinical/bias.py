@@ -34,7 +34,6 @@ TRAINING_RESIDUALS_ML = (0.0, 0.5, 2.0, 5.0)
 ITERATIONS = 10
 HOLD = 0.002
 """Voxels whose label noise changes with a smaller probability are frozen: several times faster."""
-NEAR_MM = 15.0
 _LEAST = 1e-6  # of a label that the classifier before surgery does not know
 
 
@@ -120,21 +119,7 @@ def _patient(name: str, scan: Phantom, seed: int) -> Patient:
         rest = np.full((missing, *p.shape[1:]), _LEAST, dtype=np.float32)
         full = np.concatenate([p, rest])
         p = (full / full.sum(axis=0)).astype(np.float32)
-    patient = phantom_patient(name, scan, p, draw_rater_maps(scan, seed), names)
-    return replace(patient, case=replace(patient.case, mask=_near_disease(patient)))
-
-
-def _near_disease(patient: Patient) -> NDArray[np.bool_]:
-    """Return the mask within ``NEAR_MM`` of disease, true or drawn: the rest is healthy anyway."""
-    from scipy.ndimage import distance_transform_edt
-
-    drawn = patient.truth > 0
-    if patient.raters is not None:
-        drawn = drawn | (patient.raters > 0).any(axis=0)
-    near: NDArray[np.bool_] = (
-        distance_transform_edt(~drawn, sampling=patient.grid.spacing) <= NEAR_MM
-    )
-    return near & patient.case.mask
+    return phantom_patient(name, scan, p, draw_rater_maps(scan, seed), names)
 
 
 def learn_by_overlap(plan: BiasPlan, seed: int) -> Learned:

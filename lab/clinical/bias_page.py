@@ -13,11 +13,11 @@ from lab.clinical.bias import (
     HOLD,
     ITERATIONS,
     LEARNED,
-    NEAR_MM,
     BiasPlan,
     Segmenter,
 )
 from lab.clinical.biomarkers import TRUTH, BiomarkerResults, ErrorTest, signed_errors, typical
+from lab.clinical.biomarkers_page import DARK, LIGHT, NAMES
 from lab.figures import BLACK, BLUE, new_figure
 from lab.words import join_words, markdown_table, paragraph
 from perturb_mpm.learning import Learned
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 SIGNIFICANT = 0.05
-LIGHT, DARK = "#e6e6e6", "#7f7f7f"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +77,7 @@ def page(found: BiasFindings, real: BiasFindings | None = None) -> str:
             "tumour is raised by a bias before the CRF, the same in all patients. A voxel is "
             f"uncertain where one of {plan.samples} samples disagrees (entropy of the votes over "
             f"all labels above 0), the paper's rule; {ITERATIONS} iterations, white noise, voxels "
-            f"frozen below {HOLD:g}, only within {NEAR_MM:g} mm of disease, true or drawn. Exact "
-            "Wilcoxon signed-rank tests of the absolute errors; "
+            f"frozen below {HOLD:g}. Exact Wilcoxon signed-rank tests of the absolute errors; "
             f"Bonferroni over {len(found.raters)} raters and two quantities."
         ),
         "## Residual tumour volume",
@@ -93,9 +91,15 @@ def page(found: BiasFindings, real: BiasFindings | None = None) -> str:
         "## Extent of resection",
         _verdicts(found, "eor_frac"),
         _table(found, "eor_frac"),
+        "![Absolute error of extent of resection at every bias, by rater](reproduce-bias-eor.png)",
+        paragraph("*As the paper's figure 5, at every bias; drawn like the picture above.*"),
         "## The CRF learned by overlap",
         paragraph(_learning(found)),
         "![Overlap on the training scans at every step of learning](reproduce-bias-learning.png)",
+        paragraph(
+            "*Every evaluation of the search, among them trial steps that it takes back. It stops "
+            "below the largest overlap because a penalty pulls the parameters to their start.*"
+        ),
         *([] if real is None else _real(real)),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -192,8 +196,10 @@ def _learning(found: BiasFindings) -> str:
     )
 
 
-def boxplots(results: BiomarkerResults, segmenters: Sequence[Segmenter]) -> Figure:
-    """Draw the absolute errors of RTV of every rater, one panel for each segmenter."""
+def boxplots(
+    results: BiomarkerResults, segmenters: Sequence[Segmenter], quantity: str = "rtv_ml"
+) -> Figure:
+    """Draw the absolute errors of every rater, one panel for each segmenter."""
     from matplotlib.patches import Patch
 
     raters = [name for name in results.references if name != TRUTH]
@@ -204,12 +210,12 @@ def boxplots(results: BiomarkerResults, segmenters: Sequence[Segmenter]) -> Figu
     for axes, segmenter in zip(panels, segmenters):
         for place, rater in enumerate(raters):
             errors = [
-                np.abs(signed_errors(results, segmenter.name, "rtv_ml", method, rater))
+                np.abs(signed_errors(results, segmenter.name, quantity, method, rater))
                 for method in ("original", "corrected")
             ]
             for shift, values, colour in zip((-0.18, 0.18), errors, (LIGHT, DARK)):
                 axes.boxplot(
-                    values,
+                    values[~np.isnan(values)],
                     positions=[place + shift],
                     widths=0.3,
                     patch_artist=True,
@@ -225,7 +231,7 @@ def boxplots(results: BiomarkerResults, segmenters: Sequence[Segmenter]) -> Figu
     for axes in panels[len(segmenters) :]:
         axes.axis("off")
     for axes in panels[::columns]:
-        axes.set_ylabel("absolute error of RTV, ml")
+        axes.set_ylabel(f"absolute error of {NAMES[quantity]}")
     handles = [
         Patch(facecolor=LIGHT, edgecolor="black", label="as segmented"),
         Patch(facecolor=DARK, edgecolor="black", label="uncertain voxels dropped"),

@@ -223,16 +223,18 @@ def bias(
                 plan, learned, of_real, measured, error_tests(measured), "thousand voxels"
             )
     tests = error_tests(found)
-    files = [folder / f"reproduce-bias{end}" for end in (".csv", ".png", "-learning.png", ".md")]
+    ends = (".csv", ".png", "-eor.png", "-learning.png", ".md")
+    files = [folder / f"reproduce-bias{end}" for end in ends]
     columns = (
         "patient", "perturbation", "quantity", "method", "reference", "value", "reference_value",
     )  # fmt: skip
     rows = [tuple(getattr(each, name) for name in columns) for each in found.estimates]
     write_table(files[0], columns, rows)
     write_figure(files[1], bias_page.boxplots(found, compared))
-    write_figure(files[2], bias_page.learning_curve(learned))
+    write_figure(files[2], bias_page.boxplots(found, compared, "eor_frac"))
+    write_figure(files[3], bias_page.learning_curve(learned))
     text = bias_page.page(bias_page.BiasFindings(plan, learned, compared, found, tests), real)
-    write_text(files[3], text)
+    write_text(files[4], text)
     numbers = {"estimates": found.estimates, "tests": tests}
     if real is not None:
         numbers |= {"real_estimates": real.results.estimates, "real_tests": real.tests}
