@@ -150,7 +150,8 @@ def priority(
             sets[name] = rows
             parts.append(section(name, structure, rows, samples, side))
     paths = [folder / "priority.md", folder / "priority.png"]
-    heading = "# Where a correction pays\n\nWritten by `python -m lab priority`."
+    command = "python -m lab priority --hippocampi FOLDER --gliomas FOLDER --probabilities FOLDER"
+    heading = f"# Where a correction pays\n\nWritten by `{command}`."
     parts.append(paragraph(CHOICE))
     picture = f"![Width of the interval over the number of cubes seen]({paths[1].name})"
     write_text(paths[0], "\n\n".join([heading, picture, *parts]) + "\n")

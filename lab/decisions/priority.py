@@ -205,13 +205,15 @@ def means(
 
 def verdict(name: str, rows: Sequence[Narrowing]) -> str:
     """Return in a sentence how far each way narrowed the interval."""
-    curves = {way: means(rows, way, careful=True)[4] for way in WAYS}
-    words = [
-        f"{way} {100 * w:.0f} % (truth inside {100 * i:.0f} %)" for way, (w, i) in curves.items()
-    ]
+    parts = []
+    for words, careful in (("samples alone", False), ("own errors", True)):
+        curves = {way: means(rows, way, careful=careful)[4] for way in WAYS}
+        each = [f"{way} {100 * w:.0f} % ({100 * i:.0f} %)" for way, (w, i) in curves.items()]
+        parts.append(f"{words}: {', '.join(each)}")
+    before = means(rows, WAYS[0])[0][1]
     return (
-        f"{name}: after four cubes, with errors of their own, the interval has this part of its "
-        f"width: {', '.join(words)}."
+        f"{name}: width after four cubes (truths inside), by {'; by '.join(parts)}. Before any, "
+        f"{100 * before:.0f} % are inside: what lies outside of all samples no cube brings in."
     )
 
 
