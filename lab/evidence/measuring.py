@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lab.comparators import displace_borders
 from lab.evidence.learning import FEW, rank_dice, score_few
-from lab.evidence.sets import LabelledSet, Rival, describe_basis
+from lab.evidence.sets import LabelledSet, Rival, describe_basis, describe_origin
 from lab.evidence.tuning_page import tuning_page
 from lab.store import PartStore
 from perturb_mpm.files import Case
@@ -146,7 +146,7 @@ def _tune(study: Study, found: LabelledSet) -> dict[str, Any]:
     text = tuning_page(title, found.command, study.options.samples, tuned, few, ranks)
     scores = [asdict(each) for each in tuned.scores]
     learned = tuned.settings.changed(**describe_basis(found))
-    settings = settings_text(learned, f"{found.source}\nLearned by `{found.command}`.")
+    settings = settings_text(learned, describe_origin(found, found.command))
     return {"scores": scores, "verdict": tuned.verdict, "page": text, "settings": settings}
 
 

@@ -15,12 +15,13 @@ EXTRAS = {
     "sklearn": "train",
     "SimpleITK": "itk",
     "monai": "monai",
-    "monailabel": "monailabel",
     "torchio": "torchio",
     "tifffile": "tiff",
     "torch": "gpu",
     "triton": "gpu",
 }
+"""Packages by the extra that brings them. MONAI Label asks for a NumPy older than ours: no extra
+can bring it."""
 
 
 def optional_package(name: str, purpose: str) -> ModuleType:
@@ -28,6 +29,5 @@ def optional_package(name: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(
-            f"{purpose} needs the package {name}: pip install 'perturb-mpm[{EXTRAS[name]}]'"
-        ) from error
+        wanted = f"'perturb-mpm[{EXTRAS[name]}]'" if name in EXTRAS else name
+        raise ImportError(f"{purpose} needs the package {name}: pip install {wanted}") from error

@@ -47,6 +47,9 @@ def test_the_list_says_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> 
     found = json.loads(capsys.readouterr().out)
     assert tuple(found) == NAMES
     assert found["hippocampus-unet"]["learned_cases"] == 80
+    for licence, command in (("CC BY-SA 4.0", "perturb-mpm tune"), ("CC BY 4.0", "lab gliomas")):
+        assert licence in words
+        assert command in words
     assert call("settings", "show", NAMES[0]) == 0
     assert capsys.readouterr().out == shipped_settings()[NAMES[0]].read_text() + "\n"
     assert call("settings", "show", "nothing") == 2

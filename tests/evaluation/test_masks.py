@@ -88,6 +88,7 @@ def test_a_plane_counts_by_its_area() -> None:
         area_surface_dice(one[0], other[0], 1.0)
 
 
+@pytest.mark.filterwarnings("ignore")  # what its own dependencies have to say
 @pytest.mark.parametrize("seed", range(4))
 def test_monai_measures_the_same(seed: int) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -1,4 +1,4 @@
-"""Calibration against cases computed by hand, and as TorchMetrics has it."""
+"""Calibration and scores: by hand, and as TorchMetrics, torch-uncertainty and netcal have them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from perturb_mpm.evaluation import (
     reliability as calibration,
 )
+from perturb_mpm.evaluation import risk_coverage
 
 
 def test_calibration_by_hand() -> None:
@@ -56,17 +57,66 @@ def test_scores_by_hand() -> None:
         calibration.brier(marginals, np.array([0, 2]))
 
 
+def overconfident(seed: int = 3, n: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+    """Return marginals (3, n) that are too sure of themselves, and a truth (n,)."""
+    generator = np.random.default_rng(seed)
+    p = generator.dirichlet([2.0, 1.5, 1.0], size=n).T  # never 1, which some put into a bin apart
+    truth = (generator.random(n) > np.cumsum(p, axis=0)[:2]).sum(axis=0)
+    sure = p**2 / (p**2).sum(axis=0)
+    return sure, truth
+
+
 def test_top_label_calibration_as_torchmetrics() -> None:
     torch = pytest.importorskip("torch")
     functional = pytest.importorskip("torchmetrics.functional.classification")
-    generator = np.random.default_rng(3)
-    p = generator.dirichlet(
-        [2.0, 1.5, 1.0], size=2000
-    ).T  # never 1, which they put into a bin apart
-    truth = generator.integers(3, size=2000)
+    p, truth = overconfident()
     curve = calibration.top_label(p, truth)
     for norm, ours in (("l1", curve.expected_error), ("max", curve.largest_error)):
         theirs = functional.multiclass_calibration_error(
             torch.tensor(p.T), torch.tensor(truth), num_classes=3, n_bins=15, norm=norm
         )
         assert ours == pytest.approx(float(theirs), abs=1e-6)
+    assert curve.expected_error > 0.05
+
+
+@pytest.mark.filterwarnings("ignore")  # what its own dependencies have to say
+def test_calibration_scores_and_risk_as_torch_uncertainty() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("torch_uncertainty", reason="torch-uncertainty is not installed")
+    from torch_uncertainty.metrics import classification as theirs
+
+    p, truth = overconfident()
+    given = torch.tensor(p.T), torch.tensor(truth)
+    curve = calibration.top_label(p, truth)
+    labels = calibration.class_wise(p, truth)
+    risk = risk_coverage(p.max(axis=0), p.argmax(axis=0) != truth).risk
+    trapezoids = (risk[1:] + risk[:-1]).mean() / 2  # where our AURC is the mean of the curve
+    for metric, ours in (
+        (theirs.CalibrationError("multiclass", num_bins=15, num_classes=3), curve.expected_error),
+        (
+            theirs.CalibrationError("multiclass", num_bins=15, num_classes=3, norm="max"),
+            curve.largest_error,
+        ),
+        (
+            theirs.ClasswiseCalibrationError(3, num_bins=20),
+            np.mean([each.expected_error for each in labels]),
+        ),
+        (theirs.BrierScore(3), calibration.brier(p, truth)),
+        (theirs.CategoricalNLL(), calibration.negative_log_likelihood(p, truth, None)),
+        (theirs.AURC(), trapezoids),
+    ):
+        assert float(metric(*given)) == pytest.approx(ours, rel=1e-5), metric
+
+
+@pytest.mark.filterwarnings("ignore")  # what its own dependencies have to say
+@pytest.mark.parametrize("seed", range(3))
+def test_calibration_as_netcal(seed: int) -> None:
+    theirs = pytest.importorskip("netcal.metrics", reason="netcal is not installed")
+    p, truth = overconfident(seed)
+    curve = calibration.top_label(p, truth)
+    for metric, ours in (
+        (theirs.ECE, curve.expected_error),
+        (theirs.ACE, curve.average_error),
+        (theirs.MCE, curve.largest_error),
+    ):
+        assert metric(calibration.TOP_LABEL_BINS).measure(p.T, truth) == pytest.approx(ours)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from perturb_mpm.cli import app
+from perturb_mpm.engines.cpu import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -92,6 +93,49 @@ def test_both_recipes_compile_by_a_command_that_the_parser_takes() -> None:
         assert parsed.__name__ == "demo"
         assert "PERTURB_MPM_CACHE=/opt/perturb-mpm/kernels" in text
         assert "/opt/perturb-mpm/start.sh" in text
+
+
+def build_commands(recipe: str) -> str:
+    """Return what a recipe runs while the image is made, and its own test, as one script."""
+    if recipe == "Dockerfile":
+        runs = [value for kind, value in instructions(DOCKERFILE) if kind == "RUN"]
+        environment = dict(instructions(DOCKERFILE))["ENV"].split()
+        return "\n".join([runs[0], *(f"export {each}" for each in environment), *runs[1:]])
+    parts = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", RECIPE, re.MULTILINE | re.DOTALL))
+    return "\n".join(parts[name] for name in ("post", "environment", "test"))
+
+
+STANDS_IN = """
+useradd() {{ :; }}
+python() {{  # -m venv FOLDER: an environment whose pip installs this checkout
+    mkdir -p "$3/bin"
+    printf '#!/bin/sh\\nfor last; do :; done; test -f "$last/pyproject.toml"\\n' > "$3/bin/pip"
+    printf '#!/bin/sh\\nexec {python} -m perturb_mpm "$@"\\n' > "$3/bin/perturb-mpm"
+    chmod +x "$3/bin/pip" "$3/bin/perturb-mpm"
+}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="a script of Linux")
+@pytest.mark.parametrize("recipe", ["Dockerfile", "apptainer.def"])
+def test_every_command_of_a_recipe_runs_in_an_empty_folder(recipe: str, tmp_path: Path) -> None:
+    """All but useradd and pip, which want root and a network, are the real ones."""
+    shell = shutil.which("sh") or pytest.skip("needs sh")
+    source, kernels = tmp_path / "source", tmp_path / "opt" / "perturb-mpm" / "kernels"
+    source.mkdir()
+    (source / "pyproject.toml").touch()
+    compiled = cache_folder()  # compiling takes half a minute
+    if compiled is not None and any(compiled.iterdir()):
+        shutil.copytree(compiled, kernels / compiled.name)
+    script = STANDS_IN.format(python=sys.executable) + build_commands(recipe)
+    script = re.sub(r"(?<![\w.])/(?=opt|source|tmp)", f"{tmp_path}/", script)
+    subprocess.run([shell, "-eu", "-c", script], cwd=source, check=True, timeout=1200)
+    assert not (tmp_path / "tmp" / "demo").exists()
+    found = [path for path in kernels.rglob("*") if path.is_file()]
+    assert {".nbc", ".nbi"} <= {path.suffix for path in found}
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in found)
+    assert not any(path.stat().st_mode & 0o022 for path in found)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a script of Linux")

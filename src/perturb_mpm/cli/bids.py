@@ -13,6 +13,7 @@ from perturb_mpm.cli.console import (
     EXIT_SOME_FAILED,
     SHOW,
     Flag,
+    Names,
     Show,
     UsageError,
     describe_cohort,
@@ -24,15 +25,10 @@ from perturb_mpm.cli.options import (
     OUTPUT,
     ReadingOptions,
     SettingsOptions,
-    says_samples,
-    settings_from_options,
+    cohort_settings,
 )
 from perturb_mpm.cohort import BidsRequest, run_participants, write_group_results
 from perturb_mpm.run import RunSettings
-
-Labels = Annotated[
-    tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
-]
 
 
 @Parameter(name="*", group=INPUTS)
@@ -41,12 +37,12 @@ class ParticipantOptions:
     """Which cases are run."""
 
     participant_label: Annotated[
-        Labels, Parameter(name=("--participant-label", "--participant_label"))
+        Names, Parameter(name=("--participant-label", "--participant_label"))
     ] = ()
     """The subjects, without sub-; else all."""
-    session_label: Annotated[Labels, Parameter(name=("--session-label", "--session_label"))] = ()
+    session_label: Annotated[Names, Parameter(name=("--session-label", "--session_label"))] = ()
     """The sessions, without ses-; else all."""
-    derivatives: Labels = ()
+    derivatives: Names = ()
     """Which derivative has the probabilities (or, with --kind labels, the label maps): its folder
     in BIDS_DIR/derivatives, or any other folder; several are an ensemble. Needed where several
     derivatives have some."""
@@ -112,9 +108,7 @@ def bids(
 
 
 def _read_settings(options: SettingsOptions, n_cpus: int | None) -> RunSettings:
-    settings = settings_from_options(options)
-    if settings.sampling.until is not None and not says_samples(options):
-        raise UsageError("--until must come with --samples, the most that a case may take")
+    settings = cohort_settings(options)
     if n_cpus is None:
         return settings
     if settings.compute.threads is not None:

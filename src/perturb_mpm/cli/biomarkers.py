@@ -32,7 +32,7 @@ from perturb_mpm.assess import (
     write_change_page,
 )
 from perturb_mpm.biomarkers import KARSCHNIA_2021, RANO_RESECT, ResectionClass
-from perturb_mpm.cli.console import SHOW, Flag, Show, UsageError, prepare_folder, text_table
+from perturb_mpm.cli.console import SHOW, Flag, Names, Show, UsageError, prepare_folder, text_table
 from perturb_mpm.files import Source, region_values_from_text
 from perturb_mpm.run import load_run, measured_patient
 from perturb_mpm.storage import write_set
@@ -56,7 +56,7 @@ class BiomarkersOptions:
     """Which sessions of a cohort's folder are before and after surgery."""
     truth: Path | None = None
     """A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given."""
-    region: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+    region: Names
     """Enhancing tumour by a name and its label values, as in enhancing=4, or the values alone."""
     spacing: Annotated[tuple[float, float, float] | None, Parameter(negative="")] = None
     """The voxel size in mm of label maps that do not say it; three numbers."""
@@ -109,8 +109,8 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
     options.show.warn(words for each in found.values() for words in each.warnings)
     lines = biomarker_lines(found, known, certain_only=certain)
     sentences = (_classes_in_words(case, each, known) for case, each in found.items())
-    wrote = (f"wrote {file}" for file in files)
-    options.show.result(biomarkers_as_json(found, known), _table(lines), *sentences, *wrote)
+    content = biomarkers_as_json(found, known)
+    options.show.result(content, _table(lines), *sentences, files=files)
 
 
 def _compare_runs(pairs: Sequence[ScanPair], values: Sequence[int]) -> RunChange | None:

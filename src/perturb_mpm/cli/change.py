@@ -100,8 +100,7 @@ def change(
     options.show.warn(found.warnings)
     content = change_as_json(found)
     table = text_table(_HEADINGS, map(_cells, content["changes"]), words=2)
-    wrote = (f"wrote {file}" for file in files)
-    options.show.result(content, content["answer"], table, *wrote)
+    options.show.result(content, content["answer"], table, files=files)
 
 
 def _find_folders(before: Path, after: Path | None, options: ChangeOptions) -> tuple[Path, Path]:

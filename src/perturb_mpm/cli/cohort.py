@@ -18,6 +18,7 @@ from perturb_mpm.cli.console import (
     MOST_WORKERS,
     Files,
     Flag,
+    Names,
     UsageError,
     describe_cohort,
     in_options,
@@ -32,8 +33,7 @@ from perturb_mpm.cli.options import (
     OUTPUT,
     ReadingOptions,
     SettingsOptions,
-    says_samples,
-    settings_from_options,
+    cohort_settings,
 )
 from perturb_mpm.cohort import (
     MOST_PARTS,
@@ -76,7 +76,7 @@ class CohortOptions:
     """A folder with the true label map CASE.nii.gz of cases that have one."""
     layout: Literal["nnunet", "brats", "bids", "flat", "table"] | None = None
     """How the files are laid out; recognised if omitted."""
-    match: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
+    match: Names = ()
     """Which cases: names, or patterns such as BraTS2021_00*."""
     ratings: Annotated[Files, Parameter(show_default=False)] = ()
     """Ratings that readers downloaded from reports (JSON or TSV): a column of the table and the
@@ -143,9 +143,7 @@ def _run_cohort(
     whole_number(work.split, "--split", 1, MOST_PARTS)
     _check_workers(work)
     part = None if work.part is None else CohortPart.from_text(work.part)
-    settings = settings_from_options(options)
-    if settings.sampling.until is not None and not says_samples(options):
-        raise UsageError("--until must come with --samples, the most that a case may take")
+    settings = cohort_settings(options)
     reading = read.to_reading()
     read.check_model(cases.probabilities)
     folders = CaseFolders(

@@ -35,6 +35,10 @@ Files = Annotated[tuple[Path, ...], Parameter(consume_multiple=True, negative=""
 """An option with one path or several."""
 Words = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 """An option with one word or several."""
+Names = Annotated[
+    tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
+]
+"""The same, where no word is as good as none."""
 
 MOST_WORKERS = 1024
 EXIT_SOME_FAILED = 3
@@ -108,12 +112,12 @@ class Show:
         """Show progress on stderr, unless nothing is to be printed."""
         return shown_progress(quiet=self.quiet)
 
-    def result(self, content: object, *parts: str | Table) -> None:
-        """Print the result: its content as JSON, or the parts as text."""
+    def result(self, content: object, *parts: str | Table, files: Iterable[Path] = ()) -> None:
+        """Print the result: its content as JSON, or as text the parts and which files it wrote."""
         if self.json:
             print_json(content)
         elif not self.quiet:
-            print_plain(*parts)
+            print_plain(*parts, *(f"wrote {file}" for file in files))
 
     def warn(self, sentences: Iterable[str]) -> None:
         """Print warnings."""

@@ -127,7 +127,7 @@ def _evidence_tells() -> tuple[bool, str]:
     return passed, f"{100 * skills[0]:.0f} % predicted, {100 * skills[1]:.0f} % from noise"
 
 
-_FOR_DEVELOPERS = ("test", "lint")
+_FOR_DEVELOPERS = ("test", "lint", "docs", "interop")
 _REQUIREMENT = re.compile(r"([\w.-]+).*?(?:extra == ['\"](\w+)['\"])?$")
 
 

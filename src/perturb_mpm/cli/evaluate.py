@@ -92,7 +92,6 @@ def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
     """Measure how good an uncertainty is; write metrics.csv, summary.json and evaluation.html."""
     whole_number(options.workers, "--workers", 1, MOST_WORKERS)
     cases = _find_cases(options)
-
     measure = partial(
         assess_case,
         scheme=None if options.labels is None else labels_from_text(options.labels),
@@ -117,8 +116,7 @@ def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
         for each in assessments
         if each.truth_outside_mask
     )
-    wrote = (f"wrote {file}" for file in files)
-    options.show.result(summaries, _table(summaries), *wrote)
+    options.show.result(summaries, _table(summaries), files=files)
 
 
 def _measure_cases(
@@ -127,7 +125,6 @@ def _measure_cases(
     """Measure the cases in their order, here or on workers of this machine."""
     if workers == 1:
         return map(measure, cases)
-
     with local_workers(workers) as client:
         return map_on_workers(client, measure, [case.resolve() for case in cases])
 

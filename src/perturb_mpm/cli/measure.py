@@ -127,7 +127,8 @@ def measure(
         )
     files = write_measurements(folder, loaded, found, rules)
     content = measurements_as_json(loaded, found, rules)
-    options.show.result(content, *_in_words(measure_rows(loaded, found), content["rules"], files))
+    lines = _in_words(measure_rows(loaded, found), content["rules"])
+    options.show.result(content, *lines, files=files)
 
 
 def _with_questions(run: Run, options: MeasureOptions) -> Run:
@@ -151,8 +152,7 @@ def _find(folder: Path, run: Run, options: MeasureOptions) -> None:
     files = write_findings(folder, run, found)
     lesions = found.findings.lesions
     table = [] if lesions is None or not lesions.by_doubt() else [_lesion_table(lesions.by_doubt())]
-    wrote = (f"wrote {file}" for file in files.values())
-    options.show.result(findings_as_json(run, found), *table, *wrote)
+    options.show.result(findings_as_json(run, found), *table, files=files.values())
 
 
 def _lesion_table(lesions: Sequence[SampledLesion]) -> Table:
@@ -197,7 +197,7 @@ def _check_names(
 
 
 def _in_words(
-    rows: Sequence[MeasureRow], rules: Sequence[dict[str, object]], files: Iterable[Path]
+    rows: Sequence[MeasureRow], rules: Sequence[dict[str, object]]
 ) -> Iterator[str | Table]:
     cells = [
         (
@@ -216,7 +216,6 @@ def _in_words(
     yield table
     yield from (f"{rule['rule']}: {_probability(rule['probability'])}" for rule in rules)
     yield from dict.fromkeys(f"intervals rest on {row.rests_on}" for row in rows)
-    yield from (f"wrote {file}" for file in files)
 
 
 def _probability(value: object) -> str:

@@ -173,6 +173,14 @@ def settings_from_options(options: SettingsOptions) -> RunSettings:
         raise UsageError(str(error)) from error
 
 
+def cohort_settings(options: SettingsOptions) -> RunSettings:
+    """Return the same for many cases, whose numbers of labels are not known yet."""
+    settings = settings_from_options(options)
+    if settings.sampling.until is not None and not says_samples(options):
+        raise UsageError("--until must come with --samples, the most that a case may take")
+    return settings
+
+
 def says_samples(options: SettingsOptions) -> bool:
     """Whether the user chose a number of samples, by an option or in a settings file."""
     return options.samples is not None or options.settings is not None

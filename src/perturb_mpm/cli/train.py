@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -13,8 +13,10 @@ from rich.table import Table
 from perturb_mpm.cli.console import (
     SHOW,
     Flag,
+    Names,
     Show,
     UsageError,
+    Words,
     text_table,
     usage_errors,
     whole_number,
@@ -34,8 +36,6 @@ from perturb_mpm.segmenter import (
 )
 from perturb_mpm.storage import write_json, write_set
 
-Words = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
-
 _LARGEST_SEED = 2**64 - 1
 
 
@@ -49,12 +49,12 @@ class TrainOptions:
     mask, and one for each sequence."""
     layout: Literal["table", "brats", "nnunet", "bids"]
     """How the cases lie there: brats (P/P_t1ce.nii.gz, P/P_seg.nii.gz), nnunet, bids or table."""
-    labels: Words
+    labels: Names
     """The labels of the label maps: brats2021, brats2023, brats2024, or values and names such as
     0:background 1:tumour. They are never guessed from the values."""
     output: Path = Path("model.npz")
     """The model file; the report is put beside it with the ending .report.json."""
-    sequences: Words | None = None
+    sequences: Words = None
     """Which images to learn from, and in which order; t1 t1c t2 flair by default."""
     folds: int = 10
     """Into how many parts patients are dealt; each part is judged by trees that never saw it."""
@@ -95,8 +95,7 @@ def train(*, options: TrainOptions) -> None:
     with write_set():
         model.save(options.output)
         write_json(beside, asdict(report))
-    wrote = (f"wrote {file}" for file in (options.output, beside))
-    options.show.result(report, *_in_words(report), *wrote)
+    options.show.result(report, *_in_words(report), files=(options.output, beside))
 
 
 def _check_options(options: TrainOptions) -> EnsembleSettings:

@@ -142,10 +142,8 @@ def tune(*, options: TuneOptions) -> None:
     here = {"threads": given.compute.threads, "kernel_cache": given.compute.kernel_cache}
     tuned = replace(tuned, settings=tuned.settings.changed(**here))
     files = _write(folder, tuned)
-    wrote = (f"wrote {file}" for file in files)
-    options.show.result(
-        _as_json(tuned, files), *_tables(tuned), *tuned.reasons, tuned.verdict, *wrote
-    )
+    content, words = _as_json(tuned, files), (*tuned.reasons, tuned.verdict)
+    options.show.result(content, *_tables(tuned), *words, files=files)
 
 
 def _tune_pairs(path: Path, options: TuneOptions) -> None:
@@ -169,7 +167,7 @@ def _tune_pairs(path: Path, options: TuneOptions) -> None:
             for name, each in tuned.found.items()
         },
     }
-    options.show.result(content, tuned.verdict, *(f"wrote {file}" for file in files))
+    options.show.result(content, tuned.verdict, files=files)
 
 
 @contextmanager

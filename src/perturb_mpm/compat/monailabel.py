@@ -1,4 +1,4 @@
-"""MONAI Label (extra ``monailabel``): which case to label next, and which slice of it.
+"""MONAI Label: which case to label next, and which slice of it.
 
     def init_scoring_methods(self):
         return {"perturb_mpm": PerturbMPMScoring(self.infers["segmentation"], samples=64)}
