@@ -222,6 +222,7 @@ def resolutions(names: list[str], folder: Path) -> Iterator[str]:
     yield f"| system | installation | {' | '.join(VERSIONS)} |\n|---|---|{'---|' * len(VERSIONS)}"
     extras = PROJECT["optional-dependencies"]
     listed = folder / "requirements.in"
+    compile_ = "uv", "pip", "compile", "--python", sys.executable, "--only-binary", ":all:"
     for system, name in itertools.product(SYSTEMS, names):
         wanted = [*PROJECT["dependencies"], *extras.get(name, ())]
         listed.write_text("\n".join(wanted), encoding="utf-8")
@@ -229,7 +230,7 @@ def resolutions(names: list[str], folder: Path) -> Iterator[str]:
         for version in VERSIONS:
             target = "--python-version", version, "--python-platform", SYSTEMS[system]
             try:
-                run("uv", "pip", "compile", "--only-binary", ":all:", *target, listed)
+                run(*compile_, *target, listed)
                 found.append("yes")
             except RuntimeError:
                 found.append("no")

@@ -222,26 +222,23 @@ def _workers(
     """Give workers to run on, and the settings with which they share this machine."""
     if work.scheduler is not None:
         progress.stage(f"connecting to {work.scheduler}")
-        with on.connect_scheduler(work.scheduler) as client:
-            _name_dashboard(client, progress)
-            yield client, settings
+        opened = on.connect_scheduler(work.scheduler)
     elif work.cluster is not None:
         file = on.read_cluster_file(work.cluster)
         progress.stage(f"starting {file.class_name}")
-        with on.start_cluster(file) as client:
-            _name_dashboard(client, progress)
-            yield client, settings
+        opened = on.start_cluster(file)
     elif work.workers > 1:
         progress.stage(f"starting {work.workers} workers")
         with on.local_workers(work.workers, settings.compute.engine) as client:
             yield client, on.share_machine(settings, work.workers)
+        return
     else:
         yield None, settings
-
-
-def _name_dashboard(client: Client, progress: StagedProgress) -> None:
-    if client.dashboard_link:
-        progress.stage(f"Dask's dashboard: {client.dashboard_link}")
+        return
+    with opened as client:
+        if client.dashboard_link:
+            progress.stage(f"Dask's dashboard: {client.dashboard_link}")
+        yield client, settings
 
 
 def _dry_run(
