@@ -47,7 +47,7 @@ def test_the_list_says_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> 
     found = json.loads(capsys.readouterr().out)
     assert tuple(found) == NAMES
     assert found["hippocampus-unet"]["learned_cases"] == 80
-    for licence, command in (("CC BY-SA 4.0", "perturb-mpm tune"), ("CC BY 4.0", "lab gliomas")):
+    for licence, command in (("CC BY-SA 4.0", "perturb-mpm tune"), ("CC BY 4.0", "--folds 11")):
         assert licence in words
         assert command in words
     assert call("settings", "show", NAMES[0]) == 0
