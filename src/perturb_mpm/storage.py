@@ -683,7 +683,7 @@ def open_lock(path: Path, message: str, *, shared: bool = False) -> BinaryIO:
     """Return a file, made where it is missing, that is locked for this process while it is open.
 
     If another process has it, ``LockedError`` says ``message``. A ``shared`` lock excludes only
-    those that are not (on Windows it excludes nobody). A link, a pipe or a device in its
+    those that are not (on Windows it excludes nobody). A folder, link, pipe or device in its
     stead is refused. Where the file system has no locks, a second process goes unnoticed, and the
     log says so.
     """
@@ -708,12 +708,12 @@ def open_lock(path: Path, message: str, *, shared: bool = False) -> BinaryIO:
 
 def _open_regular(path: Path) -> BinaryIO:
     """Open a file without following a link and without waiting for the other end of a pipe."""
-    refusal = ExpectedError(f"{path} must be a file, got a link, a pipe or a device: remove it")
+    refusal = ExpectedError(f"{path} must be a file, got a folder, link, pipe or device: remove it")
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_LINK | _NO_WAITING
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
             raise refusal from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -398,6 +398,10 @@ def test_a_dose_that_is_none_is_refused(tmp_path: Path) -> None:
         ({"DoseUnits": "RELATIVE"}, "must be an RTDOSE in GY, got RTDOSE in RELATIVE"),
         ({"Modality": "CT"}, "got CT in GY"),
         ({"GridFrameOffsetVector": [0.0, 1.0]}, "must have 4 frame offsets, got 2"),
+        ({"GridFrameOffsetVector": [0.0] * 4}, "got an impossible GridFrameOffsetVector"),
+        ({"ImageOrientationPatient": [0.0] * 6}, "got an impossible ImageOrientationPatient"),
+        ({"PixelSpacing": [0.0, 1.0]}, "got an impossible PixelSpacing"),
+        ({"DoseGridScaling": "-1"}, "must have a DoseGridScaling above 0, got -1"),
         ({}, "must overlap with the run's grid"),
     ):
         with pytest.raises(InputError, match=words):

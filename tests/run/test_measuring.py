@@ -14,6 +14,7 @@ import perturb_mpm as pm
 from helpers.small_case import AFFINE, call, save
 from helpers.viewer_run import SETTINGS, SHAPE, copy_run
 from perturb_mpm.biomarkers import LearnedLaw
+from perturb_mpm.files import InputError
 from perturb_mpm.measures import DEFAULT_MEASURES, LabelMap, Measurer, find_measures
 from perturb_mpm.run import (
     Run,
@@ -23,6 +24,7 @@ from perturb_mpm.run import (
     measure_rows,
     measured_patient,
     measuring,
+    read_surroundings,
     volume_rows,
 )
 
@@ -199,6 +201,23 @@ def test_a_mask_on_another_grid_is_refused(
     assert call("measure", str(folder), *options, "--output", str(tmp_path / "out")) == 2
     assert "vessel.nii.gz" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -5.0])
+def test_what_is_neither_dose_nor_mask_is_refused(run: Run, tmp_path: Path, value: float) -> None:
+    voxels = np.ones(SHAPE, dtype=np.float32)
+    voxels[3:] = value
+    affine = run.case.geometry.affine
+    given = tmp_path / "given.nii.gz"
+    save(given, voxels, affine)
+    if np.isnan(value):  # no dose was computed there
+        assert np.isnan(read_surroundings(run, {}, given).dose_gy[3:]).all()  # type: ignore[index]
+        save(given, np.full_like(voxels, value), affine)
+    with pytest.raises(InputError, match=r"must hold doses in Gy, finite and not below 0, got"):
+        read_surroundings(run, {}, given)
+    if np.isnan(value):  # outside, as in the mask of a run
+        with pytest.raises(InputError, match="`beside` vessel must hold a voxel that is not 0"):
+            read_surroundings(run, {"vessel": given})
 
 
 def test_a_learned_law_moves_and_widens_the_dice(run: Run) -> None:

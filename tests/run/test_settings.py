@@ -106,6 +106,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ("kernels = 3", "kernels must be tables, got 3"),
         ("kernels = [3]", "kernels must be a table, got 3"),
         ("[unary\n", "Expected ']'"),
+        ("# nothing else\n", "holds no settings; has a power cut emptied it?"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:

@@ -172,16 +172,18 @@ def test_a_lock_keeps_everybody_else_out_until_its_file_is_closed(tmp_path: Path
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
-@pytest.mark.parametrize("kind", ["dangling link", "link", "pipe"])
-def test_a_link_or_pipe_is_no_lock(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["dangling link", "link", "pipe", "folder"])
+def test_a_link_pipe_or_folder_is_no_lock(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "lock"
     if kind == "pipe":
         os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
     else:
         path.symlink_to(tmp_path / "elsewhere")
         if kind == "link":
             (tmp_path / "elsewhere").touch()
-    with pytest.raises(ExpectedError, match="lock must be a file, got a link, a pipe or a device"):
+    with pytest.raises(ExpectedError, match="lock must be a file, got a folder, link, pipe or"):
         open_lock(path, "in use")
 
 

@@ -147,6 +147,7 @@ def read_dose(source: Source, grid: Geometry) -> NDArray[np.float32]:
         order = np.argsort(offsets)
         gray, offsets = gray[order].astype(np.float32), offsets[order]
         steps = np.asarray(dose.PixelSpacing, dtype=float)
+        _check_dose_grid(source, np.stack([across, down]), steps, offsets)
     found = np.empty(grid.shape, dtype=np.float32)
     to_dicom = np.diag([-1.0, -1.0, 1.0, 1.0]) @ grid.affine  # NIfTI's axes point the other way
     voxels = np.indices((1, *grid.shape[1:])).reshape(3, -1)
@@ -175,6 +176,24 @@ def _check_dose(source: Source, dose: Any) -> None:  # noqa: ANN401
     missing = [name for name in needed if name not in dose]
     if missing:
         raise source.error(f"must say where its dose lies, got no {missing[0]}")
+    if not 0 < float(dose.DoseGridScaling) < math.inf:
+        raise source.error(f"must have a DoseGridScaling above 0, got {dose.DoseGridScaling}")
+
+
+def _check_dose_grid(
+    source: Source,
+    axes: NDArray[np.float64],
+    steps: NDArray[np.float64],
+    offsets: NDArray[np.float64],
+) -> None:
+    """Refuse what is no grid: axes (2, 3), steps (2,) and sorted offsets of frames (F,)."""
+    wrong = {
+        "ImageOrientationPatient": not np.allclose(axes @ axes.T, np.eye(2), rtol=0, atol=1e-3),
+        "PixelSpacing": not (np.isfinite(steps) & (steps > 0)).all(),
+        "GridFrameOffsetVector": not (np.isfinite(offsets[0]) and (np.diff(offsets) > 0).all()),
+    }
+    for name in (name for name, is_wrong in wrong.items() if is_wrong):
+        raise source.error(f"must lie on a grid, got an impossible {name}")
 
 
 def _headers(source: Source) -> list[Any]:

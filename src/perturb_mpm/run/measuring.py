@@ -45,6 +45,7 @@ from perturb_mpm.version import version
 
 MEASURES_FORMAT = "perturb-mpm measures"
 _CHECKPOINT = "measures.part.npz"
+_RESAMPLED = 0.01  # of the largest dose: so far below 0 a dose may come out of resampling
 _SECONDS_AT_RISK = 10.0  # about what an interruption may cost
 
 
@@ -221,21 +222,32 @@ def read_surroundings(
     """
     grid = Source("run", run.folder)
 
-    def read(argument: str, path: Path) -> NDArray[np.floating]:
-        source = Source(argument, path)
+    def read(source: Source) -> NDArray[np.floating]:
         volume = read_volume(source)
         if volume.voxels.ndim != 3:
             raise source.error(f"must have three axes, got shape {volume.voxels.shape}")
         require_same_grid(source, volume.geometry, grid, run.case.geometry)
         return volume.voxels
 
-    found = {name: read("beside", path) != 0 for name, path in masks.items()}
+    found = {n: np.nan_to_num(read(Source("beside", path))) != 0 for n, path in masks.items()}
     for name, mask in found.items():
         if not mask.any():
             raise InputError(f"`beside` {name} must hold a voxel that is not 0, got none")
-    if dose is not None and dose.is_file() and is_dicom(dose):
-        return Surroundings(found, read_dose(Source("dose", dose), run.case.geometry))
-    return Surroundings(found, None if dose is None else read("dose", dose))
+    if dose is None:
+        return Surroundings(found)
+    source = Source("dose", dose)
+    is_series = dose.is_file() and is_dicom(dose)
+    gray = read_dose(source, run.case.geometry) if is_series else read(source)
+    _check_dose(source, gray)
+    return Surroundings(found, gray)
+
+
+def _check_dose(source: Source, gray: NDArray[np.floating]) -> None:
+    """Refuse what is no dose in Gy (X, Y, Z); it is NaN where none was computed."""
+    least, most = np.nanmin(gray, initial=np.inf), np.nanmax(gray, initial=-np.inf)
+    if not -_RESAMPLED * most <= least <= most < np.inf:
+        got = f"{least:g} to {most:g}" if least <= most else "NaN alone"
+        raise source.error(f"must hold doses in Gy, finite and not below 0, got {got}")
 
 
 def measure_rows(run: Run, found: Measurements) -> list[MeasureRow]:

@@ -572,7 +572,10 @@ def read_settings(path: str | os.PathLike[str], base: RunSettings | None = None)
     if not found.exists():
         found = shipped.get(str(path), found)
     try:
-        return settings_from_tables(read_toml(found), base)
+        tables = read_toml(found)
+        if not tables:
+            raise ValueError("holds no settings; has a power cut emptied it?")
+        return settings_from_tables(tables, base)
     except OSError as error:
         known = f"; learned settings that come with the program are {', '.join(shipped)}"
         raise SettingsError(f"{path} cannot be read: {error.strerror}{known}") from error
