@@ -108,12 +108,12 @@ def test_a_rim_in_pieces_is_one_location_but_each_pair_of_labels_has_its_own() -
     )
     locations = uncertain_locations(data)
     assert [(location.labels, location.voxels) for location in locations] == [
-        (("oedema", "healthy"), int(rim.sum())),  # holds most of the error
         (("oedema", "necrosis"), 8),
+        (("oedema", "healthy"), int(rim.sum())),  # holds most of the error, as borders do
     ]
     assert [(location.kind, location.where) for location in locations] == [
-        ("border", "border of oedema, all around"),
         ("apart", "inside oedema"),
+        ("border", "border of oedema, all around"),
     ]
 
 
@@ -137,8 +137,8 @@ def test_a_bulge_of_doubt_is_told_from_the_plain_border() -> None:
         entropy=entropy_bits(marginals),
         uncertainty=np.where(doubt, 2, 0).astype(np.uint8),
     )
-    border, place = uncertain_locations(data)
-    assert [border.kind, place.kind] == ["border", "thick"]
+    place, border = uncertain_locations(data)
+    assert [place.kind, border.kind] == ["thick", "border"]
     assert place.wrong_ml < border.wrong_ml
     assert re.fullmatch(r"front border of oedema, up to (9|10) mm beyond it", place.where)
     assert place.voxels + border.voxels == np.count_nonzero(doubt)
@@ -180,14 +180,14 @@ def test_a_small_location_with_more_errors_leads() -> None:
     )
 
 
-def test_what_would_change_a_structure_comes_before_a_border_with_more_error() -> None:
-    """By hand: w / W + min(1, w / (V + 0.1 ml)), in voxels of 12 mm³."""
+def test_a_noteworthy_place_comes_before_a_border_with_more_error_and_specks_come_last() -> None:
+    """By hand: w / W + min(1, w / (V + 0.5 ml)) is 0.05 or more, in voxels of 12 mm³."""
     box: Cube = (slice(2, 12), slice(2, 22), slice(1, 7))  # 1200 voxels of oedema
     rim: Cube = (slice(2, 3), slice(2, 22), slice(1, 7))  # 120 voxels of its border
     apart: Cube = (slice(16, 18), slice(10, 20), slice(10, 12))  # 40 voxels away from it
     oedema = (box, (0.0, 0.0, 1.0, 0.0))
     border = (rim, (0.3, 0.0, 0.7, 0.0))  # w = 36
-    speck = 100 / 12  # voxels
+    speck = 500 / 12  # voxels
 
     def ranked(*shares: float) -> list[str]:
         data = case(oedema, border, (apart, shares))
@@ -195,11 +195,13 @@ def test_what_would_change_a_structure_comes_before_a_border_with_more_error() -
         data.uncertainty[rim] = 2
         return [location.kind for location in uncertain_locations(data)]
 
-    # More oedema: 20 / 56 + 20 / 1208 < 36 / 56 + 36 / 1208. New necrosis: 20 / 56 + 1 is more.
-    assert 20 / 56 + 20 / (1200 + speck) < 36 / 56 + 36 / (1200 + speck) < 20 / 56 + 1
-    assert ranked(0.5, 0.0, 0.5, 0.0) == ["border", "apart"]
-    assert ranked(0.5, 0.5, 0.0, 0.0) == ["apart", "border"]
-    # A few doubtful voxels of a structure that is not there do not come first.
+    # More oedema in 40 voxels: w = 20. In 40 voxels of 3 %: w = 1.2.
+    assert 1.2 / 37.2 + 1.2 / (1200 + speck) < 0.05 < 20 / 56 + 20 / (1200 + speck)
+    assert ranked(0.5, 0.0, 0.5, 0.0) == ["apart", "border"]
+    assert ranked(0.97, 0.0, 0.03, 0.0) == ["border", "apart"]
+    # New necrosis is noteworthy at 3 %, but a few doubtful voxels are not.
+    assert 0.8 / 36.8 + 0.8 / speck < 0.05 < 1.2 / 37.2 + 1.2 / speck
+    assert ranked(0.97, 0.03, 0.0, 0.0) == ["apart", "border"]
     assert ranked(0.98, 0.02, 0.0, 0.0) == ["border", "apart"]
 
 

@@ -86,7 +86,7 @@ def _cells(row: ChangeRow) -> list[str]:
         *cells,
         f"{_number(each.difference.lower)} to {_number(each.difference.upper)}",
         NOTHING
-        if math.isnan(relative.median)
+        if math.isnan(relative.median) or not row.before
         else f"{_number(100 * relative.lower)} to {_number(100 * relative.upper)} %",
         _percent(each.grew),
         *(_percent(classes.get(name)) for name in ("progression", "stable", "response")),

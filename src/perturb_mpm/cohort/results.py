@@ -277,8 +277,11 @@ def write_page(path: Path, cases: Sequence[RankedCase], inside: str = "") -> Non
 
 
 def _shared_notes(cases: Sequence[RankedCase]) -> list[tuple[str, int]]:
-    """Return the warnings that several cases have, and how many have each."""
-    counts = Counter(words for each in cases for words in dict.fromkeys(each.warnings))
+    """Return the warnings that several cases have, and how many; names of cases read CASE."""
+    general = [
+        {words.replace(each.record.case, "CASE") for words in each.warnings} for each in cases
+    ]
+    counts = Counter(words for each in general for words in sorted(each))
     return [(words, count) for words, count in counts.most_common() if count > 1]
 
 
@@ -286,7 +289,7 @@ def _most_errors(done: Mapping[str, CaseOutcome]) -> tuple[list[str], float] | N
     """Return the few cases with the largest expected error, and the share of all that they hold."""
     errors = {case: each.expected_error_ml or 0.0 for case, each in done.items()}
     total = sum(errors.values())
-    if len(done) <= _MOST_ERRORS or not total:
+    if len(done) <= 2 * _MOST_ERRORS or not total:
         return None
     first = sorted(errors, key=lambda case: (-errors[case], case))[:_MOST_ERRORS]
     return first, sum(errors[case] for case in first) / total

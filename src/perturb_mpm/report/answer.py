@@ -121,7 +121,7 @@ def _basis(data: ReportData) -> str:
 
 
 def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
-    """Return "Dice with the truth: whole 0.93 (0.88–0.96), core 0.71 (0.40–0.90)." by samples.
+    """Return "Expected Dice with the truth: whole 0.93 (0.88–0.96), core 0.71 (0.40–0.90).".
 
     Where settings were learned, words go with it: sure, fairly sure, unsure. Where there is no
     interval, it is the Dice that the probabilities expect.
@@ -145,7 +145,7 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
         found.append((level, words))
     if not found:
         return ""
-    start = "Dice with the truth" if data.agreement else "Expected Dice"
+    start = "Expected Dice with the truth" if data.agreement else "Expected Dice"
     if data.intervals != "learned":
         assumed = "" if data.agreement else " if the probabilities are right"
         return f"{start}{assumed}: {', '.join(words for _, words in found)}."
@@ -164,23 +164,20 @@ def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
     if not locations:
         return ""
     main = locations[0]
-    beyond = next((each for each in locations if each.kind != "border"), None)
-    plain = sum(each.wrong_ml for each in locations if each.kind == "border")
+    labels = f"{main.labels[0]} or {main.labels[1]}"
     if main.kind == "border":
         return (
-            f"The doubt is at borders, most at the {main.where.removesuffix(', all around')}, "
-            f"{main.labels[0]} or {main.labels[1]}: about {about_ml(main.wrong_ml)} ml within "
-            f"{main.reach_mm:.0f} mm of it are expected to be wrong."
-            + ("" if beyond is None else f" Beyond plain borders: {_describe_location(beyond)}.")
+            "No place stands out. The doubt is along borders, most at the "
+            f"{main.where.removesuffix(', all around')} ({labels}): about "
+            f"{about_ml(main.wrong_ml)} ml within {main.reach_mm:.0f} mm of it are expected to be "
+            "wrong."
         )
+    plain = sum(each.wrong_ml for each in locations if each.kind == "border")
     borders = f" Plain borders hold about {about_ml(plain)} ml of expected error." if plain else ""
-    return f"Main doubt: {_describe_location(main)}.{borders}"
-
-
-def _describe_location(each: UncertainLocation) -> str:
     return (
-        f"{each.where}, {each.labels[0]} or {each.labels[1]}, {about_ml(each.volume_ml)} ml, "
-        f"about {about_ml(each.wrong_ml)} ml of it expected to be wrong; {change_in_words(each)}"
+        f"Check first: {main.where} ({labels}), {about_ml(main.volume_ml)} ml, about "
+        f"{about_ml(main.wrong_ml)} ml of it expected to be wrong. "
+        f"{capitalise(change_in_words(main))}.{borders}"
     )
 
 

@@ -4,9 +4,10 @@ A location is one border or area between the same two labels. Every border is un
 network blurs it: that much is plain, and one location, however many pieces it falls into. Places
 where the doubt reaches farther, and those apart from any border, are locations of their own.
 
-All are ranked by one score: with w the volume expected to be wrong in a location, W that of all
-uncertain voxels and V the volume of the structure that would change, w / W + min(1, w / (V + V₀)).
-What holds much of the error comes first, and what is expected to change much of its structure.
+The score of a location: with w the volume expected to be wrong in it, W that of all uncertain
+voxels and V the volume of the structure that would change, w / W + min(1, w / (V + V₀)). It is high
+where much of the error is, and where much of a structure is expected to change. Places beyond the
+plain borders come first, as far as they are ``NOTEWORTHY``, then plain borders, then specks.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ PLAIN_REACH = 2.0
 """How far a plain border reaches, in median distances of its uncertain voxels from the line
 between the labels: all of them where the border is equally thick everywhere."""
 
-SPECK_ML = 0.1
+SPECK_ML = 0.5
 """V₀ of the score: a structure smaller than this does not make a few voxels important."""
+
+NOTEWORTHY = 0.05
+"""The score from which on a place comes before plain borders: as where it holds 5 % of all expected
+error, or is expected to change 5 % of its structure, or half of both."""
 
 _FAR_MM = 20.0  # around uncertain voxels: how far off a border between their labels is looked for
 _AROUND_MM = 4.0
@@ -84,18 +89,18 @@ def uncertain_locations(data: ReportData, limit: int = 10) -> list[UncertainLoca
     groups = pairs[0] * len(data.label_names) + pairs[1]  # (n,)
     totals = {int(group): float(wrong[groups == group].sum()) for group in np.unique(groups)}
     surroundings = _Surroundings(data, sum(totals.values()))
-    most = {  # the score of a pair of labels if all its voxels were one location
-        group: surroundings.score(total, divmod(group, len(data.label_names)))
+    most = {  # the order of a pair of labels if all its voxels were one place
+        group: _order(surroundings.score(total, divmod(group, len(data.label_names))), "apart")
         for group, total in totals.items()
     }
     parts: list[_Part] = []
-    for group in sorted(totals, key=lambda each: (-most[each], each)):
-        if len(parts) >= limit and parts[limit - 1].score > most[group]:
+    for group in sorted(totals, key=lambda each: (most[each], each)):
+        if len(parts) >= limit and parts[limit - 1].order < min(most[group], (1, most[group][1])):
             break  # nothing of this pair, or of any after it, is among the first
         members = groups == group
         pair = divmod(group, len(data.label_names))
         parts += surroundings.split(voxels[members], wrong[members], pair)
-        parts.sort(key=lambda each: (-each.score, each.voxels[0].tolist()))
+        parts.sort(key=lambda each: (each.order, each.voxels[0].tolist()))
     return [surroundings.describe(rank, part) for rank, part in enumerate(parts[:limit], start=1)]
 
 
@@ -108,7 +113,12 @@ class _Part:
     kind: LocationKind
     reach_mm: float
     wrong: float  # voxels expected to be wrong
-    score: float  # what comes first has the most
+    order: tuple[int, float]  # what comes first has the least
+
+
+def _order(score: float, kind: LocationKind) -> tuple[int, float]:
+    """Return what locations are sorted by: noteworthy places, plain borders, specks."""
+    return 1 if kind == "border" else 0 if score >= NOTEWORTHY else 2, -score
 
 
 def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
@@ -209,8 +219,8 @@ class _Surroundings:
                 if some is not plain:
                     kind = "thick" if beside[here].any() else "apart"
                 far = reach if some is plain else float(away[here].max())
-                score = self.score(count, pair)
-                yield _Part(voxels[here], pair, kind, far, count, score)
+                order = _order(self.score(count, pair), kind)
+                yield _Part(voxels[here], pair, kind, far, count, order)
 
     def _border_distances(self, voxels: Voxels, pair: tuple[int, int]) -> NDArray[np.float64]:
         """Return how far voxels are from the border between two labels, in mm.

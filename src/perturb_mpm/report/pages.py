@@ -31,7 +31,7 @@ def ml(value: float) -> str:
         return "0"
     size = abs(value)
     digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 0.095 else 3
-    return f"{value:.{digits}f}"
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def about_ml(value: float) -> str:

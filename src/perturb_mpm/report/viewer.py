@@ -99,6 +99,11 @@ def viewer_settings(
     colours = (BACKGROUND_COLOUR, *(style.colour for style in label_styles(names)))
     if locations is None:
         locations = uncertain_locations(data, limit=1)
+    voxel_ml = math.prod(data.spacing) / 1000.0
+    sampled = [  # from small to large, by the volume of all that is not background
+        (round(np.count_nonzero(labels) * voxel_ml, 3), k)
+        for k, labels in enumerate(data.sampled_labels[:samples])
+    ]
     start = locations[0].centre_mm if locations else to_mm(data.affine, label_centre(data))
     settings = {
         "labels": [
@@ -111,7 +116,7 @@ def viewer_settings(
         ],
         "entropy": address("entropy"),
         "labelMap": address("labels"),
-        "samples": [address(f"sample-{k}") for k in range(samples)],
+        "samples": [{**address(f"sample-{k}"), "ml": ml} for ml, k in sorted(sampled)],
         "shares": [address(f"share-{label}") for label in range(len(names))],
         "topBits": top_bits,
         "thresholdBits": round(SHOWN_FROM_BITS, 2),

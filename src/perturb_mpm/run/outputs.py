@@ -201,7 +201,7 @@ def evidence_in_words(run: Run) -> str:
     share = f"{100 * max(image.skill, 0.0):.0f} %"
     words = f"Voxels that look alike predict {share} of what the probabilities say"
     decided = run.coupling.asked_strength if run.coupling else strength
-    weakened = f", and weakened to {strength:g}" if strength != decided else ""
+    weakened = f", weakened to {strength:.2g}" if strength != decided else ""
     if decided != run.evidence.strength:
         return f"{words}; the strength of the CRF, {decided:g}, was given{weakened}."
     if not decided:

@@ -434,7 +434,8 @@ def rank_strokes(
         chosen = counts[:, best] / math.sqrt(spread[best])
         rest = rest - chosen * (chosen @ rest)
         counts -= np.outer(chosen, chosen @ counts)
-    return LocationList(f"Where the next stroke pays: variance of {target.name}", found)
+    title = f"Where the next stroke pays: share of the doubt about {target.name}"
+    return LocationList(title, found)
 
 
 def describe_side(mm: NDArray[np.float64]) -> str:

@@ -105,6 +105,7 @@ class Viewer {
       this.part("legend").append(item);
     });
     this.part("samples").hidden = settings.samples.length === 0;
+    this.part("sample").max = settings.samples.length;
     this.part("note").textContent = settings.note;
     this.part("note").hidden = !settings.note;
     this.tellSample();
@@ -121,6 +122,7 @@ class Viewer {
     this.part("previous").addEventListener("click", () => this.step(-1));
     this.part("next").addEventListener("click", () => this.step(1));
     this.part("most-probable").addEventListener("click", () => this.step(-this.sample));
+    this.part("sample").addEventListener("input", ({ target }) => this.step(Number(target.value) - this.sample));
     this.part("canvas").addEventListener("keydown", (event) => this.pressed(event), true);
   }
 
@@ -148,10 +150,12 @@ class Viewer {
   }
 
   tellSample() {
-    const total = this.settings.samples.length;
+    const { samples } = this.settings;
+    const ml = samples[this.sample - 1]?.ml; // of the run's own, which are sorted by it
     this.part("sample-text").textContent = this.sample
-      ? `sample ${this.sample} of ${total}`
+      ? `sample ${this.sample} of ${samples.length}${ml === undefined ? "" : `, ${ml.toPrecision(3)} ml`}`
       : "most probable";
+    this.part("sample").value = this.sample;
     this.part("most-probable").disabled = this.sample === 0;
     this.state.sample = this.sample;
   }
