@@ -19,7 +19,6 @@ def violations(path: Path, width: int, scheme: str) -> list[str]:
     Also told: a page that is wider than its screen.
     """
     with open_page(path, width=width) as opened:
-        opened.page.set_default_timeout(240_000)
         opened.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
         broken = broken_rules(opened)
         wide = opened.page.evaluate("document.documentElement.scrollWidth") > width

@@ -24,6 +24,7 @@ FLAGS = (
     "--no-first-run",
     "--disable-quic",
 )
+PATIENCE_MS = 240_000  # machines may be busy
 FROM_THE_PAGE_ITSELF = ("data:", "blob:", "about:")
 
 # Starting Playwright and a Chromium takes longer than most tests: those of one file share them.
@@ -90,6 +91,7 @@ def open_page(
     )
     try:
         opened = OpenPage(context.new_page(), address)
+        opened.page.set_default_timeout(PATIENCE_MS)
         opened.page.on("request", lambda request: opened.note_request(request.url))
         opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
         opened.page.on(

@@ -135,7 +135,10 @@ def test_a_browser_shows_the_colours_of_the_bar(tmp_path: Path) -> None:
     shots = []
     with open_page(tmp_path / "report.html") as opened:
         opened.page.locator("#show-outlines").uncheck()
-        opened.page.add_style_tag(content=".slice > :is(span, i) { visibility: hidden; }")
+        opened.page.add_style_tag(  # what is compared is the blending, not the interpolation
+            content=".slice > :is(span, i) { visibility: hidden; } "
+            ".grey { image-rendering: pixelated; }"
+        )
         for choice in ("half", "opaque", "image"):
             opened.page.locator(f"#show-{choice}").check()
             shots.append(opened.page.locator(".location .slice:not(.bare)").first.screenshot())

@@ -264,7 +264,6 @@ def test_no_rule_of_accessibility_is_broken_before_and_after_a_correction(
     server: ViewServer, width: int
 ) -> None:
     with open_page(server.address, width=width, height=844) as opened:
-        opened.page.set_default_timeout(240_000)
         ready(opened)
         assert broken_rules(opened) == []
         choose_pen(opened, CORE)

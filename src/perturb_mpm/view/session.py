@@ -434,8 +434,7 @@ def rank_strokes(
         chosen = counts[:, best] / math.sqrt(spread[best])
         rest = rest - chosen * (chosen @ rest)
         counts -= np.outer(chosen, chosen @ counts)
-    title = f"Where the next stroke pays: share of the doubt about {target.name}"
-    return LocationList(title, found)
+    return LocationList(f"Where the next stroke pays: doubt about {target.name}", found)
 
 
 def describe_side(mm: NDArray[np.float64]) -> str:

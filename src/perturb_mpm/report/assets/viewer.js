@@ -152,8 +152,9 @@ class Viewer {
   tellSample() {
     const { samples } = this.settings;
     const ml = samples[this.sample - 1]?.ml; // of the run's own, which are sorted by it
+    const size = ml === undefined ? ` of ${samples.length}` : `: ${ml.toPrecision(3)} ml`;
     this.part("sample-text").textContent = this.sample
-      ? `sample ${this.sample} of ${samples.length}${ml === undefined ? "" : `, ${ml.toPrecision(3)} ml`}`
+      ? `sample ${this.sample}${size}`
       : "most probable";
     this.part("sample").value = this.sample;
     this.part("most-probable").disabled = this.sample === 0;
