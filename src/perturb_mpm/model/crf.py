@@ -183,7 +183,8 @@ class DenseCRF:
         """
         other = copy.copy(self)
         other.kernels = tuple(
-            dataclasses.replace(each, weight=factor * each.weight) for each in self.kernels
+            dataclasses.replace(each, weight=factor * each.weight)  # type: ignore[type-var]
+            for each in self.kernels
         )
         weighted = [checks.read_only(factor * term.compatibility) for term in self.terms]
         other.terms = tuple(

@@ -82,7 +82,7 @@ class CouplingCheck:
         """Return what ``as_json`` wrote; TypeError or KeyError where it is something else."""
         moved = found["moved"]
         if moved is not None:
-            numbers = {
+            numbers: dict[str, Any] = {
                 name: None if value is None else float(value)
                 for name, value in moved.items()
                 if name != "name"
