@@ -73,6 +73,7 @@ def test_the_recipe_for_conda_asks_for_what_the_wheel_does() -> None:
     wanted = [line.strip("- ").replace(" ", "") for line in block.splitlines()]
     wanted = [line.replace("matplotlib-base", "matplotlib") for line in wanted]
     assert wanted == [f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]]
+    assert all(f"- {name}\n" in text for name in PROJECT["license-files"])
 
 
 def test_the_workflow_calls_the_commands_that_everybody_calls() -> None:
