@@ -43,6 +43,9 @@ def test_a_run_is_evaluated_in_its_own_label_values(runs: Path, tmp_path: Path) 
     state = load_run(runs / "before")
     expected = dice(state.labels == 2, truth() == 2)
     assert float(found["value"]) == pytest.approx(expected)
+    share = 100 * max(state.summary["image_evidence"], 0)
+    page = (tmp_path / "evaluation.html").read_text()
+    assert f"Voxels that look alike predict {share:.0f} % of what the probabilities say." in page
 
 
 @pytest.mark.slow

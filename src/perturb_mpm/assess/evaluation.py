@@ -147,6 +147,8 @@ class CaseAssessment:
     """The same of the network alone."""
     lesions: LesionHits | None = None
     """Of a run that found lesions one by one."""
+    image_evidence: float | None = None
+    """Of a run: how well its image predicts its probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +282,7 @@ def assess(
         at_borders=at_borders[0],
         network_at_borders=at_borders[1] if len(at_borders) > 1 else None,
         lesions=_match_lesions(segmentation.lesions, true),
+        image_evidence=segmentation.image_evidence,
     )
 
 
@@ -479,7 +482,11 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             generator=GENERATOR,
             cases=len({each.case for each in assessments}),
             outside=[each for each in assessments if each.truth_outside_mask],
-            answer=answer_in_words(summaries, *_border_reliability(assessments)),
+            answer=answer_in_words(
+                summaries,
+                *_border_reliability(assessments),
+                [each.image_evidence for each in assessments if each.image_evidence is not None],
+            ),
             worse=_worse_than_network(assessments),
             border_mm=BORDER_MM,
             tables=_tables(summaries),
@@ -500,6 +507,7 @@ def answer_in_words(
     summaries: Sequence[MetricSummary],
     at_borders: Reliability | None = None,
     network: Reliability | None = None,
+    image_evidence: Sequence[float] = (),
 ) -> str:
     """Return what a reader asks first, from the measures against the first truth.
 
@@ -523,6 +531,10 @@ def answer_in_words(
         words.append(
             f"The 95 % sample intervals contain {inside:.0f} of {total} true volumes of regions."
         )
+    if image_evidence:
+        shares = sorted({f"{100 * max(each, 0.0):.0f}" for each in image_evidence}, key=int)
+        span = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
+        words.append(f"Voxels that look alike predict {span} % of what the probabilities say.")
     return " ".join(words)
 
 

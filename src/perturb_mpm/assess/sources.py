@@ -131,6 +131,7 @@ class Segmentation:
     image: NDArray[np.float32] | None = None  # (X, Y, Z), the first of a run
     network: Prediction | None = None  # the probabilities that a run was made from
     lesions: FoundLesions | None = None  # of a run that found them one by one
+    image_evidence: float | None = None  # of a run: how well its image predicts its probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +225,7 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
         next(iter(run.case.images.values()), None),
         _network_alone(run),
         _found_lesions(run),
+        None if run.evidence is None or run.evidence.image is None else run.evidence.image.skill,
     )
 
 
