@@ -104,7 +104,7 @@ def image_evidence(
     """
     p, grid = _probabilities_inside(probabilities, spacing, mask)
     checks.number(excluded_mm, "excluded_mm", minimum=0)
-    features = _standardize(images, grid)  # (N, C)
+    standard = _standardize(images, grid)  # C times (N,)
     for space, intensity in bandwidths:
         checks.number(space, "bandwidths", positive=True)
         checks.number(intensity, "bandwidths", positive=True)
@@ -114,13 +114,17 @@ def image_evidence(
     rng = np.random.default_rng(checks.integer(seed, "seed", minimum=0))
     asked = rng.choice(candidates, min(_ASKED, len(candidates)), replace=False)
     answering = rng.choice(grid.voxels, min(_ANSWERING, grid.voxels), replace=False)
-    positions = grid.positions().astype(np.float32)  # (N, ndim)
+    position, feature = (
+        [np.stack([each[voxels] for each in of], axis=1) for voxels in (asked, answering)]
+        for of in (_positions(grid), standard)
+    )  # of the voxels asked and answering, (I, ndim or C) and (J, ndim or C)
     prior = p.mean(axis=0)  # (L,)
     excess = np.zeros((2, len(bandwidths)))  # summed KL of A and of C, nats
     for start in range(0, len(asked), _AT_ONCE):
-        i = asked[start : start + _AT_ONCE]
-        far2 = _square_distances(positions[i], positions[answering])  # (I, J) mm²
-        apart2 = _square_distances(features[i], features[answering])  # (I, J) sd²
+        these = slice(start, start + _AT_ONCE)
+        i = asked[these]
+        far2 = _square_distances(position[0][these], position[1])  # (I, J) mm²
+        apart2 = _square_distances(feature[0][these], feature[1])  # (I, J) sd²
         allowed = far2 > excluded_mm**2
         for space in {space for space, _ in bandwidths}:
             s = np.exp(far2 * np.float32(-0.5 / space**2)) * allowed
@@ -167,15 +171,15 @@ def grid_temperature(
     if len(near) > _ANSWERING:  # more of them change the third digit
         near = np.random.default_rng(0).choice(near, _ANSWERING, replace=False)
     taps = [_GRID_VARIANCE / 2, 1 - _GRID_VARIANCE, _GRID_VARIANCE / 2]
-    background = np.eye(p.shape[1], dtype=p.dtype)[0]
-    whole = grid.scatter(p.T, background)  # (L, *spatial)
-    here = (slice(None), *box)
-    blurred = whole[here]
-    for axis, size in enumerate(grid.shape, start=1):
-        if size > 1:
-            blurred = correlate1d(blurred, taps, axis=axis, mode="nearest")
-    whole[here] = blurred
-    target = grid.gather(whole)[:, near].astype(np.float64)  # (L, M)
+    target = np.empty((p.shape[1], len(near)))  # (L, M)
+    for label in range(p.shape[1]):
+        whole = grid.scatter(p[:, label], float(label == 0))
+        blurred = whole[box]
+        for axis, size in enumerate(grid.shape):
+            if size > 1:
+                blurred = correlate1d(blurred, taps, axis=axis, mode="nearest")
+        whole[box] = blurred
+        target[label] = grid.gather(whole)[near]
     target /= target.sum(axis=0)
     logs = np.log(p[near].T.astype(np.float64))  # (L, M)
     wanted = float((target * logs).sum())
@@ -222,20 +226,28 @@ def _probabilities_inside(
     return np.ascontiguousarray(inside), grid
 
 
-def _standardize(images: ArrayLike, grid: Grid) -> NDArray[np.float32]:
-    """Return images (C, *spatial) inside the mask, (N, C), in standard deviations."""
-    given = checks.floats(images, "images")
-    if given.ndim != grid.ndim + 1 or given.shape[1:] != grid.shape:
-        raise ValueError(
-            f"images must be (channels, *spatial) with the spatial shape {grid.shape} of the "
-            f"probabilities, got {given.shape}"
-        )
-    checks.finite(given, "images")
-    inside = grid.gather(given).astype(np.float64)  # (C, N)
-    inside -= inside.mean(axis=1, keepdims=True)
-    spread = inside.std(axis=1, keepdims=True)
-    inside /= np.where(spread > 0, spread, 1)
-    return np.ascontiguousarray(inside.T, dtype=np.float32)
+def _standardize(images: ArrayLike, grid: Grid) -> list[NDArray[np.float32]]:
+    """Return images (C, *spatial) inside the mask, each (N,), in standard deviations."""
+    found = []
+    for image in images if isinstance(images, Sequence) else checks.floats(images, "images"):
+        given = checks.floats(image, "images")
+        if given.shape != grid.shape:
+            raise ValueError(
+                f"images must be (channels, *spatial) with the spatial shape {grid.shape} of the "
+                f"probabilities, got channels of {given.shape}"
+            )
+        checks.finite(given, "images")
+        inside = grid.gather(given).astype(np.float64)  # (N,)
+        inside -= inside.mean()
+        inside /= inside.std() or 1
+        found.append(inside.astype(np.float32))
+    return found
+
+
+def _positions(grid: Grid) -> list[NDArray[np.float32]]:
+    """Return where every voxel inside the mask is along each axis, each (N,), mm."""
+    indices = np.unravel_index(grid.index, grid.shape)
+    return [(each * size).astype(np.float32) for each, size in zip(indices, grid.spacing)]
 
 
 def _near_foreground(

@@ -84,7 +84,7 @@ class CaseEvidence:
 
 def find_evidence(case: Case) -> CaseEvidence:
     """Return what image and grid say about the probabilities of a case."""
-    images = np.stack(list(case.images.values()))  # (C, X, Y, Z)
+    images = list(case.images.values())  # C times (X, Y, Z)
     p, spacing, mask = case.probabilities, case.geometry.spacing, case.mask
     return CaseEvidence(
         image_evidence(images, p, spacing=spacing, mask=mask),
