@@ -50,6 +50,7 @@ torture: $(VENV)/.test  ## attack everything for a minute, or for as long as SEC
 
 bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.cpu $(BENCH_ARGS)
+	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.compat --count 0
 
 bench-gpu: $(VENV)/.base  ## time the GPU engine, on a machine with an NVIDIA GPU and the extra gpu
 	$(RUN) -m lab.benchmarks.gpu $(BENCH_ARGS)

@@ -1,31 +1,35 @@
-"""``perturb_mpm.compat.pydensecrf`` beside pydensecrf2: marginals, labels, seconds.
+"""``perturb_mpm.compat.pydensecrf`` beside pydensecrf2: marginals, labels, seconds, memory.
 
-    python -m lab.benchmarks.compat            195 random problems, then one image of 320×240
-    python -m lab.benchmarks.compat --count 20
-    python -m lab.benchmarks.compat --count 1 --cores 2
+    python -m lab.benchmarks.compat            195 random problems, an image, a volume
+    python -m lab.benchmarks.compat --count 0  the image and the volume alone
 
 The same file runs at both ends: without a module name in the peer's Python, which has nothing of
-ours. Seconds are the best of several: of CPU on one core, on the clock with more. Set-up is what a
-new image costs beyond ten updates of the same one.
+ours. Every measurement is a process of its own, and both libraries take turns. Seconds are those of
+one thread of the CPU. Set-up is what a new image costs beyond ten updates of the same one; the
+first call is what the first image costs beyond a later one, with compiled kernels on the disk. The
+same energies with noise in their last digits show how far rounding alone goes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-WIDTH, HEIGHT, LABELS = 320, 240, 21
-REPEATS = 30
+WIDTH, HEIGHT, IMAGE_LABELS = 320, 240, 21
+SIDE, VOLUME_LABELS = 128, 5
+REPEATS = {"image": 12, "volume": 3}
+TURNS = 3
+ULP = 6e-8
 KINDS = ("potts", "negative", "vector", "matrix", "asymmetric")
 
 
@@ -73,81 +77,142 @@ def problem(number: int) -> tuple[Any, int]:
     return crf, int(rng.integers(1, 6))
 
 
-def image() -> tuple[np.ndarray, np.ndarray]:
-    """Return energies and colours of the image."""
+def image() -> tuple[Any, np.ndarray]:
+    """Return a CRF of an image without unaries, and its energies."""
+    dcrf = import_module("pydensecrf.densecrf")
     rng = np.random.default_rng(0)
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     waves = [100 + 50 * np.sin(x / 9 + k) + 40 * np.cos(y / 7 - k) for k in range(3)]
     pixels = np.stack(waves, axis=-1) + rng.normal(0, 8, (HEIGHT, WIDTH, 3))
-    energies = rng.gamma(1.5, 1, (LABELS, HEIGHT * WIDTH)).astype(np.float32)
-    return energies, np.clip(pixels, 0, 255).astype(np.uint8)
+    energies = rng.gamma(1.5, 1, (IMAGE_LABELS, HEIGHT * WIDTH)).astype(np.float32)
+    crf = dcrf.DenseCRF2D(WIDTH, HEIGHT, IMAGE_LABELS)
+    crf.addPairwiseGaussian(3, 3)
+    crf.addPairwiseBilateral(80, 13, np.clip(pixels, 0, 255).astype(np.uint8), 10)
+    return crf, energies
 
 
-def seconds_of_image(clock: Callable[[], float]) -> list[tuple[float, float]]:
-    """Return what the image took from the beginning, and ten more updates from the start."""
-    dcrf = import_module("pydensecrf.densecrf")
-    energies, pixels = image()
-    seconds = []
-    for _ in range(REPEATS):
-        began = clock()
-        crf = dcrf.DenseCRF2D(WIDTH, HEIGHT, LABELS)
+def volume() -> tuple[Any, np.ndarray]:
+    """Return a CRF of a volume with one channel without unaries, and its energies."""
+    dcrf, utils = (import_module(f"pydensecrf.{name}") for name in ("densecrf", "utils"))
+    rng = np.random.default_rng(0)
+    at = np.stack(np.mgrid[:SIDE, :SIDE, :SIDE]) / SIDE  # (3, *shape)
+    centres = rng.uniform(0.2, 0.8, (VOLUME_LABELS, 3))
+    away = np.stack([sum((a - c) ** 2 for a, c in zip(at, centre)) for centre in centres])
+    channel = away.argmin(axis=0) + rng.normal(0, 0.3, away.shape[1:])
+    energies = 4 * np.sqrt(away - away.min(axis=0)) + rng.gumbel(0, 0.7, away.shape)
+    crf = dcrf.DenseCRF(SIDE**3, VOLUME_LABELS)
+    crf.addPairwiseEnergy(utils.create_pairwise_gaussian((3,) * 3, channel.shape), 2.0)
+    wide = utils.create_pairwise_bilateral((10,) * 3, (0.5,), channel[..., np.newaxis], chdim=3)
+    crf.addPairwiseEnergy(wide, 4.0)
+    return crf, energies.reshape(VOLUME_LABELS, -1).astype(np.float32)
+
+
+def time_problem(name: str) -> dict[str, Any]:
+    """Return CPU seconds of one problem, MB of memory, and its marginals."""
+    make = {"image": image, "volume": volume}[name]
+    whole, updates = [], []
+    for _ in range(REPEATS[name]):
+        began = time.process_time()
+        crf, energies = make()
         crf.setUnaryEnergy(energies)
-        crf.addPairwiseGaussian(3, 3)
-        crf.addPairwiseBilateral(80, 13, pixels, 10)
         crf.inference(10)
-        whole = clock()
-        crf.inference(10)
-        seconds.append((whole - began, clock() - whole))
-    return seconds[1:]  # the first compiles
+        ready = time.process_time()
+        found = np.array(crf.inference(10))
+        updates.append(time.process_time() - ready)
+        whole.append(ready - began)
+    peak = peak_megabytes()
+    noise = np.random.default_rng(1).standard_normal(energies.shape)
+    crf.setUnaryEnergy((energies * (1 + ULP * noise)).astype(np.float32))
+    return {
+        "first_s": whole[0] - min(whole),
+        "whole_s": min(whole),
+        "updates_s": min(updates),
+        "peak_mb": peak,
+        "q": found,
+        "rounded": np.array(crf.inference(10)),
+    }
 
 
-def solve(path: str, who: str, count: int, cores: int) -> None:
-    """Write marginals and divergences of all problems, and the seconds of the image."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # as many threads
+def peak_megabytes() -> float:
+    """Return this process's largest resident size so far, Linux alone."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def solve(path: str, who: str, what: str) -> None:
+    """Write what one library makes of an image or a volume, or of so many random problems."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # as many threads
     if who == "ours":
         import_module("perturb_mpm.compat.pydensecrf").install()
     found: dict[str, Any] = {}
-    for number in range(count):
+    if not what.isdigit():
+        found = time_problem(what)
+    for number in range(int(what) if what.isdigit() else 0):
         crf, updates = problem(number)
         found[f"q{number}"] = q = crf.inference(updates)
         found[f"divergence{number}"] = crf.klDivergence(q)
-    clock = time.process_time if cores == 1 else time.perf_counter
-    found["seconds"] = np.array(seconds_of_image(clock))
     np.savez(path, **found)
 
 
-def main(count: int, cores: int) -> None:
+def both(python: str, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what pydensecrf2 and this library make of some problems, each in its own process."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for who, program in (("theirs", python), ("ours", sys.executable)):
+            path = str(Path(folder, f"{who}.npz"))
+            subprocess.run([program, __file__, "--solve", path, who, what], check=True)
+            with np.load(path) as file:
+                results.append(dict(file))
+    return results[0], results[1]
+
+
+def compare(python: str, name: str) -> dict[str, Any]:
+    """Return the figures of one problem: medians of turns, and of the ratios within each."""
+    turns = [both(python, name) for _ in range(TURNS)]
+    row: dict[str, Any] = {"problem": name}
+    for k, who in enumerate(("theirs", "ours")):
+        for key in ("first_s", "whole_s", "updates_s", "peak_mb"):
+            row[f"{who}_{key}"] = float(np.median([turn[k][key] for turn in turns]))
+    for key in ("whole_s", "updates_s", "peak_mb"):
+        row[f"ratio_{key}"] = float(np.median([a[key] / b[key] for a, b in turns]))
+    theirs, ours = turns[0]
+    pairs = {
+        "apart": (theirs["q"], ours["q"]),
+        "their_rounding": (theirs["q"], theirs["rounded"]),
+        "our_rounding": (ours["q"], ours["rounded"]),
+    }
+    for key, (a, b) in pairs.items():
+        row[key] = float(np.abs(a - b).max())
+        row[f"{key}_labels"] = int((a.argmax(axis=0) != b.argmax(axis=0)).sum())
+    return row
+
+
+def main(count: int) -> None:
+    from lab.benchmarks import machine
     from lab.benchmarks.peer import interpreter
 
     python = interpreter()
     if python is None:
         sys.exit("PERTURB_MPM_PEER_PYTHON names no Python with pydensecrf2: make peer")
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for who, program in (("theirs", python), ("ours", sys.executable)):
-            path = str(Path(folder, f"{who}.npz"))
-            options = ["--count", str(count), "--cores", str(cores)]
-            subprocess.run([program, __file__, "--solve", path, who, *options], check=True)
-            with np.load(path) as file:
-                results[who] = dict(file)
-    theirs, ours = results["theirs"], results["ours"]
-    pairs = [(theirs[f"q{n}"], ours[f"q{n}"]) for n in range(count)]
-    apart = [float(np.abs(a - b).max()) for a, b in pairs]
-    pixels = sum(int((a.argmax(axis=0) != b.argmax(axis=0)).sum()) for a, b in pairs)
-    print(f"{count} problems: {pixels} pixels differ, |dQ| at most {max(apart):.2g}")
-    for who, found in results.items():
-        whole, updates = found["seconds"].min(axis=0)
-        setup = f"set-up {whole - updates:.3f} s, ten updates {updates:.3f} s"
-        print(f"{who}: {setup}, together {whole:.3f} s")
+    if count:
+        theirs, ours = both(python, str(count))
+        pairs = [(theirs[f"q{n}"], ours[f"q{n}"]) for n in range(count)]
+        apart = [float(np.abs(a - b).max()) for a, b in pairs]
+        pixels = sum(int((a.argmax(axis=0) != b.argmax(axis=0)).sum()) for a, b in pairs)
+        print(f"{count} problems: {pixels} pixels differ, |dQ| at most {max(apart):.2g}")
+    rows = [compare(python, name) for name in ("image", "volume")]
+    print(json.dumps(rows, indent=2))
+    results = {"machine": machine.describe(), "rows": rows}
+    machine.write_results(machine.RESULTS / "compat.json", results)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=195)
-    parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--solve", nargs=2, metavar=("FILE", "WHO"))
+    parser.add_argument("--solve", nargs=3, metavar=("FILE", "WHO", "WHAT"))
     arguments = parser.parse_args()
     if arguments.solve:
-        solve(*arguments.solve, arguments.count, arguments.cores)
+        solve(*arguments.solve)
     else:
-        main(arguments.count, arguments.cores)
+        main(arguments.count)

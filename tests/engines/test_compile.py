@@ -9,9 +9,12 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import perturb_mpm as pm
 from perturb_mpm.engines.cpu import compile as compiling
+from perturb_mpm.engines.cpu.ahead import compile_sampling
 
 
 def add(a: float, b: float) -> float:
@@ -108,3 +111,54 @@ def test_a_full_disk_is_told_once_and_the_kernel_still_runs(
     assert [record.getMessage() for record in caplog.records] == [
         f"compiled kernels are not kept in {folder}: No space left on device"
     ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are locked another way")
+def test_a_kernel_that_another_process_compiles_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    solve()
+    written = {path: path.read_bytes() for path in folder.rglob("*.nb*")}
+    (lock,) = folder.rglob("*.lock")
+    for path in written:
+        path.unlink()
+    other = lock.open("wb")
+    fcntl.flock(other, fcntl.LOCK_EX)  # as a process that compiles does
+    polls = []
+
+    def finish_elsewhere(seconds: float) -> None:
+        polls.append(seconds)
+        for path, content in written.items():
+            path.write_bytes(content)
+        other.close()
+
+    monkeypatch.setattr(compiling.time, "sleep", finish_elsewhere)
+    assert solve() == 1  # it was read
+    assert polls == [compiling.POLL_S]
+
+
+def test_sampling_calls_what_is_compiled_ahead() -> None:
+    """Kernels of a run with correlated noise, but those that are made for a number of labels."""
+    from perturb_mpm.engines.cpu import perturber, row_kernels, transfer
+
+    compile_sampling(white=False)
+    entries = [
+        *(perturber.perturb_correlated, perturber.vote_blocks),
+        *(row_kernels.begin, row_kernels.update, row_kernels.pairwise),
+        *(transfer.load_problem, transfer.load_marginals, transfer.unload_marginals),
+        transfer.count_votes,
+    ]
+    before = [set(entry.signatures) for entry in entries]
+    assert all(before)
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.ones(4), (14, 14, 14)).transpose(3, 0, 1, 2)
+    probabilities[:, 4:] = np.array([0.9999, 5e-5, 3e-5, 2e-5])[:, None, None, None]
+    crf = pm.DenseCRF(pm.unary_from_probabilities(probabilities), [pm.SpatialKernel(2.0, 0.5)])
+    posterior = pm.sample(
+        crf, 9, noise_length=20.0, hold=0.01, tolerance=1e-3, engine="cpu", threads=1
+    )
+    assert posterior.parameters["hold"]["active_share"] < 0.6
+    for entry, known in zip(entries, before, strict=True):
+        assert set(entry.signatures) == known, entry.py_func.__name__

@@ -48,6 +48,7 @@ from perturb_mpm.cohort import (
     gather_cohort,
     run_cohort,
 )
+from perturb_mpm.engines import compile_ahead
 from perturb_mpm.files import CaseFiles, CaseFolders, find_predicted_images
 from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings
@@ -160,6 +161,8 @@ def _run_cohort(
         return
     if cases.ratings:
         add_ratings(work.output, cases.ratings)
+    if not work.gather:
+        compile_ahead(settings.compute, white=settings.sampling.noise_length == 0)
     try:
         result = _run_or_gather(found, settings, reading, work, part)
     except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
+from perturb_mpm.engines import compile_ahead
 from perturb_mpm.files import CaseFiles, output_ending, prediction_files
 from perturb_mpm.run import (
     BidsNames,
@@ -107,6 +108,7 @@ def run(
     reading.check_model(inputs.probabilities, needed=True)
     how = reading.to_reading(inputs.reference)
     started = time.monotonic()
+    compile_ahead(settings.compute, white=settings.sampling.noise_length == 0)
     try:
         with out.show.progress() as progress:
             cycle = settings.unary.members == "cycle"

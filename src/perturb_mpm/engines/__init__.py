@@ -44,6 +44,7 @@ __all__ = [
     "Change",
     "change_between",
     "check_convergent",
+    "compile_ahead",
     "Compute",
     "convergent_marginals",
     "count_votes",
@@ -160,6 +161,17 @@ def prepare_with(crf: DenseCRF, compute: Compute, *, compact: bool = False) -> S
         compact=compact,
         kernel_cache=compute.kernel_cache,
     )
+
+
+def compile_ahead(compute: Compute, *, white: bool) -> None:
+    """Compile the CPU engine's kernels in a process beside this one, on the first use of a machine.
+
+    They will draw white noise or correlated.
+    """
+    if compute.engine in ("auto", "cpu"):
+        from perturb_mpm.engines import cpu
+
+        cpu.start_compiling(white=white)
 
 
 def _gpu_is_worth_it(crf: DenseCRF) -> bool:

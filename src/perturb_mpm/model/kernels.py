@@ -293,7 +293,7 @@ def _spatial_sigma(sigma: Sigma, name: str, grid: Grid) -> NDArray[np.float64]:
 
 
 def _check_reach(features: NDArray[np.float64], name: str) -> None:
-    reach = float(np.abs(features).max())
+    reach = max(float(features.max()), -float(features.min()))
     if not reach <= LARGEST_FEATURE:
         raise ValueError(
             f"{name} must be larger: no voxel may lie beyond {LARGEST_FEATURE:.0e} sigmas "

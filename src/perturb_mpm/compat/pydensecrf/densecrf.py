@@ -150,7 +150,8 @@ class PyDenseCRF:
         solver.load(self._unary()[np.newaxis])
         for _ in range(count):
             solver.step(watched=False)
-        return self._remember(solver)
+        self._at = None
+        return _marginals(solver)
 
     def map(self, niter: int) -> NDArray[np.int16]:
         """Return the most probable labels (nvar,) after ``niter`` updates."""
@@ -164,7 +165,9 @@ class PyDenseCRF:
         spare = np.zeros((0, 0), np.float32), np.zeros((0, 0), np.float32)
         if self._energies is None:
             return np.zeros((self._nlabel, self._nvar), np.float32, order="F"), *spare
-        return self.inference(0), *spare
+        start = self.inference(0)
+        self._at = start.copy(order="K")
+        return start, *spare
 
     def stepInference(
         self,
@@ -181,7 +184,8 @@ class PyDenseCRF:
         if self._at is None or not np.array_equal(Q, self._at):
             solver.load(self._unary()[np.newaxis], Q[np.newaxis])
         solver.step(watched=False)
-        Q[...] = self._remember(solver)
+        self._at = _marginals(solver)
+        Q[...] = self._at
 
     def klDivergence(self, Q: NDArray[np.float32]) -> float:
         """Return Σ Q log Q + Σ Q·energies + Σ Q·pairwise(Q): its pairwise term without the ½."""
@@ -272,11 +276,6 @@ class PyDenseCRF:
                 self._solver = prepare(self._crf(nothing), "cpu", "plain", batch=1)
         return self._solver
 
-    def _remember(self, solver: Solver) -> NDArray[np.float32]:
-        """Return the solver's marginals in column-major order, and note that it stands there."""
-        self._at = solver.marginals()[0].astype(np.float32, copy=False)
-        return np.array(self._at, order="F")
-
     def _check_marginals(self, Q: object) -> None:
         if not isinstance(Q, np.ndarray) or Q.dtype != np.float32:
             raise TypeError(f"`Q` must be the array that startInference gives, got {type(Q)}")
@@ -333,6 +332,11 @@ class PyDenseCRF2D(PyDenseCRF):
 
 DenseCRF = PyDenseCRF
 DenseCRF2D = PyDenseCRF2D
+
+
+def _marginals(solver: Solver) -> NDArray[np.float32]:
+    """Return the solver's marginals (L, N) in column-major order, in which it writes them."""
+    return np.asfortranarray(solver.marginals()[0], dtype=np.float32)
 
 
 def _sigmas(value: float | Sequence[float], count: int, name: str) -> NDArray[np.float32]:

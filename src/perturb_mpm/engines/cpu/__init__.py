@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perturb_mpm.engines.cpu.chain import factorize, row_sums, transpose
-from perturb_mpm.engines.cpu.compile import cache_folder, kernel
+from perturb_mpm.engines.cpu.compile import cache_folder, kernel, start_compiling
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.preparation import calibrated_gain, calibrated_scale
@@ -50,6 +50,7 @@ __all__ = [
     "kernel",
     "prepare",
     "row_sums",
+    "start_compiling",
     "Taps",
     "Threads",
     "transpose",

@@ -309,10 +309,11 @@ class Batch:
         """Return the last argument of the kernels in ``potts_rows``; none where they do not fit."""
         labels = self._crf.n_labels - 1
         potts = self.kernels.compatibilities.potts
-        few = self.problems >= potts_rows.LEAST_PROBLEMS and labels <= potts_rows.MOST_LABELS
-        if few and len(potts) == 1 and potts[0] and self.path.references.shape[-1] <= 1:
-            return ((np.float32(0),) * labels,)
-        return ()
+        # A restricted problem takes them whatever its size: nothing else is compiled for it.
+        restricted = self.kernels.form.signed and self.path.references.shape[-1] == 1
+        many = self.problems >= potts_rows.LEAST_PROBLEMS and not self.path.references.size
+        few = labels <= potts_rows.MOST_LABELS and len(potts) == 1 and potts[0]
+        return ((np.float32(0),) * labels,) if few and (restricted or many) else ()
 
     def _problem(self, energies: NDArray[Any]) -> TiledProblem:
         """Return what the present update takes."""

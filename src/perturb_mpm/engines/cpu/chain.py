@@ -29,6 +29,8 @@ from perturb_mpm.model import Normalization
 SPLAT_BLOCK = 2048
 # A splat in two stages is worth it where a block's vertex has this many of its voxels on average.
 WORTH_A_STAGE = 8
+# A float32 sum of more entries loses digits: these are summed first, then their sums.
+LONGEST_SUM = 256
 # A matrix of this many entries is worked on in pieces, each with its own numbers for all columns.
 WORTH_PIECES = 1 << 18
 MOST_PIECES = 4
@@ -57,6 +59,25 @@ def number_parts(columns, size, marks, parts, owners, start, stop):
                 count += 1
             parts[i, r] = marks[v]
     return count
+
+
+@kernel
+def turn_entries(matrix, starts, rows, coefficients):
+    """Fill the transpose of a sparse matrix; ``starts`` comes with zeros and takes its pointers."""
+    pointers, columns, given = matrix
+    for e in range(columns.size):
+        starts[columns[e] + 1] += 1
+    for c in range(1, starts.size):
+        starts[c] += starts[c - 1]
+    for i in range(pointers.size - 1):
+        for e in range(pointers[i], pointers[i + 1]):
+            k = starts[columns[e]]
+            rows[k] = i
+            coefficients[k] = given[e]
+            starts[columns[e]] = k + 1
+    for c in range(starts.size - 1, 0, -1):
+        starts[c] = starts[c - 1]
+    starts[0] = 0
 
 
 @kernel
@@ -236,18 +257,35 @@ def factorize(
 def _splats(lattice: Lattice, threads: Threads, *, wide_rows: bool = False) -> tuple[Taps, ...]:
     """Return the splat as one matrix or two, with the lattice's own weights.
 
-    A vertex with many voxels reads them from all over the memory. Their sums over blocks of voxels
-    that fit into the cache are read once; it pays where a block's voxels share their vertices.
+    A vertex with many voxels reads them from all over the memory. In a batch, their sums over
+    blocks of voxels that fit into the cache are read once, where a block's voxels share their
+    vertices. In float32, long sums are made of shorter ones.
     """
     found = _parts(lattice, threads) if wide_rows else None
     if found is None:
-        return (transpose(Taps.of_table(lattice.columns, lattice.weights), lattice.vertices),)
+        splat = transpose(Taps.of_table(lattice.columns, lattice.weights), lattice.vertices)
+        return (splat,) if wide_rows else _shorten_sums(splat)
     parts, owners = found
     ones = np.ones((len(owners), 1), dtype=np.float32)
     return (
         transpose(Taps.of_table(parts, lattice.weights), len(owners)),
         transpose(Taps.of_table(owners[:, np.newaxis], ones), lattice.vertices),
     )
+
+
+def _shorten_sums(matrix: Taps) -> tuple[Taps, ...]:
+    """Return the same product in two matrices where one has rows of too many entries."""
+    entries = np.diff(matrix.pointers)
+    if entries.max(initial=0) <= LONGEST_SUM:
+        return (matrix,)
+    pieces = -(-entries // LONGEST_SUM)  # of each row
+    pointers = np.concatenate([[0], np.cumsum(pieces)])
+    count = pointers[-1]
+    within = np.arange(count) - np.repeat(pointers[:-1], pieces)
+    starts = np.repeat(matrix.pointers[:-1], pieces) + within * LONGEST_SUM
+    columns, ones = np.arange(count, dtype=np.int32), np.ones(count, dtype=np.float32)
+    first = matrix._replace(pointers=np.append(starts, matrix.pointers[-1]))
+    return first, Taps(pointers, columns, ones)
 
 
 def _parts(
@@ -304,12 +342,13 @@ def normalizers(
 
 def transpose(matrix: Taps, columns: int) -> Taps:
     """Return the transpose of a matrix of so many columns, the entries of each row rising."""
-    from scipy.sparse import csr_array
-
-    parts = (matrix.coefficients, matrix.columns, matrix.pointers)
-    turned = csr_array(parts, shape=(matrix.rows, columns)).tocsc()
-    rows = turned.indices.astype(np.int32, copy=False)
-    return Taps(turned.indptr.astype(np.int64), rows, turned.data)
+    turned = Taps(
+        np.zeros(columns + 1, dtype=np.int64),
+        np.empty(len(matrix.columns), dtype=np.int32),
+        np.empty(len(matrix.columns), dtype=np.float32),
+    )
+    turn_entries(matrix, *turned)
+    return turned
 
 
 def _read_mass(

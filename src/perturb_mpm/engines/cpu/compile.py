@@ -7,11 +7,13 @@ import hashlib
 import logging
 import os
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numba
 from llvmlite import ir
@@ -20,6 +22,11 @@ from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import Compiler
 from numba.extending import intrinsic
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes may compile the same kernel there
+    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("perturb_mpm")
 
@@ -63,6 +70,23 @@ def sources() -> str:
 
 
 _FOLDER = cache_folder()
+POLL_S = 0.02
+LONGEST_WAIT_S = 300.0  # for a kernel that another process compiles
+
+
+def start_compiling(*, white: bool) -> None:
+    """Run ``ahead.py`` beside this process, unless that was done for these sources before."""
+    if _FOLDER is None:
+        return
+    with suppress(OSError):  # also where another process was first
+        (_FOLDER / "compiled-ahead").touch(exist_ok=False)
+        noise = "white" if white else "correlated"
+        subprocess.Popen(  # noqa: S603 - this package's own module
+            [sys.executable, "-P", "-m", "perturb_mpm.engines.cpu.ahead", noise],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 class KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
@@ -121,11 +145,13 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     """Numba's cache of one kernel; damaged or unwritable files cost a compilation, never a run.
 
     A power cut leaves files of length 0 behind, and a disk may be full: what cannot be read is
-    compiled and written again, what cannot be written is compiled again next time.
+    compiled and written again, what cannot be written is compiled again next time. While one
+    process compiles a kernel, others wait for it.
     """
 
     _impl_class = _KernelImplementation
     _cache_file: Any
+    _lock: IO[bytes] | None = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -135,6 +161,19 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel; None where there is none that can be read."""
+        found = self._load(sig, target_context)
+        if found is None and self._wait_for_others():
+            found = self._load(sig, target_context)
+            if found is not None:
+                self._let_others()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write a compiled kernel, or say once that it cannot be kept."""
+        self._write(super().save_overload, sig, data)
+        self._let_others()
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # noqa: BLE001 - unpickling damaged bytes raises anything
@@ -142,9 +181,33 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             self._write(self.flush)
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Write a compiled kernel, or say once that it cannot be kept."""
-        self._write(super().save_overload, sig, data)
+    def _wait_for_others(self) -> bool:
+        """Lock this kernel; return whether another process had it, and may have written it.
+
+        A process that dies gives its locks back, and one that hangs is not waited for. A kernel
+        waits only for those that it calls, so that no two processes wait for each other.
+        """
+        if fcntl is None:
+            return False
+        waited = False
+        with suppress(OSError):  # where files cannot be locked nobody waits
+            if self._lock is None:
+                name = f"{self._impl.filename_base}.lock"
+                self._lock = Path(self._cache_file._cache_path, name).open("wb")  # noqa: SIM115
+            for _ in range(round(LONGEST_WAIT_S / POLL_S)):
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    waited = True
+                    time.sleep(POLL_S)
+                else:
+                    break
+        return waited
+
+    def _let_others(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _write(self, write: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -242,7 +305,7 @@ class _Announcement(event.Listener):  # type: ignore[misc]
         if not self.made:
             self.made = True
             kept = "kept for later runs" if _FOLDER else "no private cache folder: not kept"
-            words = "compiling the CPU kernels: 20 s on a free core, longer on a busy one (%s) …"
+            words = "compiling the CPU kernels once, about 10 s on free cores (%s) …"
             log.warning(words, kept)
 
     def on_end(self, event: Any) -> None:

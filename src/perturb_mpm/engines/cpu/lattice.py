@@ -50,9 +50,10 @@ def find_simplices(features, scale, strides, keys, weights, start, stop):
     ranked_share, ranked_step = np.empty(d + 1, np.float32), np.empty(d + 1, np.int64)
     size, turn = np.float32(d + 1), int32(d + 1)
     inverse = np.float32(1) / size
-    steps = np.empty(d + 1, np.int64)
-    steps[:d] = strides
-    steps[d] = -strides.sum()
+    steps = np.zeros(d + 1, np.int64)
+    for j in range(d):
+        steps[j] = strides[j]
+        steps[d] -= strides[j]
     for i0 in range(start, stop, BLOCK):
         count = min(BLOCK, stop - i0)
         tail[:] = 0
@@ -64,7 +65,8 @@ def find_simplices(features, scale, strides, keys, weights, start, stop):
                 term = features[i0 + t, j - 1] * scale[j - 1]
                 elevated[j, t] = tail[t] - np.float32(j) * term
                 tail[t] += term
-        elevated[0] = tail
+        for t in range(count):
+            elevated[0, t] = tail[t]
         for j in range(d + 1):
             for t in range(count):
                 cell[j, t] = np.rint(inverse * elevated[j, t])

@@ -449,8 +449,8 @@ def _bound_normals(k, blocks, nodes, steps, buffers, low, high):
                     near = fma(w[1], nodes[j + steps[0, 3], i], w[0] * nodes[j, i])
                     far = nodes[j + 2 * steps[0, 3], i]
                     buffers[0, 9 * c + 3 * d + p, i] = fma(w[2], far, near)
-    _combine_controls(blocks.controls[k, 1], buffers[0], buffers[1], 3)
-    _combine_controls(blocks.controls[k, 0], buffers[1], buffers[0], 9)
+    _combine_controls(blocks.controls[k, 1], buffers[0], buffers[1], np.int64(3))
+    _combine_controls(blocks.controls[k, 0], buffers[1], buffers[0], np.int64(9))
     for i in range(width):
         low[i] = high[i] = buffers[0, 0, i]
     for q in range(1, 27):

@@ -30,6 +30,7 @@ from perturb_mpm.engines.cpu.transfer import subtract_centre
 from perturb_mpm.engines.cpu.vectors import NARROW, sum_narrow, write_received, write_sum
 
 ZERO, ONE = np.float32(0), np.float32(1)
+FIRST = np.int64(0)  # a literal 0 would be a type of its own, and compiled once more
 # e^x = 2^n·e^r: n the nearest whole number to x·log2 e, ln 2 in two parts, and a series in r.
 LOG2E = np.float32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -290,7 +291,7 @@ def _interact(i0, count, blurred, flat_marginals, inverse, tile):
     every, rest, voxel_rest, own = tile.every, tile.rest, tile.voxel_rest, tile.own
     labels, values = logits.shape
     problems = voxel_rest.shape[1]
-    first = 0
+    first = FIRST
     for g in range(ends.size):
         last = ends[g]
         for t in range(count):
@@ -302,7 +303,7 @@ def _interact(i0, count, blurred, flat_marginals, inverse, tile):
             _receive_narrow(i0, count, first, last, blurred, flat_marginals, tile)
         else:
             _receive(i0, count, first, last, blurred, flat_marginals, tile)
-        _to_tile(tile.voxel_received, 0, count, ONE, tile.voxel_message)
+        _to_tile(tile.voxel_received, FIRST, count, ONE, tile.voxel_message)
         first = last
         for k in range(values):
             every[k] = message[0, k]

@@ -32,7 +32,8 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
         for l in range(labels):
             for t in range(count):
                 given[l, t] = source[l, order[i0 + t]]
-        lowest[:] = given[0]
+        for t in range(count):
+            lowest[t] = given[0, t]
         for l in range(1, labels):
             for t in range(count):
                 lowest[t] = given[l, t] if given[l, t] < lowest[t] else lowest[t]
@@ -165,4 +166,6 @@ def narrow_tiles(source, problems, chosen, target, first, start, stop):
                 for l in range(source.shape[1]):
                     for k in range(chosen.size):
                         copied[l, t * chosen.size + k] = source[i // tile, l, k0 + chosen[k]]
-        target[block] = copied
+        for l in range(target.shape[1]):
+            for k in range(target.shape[2]):
+                target[block, l, k] = copied[l, k]

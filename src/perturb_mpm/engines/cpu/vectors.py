@@ -118,7 +118,7 @@ class _Matrix:
         size = builder.mul(self._width, self._values.itemsize)
         counter, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
         builder.store(ir.Constant(INDEX, 0), counter)
-        for vectors, lanes in ((6, 16), (2, 16), (1, 8), (1, 1)):
+        for vectors, lanes in ((6, 16), (1, 16), (1, 4), (1, 1)):
             offsets = [ir.Constant(INDEX, n * lanes) for n in range(vectors)]
             kind = ir.VectorType(FLOAT, lanes)
             totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
