@@ -27,8 +27,8 @@ import numpy as np
 
 WIDTH, HEIGHT, IMAGE_LABELS = 320, 240, 21
 SIDE, VOLUME_LABELS = 128, 5
-REPEATS = {"image": 12, "volume": 3}
-TURNS = 3
+REPEATS = {"image": 8, "volume": 2}
+TURNS = 2
 ULP = 6e-8
 KINDS = ("potts", "negative", "vector", "matrix", "asymmetric")
 

@@ -157,7 +157,7 @@ def test_sampling_calls_what_is_compiled_ahead() -> None:
     probabilities[:, 4:] = np.array([0.9999, 5e-5, 3e-5, 2e-5])[:, None, None, None]
     crf = pm.DenseCRF(pm.unary_from_probabilities(probabilities), [pm.SpatialKernel(2.0, 0.5)])
     posterior = pm.sample(
-        crf, 9, noise_length=20.0, hold=0.01, tolerance=1e-3, engine="cpu", threads=1
+        crf, 9, noise_length=40.0, hold=0.01, tolerance=1e-3, engine="cpu", threads=1
     )
     assert posterior.parameters["hold"]["active_share"] < 0.6
     for entry, known in zip(entries, before, strict=True):

@@ -17,7 +17,7 @@ from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import WHITE, Perturbation
 
 SHAPE, LABELS, ACTIVE, SAMPLES = (12, 12, 12), 3, 16, 2
-LENGTH_MM = 12.0
+LENGTH_MM = 40.0
 
 
 def compile_sampling(*, white: bool) -> None:

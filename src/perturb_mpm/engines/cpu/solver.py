@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm import checks
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.batch import Batch, choose_batch
@@ -284,4 +285,4 @@ class CpuSolver:
             raise ValueError(
                 f"{name} must hold arrays of shape {self._crf.energies.shape}, got {array.shape}"
             )
-        return array
+        return checks.read_only(array.view())  # so that one compiled kernel serves every caller
