@@ -155,3 +155,29 @@ def test_pieces_change_no_bit_of_a_filter(monkeypatch: pytest.MonkeyPatch) -> No
         for part in one._fields:
             np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
     assert filters[0].stages[0].rows != filters[0].stages[1].rows  # the splat is in two stages
+
+
+def test_long_sums_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy.sparse import csr_array
+
+    rng = np.random.default_rng(0)
+    count = 100_000
+    features = np.sort(rng.uniform(0, 3, (count, 1)).astype(np.float32), axis=0)
+    values = rng.uniform(0, 1, (count, 2)).astype(np.float32)
+
+    def error() -> float:
+        threads = Threads(1)
+        chain_filter = factorize(build(features, Blur(), threads), "after", 1.0, threads)
+        target, spare = np.empty((2, chain_filter.rows, 2), dtype=np.float32)
+        chain_filter.apply(values, target, spare, threads)
+        exact = values.astype(np.float64)
+        for stage in chain_filter.stages:
+            shares = stage.coefficients.astype(np.float64)
+            shape = (stage.rows, len(exact))
+            exact = csr_array((shares, stage.columns, stage.pointers), shape=shape) @ exact
+        return float(np.abs(target[: len(exact)] - exact).max())
+
+    kept = error()
+    assert kept < 5e-7
+    monkeypatch.setattr(chain, "LONGEST_SUM", count)
+    assert error() > 4 * kept
