@@ -13,14 +13,12 @@ from lab.benchmarks.worker import ROOT
 
 CPU_RESULTS = machine.RESULTS / "cpu.json"
 GPU_RESULTS = machine.RESULTS / "gpu.json"
-COMPAT_RESULTS = machine.RESULTS / "compat.json"
 FROZEN_RESULTS = machine.RESULTS / "frozen.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 COST_BEGIN, COST_END = "<!-- cost -->", "<!-- end of cost -->"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 FROZEN_BEGIN, FROZEN_END = "<!-- frozen figures -->", "<!-- end of frozen figures -->"
-COMPAT_BEGIN, COMPAT_END = "<!-- one-thread figures -->", "<!-- end of one-thread figures -->"
 GPU_BEGIN, GPU_END = "<!-- gpu figures -->", "<!-- end of gpu figures -->"
 
 WHOLE_BRAIN = 1_000_000  # voxels; smaller problems are in the JSON alone
@@ -34,16 +32,6 @@ HEADER = (
 GPU_HEADER = (
     "| problem | filter | seconds | of these building | peak GB | voxels whose modal label differs "
     "from `exact`'s, %: brain, tumour | largest bias of a label's volume, % |"
-)
-
-COMPAT_PROBLEMS = {
-    "image": "320×240, 21 labels, a Gaussian and a bilateral kernel",
-    "volume": "128³, 5 labels, a Gaussian and a bilateral kernel of one channel",
-}
-COMPAT_HEADER = (
-    "| problem | everything, s: ours, pydensecrf2's, theirs over ours | ten updates, s | "
-    "peak MB | first call beyond a later one, s: ours, theirs | largest difference of a marginal: "
-    "between both, ours with rounded energies, theirs | labels that differ, likewise |"
 )
 
 FROZEN_HEADER = (
@@ -217,36 +205,12 @@ def render_frozen(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", alone])
 
 
-def render_compat(results: dict[str, Any]) -> str:
-    """Return the Markdown of one problem through pydensecrf's interface, on one thread."""
-    machine = results["machine"]
-    about = (
-        f"CPU seconds on one thread, set-up included; {machine['cpu']}, {machine['date'][:10]}, "
-        f"{machine['load_average_at_start']:.0f} processes at work on {machine['cores']} cores. "
-        "`python -m lab.benchmarks.compat` does it again."
-    )
-    lines = [about, "", COMPAT_HEADER, "|---|--:|--:|--:|--:|--:|--:|"]
-    for row in results["rows"]:
-        cells = [COMPAT_PROBLEMS[row["problem"]]]
-        for key, digits in (("whole_s", 2), ("updates_s", 2), ("peak_mb", 0)):
-            ours, theirs = (f"{row[f'{who}_{key}']:.{digits}f}" for who in ("ours", "theirs"))
-            cells.append(f"{ours}, {theirs}: {row[f'ratio_{key}']:.2f}")
-        cells.append(f"{row['ours_first_s']:.2f}, {row['theirs_first_s']:.2f}")
-        pairs = ("apart", "our_rounding", "their_rounding")
-        cells.append(", ".join(f"{row[each]:.1e}" for each in pairs))
-        cells.append(", ".join(str(row[f"{each}_labels"]) for each in pairs))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
     on_cpu, on_gpu = read_results(CPU_RESULTS), read_results(GPU_RESULTS)
     text = with_figures(PAGE.read_text(encoding="utf-8"), cpu_rendered(on_cpu))
     text = with_figures(text, gpu_rendered(on_gpu), GPU_BEGIN, GPU_END)
     frozen = read_results(FROZEN_RESULTS)
     text = with_figures(text, render_frozen(frozen), FROZEN_BEGIN, FROZEN_END)
-    compat = read_results(COMPAT_RESULTS)
-    text = with_figures(text, render_compat(compat), COMPAT_BEGIN, COMPAT_END)
     PAGE.write_text(text, encoding="utf-8")
     cost = cost_rendered(on_cpu, on_gpu)
     text = with_figures(README.read_text(encoding="utf-8"), cost, COST_BEGIN, COST_END)

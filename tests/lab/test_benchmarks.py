@@ -109,12 +109,11 @@ def test_a_packed_problem_survives_the_way_to_the_gpu_machine(
 
 def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
     cpu, gpu = map(machine.read_results, (figures.CPU_RESULTS, figures.GPU_RESULTS))
-    frozen, compat = map(machine.read_results, (figures.FROZEN_RESULTS, figures.COMPAT_RESULTS))
+    frozen = machine.read_results(figures.FROZEN_RESULTS)
     for path, rendered, begin, end in (
         (figures.PAGE, figures.cpu_rendered(cpu), figures.BEGIN, figures.END),
         (figures.PAGE, figures.gpu_rendered(gpu), figures.GPU_BEGIN, figures.GPU_END),
         (figures.PAGE, figures.render_frozen(frozen), figures.FROZEN_BEGIN, figures.FROZEN_END),
-        (figures.PAGE, figures.render_compat(compat), figures.COMPAT_BEGIN, figures.COMPAT_END),
         (figures.README, figures.cost_rendered(cpu, gpu), figures.COST_BEGIN, figures.COST_END),
     ):
         text = path.read_text(encoding="utf-8")
