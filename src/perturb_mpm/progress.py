@@ -47,6 +47,42 @@ class Silent:
         """Show nothing."""
 
 
+class StageClock:
+    """Passes everything on, and notes how long each stage takes."""
+
+    def __init__(self, show: StagedProgress) -> None:
+        self._show = show
+        self._began = self._since = time.monotonic()
+        self._name = ""
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, done: float, total: float, /) -> None:
+        """Pass on how much is done."""
+        self._show(done, total)
+
+    def stage(self, words: str, /) -> None:
+        """Begin a stage, which ends the one before."""
+        self._note()
+        self._name = words
+        self._show.stage(words)
+
+    def warn(self, words: str, /) -> None:
+        """Pass on a warning."""
+        self._show.warn(words)
+
+    def stop(self) -> dict[str, float]:
+        """End the last stage; return the seconds of each, and of all together as ``total``."""
+        self._note()
+        total = round(time.monotonic() - self._began, 3)
+        return {**{name: round(s, 3) for name, s in self.seconds.items()}, "total": total}
+
+    def _note(self) -> None:
+        now = time.monotonic()
+        if self._name:
+            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._since
+        self._since = now
+
+
 class StatusLine:
     """Shows one line on stderr, again and again: how much is done, and the time that is left."""
 

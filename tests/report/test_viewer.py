@@ -129,8 +129,8 @@ def test_without_images_the_mask_is_shown() -> None:
 def test_the_fragment_is_repeatable_and_cannot_be_broken_out_of() -> None:
     data = make_data()
     locations = uncertain_locations(data)
-    fragment = viewer_fragment(data, locations)
-    assert fragment == viewer_fragment(data, locations)
+    fragment = viewer_fragment(data, locations, pack(data))
+    assert fragment == viewer_fragment(data, locations, pack(data))
     assert NAMES[1] not in fragment.html
     settings = re.search(r'id="pmpm-settings">(.*?)</script>', fragment.html)
     assert settings is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from perturb_mpm.report.locations import (
 from perturb_mpm.report.pages import find_parameter, page_environment, parameter_rows
 from perturb_mpm.report.pictures import Picture, Studio, colour_bar
 from perturb_mpm.report.planes import Voxel, tilt_degrees
-from perturb_mpm.report.viewer import POLICY, viewer_fragment
+from perturb_mpm.report.viewer import POLICY, ViewerFragment, pack, viewer_fragment
 from perturb_mpm.storage import write_text
 
 MOST_SLICED = 3
@@ -52,19 +53,28 @@ def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> str:
     ``viewer=False`` leaves out the interactive viewer, and with it the volumes in the page.
     """
     data = check_data(data)
-    locations = uncertain_locations(data)
-    page = _render(data, locations, viewer=viewer)
+    locations, page = _render(data, viewer=viewer)
     write_text(path, page)
     return str(answer(data, locations))
 
 
 def render_report(data: ReportData, *, viewer: bool = True) -> str:
     """Return the report as HTML."""
-    data = check_data(data)
-    return _render(data, uncertain_locations(data), viewer=viewer)
+    return _render(check_data(data), viewer=viewer)[1]
 
 
-def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: bool) -> str:
+def _render(data: ReportData, *, viewer: bool) -> tuple[list[UncertainLocation], str]:
+    """Return the uncertain locations and the page that shows them."""
+    with ThreadPoolExecutor(1) as beside:  # compressing the volumes takes as long as the rest
+        packed = beside.submit(pack, data) if viewer else None
+        locations = uncertain_locations(data)
+        embedded = viewer_fragment(data, locations, packed.result()) if packed else None
+    return locations, _fill_template(data, locations, embedded)
+
+
+def _fill_template(
+    data: ReportData, locations: list[UncertainLocation], viewer: ViewerFragment | None
+) -> str:
     rows = answer_rows(data)
     members = (tuple(map(data.label_values.index, row.values)) for row in rows)
     centres = tuple(each.centre_voxel for each in locations[:MOST_SLICED])
@@ -98,7 +108,7 @@ def _render(data: ReportData, locations: list[UncertainLocation], *, viewer: boo
         ensemble=_ensemble(studio),
         truth=_truth(studio, main),
         policy=POLICY,
-        viewer=viewer_fragment(data, locations) if viewer else None,
+        viewer=viewer,
         parameters=list(parameter_rows(data.parameters)),
         paper=PAPER,
         methods=methods(data),

@@ -288,9 +288,10 @@ class ViewerFragment:
     script: str
 
 
-def viewer_fragment(data: ReportData, locations: Sequence[UncertainLocation]) -> ViewerFragment:
-    """Return the viewer of one patient; the same data give the same text."""
-    packed = pack(data)
+def viewer_fragment(
+    data: ReportData, locations: Sequence[UncertainLocation], packed: Packed
+) -> ViewerFragment:
+    """Return the viewer of one patient, with its volumes; the same data give the same text."""
     settings = viewer_settings(
         data,
         dict.fromkeys(packed.images, (0.0, 255.0)),

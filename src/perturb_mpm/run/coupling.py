@@ -82,13 +82,11 @@ class CouplingCheck:
         """Return what ``as_json`` wrote; TypeError or KeyError where it is something else."""
         moved = found["moved"]
         if moved is not None:
-            numbers: dict[str, Any] = {
-                name: None if value is None else float(value)
-                for name, value in moved.items()
-                if name != "name"
-            }
-            numbers["mean_field_frac"] = float(moved["mean_field_frac"])
-            moved = VolumeShift(str(moved["name"]), **numbers)
+            sampled = (
+                None if moved[name] is None else float(moved[name])
+                for name in ("sampled_frac", "sampled_error_frac")
+            )
+            moved = VolumeShift(str(moved["name"]), float(moved["mean_field_frac"]), *sampled)
         return cls(float(found["asked_strength"]), float(found["used_strength"]), moved)
 
     def warning(self) -> str | None:
@@ -97,16 +95,15 @@ class CouplingCheck:
             return None
         by_field = abs(self.moved.mean_field_frac) == self.moved.surely_frac
         share = self.moved.mean_field_frac if by_field else self.moved.sampled_frac or 0.0
-        way = "above" if share > 0 else "below"
         words = (
-            f"the kernels move the volume of {self.moved.name} {100 * abs(share):.0f} % {way} what "
+            f"the kernels move the volume of {self.moved.name} by {100 * share:+.0f} % from what "
             f"the probabilities expect, more than {100 * LARGEST_SHIFT:.0f} %"
         )
         if self.used_strength == self.asked_strength:
             return f"{words}: labelled cases tell whether that is right"
         return (
-            f"{words}: their strength was lowered from {self.asked_strength:.2g} to "
-            f"{self.used_strength:.2g}"
+            f"{words}: their strength was lowered from {self.asked_strength:g} to "
+            f"{self.used_strength:g}"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any, get_args
 
 from perturb_mpm.engines import Engine, give_back
 from perturb_mpm.files import DIAMETERS, Case, Program
-from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.progress import Silent, StageClock, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
 from perturb_mpm.run.drawing import SHOWN_AFTER, begin_samples, draw_range, draw_samples
 from perturb_mpm.run.evidence import decide_settings, describe_unfamiliar, find_evidence
@@ -126,12 +125,11 @@ def run_case(
     >>> sorted(run.files)
     ['entropy', 'labels', 'marginals', 'report', 'summary', 'uncertainty', 'volumes']
     """
-    started = time.monotonic()
     if resume and overwrite:
         raise OutputError(
             "`resume=True` and `overwrite=True` must not be given together: choose one"
         )
-    show = progress or Silent()
+    show = StageClock(progress or Silent())
     if "sr" in also:
         names = (*settings.findings.measure, *DIAMETERS)
         settings = settings.changed(measure=tuple(dict.fromkeys(names)))
@@ -143,9 +141,7 @@ def run_case(
         ThreadPoolExecutor(1) as writer,  # the disk need not wait for what is computed
     ):
         show.stage("sampling")
-        sampling_started = time.monotonic()
         run, kept = draw_samples(begun.run, begun.sampler, show, begun.pilot, writer)
-        seconds = {"sampling": round(time.monotonic() - sampling_started, 3)}
         show.stage("comparing the label map with samples")
         run = run.annotated(agreement=measure_agreement(run, begun.sampler))
         show.stage("measuring samples")
@@ -155,8 +151,7 @@ def run_case(
 
         run, summary = _write_outputs(run, begun, wanted, show, found, writer)
         kept.result()
-        seconds["total"] = round(time.monotonic() - started, 3)
-        write_json(run.files["summary"], {**summary, "timings_s": seconds})
+        write_json(run.files["summary"], {**summary, "timings_s": show.stop()})
     return run
 
 
