@@ -95,15 +95,16 @@ class CouplingCheck:
             return None
         by_field = abs(self.moved.mean_field_frac) == self.moved.surely_frac
         share = self.moved.mean_field_frac if by_field else self.moved.sampled_frac or 0.0
+        way = "above" if share > 0 else "below"
         words = (
-            f"the kernels move the volume of {self.moved.name} by {100 * share:+.0f} % from what "
+            f"the kernels move the volume of {self.moved.name} {100 * abs(share):.0f} % {way} what "
             f"the probabilities expect, more than {100 * LARGEST_SHIFT:.0f} %"
         )
         if self.used_strength == self.asked_strength:
             return f"{words}: labelled cases tell whether that is right"
         return (
-            f"{words}: their strength was lowered from {self.asked_strength:g} to "
-            f"{self.used_strength:g}"
+            f"{words}: their strength was lowered from {self.asked_strength:.2g} to "
+            f"{self.used_strength:.2g}"
         )
 
 
