@@ -45,6 +45,9 @@ attack draws its trials from a seed; what goes wrong is kept with its input. `ma
 SECONDS=600` runs all of them for ten minutes.
 
 {table}
+The counts are sums over the versions since this page was first written; a fault that an attack
+finds is mended, and its attack counted anew.{notes}
+
 A trial may be refused, in one line of plain words. Everything to the right of that column is a
 fault:
 
@@ -53,7 +56,8 @@ fault:
 - **mixed**: files of two runs, of two revisions of a correction or of two questions in one
   folder.
 - **lost**: a file of the user was changed, a saved correction is gone, or a run cannot go on.
-- **growth**: more memory than 600 MiB, or a cost that grows faster than the size of the input.
+- **growth**: more memory than 600 MiB, more than 1,000 bytes left behind by each of many cases, or
+  a cost that grows faster than the size of the input.
 
 What the attacks do:
 
@@ -72,7 +76,8 @@ What the attacks do:
   ended; *sets* kills `evaluate`, `change`, `measure`, `train`, `tune` and `cohort` while they
   replace their files, fills the disk or empties a file as a power cut does; *caches* does so to
   compiled kernels.
-- *requests* sends the viewer what no browser sends; *memory* runs many cases in one process;
+- *requests* sends the viewer what no browser sends; *memory* reads, runs and loads a case again
+  and again in one process, corrects every tenth, and counts what the allocator has handed out;
   *cohorts* kills workers, scheduler and client.
 
 Where nnU-Net is installed, `pytest tests/files/test_nnunet_itself.py` lets its own exporters write
@@ -130,7 +135,9 @@ def torture(
         write_json(kept / f"outcome-{attack.name}.json", asdict(outcome))
     sys.stdout.write("\n" + findings_table(outcomes))
     if page is not None:
-        text = _PAGE.format(table=findings_table(read_outcomes(output)), kinds=len(BAD))
+        found = read_outcomes(output)
+        notes = "".join(f" *{each.name}*: {each.note}." for each in found if each.note)
+        text = _PAGE.format(table=findings_table(found), notes=notes, kinds=len(BAD))
         page.write_text(text, encoding="utf-8")
     if any(outcome.faults for outcome in outcomes):
         sys.stdout.write(f"what went wrong is kept in {kept}\n")
@@ -152,7 +159,8 @@ def read_outcomes(output: Path) -> list[Outcome]:
         every = [read_json(path) for path in sorted(output.glob(f"seed-*/outcome-{name}.json"))]
         if every:
             sums = {column: sum(each[column] for each in every) for column in _COLUMNS}
-            found.append(Outcome(name, **sums))
+            notes = "; ".join(each["note"] for each in every if each.get("note"))
+            found.append(Outcome(name, **sums, note=notes))
     return found
 
 

@@ -94,6 +94,20 @@ def test_the_code_of_another_signature_is_never_executed(folder: Path) -> None:
     assert not sum(compiled.stats.cache_hits.values())
 
 
+def test_a_folder_that_takes_no_file_is_told_once_and_the_kernel_still_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.makedirs", refuse)
+    with caplog.at_level(logging.WARNING, logger="perturb_mpm"):
+        assert [solve(), solve()] == [0, 0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"compiled kernels are not kept in {folder}: No space left on device"
+    ]
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_full_disk_is_told_once_and_the_kernel_still_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damaged: bool

@@ -132,6 +132,11 @@ class _KernelLocator(_Implementation._locator_classes[0]):  # type: ignore[misc]
         super().__init__(function, file)
         self._cache_path = str(Path(numba.config.CACHE_DIR) / function.__module__)
 
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> _KernelLocator:
+        """Return where a kernel is kept; whether files can be written there shows when one is."""
+        return cls(function, file)
+
     def get_source_stamp(self) -> str:
         """Return the digest of the kernel's file."""
         return hashlib.sha256(Path(self._py_file).read_bytes()).hexdigest()
