@@ -159,8 +159,8 @@ def read_outcomes(output: Path) -> list[Outcome]:
         every = [read_json(path) for path in sorted(output.glob(f"seed-*/outcome-{name}.json"))]
         if every:
             sums = {column: sum(each[column] for each in every) for column in _COLUMNS}
-            notes = "; ".join(each["note"] for each in every if each.get("note"))
-            found.append(Outcome(name, **sums, note=notes))
+            notes = [each.get("note") for each in every]  # of all trials, or none
+            found.append(Outcome(name, **sums, note="; ".join(notes) if all(notes) else ""))
     return found
 
 
