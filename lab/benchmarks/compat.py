@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -77,22 +78,27 @@ def problem(number: int) -> tuple[Any, int]:
     return crf, int(rng.integers(1, 6))
 
 
-def image() -> tuple[Any, np.ndarray]:
-    """Return a CRF of an image without unaries, and its energies."""
+def image() -> tuple[Callable[[], Any], np.ndarray]:
+    """Return what builds the CRF of an image without unaries, and its energies."""
     dcrf = import_module("pydensecrf.densecrf")
     rng = np.random.default_rng(0)
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     waves = [100 + 50 * np.sin(x / 9 + k) + 40 * np.cos(y / 7 - k) for k in range(3)]
     pixels = np.stack(waves, axis=-1) + rng.normal(0, 8, (HEIGHT, WIDTH, 3))
     energies = rng.gamma(1.5, 1, (IMAGE_LABELS, HEIGHT * WIDTH)).astype(np.float32)
-    crf = dcrf.DenseCRF2D(WIDTH, HEIGHT, IMAGE_LABELS)
-    crf.addPairwiseGaussian(3, 3)
-    crf.addPairwiseBilateral(80, 13, np.clip(pixels, 0, 255).astype(np.uint8), 10)
-    return crf, energies
+    colours = np.clip(pixels, 0, 255).astype(np.uint8)
+
+    def build() -> Any:  # noqa: ANN401
+        crf = dcrf.DenseCRF2D(WIDTH, HEIGHT, IMAGE_LABELS)
+        crf.addPairwiseGaussian(3, 3)
+        crf.addPairwiseBilateral(80, 13, colours, 10)
+        return crf
+
+    return build, energies
 
 
-def volume() -> tuple[Any, np.ndarray]:
-    """Return a CRF of a volume with one channel without unaries, and its energies."""
+def volume() -> tuple[Callable[[], Any], np.ndarray]:
+    """Return what builds the CRF of a volume with one channel, and its energies."""
     dcrf, utils = (import_module(f"pydensecrf.{name}") for name in ("densecrf", "utils"))
     rng = np.random.default_rng(0)
     at = np.stack(np.mgrid[:SIDE, :SIDE, :SIDE]) / SIDE  # (3, *shape)
@@ -100,20 +106,25 @@ def volume() -> tuple[Any, np.ndarray]:
     away = np.stack([sum((a - c) ** 2 for a, c in zip(at, centre)) for centre in centres])
     channel = away.argmin(axis=0) + rng.normal(0, 0.3, away.shape[1:])
     energies = 4 * np.sqrt(away - away.min(axis=0)) + rng.gumbel(0, 0.7, away.shape)
-    crf = dcrf.DenseCRF(SIDE**3, VOLUME_LABELS)
-    crf.addPairwiseEnergy(utils.create_pairwise_gaussian((3,) * 3, channel.shape), 2.0)
+    near = utils.create_pairwise_gaussian((3,) * 3, channel.shape)
     wide = utils.create_pairwise_bilateral((10,) * 3, (0.5,), channel[..., np.newaxis], chdim=3)
-    crf.addPairwiseEnergy(wide, 4.0)
-    return crf, energies.reshape(VOLUME_LABELS, -1).astype(np.float32)
+
+    def build() -> Any:  # noqa: ANN401
+        crf = dcrf.DenseCRF(SIDE**3, VOLUME_LABELS)
+        crf.addPairwiseEnergy(near, 2.0)
+        crf.addPairwiseEnergy(wide, 4.0)
+        return crf
+
+    return build, energies.reshape(VOLUME_LABELS, -1).astype(np.float32)
 
 
 def time_problem(name: str) -> dict[str, Any]:
     """Return CPU seconds of one problem, MB of memory, and its marginals."""
-    make = {"image": image, "volume": volume}[name]
+    build, energies = {"image": image, "volume": volume}[name]()
     whole, updates = [], []
     for _ in range(REPEATS[name]):
         began = time.process_time()
-        crf, energies = make()
+        crf = build()
         crf.setUnaryEnergy(energies)
         crf.inference(10)
         ready = time.process_time()
