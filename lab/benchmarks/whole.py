@@ -156,9 +156,10 @@ def render(results: dict[str, Any]) -> str:
         [name, *(f"{row['stages_s'].get(name, 0.0):.2f}" for row in stages.values())]
         for name in names
     ]
+    gpu = f" and {about['gpu']}" if about.get("gpu") else ""
     about_run = (
         f"{CASE} at 1 mm, four sequences, 200 samples with the defaults of `run`, from starting "
-        f"Python to the last file; {about['cpu']}, {about['date'][:10]}. A first run also "
+        f"Python to the last file; {about['cpu']}{gpu}, {about['date'][:10]}. A first run also "
         "compiles kernels. `python -m lab.benchmarks.whole` does it again."
     )
     header = ["", "first run, s", "later, s by the clock", "CPU s", "peak GB"]

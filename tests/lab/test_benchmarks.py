@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.benchmarks import figures, machine, problems
+from lab.benchmarks import figures, machine, problems, whole
 from lab.benchmarks.cpu import growth_exponents
 from lab.benchmarks.gpu_pack import PackedProblem
 from lab.benchmarks.measure import (
@@ -115,6 +115,7 @@ def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
         (figures.PAGE, figures.gpu_rendered(gpu), figures.GPU_BEGIN, figures.GPU_END),
         (figures.PAGE, figures.render_frozen(frozen), figures.FROZEN_BEGIN, figures.FROZEN_END),
         (figures.README, figures.cost_rendered(cpu, gpu), figures.COST_BEGIN, figures.COST_END),
+        (figures.PAGE, whole.render(machine.read_results(whole.RESULTS)), whole.BEGIN, whole.END),
     ):
         text = path.read_text(encoding="utf-8")
         assert figures.with_figures(text, rendered, begin, end) == text
@@ -142,3 +143,11 @@ def test_gpu_figures_follow_the_results() -> None:
     assert changed.count("OTHER BITS") == text.count("OTHER BITS") + 1
     assert "| 123.00 |" in changed
     assert "| 123.00 |" not in text
+
+
+def test_a_network_is_interpolated_between_the_middles_of_its_voxels() -> None:
+    coarse = np.array([[0.8, 0.2], [0.2, 0.8]]).reshape(2, 1, 1, 2)
+    fine = whole.interpolate(coarse, (1, 1, 4))
+    np.testing.assert_allclose(fine[0].ravel(), [0.8, 0.65, 0.35, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(fine.sum(axis=0), 1, rtol=1e-6)
+    np.testing.assert_allclose(whole.interpolate(coarse, coarse.shape[1:]), coarse, rtol=1e-6)
