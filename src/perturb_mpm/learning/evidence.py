@@ -217,13 +217,15 @@ def _probabilities_inside(
     probabilities: ArrayLike, spacing: float | Sequence[float] | None, mask: ArrayLike | None
 ) -> tuple[NDArray[np.float32], Grid]:
     """Return the probabilities inside the mask, (N, L), none of them 0, and their grid."""
-    given = checks.floats(probabilities, "probabilities")
+    given = checks.numeric(probabilities, "probabilities")
     checks.labels_first(given, "probabilities")
     grid = Grid(given.shape[1:], spacing, mask)
-    inside = grid.gather(given).T.astype(np.float32)  # (N, L)
+    inside = np.empty((grid.voxels, len(given)), dtype=np.float32)  # (N, L)
+    for label, share in enumerate(given):  # a copy of one label at a time
+        inside[:, label] = grid.gather(checks.floats(share, "probabilities"))
     np.maximum(inside, np.float32(_CLIP), out=inside)
     inside /= inside.sum(axis=1, keepdims=True)
-    return np.ascontiguousarray(inside), grid
+    return inside, grid
 
 
 def _standardize(images: ArrayLike, grid: Grid) -> list[NDArray[np.float32]]:
