@@ -8,10 +8,11 @@ small and large cases compare, the truth of a new case is predicted as
 
 β is how far truths lie from medians, c how far the samples' spread is believed, and a the error
 that the spread does not see: c = 0 is a fixed width, a = β = 0 and c = 1 the samples themselves.
-Priors are weak, β ~ N(0, 0.3²), log c ~ N(0, 0.5²) and log a ~ N(log 0.1, 2²), so that three cases
-are enough to begin. a and c have the greatest posterior density with β integrated out (a maximum
-over all three would make few cases look surer than they are), and β is its mean at these. t is
-Student's with n − 1 degrees of freedom for n cases, times √(1 + 1/n) for the error of β.
+Priors are weak, β ~ N(0, 0.3²), log c ~ N(0, 1) and log a ~ N(log 0.2, 2²), so that three cases are
+enough to begin. a and c have the greatest posterior density with β integrated out (a maximum over
+all three would make few cases look surer than they are), and β is its mean at these. t is Student's
+with n − 2 degrees of freedom for n cases, times √(1 + 1/n) for the error of β. Where some of the
+cases lack the structure, the 95 % interval begins at 0.
 
 From 19 cases on the 95 % interval is conformal on the same scale: each case is judged by the β of
 the others, and of the n distances |y − m − β| / √(a² + c² s²) the ⌈0.95 (n + 1)⌉-th smallest takes
