@@ -18,14 +18,16 @@ Student's law with the mean and spread of the other cases' errors, residuals are
 themselves, and samples alone are those of `run`, which use no label at all: for Dice, those at the
 temperature of the grid. Regions: {regions}."""
 COUNTS = """How many truths lie inside their 95 % interval, among the cases that have the region."""
-FIVE = """What five cases drawn at random teach, ten times, on all other cases: means over draws.
-CRPS is of log(V + 0.1 ml), and of log-odds for Dice. {temperatures}"""
+FIVE = """What five cases drawn at random teach, {draws} times, on all other cases: means over
+draws, and over the first ten of them. CRPS is of log(V + 0.1 ml), and of log-odds for Dice.
+Temperatures of the maps: {temperatures}."""
 RANKS = """Which cases are worse? Spearman's rank correlation with the true Dice (higher is better),
 and the area under the risk-coverage curve (AURC, lower is better), of cases that have the region.
 No label is used."""
 CAUTION = """The priors of the law, the list of temperatures and the gain that another way to sample
 must show were chosen on prototypes with these cases in view, so these figures are optimistic:
 cases kept aside decide."""
+_FIRST = 10
 
 
 def tuning_page(
@@ -94,29 +96,29 @@ def _counts(tuned: Tuned) -> str:
 
 
 def _five(few: Sequence[FewScore], regions: Sequence[str]) -> list[str]:
-    learned = sorted(
-        {"the grid's" if each.temperature is None else f"{each.temperature:.3g}" for each in few}
-    )
-    temperatures = f"Temperatures of the maps: {', '.join(learned)}."
+    learned = [each.temperature for each in few if each.temperature is not None]
+    temperatures = [f"{min(learned):.3g} to {max(learned):.3g}"] if learned else []
+    if len(learned) < len(few):
+        temperatures.append(f"that of each grid in {len(few) - len(learned)} draws")
     rows = []
     for words, key in (
         ("volume, learned", "volumes"),
         ("volume, fixed width", "fixed_width"),
         ("Dice, learned", "dice"),
     ):
-        values: Sequence[Mapping[str, tuple[float, float]]] = [getattr(each, key) for each in few]
-        shares, scores = (
-            [float(np.mean([of[name][k] for of in values])) for name in regions] for k in (0, 1)
-        )
-        rows.append(
-            [
-                words,
-                " / ".join(f"{100 * each:.0f}" for each in shares),
-                " / ".join(f"{each:.4f}" for each in scores),
-            ]
-        )
-    table = markdown_table([" / ".join(regions), "inside, %", "CRPS"], rows)
-    return ["## Five cases", paragraph(FIVE.format(temperatures=temperatures)), table]
+        cells = [words]
+        for draws in (few, few[:_FIRST]):
+            values: Sequence[Mapping[str, tuple[float, float]]]
+            values = [getattr(each, key) for each in draws]
+            shares, scores = (
+                [float(np.mean([of[name][k] for of in values])) for name in regions] for k in (0, 1)
+            )
+            cells.append(" / ".join(f"{100 * each:.0f}" for each in shares))
+            cells.append(" / ".join(f"{each:.4f}" for each in scores))
+        rows.append(cells)
+    header = [" / ".join(regions), "inside, %", "CRPS", "first ten: inside, %", "CRPS"]
+    opening = FIVE.format(draws=len(few), temperatures="; ".join(temperatures))
+    return ["## Five cases", paragraph(opening), markdown_table(header, rows)]
 
 
 def _ranks(ranks: Sequence[RankScore], regions: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import LearnedLaw, MeasureScale, fit_law, from_scale, to_scale
 from perturb_mpm.measures import Measure
-from perturb_mpm.posterior import Regions, decide_labels
+from perturb_mpm.posterior import Regions
 from perturb_mpm.tune.problem import (
     FIXED,
     RESIDUAL,
@@ -125,13 +125,12 @@ def predict_baselines(
     study: Study, cases: Sequence[int], case: int
 ) -> dict[str, dict[str, PredictedMeasure]]:
     """Predict the volumes of a case by what label maps missed in other cases, in two ways."""
-    mapped = {i: _map_ml(study.problems[i], study.decisions) for i in (*cases, case)}
     ways = {FIXED: fixed_width_volumes, RESIDUAL: shifted_volumes}
     found: dict[str, dict[str, PredictedMeasure]] = {method: {} for method in ways}
     for name, members in study.regions.items():
         true, volume = (
-            {i: float(region_ml(of(i), members)) for i in mapped}
-            for of in (lambda i: study.problems[i].true_ml, mapped.__getitem__)
+            {i: float(region_ml(of(i), members)) for i in (*cases, case)}
+            for of in (lambda i: study.problems[i].true_ml, study.map_ml.__getitem__)
         )
         missed = np.array(
             [float(to_scale(true[i], "volume") - to_scale(volume[i], "volume")) for i in cases]
@@ -158,11 +157,6 @@ def fixed_width_volumes(
     grid = stdtrit(max(n - 1, 1), (np.arange(draws) + 0.5) / draws)
     middle = to_scale(volume_ml, "volume") + differences.mean()
     return from_scale(middle + spread * grid, "volume")
-
-
-def _map_ml(problem: LabelledProblem, decisions: Regions) -> NDArray[np.float64]:
-    """Return the volumes of the label map that the probabilities alone give, (L,)."""
-    return problem.volumes_ml(decide_labels(problem.probabilities, problem.choose(decisions)))
 
 
 def _round(law: LearnedLaw) -> LearnedLaw:

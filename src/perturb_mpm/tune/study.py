@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from perturb_mpm import checks
 from perturb_mpm.files import Case, region_members
 from perturb_mpm.learning import ImageEvidence
-from perturb_mpm.posterior import Regions, check_nested
+from perturb_mpm.posterior import Regions, check_nested, decide_labels
 from perturb_mpm.progress import StagedProgress
 from perturb_mpm.run import RunSettings, SettingsError, volume_sets
 from perturb_mpm.sampling import MOST_SAMPLES
@@ -131,6 +134,14 @@ class Study:
             found.append(problem.evidence.image)
             self.progress(done, len(asked))
         return [each for each in found if each is not None]
+
+    @cached_property
+    def map_ml(self) -> list[NDArray[np.float64]]:
+        """The volumes of each case's label map that its probabilities alone give, (L,)."""
+        return [
+            problem.volumes_ml(decide_labels(problem.probabilities, problem.choose(self.decisions)))
+            for problem in self.problems
+        ]
 
 
 def prepare_study(
