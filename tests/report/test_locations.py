@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.report_cases import entropy_bits, report_case, turned
 from perturb_mpm.report.data import ReportData
@@ -117,40 +118,57 @@ def test_a_rim_in_pieces_is_one_location_but_each_pair_of_labels_has_its_own() -
     ]
 
 
-def test_a_bulge_of_doubt_is_told_from_the_plain_border() -> None:
-    """A ball with a border of 2 mm to each side, and a cone of doubt 10 mm beyond its front."""
-    shape = (48, 48, 48)
-    offset = np.stack(np.meshgrid(*(np.arange(48) - 23.5,) * 3, indexing="ij"))  # (3, X, Y, Z)
-    radius = np.linalg.norm(offset, axis=0)
-    labels = np.where(radius < 12, 2, 0).astype(np.uint8)
-    bulge = (radius >= 12) & (radius < 22) & (np.hypot(offset[0], offset[2]) < 4) & (offset[1] > 0)
-    doubt = (np.abs(radius - 12) < 2) | bulge
-    marginals = np.zeros((4, *shape), dtype=np.float32)
+OFFSET = np.stack(np.meshgrid(*(np.arange(48) - 23.5,) * 3, indexing="ij"))  # (3, X, Y, Z)
+RADIUS = np.linalg.norm(OFFSET, axis=0)
+RIND = np.abs(RADIUS - 12) < 2  # the border of a ball of oedema, 2 mm to each side
+
+
+def oedema_with_doubt(doubt: NDArray[np.bool_]) -> ReportData:
+    """A ball of oedema that competes with healthy where there is doubt."""
+    labels = np.where(RADIUS < 12, 2, 0).astype(np.uint8)
+    marginals = np.zeros((4, *labels.shape), dtype=np.float32)
     np.put_along_axis(marginals, labels[None].astype(int), 1.0, axis=0)
     marginals[:, doubt & (labels == 2)] = np.reshape([0.3, 0, 0.7, 0], (4, 1))
     marginals[:, doubt & (labels == 0)] = np.reshape([0.7, 0, 0.3, 0], (4, 1))
-    data = report_case(
-        shape,
+    return report_case(
+        labels.shape,
         np.eye(4),
         marginals=marginals,
         labels=labels,
         entropy=entropy_bits(marginals),
         uncertainty=np.where(doubt, 2, 0).astype(np.uint8),
     )
+
+
+def test_a_bulge_of_doubt_is_told_from_the_plain_border() -> None:
+    """A ball with a border of 2 mm to each side, and a cone of doubt 10 mm beyond its front."""
+    bulge = (RADIUS >= 12) & (RADIUS < 22) & (np.hypot(OFFSET[0], OFFSET[2]) < 4) & (OFFSET[1] > 0)
+    doubt = RIND | bulge
+    data = oedema_with_doubt(doubt)
     place, border = uncertain_locations(data)
     assert [place.kind, border.kind] == ["thick", "border"]
     assert place.wrong_ml < border.wrong_ml
     assert re.fullmatch(r"front border of oedema, up to (9|10) mm beyond it", place.where)
     assert place.voxels + border.voxels == np.count_nonzero(doubt)
-    beyond = bulge & (radius > 12 + border.reach_mm + 1.5)
+    beyond = bulge & (12 + border.reach_mm + 1.5 < RADIUS)
     assert np.count_nonzero(beyond) <= place.voxels <= np.count_nonzero(bulge)
     assert place.changed == "oedema"
     assert place.change_ml == pytest.approx(place.volume_ml)
-    assert place.change_share == pytest.approx(place.voxels / np.count_nonzero(labels))
+    assert place.change_share == pytest.approx(place.voxels / np.count_nonzero(data.labels))
     # Without the cone nothing is beyond the border.
-    data.uncertainty[bulge & (radius >= 14)] = 0
+    data.uncertainty[bulge & (RADIUS >= 14)] = 0
     (only,) = uncertain_locations(data)
     assert only.kind == "border"
+
+
+def test_doubt_across_a_border_is_one_place_where_it_is_thick() -> None:
+    """The border of a ball, and a smaller ball of doubt half inside and half outside of it."""
+    across = np.linalg.norm(OFFSET - np.reshape([0, 12, 0], (3, 1, 1, 1)), axis=0) < 6
+    place, border = uncertain_locations(oedema_with_doubt(RIND | across))
+    assert [place.kind, border.kind] == ["thick", "border"]
+    assert place.where.startswith("front border of oedema")
+    assert place.voxels == pytest.approx(np.count_nonzero(across), rel=0.15)
+    assert place.voxels + border.voxels == np.count_nonzero(RIND | across)
 
 
 def test_the_jump_goes_where_exactly_these_labels_compete() -> None:

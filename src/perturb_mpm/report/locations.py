@@ -2,7 +2,8 @@
 
 A location is one border or area between the same two labels. Every border is uncertain as far as a
 network blurs it: that much is plain, and one location, however many pieces it falls into. Places
-where the doubt reaches farther, and those apart from any border, are locations of their own.
+where the doubt is thicker or reaches farther, and those apart from any border, are locations of
+their own.
 
 The score of a location: with w the volume expected to be wrong in it, W that of all uncertain
 voxels and V the volume of the structure that would change, w / W + min(1, w / (V + V₀)). It is high
@@ -30,7 +31,8 @@ GAP_MM = 6.0
 
 PLAIN_REACH = 2.0
 """How far a plain border reaches, in median distances of its uncertain voxels from the line
-between the labels: all of them where the border is equally thick everywhere."""
+between the labels: all of them where the border is equally thick everywhere. Also how many times
+the usual radius a ball has that fits into the doubt where it is thick."""
 
 SPECK_ML = 0.5
 """V₀ of the score: a structure smaller than this does not make a few voxels important."""
@@ -206,7 +208,7 @@ class _Surroundings:
         near = away[np.isfinite(away)]
         reach = PLAIN_REACH * float(np.median(near)) if len(near) else 0.0
         reach = max(reach, math.hypot(*self.data.spacing))  # no border is thinner than a voxel
-        plain = away <= reach
+        plain = (away <= reach) & ~self._thick(voxels, away == 0)
         beside = _beside(voxels, plain)
         for some in (plain, ~plain):
             members = np.flatnonzero(some)
@@ -221,6 +223,30 @@ class _Surroundings:
                 far = reach if some is plain else float(away[here].max())
                 order = _order(self.score(count, pair), kind)
                 yield _Part(voxels[here], pair, kind, far, count, order)
+
+    def _thick(self, voxels: Voxels, at_border: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return where a ball fits into these voxels (n, 3) that is too large for a plain border.
+
+        The usual radius is the median of the balls around voxels of the border itself (n,).
+        """
+        from scipy.ndimage import distance_transform_edt
+
+        thick = np.zeros(len(voxels), dtype=bool)
+        if not at_border.any():
+            return thick
+        corner = voxels.min(axis=0)
+        here = np.zeros(tuple(np.ptp(voxels, axis=0) + 1), dtype=bool)
+        here[tuple((voxels - corner).T)] = True
+        # A flat image has no thickness along its third axis.
+        edges = [(0, 0) if size == 1 else (1, 1) for size in self.data.labels.shape]
+        radii = distance_transform_edt(np.pad(here, edges), sampling=self.data.spacing)
+        radii = radii[tuple(slice(low, low + size) for (low, _), size in zip(edges, here.shape))]
+        limit = PLAIN_REACH * float(np.median(_at(radii, voxels - corner)[at_border]))
+        middle = radii > limit
+        if middle.any():
+            away = distance_transform_edt(~middle, sampling=self.data.spacing)
+            thick = _at(away, voxels - corner) <= limit
+        return thick
 
     def _border_distances(self, voxels: Voxels, pair: tuple[int, int]) -> NDArray[np.float64]:
         """Return how far voxels are from the border between two labels, in mm.
