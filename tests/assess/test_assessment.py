@@ -410,7 +410,8 @@ def test_the_answer_of_an_evaluation_by_hand() -> None:
     network = top_label(stated, np.repeat([0, 1], [60, 40]))
     assert answer_in_words([], own, network) == (
         "Near borders, a label with 90 % probability is right in 73 % of voxels (network alone: "
-        "60 %). Probabilities there are 17.0 (30.0) percentage points off on average."
+        "60 %). Probabilities there are 17.0 percentage points off on average (network alone: "
+        "30.0)."
     )
     assert answer_in_words([], top_label(stated[:, :0], np.zeros(0, dtype=int))) == ""
 

@@ -98,10 +98,14 @@ _LARGER_IS_BETTER = {  # measures by which a run is compared with the network al
     "dice": True,
     "hausdorff95_mm": False,
     "auroc": True,
+    "auprc": True,
+    "error_overlap_best": True,
+    "qu_brats_score": True,
     "ece_top_label": False,
     "ece_region": False,
     "negative_log_likelihood_nats": False,
 }
+_SMALLEST_DIFFERENCE = 0.0005
 # What a reader asks first, and over which voxels; everything else is in the table on disk.
 SHOWN = {
     "dice": ("Dice", "brain"),
@@ -552,10 +556,12 @@ def _calibration_words(own: Reliability, network: Reliability | None) -> list[st
             "Near borders, a label with 90 % probability is right in "
             f"{100 * own.accuracy[_NINETY]:.0f} % of voxels{beside}."
         )
-    beside = f" ({100 * network.expected_error:.1f})" if alone and network is not None else ""
+    beside = ""
+    if alone and network is not None:
+        beside = f" (network alone: {100 * network.expected_error:.1f})"
     words.append(
-        f"Probabilities there are {100 * own.expected_error:.1f}{beside} percentage points off on "
-        "average."
+        f"Probabilities there are {100 * own.expected_error:.1f} percentage points off on "
+        f"average{beside}."
     )
     return words
 
@@ -576,6 +582,7 @@ def _worse_than_network(
     """Return measure, region, of how many cases, and the cases in which the network is better.
 
     Of each case there is the measure of the run and that of the network, the worst case first.
+    Differences that the page's digits do not show are left out, and so is what is no number.
     """
     pairs: dict[tuple[str, str], dict[str, dict[bool, float]]] = {}
     for row in (row for each in assessments for row in each.rows):
@@ -588,7 +595,7 @@ def _worse_than_network(
     for (metric, region), cases in pairs.items():
         sign = 1 if _LARGER_IS_BETTER[metric] else -1
         both = [(case, of[False], of[True]) for case, of in cases.items() if len(of) == 2]
-        worse = [each for each in both if sign * (each[2] - each[1]) > 1e-9]  # not where it is NaN
+        worse = [each for each in both if sign * (each[2] - each[1]) >= _SMALLEST_DIFFERENCE]
         worse.sort(key=lambda each: sign * (each[1] - each[2]))
         if both:
             found.append((SHOWN[metric][0], region, len(both), worse))
