@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from perturb_mpm.report.charts import (
     volume_histogram,
 )
 from perturb_mpm.report.data import Snapshot, VolumeRow
-from perturb_mpm.report.report import compare_with_truth
+from perturb_mpm.report.report import compare_with_truth, render_report
 
 SHAPE = (4, 5, 6)
 
@@ -109,6 +110,20 @@ def test_what_uncertainty_says_about_errors() -> None:
     assert found.flagged_of_wrong == pytest.approx(3 / 8)
     assert found.flagged_of_right == pytest.approx(4 / 112)
     assert found.wrong_of_flagged == pytest.approx(3 / 7)
+
+
+def test_dice_is_compared_with_what_was_expected() -> None:
+    truth = np.zeros(SHAPE, dtype=np.uint8)
+    truth[:2] = 1
+    labels = truth.copy()
+    labels[1] = 0  # Dice 2/3
+    case = report_case(SHAPE, labels=labels, agreement={"necrosis": (0.6, 0.5, 0.7)})
+    assert compare_with_truth(case, truth).outside == ()
+    sure = replace(case, agreement={"necrosis": (0.8, 0.7, 0.9), "oedema": (0.9, 0.8, 1.0)})
+    assert compare_with_truth(sure, truth).outside == ("necrosis",)
+    text = render_report(replace(sure, truth=truth), viewer=False)
+    assert "0.80 (0.70–0.90)" in text
+    assert "The Dice of necrosis lies outside of the interval that was expected." in text
 
 
 def test_voxels_outside_the_mask_are_neither_right_nor_wrong() -> None:

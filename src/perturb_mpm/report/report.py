@@ -278,6 +278,7 @@ class Agreement:
     """Overlap of each region and label, and what being called uncertain says about errors."""
 
     dice: tuple[tuple[str, float | None], ...]  # None: the label is in neither
+    outside: tuple[str, ...]  # whose Dice is not in the interval that was expected
     wrong: int  # voxels inside the mask whose label is not the truth's
     wrong_ml: float
     wrong_share: float  # of the mask
@@ -294,13 +295,19 @@ def compare_with_truth(data: ReportData, truth: NDArray[np.uint8]) -> Agreement:
     flagged = uncertain[data.mask]
     wrong = labels != known
     voxel_ml = math.prod(data.spacing) / 1000.0
+    overlaps = tuple(
+        (name, _shown_dice(np.isin(labels, members), np.isin(known, members)))
+        for name, members in [
+            *data.regions.items(),
+            *((name, (label,)) for label, name in enumerate(data.label_names) if label > 0),
+        ]
+    )
     return Agreement(
-        dice=tuple(
-            (name, _shown_dice(np.isin(labels, members), np.isin(known, members)))
-            for name, members in [
-                *data.regions.items(),
-                *((name, (label,)) for label, name in enumerate(data.label_names) if label > 0),
-            ]
+        dice=overlaps,
+        outside=tuple(
+            name
+            for name, found in overlaps
+            if found is not None and not _is_expected(found, data.agreement.get(name))
         ),
         wrong=int(wrong.sum()),
         wrong_ml=float(wrong.sum()) * voxel_ml,
@@ -310,6 +317,10 @@ def compare_with_truth(data: ReportData, truth: NDArray[np.uint8]) -> Agreement:
         wrong_of_flagged=_share(wrong[flagged]),
         rule=rule,
     )
+
+
+def _is_expected(found: float, expected: tuple[float, float, float] | None) -> bool:
+    return expected is None or expected[1] <= found <= expected[2]
 
 
 def _shown_dice(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float | None:
