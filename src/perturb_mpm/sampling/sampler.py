@@ -31,6 +31,7 @@ from perturb_mpm.engines import (
     NarrowingSolver,
     ReweighingSolver,
     Solver,
+    count_votes,
     prepare_with,
 )
 from perturb_mpm.inference import Schedule, run_updates
@@ -287,21 +288,49 @@ class Sampler:
         if solver is None or frozen is None or not self._sampling.correlated:
             yield part, self._draw_batch(part, tally, wanted)
             return
-        apart = tally.conditional is None and not wanted.every_problem
         restless = self._find_restless(solver, frozen, part)
+        if tally.conditional is None and not wanted.every_problem:
+            moved = np.array(part)[restless].tolist()
+            self._solve_ahead(solver, frozen, moved, range(part.stop, coming.stop))
+            solver.freeze(frozen)
+            yield part, self._draw_calm(part, restless, tally, wanted)
+            return
         edges = [0, *(np.flatnonzero(np.diff(restless)) + 1).tolist(), len(part)]
         for first, last in pairwise(edges):
             piece = part[first:last]
             solver.freeze(None if restless[first] else frozen)
-            if restless[first] and apart:
-                numbers = [number for number in piece if number not in self._apart]
-                if numbers:
-                    rest = range(piece.stop, coming.stop)
-                    numbers += self._next_restless(solver, frozen, rest, VECTOR - len(numbers))
-                    self._solve_apart(solver, numbers)
-                yield piece, self._take_apart(piece, tally, wanted)
-            else:
-                yield piece, self._draw_batch(piece, tally, wanted)
+            yield piece, self._draw_batch(piece, tally, wanted)
+
+    def _draw_calm(
+        self, part: range, restless: NDArray[np.bool_], tally: Tally, wanted: _BatchOutput
+    ) -> NDArray[np.uint8] | None:
+        """Draw the calm samples of a batch together, and count all in order with the restless ones.
+
+        The latter are solved already. Return labels (B, N) that the solver no longer has.
+        """
+        if not restless.any():
+            return self._draw_batch(part, tally, wanted)
+        numbers = np.array(part)
+        apart = [self._apart.pop(number) for number in numbers[restless].tolist()]
+        labels, changes, starts = (np.stack(each) for each in zip(*apart, strict=True))
+        solved = [(count_votes(labels, tally.counts), changes, starts, labels)]
+        if not restless.all():
+            calm, begun = tally.beside(), [starts[:0]]
+            calm_output = replace(wanted, starts=None if wanted.starts is None else begun)
+            drawn = self._draw_batch(numbers[~restless].tolist(), calm, calm_output)
+            if not wanted.labels:
+                drawn = labels[:0]
+            elif drawn is None:
+                drawn = self._solver.labels()
+            solved.append((calm.sizes, calm.label_changes, np.concatenate(begun), drawn))
+        order = np.argsort([*np.flatnonzero(restless), *np.flatnonzero(~restless)])
+        sizes, changes, starts, labels = (
+            np.concatenate(each) for each in zip(*solved, strict=True)
+        )
+        tally.add_sizes(sizes[order], changes[order])
+        if wanted.starts is not None:
+            wanted.starts.append(starts[order])
+        return labels[order] if wanted.labels else None
 
     def _find_restless(
         self, solver: FreezingSolver, frozen: FrozenVoxels, part: range
@@ -326,6 +355,15 @@ class Sampler:
             found += [n for n in np.array(part)[restless].tolist() if n not in self._apart]
         return found[: max(most, 0)]
 
+    def _solve_ahead(
+        self, solver: FreezingSolver, frozen: FrozenVoxels, moved: list[int], coming: range
+    ) -> None:
+        """Solve those of some restless samples that are not yet, and as many that are coming."""
+        numbers = [number for number in moved if number not in self._apart]
+        if numbers:
+            numbers += self._next_restless(solver, frozen, coming, VECTOR - len(numbers))
+            self._solve_apart(solver, numbers)
+
     def _solve_apart(self, solver: FreezingSolver, numbers: list[int]) -> None:
         """Solve restless samples and keep them until their turn.
 
@@ -339,15 +377,6 @@ class Sampler:
             labels = self._draw_batch(some, tally, _BatchOutput(labels=True, starts=starts))
             labels = solver.labels() if labels is None else labels  # (B, N)
             self._apart.update(zip(some, zip(labels, tally.label_changes, starts[0]), strict=True))
-
-    def _take_apart(self, piece: range, tally: Tally, wanted: _BatchOutput) -> NDArray[np.uint8]:
-        """Count samples that were solved apart; return their labels (B, N)."""
-        taken = [self._apart.pop(number) for number in piece]
-        labels, changes, starts = (np.stack(each) for each in zip(*taken, strict=True))
-        tally.add(labels, changes)
-        if wanted.starts is not None:
-            wanted.starts.append(starts)
-        return labels
 
     @cached_property
     def _restless(self) -> dict[int, bool]:
@@ -380,11 +409,13 @@ class Sampler:
     ) -> NDArray[np.uint8] | None:
         """Draw and count some samples; return labels (B, N) that the solver no longer has."""
         solver, iterations = self._solver, self._sampling.iterations
-        self._begin(part)
+        fill = 0 if wanted.every_problem else self._count_fill(len(part))
+        self._begin([*part, *[part[-1]] * fill])
         if wanted.starts is not None:
-            wanted.starts.append(solver.count_votes(np.zeros_like(tally.counts)))
+            starts = solver.count_votes(np.zeros_like(tally.counts))
+            wanted.starts.append(starts[: len(part)])
         if self._sampling.tolerance > 0:
-            return self._converge(len(part), tally, wanted)
+            return self._converge(len(part), fill, tally, wanted)
         updates = run_updates(solver, self._schedule)
         last = deque(islice(updates, max(iterations - 1, 0)), maxlen=1)
         if self._sampling.estimator == "conditional":
@@ -393,6 +424,16 @@ class Sampler:
         switched = last[0].switched if last else np.zeros(len(part))
         tally.add_sizes(solver.count_votes(tally.counts), switched)
         return None
+
+    def _count_fill(self, samples: int) -> int:
+        """Return how many samples to solve once more so that all fill up vectors.
+
+        With frozen voxels 32 samples take less than 31; nobody counts those that only fill up.
+        """
+        filled = -(-samples // VECTOR) * VECTOR
+        frozen = self._freezing is not None and self._freezing.frozen is not None
+        worth = frozen and self._sampling.tolerance > 0 and samples > VECTOR // 2
+        return filled - samples if worth and filled <= self._solver.batch else 0
 
     def _begin(self, part: Sequence[int]) -> None:
         """Let the solver take the perturbed problems of some samples."""
@@ -405,18 +446,22 @@ class Sampler:
         sharpness = self._sampling.sharpness
         self._solver.perturb(self._perturbation, numbers, start, sharpness=sharpness)
 
-    def _converge(self, problems: int, tally: Tally, wanted: _BatchOutput) -> NDArray[np.uint8]:
+    def _converge(
+        self, samples: int, fill: int, tally: Tally, wanted: _BatchOutput
+    ) -> NDArray[np.uint8]:
         """Update until every sample has converged, each by its own rule; count it when it does.
 
-        Return the labels they had then, (B, N), where wanted.
+        Return the labels they had then, (B, N), where wanted. The last ``fill`` problems of the
+        solver count as converged from the start.
         """
         solver, sampling = self._solver, self._sampling
-        converged = np.zeros(problems, dtype=np.bool_)
+        problems = samples + fill
+        converged = np.arange(problems) >= samples
         sizes = np.zeros((problems, self._crf.n_labels), dtype=np.int64)
         before, switched = np.zeros(problems), np.ones(problems)
         voxels = self._crf.grid.voxels if wanted.labels else 0
-        labels = np.empty((problems, voxels), dtype=np.uint8)
-        solved = np.arange(problems)  # the samples that the solver still has
+        labels = np.empty((samples, voxels), dtype=np.uint8)
+        solved = np.arange(problems)  # those that the solver still has
         updates = run_updates(solver, self._schedule)
         for done in range(sampling.iterations + 1):
             last = done == sampling.iterations
@@ -427,7 +472,7 @@ class Sampler:
                     tally.add_conditional(solver.conditional(here))
                 sizes[now] = solver.count_votes(tally.counts, here)[here]
                 if wanted.labels:
-                    labels[now] = solver.labels()[here]
+                    labels[now[:samples]] = solver.labels()[here]
                 converged |= now
             if converged.all():
                 break
@@ -436,7 +481,7 @@ class Sampler:
             change, going = next(updates), ~converged
             before, switched = switched, switched.copy()
             switched[going] = change.switched[going[solved]]
-        tally.add_sizes(sizes, switched)
+        tally.add_sizes(sizes[:samples], switched[:samples])
         return labels
 
     def _perturb_member(self, sample: int) -> NDArray[np.float32]:
