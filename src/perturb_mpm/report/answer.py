@@ -212,7 +212,7 @@ def methods(data: ReportData) -> str:
         )
     elif data.intervals == "learned":
         text += (
-            " Volume intervals are the central 95 % of the sampled volumes, with parameters "
+            " Volume intervals of 95 % are those of the sampled volumes, moved and widened by what was "
             f"learned from {data.learned_cases} labelled cases."
         )
     return text
