@@ -212,7 +212,7 @@ def methods(data: ReportData) -> str:
         )
     elif data.intervals == "learned":
         text += (
-            " Volume intervals of 95 % are those of the sampled volumes, moved and widened by what was "
+            " Volume intervals are 95 % of the sampled volumes, moved and widened by what was "
             f"learned from {data.learned_cases} labelled cases."
         )
     return text
