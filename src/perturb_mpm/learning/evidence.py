@@ -62,7 +62,15 @@ _COLDEST, _HOTTEST = 0.05, 20.0
 
 @dataclass(frozen=True)
 class ImageEvidence:
-    """How well the image predicts probabilities; see ``image_evidence``."""
+    """How well the image predicts probabilities; see ``image_evidence``.
+
+    Examples
+    --------
+    >>> from perturb_mpm.learning import ImageEvidence
+    >>> found = ImageEvidence(0.62, 20.0, 0.5, skills=(0.58, 0.62, 0.4))
+    >>> f"{found.skill:.0%} with {found.sigma_intensity} sd"
+    '62% with 0.5 sd'
+    """
 
     skill: float
     """The largest of ``skills``: 1 is all, 0 or less nothing."""
@@ -376,7 +384,7 @@ def familiar_ranges(cases: Sequence[Mapping[str, float]]) -> dict[str, tuple[flo
     >>> find_unfamiliar({"skill": 0.73}, learned)
     ()
     >>> print(find_unfamiliar({"skill": 0.1}, learned)[0])
-    skill 0.1 (0.437 to 1.01)
+    skill 0.1 (0.435 to 1.01)
     """
     from scipy.special import stdtrit
 
