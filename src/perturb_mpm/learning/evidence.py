@@ -407,7 +407,16 @@ def familiar_ranges(cases: Sequence[Mapping[str, float]]) -> dict[str, tuple[flo
 def find_unfamiliar(
     properties: Mapping[str, float], ranges: Mapping[str, tuple[float, float]]
 ) -> tuple[Unfamiliar, ...]:
-    """Return the properties of a case that lie outside of their ranges; others do not count."""
+    """Return the properties of a case that lie outside of their ranges; others do not count.
+
+    Examples
+    --------
+    >>> from perturb_mpm.learning import find_unfamiliar
+    >>> find_unfamiliar({"skill": 0.7, "foreground, ml": 80.0}, {"skill": (0.4, 1.0)})
+    ()
+    >>> [each.name for each in find_unfamiliar({"skill": 0.1}, {"skill": (0.4, 1.0)})]
+    ['skill']
+    """
     return tuple(
         Unfamiliar(name, properties[name], low, high)
         for name, (low, high) in ranges.items()
