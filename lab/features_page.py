@@ -54,11 +54,11 @@ _THEIRS = {
 }
 
 
-def features_page(sequences: Sequence[str] = STANDARD) -> str:
+def features_page() -> str:
     """Return the page as Markdown."""
-    families = family_names(tuple(sequences))
+    families = family_names(STANDARD)
     count = sum(len(names) for names in families.values())
-    head = _HEAD.format(sequences=", ".join(sequences), count=count, families=len(families))
+    head = _HEAD.format(sequences=", ".join(STANDARD), count=count, families=len(families))
     rows = [_row(name, FAMILIES[name], names) for name, names in families.items()]
     return head + "".join(rows) + _meier_table()
 

@@ -1,4 +1,4 @@
-"""How well raters agree: ICC(A,1), Bland–Altman limits, Kendall's W."""
+"""How well raters agree: ICC(A,1), Kendall's W."""
 
 from __future__ import annotations
 
@@ -63,62 +63,6 @@ def icc(ratings: ArrayLike, confidence: float = 0.95) -> IntraclassCorrelation:
     lower = n * (msr - above * mse) / (above * noise + n * msr)
     upper = n * (below * msr - mse) / (noise + n * below * msr)
     return IntraclassCorrelation(value, float(lower), float(upper), n, k)
-
-
-@dataclass(frozen=True)
-class BlandAltman:
-    """Bias and limits of agreement of two methods, each with its confidence interval."""
-
-    bias: float
-    bias_interval: tuple[float, float]
-    lower_limit: float
-    lower_limit_interval: tuple[float, float]
-    upper_limit: float
-    upper_limit_interval: tuple[float, float]
-    slope: float
-    """Of the difference on the mean: not 0 where the disagreement grows with the size."""
-    subjects: int
-
-
-def bland_altman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> BlandAltman:
-    """Return mean and mean ± 1.96 sd of x − y, with exact intervals (Carkeet 2015).
-
-    The limits' intervals come from the noncentral t distribution. Pairs with a NaN are dropped.
-
-    Examples
-    --------
-    >>> from lab.clinical.agreement import bland_altman
-    >>> found = bland_altman([10.0, 20.0, 31.0, 41.0], [9.0, 21.0, 30.0, 40.0])
-    >>> found.bias, round(found.lower_limit, 2), round(found.upper_limit, 2)
-    (0.5, -1.46, 2.46)
-    """
-    from scipy.stats import nct, norm
-    from scipy.stats import t as t_law
-
-    confidence = checks.number(confidence, "confidence", positive=True, below=1)
-    table = _table(np.column_stack([_column(x, "x"), _column(y, "y")]))
-    n = len(table)
-    differences = table[:, 0] - table[:, 1]
-    bias, spread = float(differences.mean()), float(differences.std(ddof=1))
-    tails = ((1 - confidence) / 2, (1 + confidence) / 2)
-    z = float(norm.ppf(0.975))
-    error = spread / math.sqrt(n)
-    with np.errstate(divide="ignore"):  # SciPy 1.13 divides by zero on its way to the right number
-        quantiles = [float(nct.ppf(tail, n - 1, z * math.sqrt(n))) * error for tail in tails]
-    half = float(t_law.ppf(tails[1], n - 1)) * error
-    means = table.mean(axis=1)
-    centred = means - means.mean()
-    square = float((centred**2).sum())
-    return BlandAltman(
-        bias=bias,
-        bias_interval=(bias - half, bias + half),
-        lower_limit=bias - z * spread,
-        lower_limit_interval=(bias - quantiles[1], bias - quantiles[0]),
-        upper_limit=bias + z * spread,
-        upper_limit_interval=(bias + quantiles[0], bias + quantiles[1]),
-        slope=float((centred * differences).sum()) / square if square > 0 else math.nan,
-        subjects=n,
-    )
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def operating_curves(quality: Quality, regions: Sequence[str]) -> Figure:
     styles = {"votes": "-", "conditional": "--", "mean_field": ":"}
     for axes, region in zip(np.atleast_1d(figure.subplots(1, len(regions))), regions):
         for estimator in ESTIMATORS:
-            mean = _mean_curve(quality, estimator, region, "union")
+            mean = _mean_curve(quality, estimator, region)
             if mean is not None:
                 axes.plot(
                     SPECIFICITIES,
@@ -120,8 +120,8 @@ def operating_curves(quality: Quality, regions: Sequence[str]) -> Figure:
     return figure
 
 
-def _mean_curve(quality: Quality, estimator: str, region: str, domain: str) -> np.ndarray | None:
-    curves = quality.curves.get((estimator, region, domain))
+def _mean_curve(quality: Quality, estimator: str, region: str) -> np.ndarray | None:
+    curves = quality.curves.get((estimator, region, "union"))
     if curves is None:
         return None
     defined = curves[~np.isnan(curves).any(axis=1)]
@@ -171,7 +171,7 @@ def _at_the_papers_specificity(quality: Quality, regions: Sequence[str]) -> list
         target = published.specificity[0]
         cells = []
         for estimator in ESTIMATORS:
-            mean = _mean_curve(quality, estimator, published.region, "union")
+            mean = _mean_curve(quality, estimator, published.region)
             cells.append(
                 "–" if mean is None else f"{float(np.interp(target, SPECIFICITIES, mean)):.2f}"
             )

@@ -190,12 +190,12 @@ def perturbed_problem(draw: int, number: int, seed: int) -> PerturbedProblem:
     return PerturbedProblem(number, labellings[order], of_p[order], of_q[order])
 
 
-def draw_maxima(file: IO[bytes], seed: int = 0, draw: int = 0) -> None:
+def draw_maxima(file: IO[bytes], seed: int = 0) -> None:
     """Write the figure as a PNG: the first sample whose maxima coincide, the first whose do not."""
     chosen: dict[bool, PerturbedProblem] = {}
     number = 0
     while len(chosen) < 2:
-        found = perturbed_problem(draw, number, seed)
+        found = perturbed_problem(0, number, seed)
         chosen.setdefault(found.coincide, found)
         number += 1
     figure = new_figure(10.2, 6.4)

@@ -12,7 +12,6 @@ from perturb_mpm.evaluation import (
     curvas_crps,
     curvas_ece,
     generalized_energy_distance,
-    lesions,
     level_dice,
     matched_iou,
     pairwise_dice,
@@ -107,22 +106,6 @@ def test_structures_by_hand() -> None:
     assert pairwise_dice([1, 2, 1, 0], samples=2) == pytest.approx(0.5)
     assert pairwise_dice([3, 3, 0], samples=3) == 1
     assert pairwise_dice([0, 0], samples=3) == 1
-
-
-def test_lesions_one_by_one() -> None:
-    structure = np.zeros((6, 5, 1), dtype=bool)
-    structure[0:2, 0, 0] = True
-    structure[4, 4, 0] = True
-    entropy = np.arange(30.0).reshape(6, 5, 1)
-    share = np.full((6, 5, 1), 0.5)
-    truth = np.zeros_like(structure)
-    truth[1, 0, 0] = True
-    found = lesions(structure, entropy, share, (2.0, 2.0, 2.0), truth)
-    assert [each.volume_ml for each in found] == pytest.approx([0.016, 0.008])
-    assert [each.mean_entropy_bits for each in found] == pytest.approx([2.5, 24.0])
-    assert [each.hit for each in found] == [True, False]
-    assert len(lesions(structure, entropy, share, (1, 1, 1), fewest_voxels=2)) == 1
-    assert lesions(np.zeros_like(structure), entropy, share, (1, 1, 1)) == []
 
 
 def test_risk_coverage_by_hand() -> None:

@@ -185,7 +185,6 @@ def assess_case(
     files: CaseFiles,
     scheme: LabelScheme | None,
     region_words: Sequence[str],
-    domains: Sequence[Domain] = DOMAINS,
     *,
     estimator: MarginalKind | None = None,
     mapped: Mapping[int, int] | None = None,
@@ -215,7 +214,7 @@ def assess_case(
     raters = [read_labels(Source("raters", path), segmentation, mapped) for path in files.raters]
     truths |= {f"rater {number}": labels for number, labels in enumerate(raters, start=1)}
     assessments = [
-        assess(files.name, segmentation, labels, regions, against, domains, specificities)
+        assess(files.name, segmentation, labels, regions, against, DOMAINS, specificities)
         for against, labels in truths.items()
     ]
     if raters:

@@ -348,15 +348,14 @@ def conformal_widening(
     upper_ml: ArrayLike,
     truth_ml: ArrayLike,
     confidence: float = 0.95,
-    offset_ml: float = OFFSET_ML,
 ) -> ConformalWidening:
     """Learn by how much sampled intervals must grow, on a calibration cohort.
 
     Split-conformal quantile regression (Romano et al. 2019): the score of a case is by how much the
     truth lies outside its interval (negative inside), and the amount is the ⌈(n + 1)(1 − α)⌉-th
     smallest score. New cases like these are then covered with at least that confidence, whatever
-    the samples are worth. 19 cases are the fewest for 95 %. ``offset_ml`` keeps volumes of 0 on the
-    logarithmic scale.
+    the samples are worth. 19 cases are the fewest for 95 %. 0.1 ml are added to volumes, so that 0
+    has a logarithm.
 
     Examples
     --------
@@ -368,9 +367,8 @@ def conformal_widening(
     (True, 40)
     """
     confidence = checks.number(confidence, "confidence", positive=True, below=1)
-    offset = checks.number(offset_ml, "offset_ml", positive=True)
     low, high, value = (
-        np.log(_volumes(each, name) + offset)
+        np.log(_volumes(each, name) + OFFSET_ML)
         for each, name in ((lower_ml, "lower_ml"), (upper_ml, "upper_ml"), (truth_ml, "truth_ml"))
     )
     if not low.shape == high.shape == value.shape:
@@ -383,7 +381,7 @@ def conformal_widening(
     # Rounded first, or 20 × 0.95 counts as more than 19.
     rank = math.ceil(round((n + 1) * confidence, 9))
     amount = float(scores[rank - 1]) if rank <= n else math.inf
-    return ConformalWidening(amount, offset, confidence, n)
+    return ConformalWidening(amount, OFFSET_ML, confidence, n)
 
 
 def _volumes(value: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -15,13 +15,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perturb_mpm.cohort.one_case import CaseReading
-from perturb_mpm.cohort.records import RECORDS, CaseRecord
+from perturb_mpm.cohort.records import RECORDS
 from perturb_mpm.cohort.results import rank_cases, write_group
 from perturb_mpm.cohort.running import CohortPart, CohortResult, gather_records, run_cohort
 from perturb_mpm.files import (
@@ -102,7 +102,6 @@ def run_participants(
     settings: RunSettings,
     *,
     progress: StagedProgress | None = None,
-    finished: Callable[[CaseRecord], object] | None = None,
 ) -> CohortResult:
     """Run the chosen cases and give their files BIDS names; other processes may run others."""
     show = progress or Silent()
@@ -118,7 +117,6 @@ def run_participants(
             reading=named,
             part=CohortPart(1, 1, f"sub-{subject}"),
             progress=show,
-            finished=finished,
         )
         parts.append(result)
         for each in own:

@@ -16,7 +16,7 @@ from perturb_mpm.evaluation.masks import (
     overlap_ratios,
     share_or_nan,
 )
-from perturb_mpm.evaluation.reliability import Reliability, reliability
+from perturb_mpm.evaluation.reliability import LESION_BINS, Reliability, reliability
 
 THRESHOLDS = (0.05, *(round(0.1 * step, 1) for step in range(1, 10)), 0.95)
 """Of a normalised uncertainty, as Jungo & Reyes 2019 take them."""
@@ -215,7 +215,7 @@ class LesionDetection:
 
 
 def lesion_detection(
-    probability: ArrayLike, hit: ArrayLike, missed: int, scans: int, bins: int = 5
+    probability: ArrayLike, hit: ArrayLike, missed: int, scans: int
 ) -> LesionDetection:
     """Score candidates (C,) of several scans: FROC, average precision, reliability.
 
@@ -232,7 +232,7 @@ def lesion_detection(
     there = np.asarray(hit, dtype=np.bool_).ravel()
     missed = checks.integer(missed, "missed", minimum=0)
     scans = checks.integer(scans, "scans", minimum=1)
-    curve = reliability(p, there, bins)
+    curve = reliability(p, there, LESION_BINS)
     thresholds = np.unique(p)[::-1]
     found = np.array([np.count_nonzero(there & (p >= each)) for each in thresholds])
     called = np.array([np.count_nonzero(p >= each) for each in thresholds])

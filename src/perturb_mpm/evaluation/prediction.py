@@ -93,7 +93,6 @@ def from_samples(
     n_labels: int,
     spacing: Sequence[float],
     mask: ArrayLike | None = None,
-    name: str = "samples",
 ) -> Prediction:
     """Take sampled label maps (S, *spatial) from elsewhere: an ensemble, Monte Carlo dropout.
 
@@ -116,7 +115,7 @@ def from_samples(
         checks.in_range(labels, "label_maps", n_labels)
         votes[labels, np.arange(len(labels))] += 1
         volumes[row] = np.bincount(labels, minlength=n_labels) * math.prod(grid.spacing)
-    return _build_prediction(grid, votes / len(maps), len(maps), volumes, name)
+    return _build_prediction(grid, votes / len(maps), len(maps), volumes, "samples")
 
 
 def from_marginals(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 
-TOP_LABEL_BINS, FOREGROUND_BINS, CLASS_BINS, CURVAS_BINS = 15, 10, 20, 50
+TOP_LABEL_BINS, FOREGROUND_BINS, CLASS_BINS, CURVAS_BINS, LESION_BINS = 15, 10, 20, 50, 5
 _EDGE = 1e-9  # votes k/S sit on the edges of bins: 0.29·100 must not fall into bin 28
 
 
@@ -143,14 +143,12 @@ def class_wise(marginals: NDArray[np.floating], truth: NDArray[np.integer]) -> l
     return [reliability(p, truth == label, CLASS_BINS) for label, p in enumerate(marginals)]
 
 
-def smooth_frequencies(
-    marginals: NDArray[np.floating], samples: int | None, alpha: float = 0.5
-) -> NDArray[np.float64]:
-    """Return (S·f + α)/(S + α·L): frequencies without zeros. ``samples`` None leaves them be."""
+def smooth_frequencies(marginals: NDArray[np.floating], samples: int | None) -> NDArray[np.float64]:
+    """Return (S·f + ½)/(S + L/2): frequencies without zeros. ``samples`` None leaves them be."""
     p = np.asarray(marginals, dtype=np.float64)
     if samples is None:
         return p
-    return (samples * p + alpha) / (samples + alpha * len(p))
+    return (samples * p + 0.5) / (samples + 0.5 * len(p))
 
 
 def negative_log_likelihood(

@@ -6,7 +6,6 @@ Samples are compared with each other, and with several raters: whether they spre
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -80,64 +79,6 @@ def pairwise_dice(votes: ArrayLike, samples: int) -> float:
     k = np.asarray(votes).astype(np.float64)
     total = float(k.sum())
     return float((k * (k - 1)).sum()) / ((samples - 1) * total) if total else 1.0
-
-
-@dataclass(frozen=True)
-class Lesion:
-    """One connected piece of a segmented structure."""
-
-    volume_ml: float
-    mean_entropy_bits: float
-    mean_share: float
-    """The mean share of samples with its voxels in the structure."""
-    hit: bool | None
-    """Whether it touches the truth, where one is given."""
-
-
-def lesions(
-    structure: NDArray[np.bool_],
-    entropy_bits: NDArray[np.floating],
-    share: NDArray[np.floating],
-    spacing: Sequence[float],
-    truth: NDArray[np.bool_] | None = None,
-    fewest_voxels: int = 1,
-) -> list[Lesion]:
-    """Return the connected pieces (26 neighbours) of a structure, the largest first.
-
-    Examples
-    --------
-    >>> from perturb_mpm.evaluation import lesions
-    >>> structure = np.zeros((1, 1, 6), bool)
-    >>> structure[..., [0, 1, 4]] = True
-    >>> bits, share = np.zeros((1, 1, 6)), np.ones((1, 1, 6))
-    >>> found = lesions(structure, bits, share, spacing=(10.0, 10.0, 10.0))
-    >>> [lesion.volume_ml for lesion in found]
-    [2.0, 1.0]
-    """
-    from scipy.ndimage import label
-
-    for array, name in ((entropy_bits, "entropy_bits"), (share, "share"), (truth, "truth")):
-        if array is not None and array.shape != structure.shape:
-            raise ValueError(f"{name} must have shape {structure.shape}, got {array.shape}")
-    pieces, count = label(structure, structure=np.ones((3,) * structure.ndim))
-    where = pieces[structure] - 1
-    sizes = np.bincount(where, minlength=count)
-    entropy = np.bincount(where, weights=entropy_bits[structure], minlength=count)
-    shares = np.bincount(where, weights=share[structure], minlength=count)
-    hits = None
-    if truth is not None:
-        hits = np.bincount(where, weights=truth[structure], minlength=count) > 0
-    voxel_ml = math.prod(spacing) / 1000.0
-    return [
-        Lesion(
-            float(sizes[each]) * voxel_ml,
-            float(entropy[each] / sizes[each]),
-            float(shares[each] / sizes[each]),
-            None if hits is None else bool(hits[each]),
-        )
-        for each in np.argsort(-sizes, kind="stable")
-        if sizes[each] >= fewest_voxels
-    ]
 
 
 @dataclass(frozen=True)
@@ -222,10 +163,8 @@ def pairwise_overlap(
     return overlap_ratios(2 * both, sizes)
 
 
-def generalized_energy_distance(
-    samples: ArrayLike, raters: ArrayLike, overlap: Overlap = "iou"
-) -> float:
-    """Return GED² = 2·E d(S, Y) − E d(S, S′) − E d(Y, Y′), d = 1 − overlap; lower is better.
+def generalized_energy_distance(samples: ArrayLike, raters: ArrayLike) -> float:
+    """Return GED² = 2·E d(S, Y) − E d(S, S′) − E d(Y, Y′), d = 1 − IoU; lower is better.
 
     Means are over all ordered pairs, each with itself included (Kohl et al. 2018). With one rater
     the last term is 0.
@@ -237,9 +176,9 @@ def generalized_energy_distance(
     >>> generalized_energy_distance(drawn, drawn)  # the same spread
     0.0
     """
-    across = 1 - pairwise_overlap(samples, raters, overlap)
-    within = 1 - pairwise_overlap(samples, samples, overlap)
-    between = 1 - pairwise_overlap(raters, raters, overlap)
+    across = 1 - pairwise_overlap(samples, raters)
+    within = 1 - pairwise_overlap(samples, samples)
+    between = 1 - pairwise_overlap(raters, raters)
     return float(2 * across.mean() - within.mean() - between.mean())
 
 

@@ -255,7 +255,6 @@ class Tumour:
     enhancing: Array
     non_enhancing: Array
     necrosis: Array
-    inside_mm: Array  # about how deep in the core a voxel lies, negative outside
 
     @property
     def core(self) -> Array:
@@ -284,7 +283,7 @@ def tumour(source: RandomSource, grid: PhantomGrid, disease: Disease, around: An
     bulk_level = level_for_volume(bulk, rest, disease.non_enhancing_ml, grid)
     solid = soft_step(bulk - np.float32(bulk_level), 0.25)
     left = core - enhancing
-    return Tumour(enhancing, left * solid, left * (1.0 - solid), inside)
+    return Tumour(enhancing, left * solid, left * (1.0 - solid))
 
 
 def oedema(

@@ -24,7 +24,6 @@ MANIFEST = f"{STATE}/files.json"
 _MANIFEST_FORMAT = "perturb-mpm files"
 _PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")  # what a killed ``atomic_open`` leaves
 _RANGE = re.compile(r"part-\d+-\d+(-labels)?\.npz")
-_NIFTI = ".nii.gz"
 _OF_CORRECTIONS = (  # before they were listed
     *("labels-corrected.nii.gz", "entropy-corrected.nii.gz", "report-corrected.html"),
     *("summary-corrected.json", "edits.json"),

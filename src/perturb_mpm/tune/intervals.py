@@ -146,15 +146,13 @@ def shifted_volumes(volume_ml: float, differences: NDArray[np.float64]) -> NDArr
     return from_scale(to_scale(volume_ml, "volume") + differences, "volume")
 
 
-def fixed_width_volumes(
-    volume_ml: float, differences: NDArray[np.float64], draws: int = 400
-) -> NDArray[np.float64]:
+def fixed_width_volumes(volume_ml: float, differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return volumes of one width for all: Student's law with the differences' mean and sd."""
     from scipy.special import stdtrit
 
     n = len(differences)
     spread = differences.std(ddof=1) * math.sqrt(1 + 1 / n) if n > 1 else 0.0
-    grid = stdtrit(max(n - 1, 1), (np.arange(draws) + 0.5) / draws)
+    grid = stdtrit(max(n - 1, 1), (np.arange(400) + 0.5) / 400)
     middle = to_scale(volume_ml, "volume") + differences.mean()
     return from_scale(middle + spread * grid, "volume")
 
