@@ -143,7 +143,14 @@ def read_hippocampus(data: Path, name: str) -> Case:
     """Read a case's image, the network's probabilities and the truth."""
     image = data / "images" / f"{name}.nii.gz"
     probabilities = data / "probabilities" / f"{name}.npz"
-    case = read_case(image, probabilities, reference=image, labels=HIPPOCAMPUS, named_by="data")
+    case = read_case(
+        image,
+        probabilities,
+        reference=image,
+        labels=HIPPOCAMPUS,
+        image_names=["t1"],
+        named_by="data",
+    )
     drawn = read_volume(Source("data", data / "labels" / f"{name}.nii.gz"))
     truth = label_indices(drawn.voxels, HIPPOCAMPUS, drawn.source)
     return replace(case, truth=truth.astype(np.uint8))

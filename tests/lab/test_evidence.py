@@ -161,6 +161,12 @@ def test_what_is_scored_is_what_run_writes(tmp_path: Path) -> None:
     assert dict(finished.agreement) == dict(found.agreement)
 
 
+def test_what_the_image_looks_like_goes_into_the_learned_settings(data: Path) -> None:
+    found = read_set(data, None, None, Silent())
+    assert {sequence for case in found.cases.values() for sequence in case.images} == {"t1"}
+    assert found.sequences == ("t1",)
+
+
 def test_an_atlas_is_the_share_of_the_other_cases(data: Path) -> None:
     cases = {name: read_hippocampus(data, name) for name in NAMES}
     whole = np.zeros((6, 7, 5), dtype=np.uint8)
