@@ -23,6 +23,7 @@ import struct
 import sys
 import tokenize
 import tomllib
+import unicodedata
 import zipfile
 import zlib
 from collections import deque
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "atomic_open",
     "write_set",
+    "fold_name",
     "write_text",
     "write_json",
     "json_text",
@@ -161,6 +163,11 @@ def _sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in _NO_FSYNC:
             raise
+
+
+def fold_name(name: str) -> str:
+    """Return what is the same of two names that some file systems take for one."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:

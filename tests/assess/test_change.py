@@ -14,6 +14,7 @@ from helpers.small_case import call
 from helpers.viewer_run import SETTINGS, copy_run, make_case
 from perturb_mpm.assess import ChangeQuestion, compare_runs
 from perturb_mpm.assess.change import CHANGE_COLUMNS, answer_in_words
+from perturb_mpm.assess.scan_pairs import read_pair
 from perturb_mpm.biomarkers import sampled_change
 from perturb_mpm.files import InputError
 from perturb_mpm.run import Run, load_run, run_case
@@ -178,3 +179,30 @@ def test_a_resection_gets_the_page_of_its_change(
         rows = list(csv.DictReader(file))
     (row,) = compare_runs(*map(load_run, folders), ChangeQuestion(structures=CORE)).rows
     assert float(rows[0]["eor_frac"]) == pytest.approx((row.before - row.after) / row.before)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("post", "pre"), ("pre", "post")),
+        (("POSTop", "preop"), ("preop", "POSTop")),
+        (("10", "2"), ("2", "10")),
+        (("M12", "M6"), ("M6", "M12")),
+        (("20230105", "20221231"), ("20221231", "20230105")),
+        (("31012022", "01022022"), None),  # days first: another order than the numbers'
+        (("baseline", "followup"), None),
+    ],
+)
+def test_the_earlier_of_two_sessions_is_the_first(
+    names: tuple[str, str], expected: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    records = [{"case": f"sub-1_ses-{n}", "truth": None, "status": "done"} for n in names]
+    (tmp_path / "cohort.json").write_text(json.dumps({"records": records}))
+    if expected is None:
+        with pytest.raises(InputError, match="`sessions` must be given, the earlier first"):
+            read_pair(tmp_path, "1")
+    else:
+        pair = read_pair(tmp_path, "1")
+        assert (pair.before.name, pair.after.name) == tuple(f"sub-1_ses-{n}" for n in expected)
+    told = read_pair(tmp_path, "1", names)
+    assert (told.before.name, told.after.name) == tuple(f"sub-1_ses-{n}" for n in names)

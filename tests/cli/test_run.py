@@ -120,6 +120,16 @@ def test_an_input_that_the_run_would_replace_is_refused(
     assert os.listdir(out) == ["labels.nii.gz"]
 
 
+def test_an_input_whose_name_some_file_systems_take_for_an_output_is_refused(
+    arguments: list[str], out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    mask = out / "Labels.nii.gz"
+    mask.write_bytes(Path(arguments[2]).read_bytes())
+    assert call(*arguments, "--mask", str(mask), "--overwrite") == 2
+    assert f"write over or remove, got {mask}" in capfd.readouterr().err
+
+
 def test_an_input_beside_the_outputs_stays(patient: Path, arguments: list[str]) -> None:
     before = content(patient, ["t1.nii.gz", "p.nii.gz"])
     out = ["--output", str(patient)]
@@ -599,7 +609,7 @@ def test_a_pickle_beside_the_probabilities_is_never_opened(
     folder = patient / "nnunet"
     folder.mkdir()
     np.savez(folder / "case.npz", probabilities=probabilities().transpose(0, 3, 2, 1))
-    save(folder / "case.nii.gz", truth().astype(np.uint8))
+    save(folder / "case.nii.gz", probabilities().argmax(axis=0).astype(np.uint8))
     # Unpickled, this would divide by zero.
     (folder / "case.pkl").write_bytes(b"cbuiltins\ndivmod\n(I1\nI0\ntR.")
     other = out.with_name("nnunet-out")

@@ -27,8 +27,11 @@ def test_a_name_that_is_no_folder_of_its_own_is_refused(name: str, tmp_path: Pat
         find_cohort(CaseFolders(table))
 
 
-def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", ["Aa", ("M\u00fcller", "Mu\u0308ller")])
+def test_names_that_some_file_systems_take_for_one_are_refused(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
     table = tmp_path / "cases.csv"
-    table.write_text("case,images\nA,a.nii\na,b.nii\n")
+    table.write_text(f"case,images\n{names[0]},a.nii\n{names[1]},b.nii\n", encoding="utf-8")
     with pytest.raises(InputError, match="must hold a case once"):
         find_cohort(CaseFolders(table))

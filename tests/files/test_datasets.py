@@ -249,3 +249,21 @@ def test_sequences_have_the_names_of_the_raw_data_sets_dataset_json(tmp_path: Pa
     (tmp_path / "dataset.json").write_text(json.dumps(content))
     (case,) = find_cases(CaseFolders(images, without_probabilities=True))
     assert case.image_names == ("T1", "FLAIR")
+
+
+def test_two_files_for_one_thing_are_refused(tmp_path: Path) -> None:
+    images, maps = tmp_path / "imagesTs", tmp_path / "predicted"
+    touch(images / "A_0000.nii.gz", images / "A_0000.mha", maps / "A.npz", maps / "A.nii.gz")
+    with pytest.raises(InputError, match=r"an image once, got A_0000.mha and A_0000.nii.gz"):
+        find_cases(CaseFolders(images, (maps,)))
+    (images / "A_0000.mha").unlink()
+    touch(tmp_path / "labelsTs" / "A.nii.gz", tmp_path / "labelsTs" / "A.png")
+    folders = CaseFolders(images, (maps,), truth=tmp_path / "labelsTs")
+    (case,) = find_cases(folders)
+    assert case.truth == tmp_path / "labelsTs" / "A.nii.gz"  # a picture shows it
+    touch(tmp_path / "labelsTs" / "A.mha")
+    with pytest.raises(InputError, match=r"must hold one file of A, got A.nii.gz and A.mha"):
+        find_cases(folders)
+    touch(tmp_path / "brats" / "P1" / "P1_t1.nii.gz", tmp_path / "brats" / "P1" / "P1_t1.nii")
+    with pytest.raises(InputError, match=r"an image once, got P1_t1.nii and P1_t1.nii.gz"):
+        find_cases(CaseFolders(tmp_path / "brats"), "brats")

@@ -447,6 +447,38 @@ def test_a_truth_that_the_network_missed_leaves_the_axes_as_they_are(tmp_path: P
     stored = np.load(npz)["probabilities"].transpose(0, 3, 2, 1)
     case = read_case(first, npz, truth=write(tmp_path / "truth.nii.gz", missed, LPS))
     np.testing.assert_allclose(case.probabilities, stored, atol=1e-6)
+    assert "nothing shows in which order the axes of P01.npz are" in " ".join(case.warnings)
+
+
+def test_a_reference_may_have_its_axes_in_another_order_than_the_label_map(tmp_path: Path) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    np.savez(npz, probabilities=maps.transpose(3, 2, 1, 0))
+    turned = nib.as_closest_canonical(nib.load(first))
+    nib.save(turned, tmp_path / "ras.nii.gz")
+    case = read_case(first, npz, reference=tmp_path / "ras.nii.gz")
+    np.testing.assert_allclose(case.probabilities, np.moveaxis(maps, -1, 0), atol=1e-6)
+    moved = turned.affine.copy()
+    moved[:3, 3] += 0.3
+    nib.save(nib.Nifti1Image(turned.get_fdata(), moved), tmp_path / "moved.nii.gz")
+    with pytest.raises(InputError, match=r"the axes of P01.nii.gz, .* got RAS against LPS"):
+        read_case(first, npz, reference=tmp_path / "moved.nii.gz")
+
+
+def test_several_label_maps_that_differ_are_refused(tmp_path: Path) -> None:
+    maps = lesion()
+    first, npz = turned_prediction(tmp_path, "NibabelIOWithReorient", maps, LPS)
+    grid = geometry_from_affine(maps.shape[:3], LPS)
+    save_like(tmp_path / "P01.mha", label_map(maps, None), grid)
+    expected = np.moveaxis(maps, -1, 0)
+    np.testing.assert_allclose(read_case(first, npz).probabilities, expected, atol=1e-6)
+    mirrored = LPS @ np.diag([-1.0, 1.0, 1.0, 1.0])
+    mirrored[0, 3] = LPS[0, 0] * (maps.shape[0] - 1)  # an older one: its voxels are elsewhere
+    write(tmp_path / "P01.nii.gz", label_map(maps, None), mirrored)
+    with pytest.raises(InputError, match=r"got P01.nii.gz and P01.mha, which differ: remove"):
+        read_case(first, npz)
+    named = read_case(first, npz, reference=tmp_path / "P01.mha")
+    np.testing.assert_allclose(named.probabilities, expected, atol=1e-6)
 
 
 def test_a_label_map_of_another_patient_is_refused(tmp_path: Path) -> None:

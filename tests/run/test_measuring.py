@@ -87,6 +87,19 @@ def test_an_interrupted_measurement_goes_on(
         small, ["diameter"], ["core"], checkpoint=tmp_path, progress=lambda n, _: other.append(n)
     )
     assert other[0] == 8
+    with pytest.raises(KeyboardInterrupt):
+        calls.clear()
+        pm.measure(small, ["mean:T1"], ["core"], checkpoint=tmp_path, progress=stop)
+    images = replace(run.case, hashes={**run.case.hashes, "t1.nii.gz": "of another image"})
+    other.clear()  # so does another image whose kernels do not act
+    pm.measure(
+        replace(small, case=images),
+        ["mean:T1"],
+        ["core"],
+        checkpoint=tmp_path,
+        progress=lambda n, _: other.append(n),
+    )
+    assert other[0] == 8
 
 
 def test_samples_that_are_not_the_runs_are_noticed(run: Run) -> None:

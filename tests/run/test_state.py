@@ -225,6 +225,13 @@ def test_other_inputs_are_refused(patient: Path, case: Case, cut: Path, tmp_path
     named = replace(case, labels=replace(case.labels, values=(0, 1, 4)))
     with pytest.raises(OutputError, match=re.escape("labels.values[2] was 2, is 4")):
         run_case(named, SETTINGS, cut, title="x", resume=True)
+    mirrored = case.geometry.affine @ np.diag([-1.0, 1.0, 1.0, 1.0])
+    turned = replace(case, geometry=replace(case.geometry, affine=mirrored))
+    with pytest.raises(OutputError, match=re.escape("affine[0][0] was -2.0, is 2.0")):
+        run_case(turned, SETTINGS, cut, title="x", resume=True)
+    swapped = replace(case, images=dict(zip(("flair", "t1"), case.images.values())))
+    with pytest.raises(OutputError, match=re.escape('images[0] was "t1", is "flair"')):
+        run_case(swapped, SETTINGS, cut, title="x", resume=True)
     other = replace(case, probabilities=case.probabilities[::-1].copy())
     with pytest.raises(OutputError, match="the energies and kernels made of the inputs"):
         run_case(other, SETTINGS, cut, title="x", resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -41,6 +42,8 @@ COLUMNS = (
     "samples_after",
 )
 SESSIONS = ("pre", "post")
+_NUMBER = r"\d+"
+_COUNTS_UP = re.compile(r"\d{1,3}|(19|20)\d{2}(\d{4})?")  # 2, 012, 2024, 20240131; no 31012024
 LARGEST_WIDENING_LOG = 100.0  # e to this is more than any volume
 Line = tuple[object, ...]
 CERTAIN_ONLY = "certain voxels only"
@@ -102,17 +105,37 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
 
 
 def read_pair(folder: Path, subject: str, sessions: Sequence[str] | None = None) -> ScanPair:
-    """Return two sessions of one subject of a cohort's folder; those that are done by default."""
+    """Return two sessions of one subject of a cohort's folder, the earlier first.
+
+    By default these are the two that are done, where their names say which is the earlier.
+    """
     start = f"sub-{subject.removeprefix('sub-')}_ses-"
     names = [each.name for each in cases_done(folder)]
     known = [name.removeprefix(start) for name in names if name.startswith(start)]
     asked = [each.removeprefix("ses-") for each in sessions or known]
+    if sessions is None and len(asked) == 2:
+        asked = _order_sessions(asked)
     if len(asked) != 2 or any(each not in known for each in asked):
         raise InputError(
             f"`sessions` must be two of subject {subject} in {folder}, whose done ones are "
             f"{', '.join(known) or 'none'}, got {', '.join(sessions or ()) or 'none'}"
         )
     return ScanPair(f"sub-{subject}", *(folder / f"{start}{each}" for each in asked))
+
+
+def _order_sessions(names: Sequence[str]) -> list[str]:
+    """Return two sessions, the earlier first; refuse names that do not say which that is."""
+    numbers = {name: re.findall(_NUMBER, name) for name in names}
+    alike = len({re.sub(_NUMBER, "#", name) for name in names}) == 1
+    if alike and all(_COUNTS_UP.fullmatch(each) for found in numbers.values() for each in found):
+        return sorted(names, key=lambda name: [int(each) for each in numbers[name]])
+    before, after = ([n for n in names if n.lower().startswith(each)] for each in SESSIONS)
+    if len(before) == len(after) == 1:
+        return before + after
+    raise InputError(
+        f"`sessions` must be given, the earlier first, where their names do not say it, got "
+        f"{' and '.join(names)}"
+    )
 
 
 def check_biomarkers_folder(folder: Path) -> None:

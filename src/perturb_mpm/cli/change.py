@@ -51,7 +51,8 @@ class ChangeOptions:
     subject: str | None = None
     """A subject of a cohort, whose folder is BEFORE: two of its sessions are compared."""
     sessions: Annotated[tuple[str, str] | None, Parameter(negative="")] = None
-    """Which sessions of the subject, the earlier first; its two by default."""
+    """Which sessions of the subject, the earlier first; its two by default, where pre and post or
+    numbers say which is the earlier."""
     output: Path = Path("change")
     """The folder to write to; made where it is missing."""
     show: Show = SHOW

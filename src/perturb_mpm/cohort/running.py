@@ -29,7 +29,15 @@ from perturb_mpm.engines import resolve_budget
 from perturb_mpm.files import Case, CaseFiles, CaseFolders, InputError, find_cases
 from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings, SettingsError
-from perturb_mpm.storage import DAMAGE, DamagedError, error_text, open_lock, read_json, write_json
+from perturb_mpm.storage import (
+    DAMAGE,
+    DamagedError,
+    error_text,
+    fold_name,
+    open_lock,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -95,9 +103,10 @@ def _check_names(cases: Sequence[CaseFiles]) -> None:
                 "`images` must name cases so that a folder can have their name, without slashes, "
                 f'a dot in front or the name "{RECORDS}", got {name!r}'
             )
-        if name.lower() in seen:  # some file systems ignore upper and lower case
+        folded = fold_name(name)
+        if folded in seen:
             raise InputError(f"`images` must hold a case once, got {name} twice")
-        seen.add(name.lower())
+        seen.add(folded)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from perturb_mpm.files.names import name_images, select_sequences, standard_name
 from perturb_mpm.files.nnunet import read_dataset
 from perturb_mpm.files.source import InputError, Source
 from perturb_mpm.files.tables import TableRow, read_table
+
+Key = TypeVar("Key", int, str)
 
 _LABEL_MAPS = (".nii.gz", ".nii", ".nrrd", ".mha", ".mgz")
 _FILES = (*_LABEL_MAPS, *PICTURE_ENDINGS)
@@ -175,8 +178,18 @@ def find_label_map(folder: Path, case: str) -> Path | None:
 
 
 def _find_file(folder: Path, case: str, endings: Sequence[str]) -> Path | None:
-    candidates = (folder / f"{case}{ending}" for ending in endings)
-    return next((path for path in candidates if path.is_file()), None)
+    candidates = [folder / f"{case}{ending}" for ending in endings]
+    found = [path for path in candidates if path.is_file()]
+    if found and found[0].suffix == ".npz":
+        return found[0]
+    volumes = [path for path in found if path.suffix not in PICTURE_ENDINGS]
+    found = volumes or found  # a picture beside a volume only shows it
+    if len(found) > 1:
+        raise InputError(
+            f"{folder} must hold one file of {case}, got {found[0].name} and {found[1].name}: "
+            "remove the one that is not meant"
+        )
+    return found[0] if found else None
 
 
 def _check_data(argument: str, data: Path, layout: str | None, known: Sequence[str]) -> None:
@@ -226,8 +239,18 @@ def _nnunet_channels(folder: Path) -> dict[str, dict[int, Path]]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _CHANNEL.fullmatch(path.name)
         if match and path.is_file():
-            found.setdefault(match["case"], {})[int(match["channel"])] = path
+            _add_once(found.setdefault(match["case"], {}), int(match["channel"]), path)
     return found
+
+
+def _add_once(found: dict[Key, Path], key: Key, path: Path) -> None:
+    """Add the file of a channel or sequence; refuse a second one, which may be another image."""
+    if key in found:
+        raise InputError(
+            f"{path.parent} must hold an image once, got {found[key].name} and {path.name}: "
+            "remove the one that is not meant"
+        )
+    found[key] = path
 
 
 def _find_nnunet(folders: CaseFolders) -> Iterator[CaseFiles]:
@@ -272,11 +295,10 @@ def _find_labelled_nnunet(root: Path) -> Iterator[CaseFiles]:
 def _find_brats(root: Path) -> Iterator[CaseFiles]:
     """Yield the cases of CASE/CASE_t1.nii.gz … (or CASE-t1n); CASE_seg is the truth, if any."""
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        files = {
-            without_endings(path).removeprefix(folder.name).strip("_-"): path
-            for path in sorted(folder.iterdir())
-            if path.name.startswith(folder.name) and path.name.endswith(_LABEL_MAPS)
-        }
+        files: dict[str, Path] = {}
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith(folder.name) and path.name.endswith(_LABEL_MAPS):
+                _add_once(files, without_endings(path).removeprefix(folder.name).strip("_-"), path)
         truth = files.pop("seg", None)
         yield CaseFiles(folder.name, tuple(files.values()), tuple(files), truth=truth)
 

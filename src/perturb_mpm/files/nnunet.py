@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from perturb_mpm.checks import in_short
 from perturb_mpm.files.formats import PICTURE_ENDINGS, READ_ENDINGS
-from perturb_mpm.files.geometry import Geometry
+from perturb_mpm.files.geometry import Geometry, find_turn
 from perturb_mpm.files.labels import LabelScheme, RegionValues, check_region_values, join_values
 from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
-from perturb_mpm.files.volumes import Volume, read_volume
+from perturb_mpm.files.volumes import Volume, align, read_volume
 from perturb_mpm.storage import array_names, arrays_in
 
 _ARRAY = "probabilities"
@@ -41,6 +41,7 @@ _LEVELS_UP = 3  # from fold_0/validation/CASE.npz to the folder of the model, an
 _NEARLY_EXACT = 0.9
 _PROMISING = 0.7  # of a few voxels of the foreground; a Dice of 0.9 means at least 0.82 of all
 _FEW_POINTS = 20_000
+_CLEARLY_MORE = 1.1  # times as many wrong voxels
 _EQUAL = 1e-3  # of a probability
 PROBABLE = 0.5  # a region is where its probability is above this
 _MANY = 0.2  # of an inner region's voxels, and at least so many
@@ -232,11 +233,11 @@ def find_dataset(npz: Path) -> Path | None:
 
 
 def prediction_files(npz: Path) -> list[Path]:
-    """Return dataset.json, plans.json and label map of an .npz, beside it where there is none."""
+    """Return dataset.json, plans.json and label maps of an .npz, beside it where there is none."""
     return [
         find_dataset(npz) or npz.with_name("dataset.json"),
         _find_upwards(npz, "plans.json") or npz.with_name("plans.json"),
-        _find_label_map(npz) or npz.with_suffix(".nii.gz"),
+        *(_find_label_maps(npz) or [npz.with_suffix(".nii.gz")]),
     ]
 
 
@@ -246,10 +247,52 @@ def _find_upwards(npz: Path, name: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def _find_label_map(npz: Path, image: Path | None = None) -> Path | None:
-    """Return the label map that nnU-Net wrote with an .npz, in any of its formats; no image."""
-    candidates = (npz.with_suffix(ending) for ending in READ_ENDINGS)
-    return next((path for path in candidates if path != image and path.is_file()), None)
+def _find_label_maps(npz: Path) -> list[Path]:
+    """Return the files that may be the label map that nnU-Net wrote with an .npz."""
+    candidates = [npz.with_suffix(ending) for ending in READ_ENDINGS]
+    return [path for path in candidates if path.is_file()]
+
+
+def _read_label_map(
+    source: Source, image: Volume | None, reference: AnyPath | None, digests: Digests
+) -> Volume | None:
+    """Return the label map beside an .npz, in any of nnU-Net's formats; no image.
+
+    Several that differ are refused, unless one of them is the reference: an older one would put
+    the voxels elsewhere.
+    """
+    own = None if image is None else image.source.path.resolve()
+    named = None if reference is None else Path(reference).resolve()
+    paths = [path for path in _find_label_maps(source.path) if path.resolve() != own]
+    volumes = [path for path in paths if path.suffix not in PICTURE_ENDINGS]
+    paths = volumes or paths  # a picture beside a volume only shows it
+    paths = [path for path in paths if path.resolve() == named] or paths
+    read = (read_volume(Source(source.argument, path), digests) for path in paths)
+    found = [each for each in read if each.voxels.ndim == 3]  # no picture in colour, no maps
+    for each in found[1:]:
+        apart = each.geometry.difference(found[0].geometry) is not None
+        if apart or not np.array_equal(each.voxels, found[0].voxels):
+            first, other = found[0].source.path.name, each.source.path.name
+            raise source.error(
+                f"must have one label map beside it, got {first} and {other}, which differ: "
+                "remove the one that is not nnU-Net's, or name the right one by `reference`"
+            )
+    return found[0] if found else None
+
+
+def _turn_to_reference(label_map: Volume, reference: Volume) -> Volume:
+    """Return a label map with its axes turned to those of a reference of the same grid."""
+    one, other = label_map.geometry, reference.geometry
+    if one.difference(other) is None:
+        return label_map
+    if find_turn(one, other) is not None:
+        return align(label_map, reference)
+    if one.has_orientation and one.axis_codes != other.axis_codes:
+        raise reference.source.error(
+            f"must have the axes of {label_map.source.path.name}, which lies with the "
+            f"probabilities, got {other.axis_codes} against {one.axis_codes}"
+        )
+    return label_map
 
 
 def find_predicted_images(folders: Sequence[Path]) -> Path:
@@ -323,13 +366,11 @@ def read_prediction(
     reference = known.reference
     maps = read_npz(source)
     digests.add(source)
-    path = _find_label_map(source.path, image.source.path if image else None)
-    label_map = read_volume(Source(source.argument, path), digests) if path else None
-    if label_map is not None and label_map.voxels.ndim != 3:
-        label_map = None  # a picture in colour, or maps
+    label_map = _read_label_map(source, image, reference, digests)
     grid = image
     if reference is not None:
         grid = read_volume(Source("reference", Path(reference)), digests)
+        label_map = label_map and _turn_to_reference(label_map, grid)
     elif label_map is not None:
         grid = label_map
     if grid is None:
@@ -362,7 +403,9 @@ def read_prediction(
         notes += warnings
     elif known.truth is not None and not stated:
         truth = read_volume(Source(source.argument, Path(known.truth)), Digests())
-        turn = placement.compare_truth(decide_labels(maps, dataset, threshold), truth)
+        labels = decide_labels(maps, dataset, threshold)
+        turn, warnings = placement.compare_truth(maps, labels, truth)
+        notes += warnings
     turn = turn or placement.assume(maps, label_map, stated=stated)
     turned = _turn_axes(np.moveaxis(maps, 0, -1), turn)  # (X, Y, Z, C)
     return Volume(source, turned, grid.geometry, notes)
@@ -444,21 +487,30 @@ class _Placement:
         turned = (_turn_axes(each, self.from_ras) for each in maps)
         return all(np.allclose(a, b, rtol=0, atol=_EQUAL) for a, b in zip(maps, turned))
 
-    def compare_truth(self, labels: NDArray[np.integer], truth: Volume) -> Turn | None:
+    def compare_truth(
+        self, maps: NDArray[np.float32], labels: NDArray[np.integer], truth: Volume
+    ) -> tuple[Turn | None, tuple[str, ...]]:
         """Return which of the turns that nnU-Net's readers make is most like a true label map.
 
-        Where a network found nothing of it, the axes are taken as they are. None where the reader
-        is known, or the truth is on another grid.
+        Where a network found nothing of it, the axes are taken as they are, which a note says.
+        None where the reader is known, or the truth is on another grid.
         """
         if self.known is not None or truth.voxels.shape != self.grid.geometry.shape:
-            return None
+            return None, ()
         true, found = truth.voxels != 0, labels != 0  # (X, Y, Z)
-        turns = [turn for turn in (_AS_STORED, self.from_ras) if turn in self.turns]
-        return max(
-            turns,
-            key=lambda turn: int(np.count_nonzero(_turn_axes(found, turn) & true)),
-            default=None,
+        turns = dict.fromkeys(turn for turn in (_AS_STORED, self.from_ras) if turn in self.turns)
+        wrong = {turn: int((_turn_axes(found, turn) ^ true).sum()) for turn in turns}
+        best = min(wrong, key=lambda turn: wrong[turn], default=None)
+        most = max(wrong.values(), default=0)
+        if best is None or len(wrong) == 1 or most >= _CLEARLY_MORE * max(wrong[best], 1):
+            return best, ()
+        if self._is_symmetric(maps):
+            return _AS_STORED, ()
+        words = (
+            f"nothing shows in which order the axes of {self.source.path.name} are, not even "
+            f"{truth.source.path.name}: they are taken as they are; a plans.json there would tell"
         )
+        return _AS_STORED, (words,)
 
     def compare(
         self, labels: NDArray[np.integer], label_map: Volume, background: int, *, stated: bool

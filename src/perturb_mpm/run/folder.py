@@ -23,7 +23,7 @@ from perturb_mpm.run.manifest import (
 )
 from perturb_mpm.run.settings import OutputError, UnusableRunError
 from perturb_mpm.run.state import STATE, STATE_FILES
-from perturb_mpm.storage import DAMAGE, open_lock, read_json
+from perturb_mpm.storage import DAMAGE, fold_name, open_lock, read_json
 
 _ENDING = ".nii.gz"
 PLAIN_NAMES = {
@@ -151,7 +151,7 @@ def check_inputs(
     names += find_earlier_files(layout) if overwrite and layout.folder.is_dir() else []
     written = {_location(layout.folder / name) for name in names}
     for path in inputs:
-        if path.exists() and not written.isdisjoint({_location(path), path.resolve()}):
+        if path.exists() and not written.isdisjoint({_location(path), _location(path.resolve())}):
             raise OutputError(
                 f"`output` must not hold an input that the run would write over or remove, got "
                 f"{path}; name another folder"
@@ -160,7 +160,7 @@ def check_inputs(
 
 def _location(path: Path) -> Path:
     """Return where a name lies, not what a link of that name leads to."""
-    return path.parent.resolve() / path.name
+    return path.parent.resolve() / fold_name(path.name)
 
 
 def check_content(layout: Layout, *, resume: bool, overwrite: bool) -> None:

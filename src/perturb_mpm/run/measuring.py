@@ -199,7 +199,9 @@ def _identity(
     run: Run, measures: Sequence[Measure], measurer: Measurer, beside: Surroundings | None
 ) -> str | None:
     """Return a digest of all that the numbers depend on; None where a function has no source."""
-    words = [run.posterior.problem, version(), str(run.posterior.parameters)]
+    given = beside or Surroundings()
+    identity = run.identity(run.posterior.problem)  # with the files, images and regions
+    words = [str(identity), version(), str(run.posterior.parameters), *(given.masks or {})]
     words += [column.heading for column in measurer.columns]
     for each in measures:
         function = getattr(each.compute, "func", each.compute)
@@ -207,7 +209,6 @@ def _identity(
             words.append(inspect.getsource(function))
         except (OSError, TypeError):
             return None
-    given = beside or Surroundings()
     arrays = [np.asarray(mask) for _, mask in sorted((given.masks or {}).items())]
     arrays += [] if given.dose_gy is None else [np.asarray(given.dose_gy)]
     return digest("\n".join(words), run.labels, *arrays)

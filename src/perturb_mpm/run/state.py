@@ -3,9 +3,9 @@
 On disk it is the folder ``state`` in the run's folder; each file appears whole or not at all, and
 none is pickled. N counts the voxels inside the mask in C order, L the labels.
 
-    run.json       written first: what the run is (inputs' SHA-256, label scheme, parameters,
-                   version, digest of the CRF), and under "about" its title, its settings as TOML
-                   and the names of its output files relative to the run's folder
+    run.json       written first: what the run is (inputs' SHA-256, names of images, affine, label
+                   scheme, parameters, version, digest of the CRF), and under "about" its title, its
+                   settings as TOML and the names of its output files relative to the run's folder
     case.npz       header (JSON text), images (C, x, y, z) float32, or int16 where these are equal,
                    cut to the box (3, 2) around what is not 0, probabilities (L, N) float32, mask
                    (X, Y, Z) bool, affine (4, 4), nifti_header (bytes), and of an ensemble
@@ -276,6 +276,8 @@ class Run:
             "inputs": self.case.hashes,
             "reading": dict(self.reading),
             "mask": self.case.mask_origin,
+            "images": list(self.case.images),
+            "affine": self.case.geometry.affine.tolist(),
             "labels": {"values": self.case.labels.values, "names": self.case.labels.names},
             "parameters": self.settings.identity(),
             "coupling": None if self.coupling is None else self.coupling.as_json(),
