@@ -197,8 +197,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         waited = False
         with suppress(OSError):  # where files cannot be locked nobody waits
             if self._lock is None:
-                name = f"{self._impl.filename_base}.lock"
-                self._lock = Path(self._cache_file._cache_path, name).open("wb")  # noqa: SIM115
+                path = Path(self._cache_file._cache_path, f"{self._impl.filename_base}.lock")
+                path.parent.mkdir(parents=True, exist_ok=True)  # nothing may be kept there yet
+                self._lock = path.open("wb")
             for _ in range(round(LONGEST_WAIT_S / POLL_S)):
                 try:
                     fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
