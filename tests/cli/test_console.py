@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -87,12 +88,18 @@ def test_a_bar_on_a_terminal_never_asks(monkeypatch: pytest.MonkeyPatch) -> None
     assert not re.search(r"(?<!\d s )(?<!min )(?<!h )left", text)
 
 
-def test_quiet_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_shows_nothing(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("perturb_mpm")
     with shown_progress(quiet=True) as shown:
         shown.stage("sampling")
         shown.warn("never said")
         shown(3, 3)
+        log.warning("compiling the kernels")
     assert capfd.readouterr() == ("", "")
+    log.warning("said later")
+    assert caplog.messages == ["said later"]
 
 
 def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -222,9 +223,15 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 @contextmanager
 def shown_progress(*, quiet: bool) -> Iterator[StagedProgress]:
-    """Show progress on stderr in the form that suits it."""
+    """Show progress on stderr in the form that suits it; if quiet, nothing, and no log's words."""
     if quiet:
-        yield Silent()
+        log = logging.getLogger("perturb_mpm")
+        level = log.level
+        log.setLevel(logging.ERROR)  # that kernels are compiled is a warning
+        try:
+            yield Silent()
+        finally:
+            log.setLevel(level)
     elif not sys.stderr.isatty():
         yield Lines()
     else:
