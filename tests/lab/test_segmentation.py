@@ -138,7 +138,7 @@ def test_the_command_on_made_up_patients(
         *("segmentation.csv", "segmentation.md", "calibration.png"),
     }
     page = (tmp_path / "out" / "segmentation.md").read_text()
-    assert "2 made-up patients" in page
+    assert "The patients are made up: 2 at 8 mm" in page
     dice = {(row["method"], row["region"]): row["mean_dice"] for row in found["overlap"]}
     assert dice["CRF, tuned for both", "whole tumour"] > 0.5
     # What is done is not done again: the measurements are read from the folder.

@@ -128,8 +128,8 @@ def test_every_command_of_a_recipe_runs_in_an_empty_folder(recipe: str, tmp_path
     compiled = cache_folder()  # compiling takes half a minute
     if compiled is not None and any(compiled.iterdir()):
         shutil.copytree(compiled, kernels / compiled.name)
-    script = STANDS_IN.format(python=sys.executable) + build_commands(recipe)
-    script = re.sub(r"(?<![\w.])/(?=opt|source|tmp)", f"{tmp_path}/", script)
+    commands = re.sub(r"(?<![\w.])/(?=opt|source|tmp)", f"{tmp_path}/", build_commands(recipe))
+    script = STANDS_IN.format(python=sys.executable) + commands
     subprocess.run([shell, "-eu", "-c", script], cwd=source, check=True, timeout=1200)
     assert not (tmp_path / "tmp" / "demo").exists()
     found = [path for path in kernels.rglob("*") if path.is_file()]
