@@ -79,7 +79,7 @@ app.command(
 app.command(
     "lab.segmentation.command:segmentation",
     name="segmentation",
-    help="Segment patients with a forest and a CRF learned on all others; write tables, a page.",
+    help="Segment patients with trees and a CRF learned on all others; write tables, a page.",
     help_epilogue="Example:  python -m lab segmentation --data brats2021_2mm",
 )
 app.command(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SNAPSHOTS = (10, 50, 100, 200)
 BIAS_NATS = 2.0
 """Of the segmenter of figures 7 and 8, which draws too much: the paper's did, too."""
-GREEN_BOX, WHITE_BOX, BLUE_BOX = "#2ca02c", "#ffffff", "#4da3ff"
+SOLID, DASHED = "-", (0, (2.5, 1.5))  # of boxes, white in black: seen on every colour and in grey
 
 # Healthy is not drawn; a cavity or haemorrhage has the colour of necrosis, as in the paper.
 COLOURS = ("#00000000", *LABEL_COLOURS[1:], LABEL_COLOURS[1])
@@ -138,7 +138,7 @@ def draw_raters(found: SampledScan) -> Figure:
     drawn = view.heat(axes[5], found.bits, "its uncertainty", 1.0)
     _explain_colours(figure, drawn, "entropy of enhancing tumour, bits")
     for panel in axes:
-        view.mark(panel, differ, GREEN_BOX)
+        view.mark(panel, differ)
     return figure
 
 
@@ -160,7 +160,7 @@ def draw_false_positives(found: SampledScan) -> Figure:
         for panel in row[1:]:
             for island in _islands(false[:, :, z]):
                 all_uncertain = uncertain[:, :, z][island].mean() > 0.9
-                view.mark_island(panel, island, WHITE_BOX if all_uncertain else BLUE_BOX)
+                view.mark_island(panel, island, SOLID if all_uncertain else DASHED)
     _explain_colours(figure, drawn, "entropy of enhancing tumour, bits")
     return figure
 
@@ -214,19 +214,21 @@ class _SliceView:
             cut, origin="lower", cmap="hot", vmin=0, vmax=most, interpolation="nearest"
         )
 
-    def mark(self, axes: Axes, where: NDArray[np.bool_], colour: str) -> None:
+    def mark(self, axes: Axes, where: NDArray[np.bool_]) -> None:
         """Draw boxes around the two largest islands of a mask."""
         for island in _islands(where[:, :, self.z])[:2]:
-            self.mark_island(axes, island, colour)
+            self.mark_island(axes, island, SOLID)
 
-    def mark_island(self, axes: Axes, island: NDArray[np.bool_], colour: str) -> None:
+    def mark_island(self, axes: Axes, island: NDArray[np.bool_], line: Any) -> None:  # noqa: ANN401
         """Draw a box around an island of the slice, (X, Y)."""
         from matplotlib.patches import Rectangle
 
         found = np.argwhere(island) - [self.box[0].start, self.box[1].start]
         low, high = found.min(axis=0) - 1.5, found.max(axis=0) + 1.5
         size = high - low
-        axes.add_patch(Rectangle(low, *size, fill=False, edgecolor=colour, linewidth=1.8))
+        for colour, width, style in (("black", 3.4, SOLID), ("white", 1.8, line)):
+            look: dict[str, Any] = {"edgecolor": colour, "linewidth": width, "linestyle": style}
+            axes.add_patch(Rectangle(low, *size, fill=False, **look))
 
     def _cut(self, volume: NDArray[Any]) -> NDArray[Any]:
         return volume[self.box[0], self.box[1], self.z]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.comparators import Enumeration
-from lab.figures import BLACK, BLUE, LABEL_COLOURS, ORANGE, RED, new_figure, save_png
+from lab.figures import BLACK, BLUE, LABEL_COLOURS, ORANGE, new_figure, save_png
 from lab.synthetic.measuring import KernelSetting, mean_field_marginals, noise_seed, problem
 from perturb_mpm.inference import mean_field
 from perturb_mpm.model import BilateralKernel, DenseCRF, SpatialKernel, unary_from_probabilities
@@ -83,6 +83,7 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
     """Write the figure as a PNG: image, three samples step by step, marginals and histograms."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
+    from matplotlib.patheffects import withStroke
 
     n_labels = found.crf.n_labels
     labels: dict[str, Any] = {
@@ -107,7 +108,7 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
         _show(
             axes[row, 2],
             field.max(axis=0),
-            "mean field: largest Q",
+            "largest Q (0.2 to 1)",
             cmap="viridis",
             vmin=0.2,
             vmax=1,
@@ -115,7 +116,10 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
         _show(axes[row, 3], field.argmax(axis=0), "its MPM labels", **labels)
     points = uncertain_voxels(found.posterior.entropy)
     _show(axes[0, 4], found.posterior.labels, f"most votes of {SAMPLES}", **labels)
-    _show(axes[1, 4], found.posterior.entropy, "entropy of the votes", cmap="magma", vmin=0)
+    most = float(found.posterior.entropy.max())
+    _show(
+        axes[1, 4], found.posterior.entropy, f"entropy (0 to {most:.1f} bits)", cmap="magma", vmin=0
+    )
     axes[2, 4].axis("off")
     axes[2, 4].legend(
         handles=[
@@ -126,15 +130,27 @@ def draw_overview(file: IO[bytes], found: Overview) -> None:
         fontsize=8,
         frameon=False,
     )
+    seen = [withStroke(linewidth=2.5, foreground="black")]  # white in black: on light and dark
     for row, (x, y) in enumerate(points):
-        for column in (0, 4):
-            axes[0 if column == 0 else 1, column].plot(
-                x, y, "o", markerfacecolor="none", markeredgecolor="white" if column else RED
+        for panel in (axes[0, 0], axes[1, 4]):
+            panel.plot(
+                x,
+                y,
+                "o",
+                markerfacecolor="none",
+                markeredgecolor="white",
+                path_effects=seen,
             )
-            axes[0 if column == 0 else 1, column].annotate(
-                "abc"[row], (x, y), (4, 3), textcoords="offset points", fontsize=9,
-                color="white" if column else RED, weight="bold",
-            )  # fmt: skip
+            panel.annotate(
+                "abc"[row],
+                (x, y),
+                (4, 3),
+                textcoords="offset points",
+                fontsize=9,
+                color="white",
+                weight="bold",
+                path_effects=seen,
+            )
         shares = found.posterior.counts[:, x, y] / SAMPLES
         axes[row, 5].bar(range(n_labels), shares, color=LABEL_COLOURS[:n_labels], edgecolor="0.4")
         axes[row, 5].set(ylim=(0, 1), xticks=[], ylabel="share of samples")

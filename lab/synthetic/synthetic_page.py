@@ -102,8 +102,9 @@ def _overview(figure: str) -> list[str]:
         f"![From an image to samples and histograms of labels]({figure})",
         paragraph(
             f"*One slice of a made-up patient, {SPACING_MM:g} mm. Each row is a sample: noise is "
-            "taken off the unary energies, the mean field of the perturbed problem is computed, "
-            "and every voxel takes its likeliest label. On the right what "
+            "taken off the unary energies, the mean field of the perturbed problem is computed "
+            "(drawn: each voxel's largest marginal, dark to bright), and every voxel takes its "
+            "likeliest label. On the right what "
             f"{SAMPLES} samples say, and the histogram of their labels at three voxels.*"
         ),
     ]
