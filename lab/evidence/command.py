@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 HIPPOCAMPI = """{cases} real MRI crops of the hippocampus (Medical Segmentation Decathlon, Task04,
 CC BY-SA 4.0) with the probabilities of a 3-D U-Net that never saw them. Written by `python -m lab
 network --data FOLDER --model MODEL`, the model of one case in four by `perturb-mpm train --layout
-table --folds 5 --trees 60`. Cases are left out in five folds. Of dropout and flips only label
-maps are stored: shares of 20 or 8 of them are mostly 0 or 1, which says nothing of the mean
-softmax, so their maps are not scored."""
+table --sequences t1 --folds 5 --trees 60`. Cases are left out in five folds. Of dropout and flips
+only label maps are stored: shares of 20 or 8 of them are mostly 0 or 1, which says nothing of the
+mean softmax, so their maps are not scored."""
 GLIOMAS = """{cases} real glioma patients of BraTS 2021 at 2 mm (T1, T1ce, T2, FLAIR), with the
 probabilities of classifiers that never saw the patient. Written by `python -m lab gliomas --data
 FOLDER --probabilities FOLDER --model MODEL`, the model by `perturb-mpm train --layout brats
