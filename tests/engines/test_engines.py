@@ -83,7 +83,7 @@ def perturbed(crf: pm.DenseCRF, problems: int, seed: int = 0) -> np.ndarray:
     return crf.energies - noise
 
 
-def agree(solver: Solver, truth: Solver, tolerance: float) -> None:
+def check_agreement(solver: Solver, truth: Solver, tolerance: float) -> None:
     marginals, expected = solver.marginals(), truth.marginals()
     np.testing.assert_allclose(marginals, expected, rtol=0, atol=tolerance)
     np.testing.assert_allclose(marginals.sum(axis=1), 1, rtol=0, atol=1e-5)
@@ -107,10 +107,10 @@ def test_a_batch_of_problems_equals_the_reference(
     assert solver.batch >= 3
     for each in (solver, truth):
         each.load(energies)
-    agree(solver, truth, contender.tolerance)
+    check_agreement(solver, truth, contender.tolerance)
     for _ in range(5):
         change, expected = solver.step(update, damping), truth.step(update, damping)
-        agree(solver, truth, contender.tolerance)
+        check_agreement(solver, truth, contender.tolerance)
         for name in ("maximum", "foreground"):
             assert getattr(change, name).shape == (3,)
         np.testing.assert_allclose(
@@ -129,7 +129,7 @@ def test_every_normalization(contender: Contender, normalization: str) -> None:
         each.load(crf.energies[np.newaxis])
         each.step()
         each.step()
-    agree(solver, truth, contender.tolerance)
+    check_agreement(solver, truth, contender.tolerance)
 
 
 def test_the_reference_pairwise_term_is_the_double_loop() -> None:
@@ -164,7 +164,7 @@ def test_a_given_start_is_taken(contender: Contender) -> None:
     np.testing.assert_allclose(solver.marginals(), start, rtol=0, atol=1e-6)
     for each in (solver, truth):
         each.step()
-    agree(solver, truth, contender.tolerance)
+    check_agreement(solver, truth, contender.tolerance)
 
 
 def test_loading_again_starts_afresh(contender: Contender) -> None:

@@ -71,7 +71,7 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> to
     return torch.rand(shape, generator=rng(seed)).to(DEVICE, dtype)
 
 
-def close(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> None:
+def assert_close(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> None:
     torch.testing.assert_close(one.double(), other.double(), rtol=tolerance, atol=tolerance)
 
 
@@ -155,7 +155,7 @@ def test_combine(dtype: torch.dtype) -> None:
     ours, twins = (torch.full((50, 128), 7.0, dtype=dtype, device=DEVICE) for _ in range(2))
     combine(matrix, source, ours, 100)
     combine_twin(matrix, source, twins, 100)
-    close(ours, twins, TOLERANCE[dtype])
+    assert_close(ours, twins, TOLERANCE[dtype])
     assert (ours[:, 100:] == 7).all()
     assert (ours[matrix.targets[::9].long()] == 7).all()
 
@@ -181,7 +181,7 @@ def test_long_lists_are_summed_up_in_pieces() -> None:
             part = slice(*bounds[first + row : first + row + 2].tolist())
             wanted = (shares[part, None] * source[columns[part].long()]).sum(0)
             if part.start < part.stop:
-                close(rows[row], wanted, TOLERANCE[torch.float32])
+                assert_close(rows[row], wanted, TOLERANCE[torch.float32])
             else:
                 assert (rows[row] == 7).all()
 
@@ -222,7 +222,7 @@ def test_splat(dtype: torch.dtype) -> None:
     ours, twins = (torch.full((lattice.entries, 64), 7.0, dtype=dtype, device=DEVICE) for _ in "ab")
     splat(lattice, marginals, ours, 60)
     splat_twin(lattice, marginals, twins, 60)
-    close(ours, twins, TOLERANCE[dtype])
+    assert_close(ours, twins, TOLERANCE[dtype])
     assert (ours[lattice.vertices < 0] == 7).all()
 
 
@@ -233,7 +233,7 @@ def test_slice(dtype: torch.dtype) -> None:
     rows = random(30, layout.stride, seed=7, dtype=dtype)
     for group in range(2):
         ours = slice_group(lattice, rows, group, layout, 8, 40)
-        close(ours, slice_group_twin(lattice, rows, group, layout, 8, 40), TOLERANCE[dtype])
+        assert_close(ours, slice_group_twin(lattice, rows, group, layout, 8, 40), TOLERANCE[dtype])
 
 
 @KINDS
@@ -277,10 +277,10 @@ def test_update(
         every = torch.stack([buffers.problem(buffers.marginals, b) for b in range(3)])
         results.append((every, buffers.labels[: layout.voxels].clone(), changes))
     (ours, labels, changes), (twins, twin_labels, twin_changes) = results
-    close(ours, twins, 4 * TOLERANCE[dtype])
+    assert_close(ours, twins, 4 * TOLERANCE[dtype])
     assert (labels == twin_labels).float().mean() > 0.99
-    close(changes[:2], twin_changes[:2], 4 * TOLERANCE[dtype])
-    close(changes[2], twin_changes[2], 0.05)
+    assert_close(changes[:2], twin_changes[:2], 4 * TOLERANCE[dtype])
+    assert_close(changes[2], twin_changes[2], 0.05)
 
 
 def coupling_of(layout: BatchLayout, groups: int, *, self_term: bool) -> MessageCoupling:
@@ -337,14 +337,14 @@ def perturbed(
 def test_perturb(dtype: torch.dtype, antithetic: bool, n_labels: int) -> None:
     samples = [0, 1, 7, 2**32 - 2, 2**32 - 1]
     energies, twin, marginals = perturbed(dtype, n_labels, samples, antithetic=antithetic)
-    close(energies, twin, max(1e-5, TOLERANCE[dtype]))
+    assert_close(energies, twin, max(1e-5, TOLERANCE[dtype]))
     whole = torch.cat([torch.zeros_like(energies[:, :1]), -energies], 1)
-    close(marginals, torch.softmax(whole, 1)[:, 1:], TOLERANCE[dtype])
+    assert_close(marginals, torch.softmax(whole, 1)[:, 1:], TOLERANCE[dtype])
 
 
 def test_a_forbidden_label_stops_at_the_ceiling() -> None:
     energies, twin, _ = perturbed(torch.float32, 5, [3], antithetic=False, ceiling=1.5)
-    close(energies, twin, 1e-5)
+    assert_close(energies, twin, 1e-5)
     assert float(energies.abs().max()) == pytest.approx(1.5, abs=1e-6)
 
 

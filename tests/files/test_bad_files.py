@@ -550,7 +550,11 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, bad: Bad) -> None:
 
 
 def test_a_thousandth_of_a_millimetre_is_tolerated(tmp_path: Path) -> None:
-    read_case(two_images(tmp_path), [write(tmp_path / "p.nii", probabilities(), moved(0.0009))])
+    images = two_images(tmp_path)
+    case = read_case(images, [write(tmp_path / "p.nii", probabilities(), moved(0.0009))])
+    np.testing.assert_array_equal(case.geometry.affine, read_images(images).geometry.affine)
+    with pytest.raises(InputError, match="mm"):
+        read_case(images, [write(tmp_path / "q.nii", probabilities(), moved(0.002))])
 
 
 def test_rounding_below_zero_is_not_negative(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from cyclopts import CycloptsError
 from perturb_mpm.cli import app
 from perturb_mpm.files import save_nifti
 from perturb_mpm.phantom import glioblastoma
-from perturb_mpm.run import settings_from_text
+from perturb_mpm.run.settings import plain_values, settings_from_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -86,7 +87,7 @@ def patient_files(folder: Path) -> None:
     np.savez(folder / "case.npz", probabilities=patient.probabilities.transpose(0, 3, 2, 1))
 
 
-def run(arguments: list[str], folder: Path) -> None:
+def check_run(arguments: list[str], folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # the laboratory
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
@@ -111,7 +112,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
         patient_files(tmp_path)
     script = tmp_path / f"{page.stem}_page.py"
     script.write_text(code)
-    run([script.name], tmp_path)
+    check_run([script.name], tmp_path)
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     assert [name for name, *_ in found] == ["demo", "run", "view"]
     for command in found[:2]:
         start = ["-c", "from perturb_mpm.cli import main; main()"]
-        run([*start, *command, *quick[command[0]]], tmp_path)
+        check_run([*start, *command, *quick[command[0]]], tmp_path)
     assert (tmp_path / "demo" / "report.html").is_file()
     assert (tmp_path / "case" / "report.html").is_file()
 
@@ -142,7 +143,8 @@ def test_commands_are_such_as_the_parser_takes(page: Path) -> None:
     for line in commands(page):
         arguments = shlex.split(line.replace(" …", ""))[1:]
         if "--help" not in arguments:
-            app.parse_args(arguments, exit_on_error=False, print_error=False)
+            command, *_ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+            assert command.__name__ == arguments[0], line
 
 
 def test_a_wrong_command_is_found() -> None:
@@ -162,7 +164,12 @@ def test_options_that_are_named_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")], ids=name_of)
 def test_settings_in_a_page_are_such_as_run_takes(page: Path) -> None:
     for text in blocks(page, "toml"):
-        settings_from_text(text)
+        settings = settings_from_text(text)
+        for name, written in tomllib.loads(text).items():
+            if isinstance(written, dict):
+                assert written.items() <= plain_values(getattr(settings, name)).items()
+            else:
+                assert len(getattr(settings, name)) == len(written)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

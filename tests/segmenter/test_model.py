@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -368,12 +367,16 @@ def test_a_damaged_zip_file_raises_nothing_but_input_errors(tmp_path: Path, save
     rng = np.random.default_rng(2)
     whole = saved.read_bytes()
     path = tmp_path / "model.npz"
+    refused = 0
     for _ in range(60):
         content = bytearray(whole)
         content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
         path.write_bytes(content)
-        with suppress(InputError):
+        try:
             SegmenterModel.load(path)
+        except InputError:
+            refused += 1
+    assert refused > 30  # a bit of the padding, or of a date, is no damage
 
 
 def test_a_model_of_other_features_is_refused(saved: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from perturb_mpm.files import Source, Volume, read_volume
 SEED = 5
 
 
-def run_trials(trial: Trial, trials: int, place: Path) -> int:
+def check_trials(trial: Trial, trials: int, place: Path) -> int:
     """Make some trials; return how many were refused, and fail at the first fault."""
     refused = 0
     for number in range(trials):
@@ -45,14 +45,14 @@ def test_damaged_files_are_read_or_refused_in_one_line(
 ) -> None:
     monkeypatch.setenv("PERTURB_MPM_LARGEST_FILE_GB", "0.1")
     trials = 20 * len(READERS)
-    refused = run_trials(prepare_readers(tmp_path), trials, tmp_path / "trial")
+    refused = check_trials(prepare_readers(tmp_path), trials, tmp_path / "trial")
     assert refused > trials / 2  # damage is noticed, as a rule
 
 
 def test_headers_are_read_as_other_readers_do_or_refused(tmp_path: Path) -> None:
     pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
     trials = 300
-    refused = run_trials(prepare_headers(tmp_path), trials, tmp_path / "trial")
+    refused = check_trials(prepare_headers(tmp_path), trials, tmp_path / "trial")
     assert trials / 20 < refused < trials / 2
 
 
@@ -73,7 +73,7 @@ def test_a_reader_with_a_mistake_is_found(
 
     monkeypatch.setattr(headers, "read_volume", misread)
     with pytest.raises(AssertionError, match=r"voxels|affine"):
-        run_trials(prepare_headers(tmp_path), 20, tmp_path / "trial")
+        check_trials(prepare_headers(tmp_path), 20, tmp_path / "trial")
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -101,15 +101,15 @@ def test_disturbed_sets_of_files_are_of_one_question(
 ) -> None:
     for name in set(COMMANDS) - {command}:
         monkeypatch.delitem(COMMANDS, name)
-    run_trials(prepare_sets(tmp_path), 2, tmp_path / "trial")
+    check_trials(prepare_sets(tmp_path), 2, tmp_path / "trial")
 
 
 def test_disturbed_caches_change_no_number(tmp_path: Path) -> None:
-    run_trials(prepare_caches(tmp_path), 3, tmp_path / "trial")
+    check_trials(prepare_caches(tmp_path), 3, tmp_path / "trial")
 
 
 def test_odd_arrays_are_computed_or_refused_in_one_line(tmp_path: Path) -> None:
-    assert run_trials(prepare_interface(tmp_path), 8, tmp_path / "trial") == 8
+    assert check_trials(prepare_interface(tmp_path), 8, tmp_path / "trial") == 8
 
 
 def test_hostile_requests_are_answered(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def patched(path: Path, place: int, content: bytes) -> Path:
     return path
 
 
-def refused(call: Callable[[], object], words: str) -> None:
+def check_refused(call: Callable[[], object], words: str) -> None:
     with pytest.raises(ExpectedError, match=words) as caught:
         call()
     assert len(str(caught.value)) <= LONGEST_MESSAGE
@@ -65,14 +65,14 @@ def refused(call: Callable[[], object], words: str) -> None:
 def test_voxels_that_begin_nowhere(tmp_path: Path, offset: float) -> None:
     path = write(tmp_path / "t1.nii", image(1))
     patched(path, HEADER_OF_VOX_OFFSET, struct.pack("<f", offset))
-    refused(lambda: read_images([path]), "begin at byte|cannot convert float|vox offset")
+    check_refused(lambda: read_images([path]), "begin at byte|cannot convert float|vox offset")
 
 
 @pytest.mark.parametrize("axis", [1, 2, 3])
 def test_shapes_below_one(tmp_path: Path, axis: int) -> None:
     path = write(tmp_path / "t1.nii", image(1))
     patched(path, HEADER_OF_DIM + 2 * axis, struct.pack("<h", -4))
-    refused(lambda: read_images([path]), "must have 3 or 4 axes")
+    check_refused(lambda: read_images([path]), "must have 3 or 4 axes")
 
 
 def test_a_small_gzip_that_would_fill_the_memory(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_small_gzip_that_would_fill_the_memory(tmp_path: Path) -> None:
     with path.open("ab") as raw:
         os.truncate(raw.fileno(), 3 << 20)  # as large as the whole of it would be
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused(lambda: read_images([path]), "would take 2.37 GB unpacked, more than the 2.15 GB")
+    check_refused(lambda: read_images([path]), "would take 2.37 GB unpacked, more than the 2.15 GB")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
@@ -102,7 +102,7 @@ def test_a_gzip_that_goes_on_after_its_voxels(tmp_path: Path) -> None:
     whole = write(tmp_path / "t1.nii", image(1)).read_bytes()
     path = tmp_path / "long.nii.gz"
     path.write_bytes(gzip.compress(whole + bytes(65 << 20), 1))
-    refused(lambda: read_images([path]), "more than 64 MiB follow its voxels")
+    check_refused(lambda: read_images([path]), "more than 64 MiB follow its voxels")
 
 
 NHDR = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 4 4 4\nencoding: raw\ndata file: v.raw\n\n"
@@ -128,7 +128,7 @@ def test_voxels_with_gigabytes_behind_them_take_no_memory(tmp_path: Path, ending
     assert voxel_count(path) == 64
     os.truncate(data, 4 << 30)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused(lambda: voxel_count(path), "more than 64 MiB follow its voxels")
+    check_refused(lambda: voxel_count(path), "more than 64 MiB follow its voxels")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
 
@@ -140,8 +140,12 @@ def voxel_count(path: Path) -> int:
 def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.nii")
     for path in (tmp_path / "pipe.nii", Path("/dev/zero")):
-        refused(lambda path=path: read_images([path]), "must be a file, got a pipe or a device")
-    refused(lambda: read_json(tmp_path / "pipe.nii"), "must be a file, got a pipe or a device")
+        check_refused(
+            lambda path=path: read_images([path]), "must be a file, got a pipe or a device"
+        )
+    check_refused(
+        lambda: read_json(tmp_path / "pipe.nii"), "must be a file, got a pipe or a device"
+    )
 
 
 def npz(path: Path, members: dict[str, bytes], kind: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -197,28 +201,28 @@ BROKEN_ARRAYS = {
 def test_arrays_that_are_none(tmp_path: Path, what: str) -> None:
     members, words = BROKEN_ARRAYS[what]
     path = npz(tmp_path / "P01.npz", members)
-    refused(lambda: read_npz(Source("probabilities", path)), words)
-    refused(lambda: read_arrays(path), words)
+    check_refused(lambda: read_npz(Source("probabilities", path)), words)
+    check_refused(lambda: read_arrays(path), words)
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_compressions_that_no_writer_uses(tmp_path: Path, kind: int) -> None:
     path = npz(tmp_path / "P01.npz", {"probabilities.npy": b"x" * 100}, kind)
-    refused(lambda: read_npz(Source("probabilities", path)), "compression type")
+    check_refused(lambda: read_npz(Source("probabilities", path)), "compression type")
 
 
 def test_an_unknown_compression(tmp_path: Path) -> None:
     path = npz(tmp_path / "a.npz", {"probabilities.npy": b"x" * 100})
     content = path.read_bytes().replace(b"\x08\x00", b"\x63\x00")
     path.write_bytes(content)
-    refused(lambda: read_npz(Source("probabilities", path)), "compression type 99")
+    check_refused(lambda: read_npz(Source("probabilities", path)), "compression type 99")
 
 
 def test_members_of_the_same_name(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     npz(path, {"a.npy": b"1", "b.npy": b"2"})
     path.write_bytes(path.read_bytes().replace(b"b.npy", b"a.npy"))
-    refused(lambda: read_arrays(path), "two members of the same name")
+    check_refused(lambda: read_arrays(path), "two members of the same name")
 
 
 def test_arrays_that_unpack_to_more_than_they_may(tmp_path: Path) -> None:
@@ -288,7 +292,7 @@ def test_a_state_that_leads_out_of_its_folder(tmp_path: Path, place: str) -> Non
     content = json.loads(state.read_text())
     content["about"]["files"]["summary"] = place
     state.write_text(json.dumps(content))
-    refused(lambda: load_run(folder), "its files must lie in its folder")
+    check_refused(lambda: load_run(folder), "its files must lie in its folder")
 
 
 TEXTS = {
@@ -306,8 +310,8 @@ TEXTS = {
 def test_json_that_is_none(tmp_path: Path, what: str) -> None:
     path = tmp_path / "dataset.json"
     path.write_text(TEXTS[what], encoding="utf-8", errors="surrogatepass")
-    refused(lambda: read_dataset(Source("dataset_json", path)), "is not JSON")
-    refused(lambda: parse_json(path.read_bytes(), "it"), "it cannot be read")
+    check_refused(lambda: read_dataset(Source("dataset_json", path)), "is not JSON")
+    check_refused(lambda: parse_json(path.read_bytes(), "it"), "it cannot be read")
 
 
 @pytest.mark.parametrize("value", ["[[[1]]]", '{"a": {}}', "[null]", '{"a": [1, [2]]}', "[1e300]"])
@@ -323,7 +327,7 @@ def test_edits_that_cannot_be_read(tmp_path: Path, what: str) -> None:
     folder = copy_run(tmp_path / "case")
     text = TEXTS.get(what, '{"format": 1, "run": [[]], "edits": {"a": 1e300}}')
     (folder / "edits.json").write_text(text, encoding="utf-8", errors="surrogatepass")
-    refused(lambda: open_session(folder), "edits")
+    check_refused(lambda: open_session(folder), "edits")
 
 
 @pytest.mark.parametrize(
@@ -335,9 +339,11 @@ def test_toml_that_nests_too_deeply(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"settings.toml") as caught:
         read_settings(path)
     assert len(str(caught.value)) <= LONGEST_MESSAGE
-    refused(lambda: parse_toml("a = " + "[" * 50_000, "it"), "it is nested too deeply")
+    check_refused(lambda: parse_toml("a = " + "[" * 50_000, "it"), "it is nested too deeply")
     for key in ("a.", "a .\t", '"a".'):
-        refused(lambda key=key: parse_toml(key * 40_000 + "a=1", "it"), "it is nested too deeply")
+        check_refused(
+            lambda key=key: parse_toml(key * 40_000 + "a=1", "it"), "it is nested too deeply"
+        )
     assert parse_toml("a = [" + "0.1, " * 1000 + "0.1]", "it")["a"][0] == 0.1
 
 
@@ -355,7 +361,7 @@ def test_toml_that_nests_too_deeply(tmp_path: Path, text: str) -> None:
 def test_tables_that_are_none(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "cases.csv"
     path.write_text(text.replace("{long}", "x" * 200_000))
-    refused(
+    check_refused(
         lambda: read_table(Source("data", path), ("case", "labels"), prefix=""), words
     )  # fmt: skip
 
@@ -408,7 +414,7 @@ def test_a_qform_that_is_no_rotation_beside_a_good_sform(tmp_path: Path) -> None
 
 def test_settings_with_an_endless_key(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(f"{'x' * 5000} = 1")
-    refused(lambda: read_settings(tmp_path / "settings.toml"), "unknown key")
+    check_refused(lambda: read_settings(tmp_path / "settings.toml"), "unknown key")
 
 
 def test_members_whose_names_differ_are_told_in_short(tmp_path: Path) -> None:
@@ -439,7 +445,7 @@ def test_a_dicom_header_whose_length_is_no_number(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[138:140] = b"\x02\x00"  # the length of the length of the first group
     file.write_bytes(content)
-    refused(lambda: read_series(folder), "`dicom_series`")
+    check_refused(lambda: read_series(folder), "`dicom_series`")
 
 
 def test_a_deflated_dicom_header_is_measured_before_it_is_unpacked(
@@ -456,4 +462,4 @@ def test_a_deflated_dicom_header_is_measured_before_it_is_unpacked(
     one.save_as(folder / "IM001.dcm", enforce_file_format=True)
     read_series(folder)
     monkeypatch.setenv("PERTURB_MPM_LARGEST_FILE_GB", "0.0001")
-    refused(lambda: read_series(folder), "more than the 0.0001 GB")
+    check_refused(lambda: read_series(folder), "more than the 0.0001 GB")
