@@ -155,7 +155,10 @@ def test_yaml_runs_nothing_and_grows_nothing(text: str, tmp_path: Path) -> None:
 )
 def test_a_class_that_is_no_cluster_is_refused(name: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(f'class = "{name}"\n[arguments]\nno_such_argument = [1]\nprocesses = false\n')
+    file.write_text(
+        f'class = "{name}"\n[arguments]\nno_such_argument = [1]\nprocesses = false\n'
+        'dashboard_address = ":0"\n'  # another program may have the usual port
+    )
     with pytest.raises(ClusterError, match=words), start_cluster(read_cluster_file(file)):
         pass
 
