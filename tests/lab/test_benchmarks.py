@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.benchmarks import figures, machine, problems, whole
+from lab.benchmarks import evidence, figures, machine, problems, whole
 from lab.benchmarks.cpu import growth_exponents
 from lab.benchmarks.gpu_pack import PackedProblem
 from lab.benchmarks.measure import (
@@ -110,12 +110,14 @@ def test_a_packed_problem_survives_the_way_to_the_gpu_machine(
 def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
     cpu, gpu = map(machine.read_results, (figures.CPU_RESULTS, figures.GPU_RESULTS))
     frozen = machine.read_results(figures.FROZEN_RESULTS)
+    asked = machine.read_results(evidence.RESULTS)
     for path, rendered, begin, end in (
         (figures.PAGE, figures.cpu_rendered(cpu), figures.BEGIN, figures.END),
         (figures.PAGE, figures.gpu_rendered(gpu), figures.GPU_BEGIN, figures.GPU_END),
         (figures.PAGE, figures.render_frozen(frozen), figures.FROZEN_BEGIN, figures.FROZEN_END),
         (figures.README, figures.cost_rendered(cpu, gpu), figures.COST_BEGIN, figures.COST_END),
         (figures.PAGE, whole.render(machine.read_results(whole.RESULTS)), whole.BEGIN, whole.END),
+        (figures.PAGE, evidence.render(asked), evidence.BEGIN, evidence.END),
     ):
         text = path.read_text(encoding="utf-8")
         assert figures.with_figures(text, rendered, begin, end) == text
