@@ -47,21 +47,21 @@ def test_going_further_than_the_new_marginals_is_the_same_on_both_engines(accura
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 @pytest.mark.parametrize("noise_length", [0.0, 6.0])
-def test_settled_samples_are_those_of_many_iterations(engine: str, noise_length: float) -> None:
+def test_converged_samples_are_those_of_many_iterations(engine: str, noise_length: float) -> None:
     crf = weak(shape=(8, 9, 7))
     options = {"seed": 1, "engine": engine, "accuracy": "exact", "noise_length": noise_length}
     many = pm.sample(crf, 12, iterations=40, **options)
     few = pm.sample(crf, 12, iterations=2, **options)
-    settled = pm.sample(crf, 12, iterations=40, tolerance=1e-4, **options)
+    converged = pm.sample(crf, 12, iterations=40, tolerance=1e-4, **options)
 
     def wrong(other: pm.Posterior) -> float:
         apart = np.abs(other.voxel_counts.astype(int) - many.voxel_counts.astype(int)).sum() / 2
         return float(apart / other.voxel_counts.sum())
 
-    assert wrong(settled) <= 2e-4
-    assert wrong(few) > 5 * wrong(settled)
-    assert settled.label_changes is not None
-    assert (settled.label_changes < 2e-3).all()
+    assert wrong(converged) <= 2e-4
+    assert wrong(few) > 5 * wrong(converged)
+    assert converged.label_changes is not None
+    assert (converged.label_changes < 2e-3).all()
 
 
 @pytest.mark.parametrize("hold", [0.0, 0.02])

@@ -6,10 +6,18 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perturb_mpm.engines.compute import MOST_ITERATIONS, Compute, Engine, available_cores
+from perturb_mpm.engines.compute import (
+    MOST_ITERATIONS,
+    Compute,
+    Engine,
+    available_bytes,
+    available_cores,
+    give_back,
+    require,
+    resolve_budget,
+)
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.lattice import BLURS, morton_order, published_gain
-from perturb_mpm.engines.memory import available_bytes, give_back, require, resolve_budget
 from perturb_mpm.engines.protocol import (
     FRACTION_BITS,
     FREE,

@@ -1,15 +1,17 @@
-"""Where and how a problem is computed: one value object for every interface."""
+"""Where and how a problem is computed, with how many cores and how much memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from perturb_mpm import checks
-from perturb_mpm.engines.memory import resolve_budget
 from perturb_mpm.engines.protocol import Accuracy
 from perturb_mpm.fields import check_settings, one_of, setting
 
@@ -18,6 +20,13 @@ Engine = Literal["auto", "reference", "cpu", "gpu"]
 MOST_ITERATIONS = 10**5
 MOST_THREADS = 4096
 MOST_PROBLEMS = 65536
+SHARE_OF_FREE = 0.6
+UNKNOWN_MACHINE = 4 * 10**9
+REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
 
 
 def available_cores() -> int:
@@ -101,3 +110,101 @@ def _folder(value: object, name: str) -> str:
     if not usable:
         raise ValueError(f"{name} must be a folder, or one that can be made, got {str(value)!r}")
     return str(path)
+
+
+def resolve_budget(memory: int | str | None) -> int:
+    """Return the memory budget in bytes: a number, a text such as "4 GB", or 60 % of the free."""
+    if memory is None:
+        return int(SHARE_OF_FREE * available_bytes())
+    if isinstance(memory, str):
+        return _bytes_from_text(memory)
+    return int(checks.number(memory, "memory", minimum=1))
+
+
+def require(needed: int, budget: int, what: str, remedy: str) -> None:
+    """Raise MemoryError where ``what`` needs more bytes than the budget, naming the remedy."""
+    if needed > budget:
+        raise MemoryError(
+            f"{what} needs {gigabytes(needed)}, memory allows {gigabytes(budget)}: {remedy}"
+        )
+
+
+def require_batch(needed: int, budget: int, problems: int, what: str) -> None:
+    """Raise MemoryError where a batch of so many problems needs more bytes than the budget."""
+    smaller = "use a smaller batch, " + REMEDY.removeprefix("use ")
+    require(needed, budget, f"batch {problems} of {what}", smaller if problems > 1 else REMEDY)
+
+
+def gigabytes(size: int) -> str:
+    """Write a number of bytes in GB (10⁹ bytes)."""
+    return f"{size / 1e9:.3g} GB"
+
+
+def available_bytes() -> int:
+    """Return how many bytes this process can still take without swapping or being killed."""
+    free = _free_on_linux()
+    if free is None:
+        return _half_of_the_machine()
+    return max(0, min([free, *_free_in_control_groups()]))
+
+
+def give_back() -> None:
+    """Return freed memory to the system where the C library keeps it (glibc)."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
+def _bytes_from_text(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    size = 0
+    if match and match[2].upper() in _UNITS:
+        size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size <= 0:
+        raise ValueError(
+            f'memory must be a positive number of bytes or a text such as "4 GB", got {text!r}'
+        )
+    return size
+
+
+def _free_on_linux() -> int | None:
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _file_text(Path("/proc/meminfo")), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _free_in_control_groups(
+    own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> list[int]:
+    """Return what is left in each cgroup (version 2) around this process that has a limit."""
+    found = re.search(r"^0::/(.*)$", _file_text(own), re.MULTILINE)
+    if not found:
+        return []
+    group = root / found[1]
+    free = []
+    for folder in (group, *group.parents):
+        limit = _file_text(folder / "memory.max").strip()
+        if folder.is_relative_to(root) and limit.isdigit():
+            used = int(_file_text(folder / "memory.current"))
+            # The kernel drops cached files before it kills anything: they count as free.
+            cached = re.search(
+                r"^inactive_file (\d+)", _file_text(folder / "memory.stat"), re.MULTILINE
+            )
+            free.append(int(limit) - used + (int(cached[1]) if cached else 0))
+    return free
+
+
+def _file_text(path: Path) -> str:
+    """Return the content of a file of the system, nothing where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _half_of_the_machine() -> int:
+    """Return half of the physical memory where the system tells it, 4 GB where it does not."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN_MACHINE

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.compute import require
 from perturb_mpm.engines.convergent import convergent_marginals
-from perturb_mpm.engines.memory import require
 from perturb_mpm.engines.protocol import (
     FREE,
     Change,

@@ -203,7 +203,7 @@ def test_seeds_have_64_bits(comparator: Any) -> None:
 
 def test_a_problem_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("maxflow", reason="PyMaxflow (extra graphcut) is not installed")
-    monkeypatch.setattr("perturb_mpm.engines.memory.available_bytes", lambda: 400)
+    monkeypatch.setattr("perturb_mpm.engines.compute.available_bytes", lambda: 400)
     with pytest.raises(
         MemoryError, match=r"a graph of 4 voxels and 4 edges needs .* use a smaller"
     ):

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.compute import require_batch
 from perturb_mpm.engines.cpu import potts_rows, row_kernels, transfer
 from perturb_mpm.engines.cpu.compile import announce_compilation
 from perturb_mpm.engines.cpu.layout import TILE_VALUES, Blurred, TiledProblem, UpdateStep
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.preparation import PreparedKernels
 from perturb_mpm.engines.lattice import energy_ceiling
-from perturb_mpm.engines.memory import require_batch
 from perturb_mpm.engines.protocol import Change
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.compute import REMEDY, require
 from perturb_mpm.engines.cpu import row_kernels, transfer
 from perturb_mpm.engines.cpu.chain import Filter, factorize, row_sums, slice_rows
 from perturb_mpm.engines.cpu.compile import announce_compilation, kernel
@@ -37,7 +38,6 @@ from perturb_mpm.engines.lattice import (
     morton_order,
     published_gain,
 )
-from perturb_mpm.engines.memory import REMEDY, require
 from perturb_mpm.engines.protocol import Accuracy
 from perturb_mpm.engines.reference import softmax
 from perturb_mpm.model import DenseCRF, PairwiseTerm

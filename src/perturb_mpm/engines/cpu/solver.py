@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
+from perturb_mpm.engines.compute import give_back
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.batch import Batch, choose_batch
@@ -22,7 +23,6 @@ from perturb_mpm.engines.cpu.preparation import prepare_kernels
 from perturb_mpm.engines.cpu.restricted import CpuRestricted, FrozenSamples, reach_energies
 from perturb_mpm.engines.cpu.store import NO_STORE, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
-from perturb_mpm.engines.memory import give_back
 from perturb_mpm.engines.protocol import (
     Accuracy,
     Change,

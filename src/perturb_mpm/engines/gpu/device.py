@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.memory import available_bytes
+from perturb_mpm.engines.compute import available_bytes
 from perturb_mpm.optional import optional_package
 
 if TYPE_CHECKING:

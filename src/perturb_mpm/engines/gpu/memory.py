@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from perturb_mpm.engines.compute import REMEDY, require, require_batch
 from perturb_mpm.engines.gpu.device import on_host, threads
 from perturb_mpm.engines.gpu.tiles import TILE
-from perturb_mpm.engines.memory import REMEDY, require, require_batch
 from perturb_mpm.engines.protocol import FRACTION_BITS, Change
 
 # As many as are usually drawn: a batch has its memory from the start.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import perturb_mpm as pm
-from perturb_mpm.engines import memory, prepare
+from perturb_mpm.engines import compute, prepare
 
 
 @pytest.mark.parametrize(
@@ -22,33 +22,33 @@ from perturb_mpm.engines import memory, prepare
     ],
 )
 def test_budgets_may_be_written_with_units(text: str, size: int) -> None:
-    assert memory.resolve_budget(text) == size
+    assert compute.resolve_budget(text) == size
 
 
 def test_budgets_may_be_numbers_of_bytes() -> None:
-    assert memory.resolve_budget(np.int64(12)) == 12
-    assert memory.resolve_budget(4e9) == 4 * 10**9
+    assert compute.resolve_budget(np.int64(12)) == 12
+    assert compute.resolve_budget(4e9) == 4 * 10**9
 
 
 def test_the_default_is_60_percent_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
-    assert memory.resolve_budget(None) == 600
+    monkeypatch.setattr(compute, "available_bytes", lambda: 1000)
+    assert compute.resolve_budget(None) == 600
 
 
 @pytest.mark.parametrize("text", ["four", "4 GBit", "-1 GB", "", "0 GB", "GB"])
 def test_budgets_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r'memory must be .* such as "4 GB", got'):
-        memory.resolve_budget(text)
+        compute.resolve_budget(text)
 
 
 @pytest.mark.parametrize("number", [0, -5, float("nan"), float("inf")])
 def test_budgets_must_be_positive(number: float) -> None:
     with pytest.raises(ValueError, match="memory must be"):
-        memory.resolve_budget(number)
+        compute.resolve_budget(number)
 
 
 def test_some_memory_is_free_here() -> None:
-    assert memory.available_bytes() > 10**7
+    assert compute.available_bytes() > 10**7
 
 
 def test_a_control_group_limits_what_is_free(
@@ -62,22 +62,22 @@ def test_a_control_group_limits_what_is_free(
     (group.parent / "memory.max").write_text("1000\n")
     (group.parent / "memory.current").write_text("700\n")
     (group.parent / "memory.stat").write_text("anon 5\ninactive_file 100\n")
-    free = memory._free_in_control_groups(own, tmp_path / "root")
+    free = compute._free_in_control_groups(own, tmp_path / "root")
     assert free == [400]
-    monkeypatch.setattr(memory, "_free_in_control_groups", lambda: free)
-    monkeypatch.setattr(memory, "_free_on_linux", lambda: 10**9)
-    assert memory.available_bytes() == 400
+    monkeypatch.setattr(compute, "_free_in_control_groups", lambda: free)
+    monkeypatch.setattr(compute, "_free_on_linux", lambda: 10**9)
+    assert compute.available_bytes() == 400
 
 
 def test_without_control_groups_nothing_limits(tmp_path: Path) -> None:
-    assert memory._free_in_control_groups(tmp_path / "none", tmp_path) == []
+    assert compute._free_in_control_groups(tmp_path / "none", tmp_path) == []
 
 
 def test_other_systems_count_on_half_of_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_free_on_linux", lambda: None)
-    assert memory.available_bytes() > 10**7
-    monkeypatch.delattr(memory.os, "sysconf")
-    assert memory.available_bytes() == memory.UNKNOWN_MACHINE
+    monkeypatch.setattr(compute, "_free_on_linux", lambda: None)
+    assert compute.available_bytes() > 10**7
+    monkeypatch.delattr(compute.os, "sysconf")
+    assert compute.available_bytes() == compute.UNKNOWN_MACHINE
 
 
 def test_a_problem_that_does_not_fit_names_the_size_and_the_remedy() -> None:
