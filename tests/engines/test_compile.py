@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -151,6 +152,19 @@ def test_a_kernel_that_another_process_compiles_is_waited_for(
     monkeypatch.setattr(compiling.time, "sleep", finish_elsewhere)
     assert solve() == 1  # it was read
     assert polls == [compiling.POLL_S]
+
+
+def test_the_process_beside_is_started_once_and_may_outlive_what_started_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(compiling, "_BESIDE", beside)
+    compiling.start_compiling(white=False)
+    compiling.start_compiling(white=False)
+    (process,) = beside  # one that nobody holds would warn, and warnings fail
+    assert process.poll() is None
+    process.kill()
+    process.wait()
 
 
 def test_sampling_calls_what_is_compiled_ahead() -> None:

@@ -70,6 +70,7 @@ def sources() -> str:
 
 
 _FOLDER = cache_folder()
+_BESIDE: list[subprocess.Popen[bytes]] = []  # nobody waits for it; Python warns of one let go
 POLL_S = 0.02
 LONGEST_WAIT_S = 300.0  # for a kernel that another process compiles
 
@@ -81,12 +82,13 @@ def start_compiling(*, white: bool) -> None:
     with suppress(OSError):  # also where another process was first
         (_FOLDER / "compiled-ahead").touch(exist_ok=False)
         noise = "white" if white else "correlated"
-        subprocess.Popen(  # noqa: S603 - this package's own module
+        process = subprocess.Popen(  # noqa: S603 - this package's own module
             [sys.executable, "-P", "-m", "perturb_mpm.engines.cpu.ahead", noise],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        _BESIDE.append(process)
 
 
 class KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
