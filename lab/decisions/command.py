@@ -125,7 +125,15 @@ def priority(
     json
         Print every width as JSON instead of a sentence.
     """
-    from lab.decisions.priority import CHOICE, CHOSEN_ON, draw, measure_priority, section, verdict
+    from lab.decisions.priority import (
+        CHOICE,
+        CHOSEN_ON,
+        PATIENTS,
+        draw,
+        measure_priority,
+        section,
+        verdict,
+    )
     from lab.evidence import read_set
     from perturb_mpm.cli import UsageError
 
@@ -151,7 +159,7 @@ def priority(
             parts.append(section(name, structure, rows, samples, side))
     paths = [folder / "priority.md", folder / "priority.png"]
     command = "python -m lab priority --hippocampi FOLDER --gliomas FOLDER --probabilities FOLDER"
-    heading = f"# Where a correction pays\n\nWritten by `{command}`."
+    heading = f"# Where a correction pays\n\n{PATIENTS} Written by `{command}`."
     parts.append(paragraph(CHOICE))
     picture = f"![Width of the interval over the number of cubes seen]({paths[1].name})"
     write_text(paths[0], "\n\n".join([heading, picture, *parts]) + "\n")

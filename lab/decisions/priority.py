@@ -39,6 +39,7 @@ STEPS = (0, 1, 2, 3, 4, 6, 8)
 CHANCES = 10  # random orders of each case
 OWN_SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # τ
 WAYS = ("priority", "entropy", "chance")
+PATIENTS = "Patients and networks' probabilities are real, the user who corrects is simulated."
 OPENING = """{cases} cases of {name}, {structure}, {samples} samples each by the settings that
 `run` decides itself, cubes of {side:g} mm. A simulated user tells the true volume inside one
 cube after another. Half of the samples choose the order and say how the volume varies with

@@ -34,7 +34,8 @@ CONVERGED = 40
 BLUR_MM, FLOOR = 1.5, 1e-4
 LENGTHS_MM = (0.0, 6.0, 40.0)
 
-OPENING = """Written by `python -m lab frozen --data FOLDER{options}`; {samples}
+OPENING = """The patients are real; the column *probabilities* says what made theirs.
+Written by `python -m lab frozen --data FOLDER{options}`; {samples}
 samples of seed 1, the engine `{engine}`. Every sample is compared with the sample of the same noise
 under full sampling: the share of votes that differ, the share of voxels whose modal label
 differs, the largest change of a label's mean volume and the same in standard deviations of the
@@ -42,8 +43,8 @@ samples' own volumes. `hold` ({hold:g}) is compared with full sampling of ten it
 `tolerance` ({tolerance:g}) with full sampling of {converged}, and so are both together, with `hold`
 at {run_hold:g}, which is what `run` does. *Active* is the share of voxels
 that are updated, the bound how far noise moves a frozen message: a standard deviation, or a mean
-where noise is correlated. The kernels of `run` have the strength {strength:g}, the most that the
-image's evidence gives them."""
+where noise is correlated. Kernels are ours at full strength (*full*), or those
+of `run` with the strength {strength:g}, the most that the image's evidence gives them."""
 TIME = "Time is CPU time of sampling alone, against full sampling of ten iterations."
 NOISE = """Correlated noise does not average out over the voxels of a region, so that `hold` must be
 smaller there: a voxel that dissents in one of 2,000 samples hardly ever sends another message.
@@ -144,7 +145,7 @@ def measure_case(
 ) -> Iterator[FrozenRow]:
     """Yield the rows of one case; ``few`` leaves out what is measured on smaller images."""
     ours = RunSettings().changed(strength=RUN_STRENGTH)
-    kernels = {"paper": RunSettings.of_paper(), "run": ours}
+    kernels = {"full": RunSettings.of_paper(), "run": ours}
     for kernel, settings in kernels.items():
         for length in (0.0, 40.0) if few else LENGTHS_MM:
             for estimator in ("votes",) if few or length > 0 else ("votes", "conditional"):
@@ -273,10 +274,10 @@ def page(
 def findings(rows: list[FrozenRow]) -> str:
     """Return in words the worst of each mode and kernels."""
     words = []
-    for mode, kernels in product(("hold", "tolerance", "hold and tolerance"), ("paper", "run")):
+    for mode, kernels in product(("hold", "tolerance", "hold and tolerance"), ("full", "run")):
         here = [row for row in rows if (row.mode, row.kernels) == (mode, kernels)]
         if here:
-            whose = "our kernels at full strength" if kernels == "paper" else "the kernels of `run`"
+            whose = "our kernels at full strength" if kernels == "full" else "the kernels of `run`"
             words.append(
                 f"`{mode.replace(' and ', '` and `')}` with {whose}: at most "
                 f"{max(row.wrong_votes for row in here):.1e} of the votes, "

@@ -64,7 +64,7 @@ def test_the_blurred_truth_has_a_floor_and_keeps_its_labels() -> None:
 def test_a_case_is_measured_and_the_page_has_its_rows() -> None:
     rows = list(measure_case("made up", "blurred truth", blurred_truth(small_case()), 3, "cpu"))
     assert {(row.kernels, row.noise_mm) for row in rows} == {
-        (kernels, length) for kernels in ("paper", "run") for length in (0.0, 6.0, 40.0)
+        (kernels, length) for kernels in ("full", "run") for length in (0.0, 6.0, 40.0)
     }
     assert {row.mode for row in rows if row.noise_mm > 0} == {"tolerance", "hold and tolerance"}
     assert all(row.wrong_votes < 0.02 for row in rows)

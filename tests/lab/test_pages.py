@@ -13,6 +13,11 @@ from lab.volumes import volume_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [*sorted(DOCS.glob("reproduce-*.md")), DOCS / "volumes.md"]
+MEASURED = [
+    *PAGES,
+    *sorted(DOCS.glob("tune-*.md")),
+    *(DOCS / f"{name}.md" for name in ("compare", "frozen")),
+]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +34,13 @@ def test_a_page_has_the_sentences_of_its_template(template: str, page: str) -> N
             words = " ".join(piece.split())
             if len(words) > 20 and not words.startswith("!["):
                 assert words in written
+
+
+@pytest.mark.parametrize("page", MEASURED, ids=lambda page: page.stem)
+def test_the_first_sentence_of_a_page_says_what_is_real_and_what_made_up(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").split("\n\n")[1]
+    first = re.split(r"[.;] ", " ".join(opening.split()))[0]
+    assert re.search(r"\breal\b|\bmade[- ]up\b", first), first
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
