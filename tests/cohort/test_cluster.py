@@ -225,22 +225,26 @@ def test_workers_of_this_machine_listen_to_this_machine_alone(client: Any) -> No
 
 @contextmanager
 def hand_started(folder: Path, *options: Sequence[str]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Start a scheduler and two workers as the docs say; yield the address, and what kills it."""
+    """Start a scheduler and two workers as the docs say; yield the address, and what kills it.
+
+    Each leads a group of processes that is killed in the end: asked to end while a task is
+    cancelled, a worker of Dask may wait for ever.
+    """
     each = options or ((), ())
     address = f"tcp://127.0.0.1:{unused_port()}"
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    alone: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    alone |= {"cwd": folder, "start_new_session": True}
     port = address.rpartition(":")[2]
     dask = [sys.executable, "-m", "dask"]
     scheduler = [*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
     worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard"]
-    started = [subprocess.Popen(scheduler, cwd=folder, **quiet)]
+    started = [subprocess.Popen(scheduler, **alone)]
     try:
-        started += [subprocess.Popen([*worker, *own], cwd=folder, **quiet) for own in each]
+        started += [subprocess.Popen([*worker, *own], **alone) for own in each]
         yield address, started[0].kill
     finally:
-        for process in reversed(started):
-            process.terminate()
         for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

@@ -222,7 +222,7 @@ def test_the_table_of_engines_has_their_own_numbers() -> None:
     page = (DOCS / "how-to.md").read_text()
     row = r'^\| `"(\w+)"` \|.*\| at most (\d+) \| (\d+) % of what is free'
     rows = re.findall(row, page, re.MULTILINE)
-    host, card = (constant(file, "SHARE_OF_FREE") for file in ("memory.py", "gpu/device.py"))
+    host, card = (constant(file, "SHARE_OF_FREE") for file in ("compute.py", "gpu/device.py"))
     assert {name: (int(batch), int(share) / 100) for name, batch, share in rows} == {
         "cpu": (constant("cpu/batch.py", "DEFAULT_BATCH"), host),
         "gpu": (constant("gpu/memory.py", "DEFAULT_BATCH"), card),
