@@ -237,6 +237,26 @@ def test_auto_takes_the_gpu_for_large_problems_only(monkeypatch: pytest.MonkeyPa
     assert prepare(crf, accuracy="plain").engine == "gpu"
 
 
+@pytest.mark.parametrize(
+    ("engine", "voxels", "loaded"),
+    [("auto", 100_000, True), ("auto", 99_999, False), ("gpu", 1, True), ("cpu", 100_000, False)],
+)
+def test_a_gpu_is_loaded_beside_what_is_computed(engine: str, voxels: int, loaded: bool) -> None:
+    code = f"""
+import sys, threading
+from perturb_mpm.engines import Compute, load_ahead
+from perturb_mpm.engines.gpu import device
+device._has_driver = lambda: True
+load_ahead(Compute({engine!r}), {voxels})
+for thread in threading.enumerate():
+    if thread.name == "perturb-mpm-load":
+        thread.join()
+print("perturb_mpm.engines.gpu.solver" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(loaded)]
+
+
 def test_missing_packages_and_devices_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     crf = small()
     for package in ("torch", "triton"):

@@ -65,6 +65,7 @@ __all__ = [
     "FrozenVoxels",
     "give_back",
     "kernel_matrix",
+    "load_ahead",
     "morton_order",
     "MOST_ITERATIONS",
     "NarrowingSolver",
@@ -180,6 +181,14 @@ def compile_ahead(compute: Compute, *, white: bool) -> None:
         from perturb_mpm.engines import cpu
 
         cpu.start_compiling(white=white)
+
+
+def load_ahead(compute: Compute, voxels: int) -> None:
+    """Load what a GPU needs while something else is computed, where the engine will be that one."""
+    from perturb_mpm.engines import gpu
+
+    if compute.engine == "gpu" or (compute.engine == "auto" and voxels >= gpu.WORTH_IT):
+        gpu.load_ahead()
 
 
 def _gpu_is_worth_it(crf: DenseCRF) -> bool:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from perturb_mpm.engines import Engine, give_back
+from perturb_mpm.engines import Engine, give_back, load_ahead
 from perturb_mpm.files import DIAMETERS, Case, Program
 from perturb_mpm.progress import Silent, StageClock, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
@@ -312,6 +312,7 @@ def _begin(
     # From here on the folder is nobody else's: what is found in it stays true.
     with explain_full_disk(), lock_folder(layout):
         check_content(layout, resume=resume, overwrite=overwrite)
+        load_ahead(run.settings.compute, int(case.mask.sum()))
         before = _read_begun_run(layout) if resume else None
         if before is None:
             show.stage("asking image and grid about the probabilities")

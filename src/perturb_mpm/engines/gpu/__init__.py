@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perturb_mpm.engines.gpu.device import choose_device, free_bytes, is_worth_it
+from perturb_mpm.engines.gpu.device import (
+    WORTH_IT,
+    choose_device,
+    free_bytes,
+    is_worth_it,
+    load_ahead,
+)
 
 if TYPE_CHECKING:
     from perturb_mpm.engines import Accuracy
     from perturb_mpm.engines.gpu.solver import GpuSolver
     from perturb_mpm.model import DenseCRF
 
-__all__ = ["is_worth_it", "prepare"]
+__all__ = ["is_worth_it", "load_ahead", "prepare", "WORTH_IT"]
 
 
 def prepare(

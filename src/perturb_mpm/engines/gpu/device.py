@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +64,22 @@ def is_worth_it(voxels: int) -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@cache
+def load_ahead() -> None:
+    """Import PyTorch and the solver on a thread: it takes seconds in which others can compute.
+
+    What is missing there is said where the engine is prepared.
+    """
+
+    def load() -> None:
+        with suppress(ImportError, RuntimeError):
+            importlib.import_module("perturb_mpm.engines.gpu.solver")
+            choose_device()
+
+    if _has_driver():
+        Thread(target=load, name="perturb-mpm-load", daemon=True).start()
 
 
 def free_bytes(device: torch.device) -> int:
