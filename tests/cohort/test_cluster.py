@@ -261,9 +261,10 @@ def test_a_scheduler_and_workers_started_by_hand(
 
 
 def test_cases_of_the_gpu_go_to_workers_that_offer_one(
-    cases: list[Any], client: Any, tmp_path: Path
+    cases: list[Any], client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There need be no GPU: where a case fails is where it was sent."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")  # it would compute, slowly
     settings = SETTINGS.changed(engine="gpu")
     offers = ("--no-nanny", "--resources", "GPU=1", "--name", "with")
     with (
