@@ -24,7 +24,7 @@ class Setting:
     ``unset`` says what it stands for; ``example`` then shows the key in the documented file.
     ``option`` is the type of the option on the command line where it is not the field's own, and
     False where there is none. A run may be resumed with another value of what does not change
-    results. ``plain`` turns a value into what TOML and JSON can hold.
+    results. ``plain`` turns a value into what TOML and JSON can hold; an empty one is left out.
     """
 
     help: str
@@ -34,7 +34,7 @@ class Setting:
     example: Any = None
     option: object = True
     changes_results: bool = True
-    plain: Callable[[Any], object] = lambda value: value
+    plain: Callable[[Any], object] = lambda value: None if value in ("", ()) else value
 
     def describe(self, default: object = MISSING) -> str:
         """Return the help text with the unit and, where one is given, the default."""
@@ -64,6 +64,13 @@ def settings_in(table: Any) -> Iterator[tuple[str, Setting]]:  # noqa: ANN401 - 
     for each in fields(table):
         if "setting" in each.metadata:
             yield each.name, each.metadata["setting"]
+
+
+class CheckedSettings:
+    """The base of settings that are checked as they are made."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def check_settings(table: Any, owner: str = "") -> None:  # noqa: ANN401 - a frozen dataclass

@@ -138,7 +138,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ({"until": 0.3, "estimator": "conditional"}, 'until needs estimator "votes"'),
         ({"memory": "lots"}, "memory must be a positive number of bytes or a text"),
         ({"samples": 5 * 10**9}, "samples must be at most 10000000, got 5000000000"),
-        ({"kernels": (3,)}, "kernels must be a sequence of KernelSettings"),
+        ({"kernels": (3,)}, "kernels must be a KernelSettings"),
     ],
 )
 def test_bad_values(arguments: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from perturb_mpm import checks
 from perturb_mpm.engines.protocol import Accuracy
-from perturb_mpm.fields import check_settings, one_of, setting
+from perturb_mpm.fields import CheckedSettings, one_of, setting
 
 Engine = Literal["auto", "reference", "cpu", "gpu"]
 
@@ -37,7 +37,7 @@ def available_cores() -> int:
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(CheckedSettings):
     """Where and how to compute; all but engine and accuracy change no result.
 
     Examples
@@ -86,9 +86,6 @@ class Compute:
         option=Path,
         changes_results=False,
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def _check_budget(value: int | str) -> int | str:

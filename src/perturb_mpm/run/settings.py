@@ -22,7 +22,16 @@ from perturb_mpm import checks
 from perturb_mpm.biomarkers import LearnedLaw, MeasureScale
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.engines import Compute
-from perturb_mpm.fields import Setting, check_settings, exactly, one_of, setting, settings_in
+from perturb_mpm.fields import (
+    Check,
+    CheckedSettings,
+    Setting,
+    check_settings,
+    exactly,
+    one_of,
+    setting,
+    settings_in,
+)
 from perturb_mpm.files import RegionValues, check_region_values
 from perturb_mpm.measures import LEAST_ML
 from perturb_mpm.model import Normalization
@@ -65,28 +74,23 @@ def _check_temperature(value: object, name: str) -> float:
     return checks.number(value, name, minimum=_SMALLEST, below=_LARGEST)
 
 
-def _check_bias(value: object, name: str) -> tuple[float, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(f"{name} must be one number for each label, got {value!r}")
-    return tuple(checks.number(each, name) for each in value)
+def _check_each(
+    check: Check, words: str, value: object, name: str, length: int | None = None
+) -> tuple[Any, ...]:
+    """Take a list of ``words``, each of which passes the check."""
+    items = None if isinstance(value, str) or not isinstance(value, Sequence) else tuple(value)
+    if items is None or length not in (None, len(items)):
+        raise TypeError(f"{name} must be {words}, got {value!r}")
+    return tuple(check(each, name) for each in items)
 
 
-def _check_kernels(value: object, name: str) -> tuple[KernelSettings, ...]:
-    if not isinstance(value, Sequence) or not all(isinstance(e, KernelSettings) for e in value):
-        raise TypeError(f"{name} must be a sequence of KernelSettings, got {value!r}")
-    return tuple(value)
+_check_words = partial(_check_each, exactly(str), "a list of words")
 
 
 def _check_table(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise TypeError(f"{name} must be a table of names, got {value!r}")
     return value
-
-
-def _check_words(value: object, name: str) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a list of words, got {value!r}")
-    return tuple(exactly(str)(each, name) for each in value)
 
 
 def _check_laws(scale: MeasureScale | None, value: object, name: str) -> dict[str, LearnedLaw]:
@@ -102,13 +106,9 @@ def _check_laws(scale: MeasureScale | None, value: object, name: str) -> dict[st
 
 
 def _check_ranges(value: object, name: str) -> dict[str, tuple[float, float]]:
-    ranges = {}
-    for key, each in _check_table(value, name).items():
-        if not isinstance(each, Sequence) or isinstance(each, str) or len(each) != 2:
-            raise TypeError(f"{name} of {key} must be two numbers, got {each!r}")
-        low, high = (checks.number(end, f"{name} of {key}") for end in each)
-        ranges[key] = (low, high)
-    return ranges
+    two_numbers = partial(_check_each, checks.number, "two numbers", length=2)
+    table = _check_table(value, name)
+    return {key: two_numbers(each, f"{name} of {key}") for key, each in table.items()}
 
 
 def _plain_laws(
@@ -188,7 +188,7 @@ CONVERGED = Sampling(iterations=40, tolerance=5e-5, hold=5e-4)
 
 
 @dataclass(frozen=True)
-class UnarySettings:
+class UnarySettings(CheckedSettings):
     """How probabilities become energies."""
 
     temperature: float | None = setting(
@@ -213,7 +213,7 @@ class UnarySettings:
     bias: tuple[float, ...] | None = setting(  # (L,)
         None,
         "Added to the log-probability of each label, in the order of the probabilities",
-        _check_bias,
+        partial(_check_each, checks.number, "one number for each label"),
         unit="nats",
         unset="0",
         example=(0.0, 0.3, -0.1),
@@ -223,12 +223,9 @@ class UnarySettings:
         "mean", "Of an ensemble: sample its mean, or cycle through its members", one_of(Members)
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class CouplingSettings:
+class CouplingSettings(CheckedSettings):
     """How strongly the kernels couple voxels."""
 
     strength: float | None = setting(
@@ -250,12 +247,9 @@ class CouplingSettings:
         checks.flag,
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class MapSettings:
+class MapSettings(CheckedSettings):
     """What labels and maps are made of."""
 
     marginals: MapKind = setting(
@@ -266,124 +260,99 @@ class MapSettings:
         one_of(MapKind),
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+
+_resumable = partial(setting, changes_results=False)
+_learned = partial(_resumable, option=False)
 
 
 @dataclass(frozen=True)
-class BasisSettings:
+class BasisSettings(CheckedSettings):
     """What these settings were learned from."""
 
-    learned_cases: int = setting(
+    learned_cases: int = _learned(
         0,
         "From how many labelled cases these settings were learned",
         partial(checks.integer, minimum=0),
-        option=False,
-        changes_results=False,
     )
-    scan_correlation: float = setting(
+    scan_correlation: float = _learned(
         0.0,
         "How far the errors of two scans of one patient are correlated, 0 to 1, learned from scans "
         "in which nothing changed",
         partial(checks.number, minimum=0, maximum=1),
-        option=False,
-        changes_results=False,
     )
-    note: str = setting(
+    note: str = _learned(
         "",
         "What these cases showed, for the reader of a report",
         exactly(str),
         example="…",
-        option=False,
-        changes_results=False,
-        plain=lambda value: value or None,
     )
-    learned_labels: tuple[str, ...] = setting(
+    learned_labels: tuple[str, ...] = _learned(
         (),
         "The labels that a case must have, as value:name; any where none are given",
         _check_words,
         example=("0:background", "1:core"),
-        option=False,
-        changes_results=False,
-        plain=lambda value: value or None,
     )
-    learned_sequences: tuple[str, ...] = setting(
+    learned_sequences: tuple[str, ...] = _learned(
         (),
         "The sequences that a case must have; any where none are given",
         _check_words,
         example=("t1c", "flair"),
-        option=False,
-        changes_results=False,
-        plain=lambda value: value or None,
     )
-    learned_voxels: tuple[float, ...] = setting(
+    learned_voxels: tuple[float, ...] = _learned(
         (),
         "The smallest and largest side of a voxel that a case may have; any where none is given",
-        _check_bias,
+        partial(_check_each, checks.number, "two numbers"),
         unit="mm",
         example=(0.9, 1.1),
-        option=False,
-        changes_results=False,
-        plain=lambda value: value or None,
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if len(self.learned_voxels) not in (0, 2):
             raise ValueError(f"learned_voxels must be two numbers, got {self.learned_voxels}")
 
 
 @dataclass(frozen=True)
-class FindingSettings:
+class FindingSettings(CheckedSettings):
     """What is measured on every sample, beyond volumes."""
 
-    measure: tuple[str, ...] = setting(
+    measure: tuple[str, ...] = _resumable(
         (),
         "Measures of every region and label in every sample, such as volume, diameter, area: the "
         "names that perturb-mpm measure takes",
         _check_words,
         example=("diameter", "area"),
-        changes_results=False,
-        plain=lambda value: value or None,
     )
-    rule: tuple[str, ...] = setting(
+    rule: tuple[str, ...] = _resumable(
         (),
         'Questions about these measures, such as "core.diameter > 30", whose probability is given',
         _check_words,
         example=("core.diameter > 30",),
-        changes_results=False,
-        plain=lambda value: value or None,
     )
-    lesions: str | None = setting(
+    lesions: str | None = _resumable(
         None,
         "A region or label whose lesions are found one by one: how probable and how large each is",
         exactly(str),
         unset="none",
         example="core",
-        changes_results=False,
     )
-    least_lesion: float = setting(
+    least_lesion: float = _resumable(
         LEAST_ML,
         "Connected pieces below are no lesions",
         partial(checks.number, minimum=0),
         unit="ml",
-        changes_results=False,
     )
-    priority: str | None = setting(
+    priority: str | None = _resumable(
         None,
         "A measure to be narrowed, such as core.volume: where a correction would do so most",
         exactly(str),
         unset="none",
         example="core.volume",
-        changes_results=False,
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)
-class ReportSettings:
+class ReportSettings(CheckedSettings):
     """How the report looks."""
 
     colour_map: ColourMap = setting(
@@ -393,12 +362,9 @@ class ReportSettings:
         changes_results=False,
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(CheckedSettings):
     """All parameters of a run, table by table as in a settings file.
 
     Examples
@@ -414,7 +380,7 @@ class RunSettings:
     kernels: tuple[KernelSettings, ...] = setting(
         (DEFAULT_SPATIAL, DEFAULT_BILATERAL),
         "One table for each kernel; kernels = [] at the top means none",
-        _check_kernels,
+        partial(_check_each, exactly(KernelSettings), "a sequence of KernelSettings"),
         plain=lambda kernels: [plain_values(each) for each in kernels],
     )
     regions: RegionValues = setting(
@@ -448,13 +414,7 @@ class RunSettings:
         "log(x + 1) of a size in its unit, log(V + 0.1 ml) of a volume, log-odds of a share",
         partial(_check_laws, None),
         example={
-            "core.diameter": {
-                "scale": "size",
-                "shift": 0.02,
-                "floor": 0.1,
-                "trust": 0.9,
-                "cases": 11,
-            }
+            "core.area": {"scale": "size", "shift": 0.02, "floor": 0.1, "trust": 0.9, "cases": 9}
         },
         plain=partial(_plain_laws, scale=True),
     )
@@ -474,7 +434,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         for name, kind in TABLES.items():
             checks.instance(getattr(self, name), name, kind)
-        check_settings(self)
+        super().__post_init__()
         if self.maps.marginals == "conditional" and self.sampling.estimator != "conditional":
             raise ValueError('marginals "conditional" needs estimator "conditional"')
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.engines import MOST_ITERATIONS
-from perturb_mpm.fields import check_settings, one_of, setting
+from perturb_mpm.fields import CheckedSettings, one_of, setting
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
     FARTHEST,
@@ -66,7 +66,7 @@ def _write_until(value: Precision | None) -> object:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(CheckedSettings):
     """How many samples are drawn, and by which law.
 
     ``perturb_mpm.sample`` says more of each parameter.
@@ -151,7 +151,7 @@ class Sampling:
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         self._check_together()
 
     @property
