@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -45,22 +44,6 @@ def test_the_engine_is_prepared_once() -> None:
         assert prepare.call_count == 0
         sampler.draw(9, after=sampler.draw(4))
     assert prepare.call_count == 1
-
-
-@pytest.mark.parametrize("hold", [0.0, 0.2])
-def test_noise_of_another_length_is_drawn_on_the_same_engine(hold: float) -> None:
-    crf = coupled()
-    sampling = Sampling(samples=6, iterations=2, seed=3, hold=hold)
-    with mock.patch.object(module, "prepare_with", wraps=module.prepare_with) as prepare:
-        sampler = Sampler(crf, sampling)
-        longer = sampler.with_noise(4.0)
-        drawn = longer.draw(), sampler.draw()
-    assert prepare.call_count == 1  # what is frozen depends on the noise, the engine does not
-    assert drawn[0] == Sampler(crf, replace(sampling, noise_length=4.0)).draw()
-    assert drawn[1] == Sampler(crf, sampling).draw()
-    assert not np.array_equal(drawn[0].counts, drawn[1].counts)
-    with pytest.raises(ValueError, match="noise_length"):
-        sampler.with_noise(-1.0)
 
 
 @pytest.mark.parametrize("cuts", [(10, 25, 50, 90, 2000), (32, 64, 2000), (96, 2000)], ids=str)

@@ -78,8 +78,7 @@ class Sampler:
         compute: Compute | None = None,
         members: Sequence[NDArray[np.floating]] = (),
     ) -> None:
-        if not isinstance(crf, DenseCRF):
-            raise TypeError(f"crf must be a DenseCRF, got {type(crf).__name__}")
+        checks.instance(crf, "crf", DenseCRF)
         self._crf = crf
         self._sampling = Sampling() if sampling is None else sampling
         self._compute = Compute() if compute is None else compute
@@ -94,6 +93,7 @@ class Sampler:
                 )
         if self._members and self._sampling.estimator != "votes":
             raise ValueError(f'members need estimator "votes", got "{self._sampling.estimator}"')
+        self._forget_noise()
 
     @property
     def crf(self) -> DenseCRF:
@@ -105,10 +105,10 @@ class Sampler:
         """How it is sampled."""
         return self._sampling
 
-    @property
+    @cached_property
     def solver(self) -> Solver:
         """The engine; asking prepares it."""
-        return self._solver
+        return prepare_with(self._crf, self._compute, compact=True)
 
     @property
     def batch(self) -> int:
@@ -139,20 +139,6 @@ class Sampler:
         """Return the mean field of the CRF itself after as many iterations, (L, N)."""
         return self._mean_field
 
-    def with_noise(self, length: NoiseLength) -> Sampler:
-        """Return a sampler of the same CRF with noise of another length, on the same engine.
-
-        Asking prepares the engine; the two samplers must not draw at the same time.
-        """
-        other = copy(self)
-        other._sampling = replace(self._sampling, noise_length=length)
-        other._perturbation = other._sampling.perturbation
-        other._perturbation.check(self._crf.grid)
-        other._forget_noise()
-        shared = {"_solver": self._solver, "_mean_field": self._mean_field}
-        other.__dict__.update(shared, problem=self.problem)
-        return other
-
     def scale_kernels(self, factor: float) -> Sampler:
         """Return a sampler of the CRF with kernels of ``factor`` times the weight.
 
@@ -161,12 +147,12 @@ class Sampler:
         """
         other = copy(self)
         other._crf = self._crf.scale_kernels(factor)
-        for name in ("problem", "_solver", "_freezing_solver", "_mean_field"):
+        for name in ("problem", "solver", "_freezing_solver", "_mean_field"):
             other.__dict__.pop(name, None)
         other._forget_noise()
-        solver = self.__dict__.get("_solver")
+        solver = self.__dict__.get("solver")
         if isinstance(solver, ReweighingSolver) and solver.reweigh(other._crf):
-            other.__dict__["_solver"] = self.__dict__.pop("_solver")
+            other.__dict__["solver"] = self.__dict__.pop("solver")
         return other
 
     def with_perturbation(self, perturbation: Perturbation) -> Sampler:
@@ -214,7 +200,7 @@ class Sampler:
         tally = Tally(crf.grid, crf.n_labels, conditional=self._sampling.estimator == "conditional")
         with ThreadPoolExecutor(1) as beside:  # hashing large arrays is slow: do it in parallel
             beside.submit(lambda: self.problem)
-            solver, mean_field = self._solver, self._mean_field
+            solver, mean_field = self.solver, self._mean_field
             wanted = _BatchOutput(keep is not None, keeps_solver, starts)
             block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
             for part in _parts(numbers, drawn, solver.batch, block):
@@ -241,18 +227,14 @@ class Sampler:
         return posterior if after is None else after.merge(posterior)
 
     @cached_property
-    def _solver(self) -> Solver:
-        return prepare_with(self._crf, self._compute, compact=True)
-
-    @cached_property
     def _freezing_solver(self) -> FreezingSolver | None:
         """The engine where it can freeze voxels; asking a protocol reads all that it offers."""
-        return self._solver if isinstance(self._solver, FreezingSolver) else None
+        return self.solver if isinstance(self.solver, FreezingSolver) else None
 
     @cached_property
     def _mean_field(self) -> NDArray[np.floating]:
         """The mean field of the problem itself, (L, N)."""
-        solver, tolerance = self._solver, self._sampling.tolerance
+        solver, tolerance = self.solver, self._sampling.tolerance
         solver.load(self._crf.energies[np.newaxis])
         before, switched = np.zeros(1), np.ones(1)
         schedule = replace(self._schedule, sharpness=1.0)
@@ -271,7 +253,7 @@ class Sampler:
         if self._members:
             return Freezing(self._sampling.hold, None, 1.0, 0.0, "there are several members")
         rule = FreezeRule.from_sampling(self._sampling)
-        return find_frozen(self._crf, self._solver, rule, self._mean_field)
+        return find_frozen(self._crf, self.solver, rule, self._mean_field)
 
     def _draw_pieces(
         self, part: range, tally: Tally, wanted: _BatchOutput, coming: range
@@ -321,7 +303,7 @@ class Sampler:
             if not wanted.labels:
                 drawn = labels[:0]
             elif drawn is None:
-                drawn = self._solver.labels()
+                drawn = self.solver.labels()
             solved.append((calm.sizes, calm.label_changes, np.concatenate(begun), drawn))
         order = np.argsort([*np.flatnonzero(restless), *np.flatnonzero(~restless)])
         sizes, changes, starts, labels = (
@@ -358,17 +340,13 @@ class Sampler:
     def _solve_ahead(
         self, solver: FreezingSolver, frozen: FrozenVoxels, moved: list[int], coming: range
     ) -> None:
-        """Solve those of some restless samples that are not yet, and as many that are coming."""
-        numbers = [number for number in moved if number not in self._apart]
-        if numbers:
-            numbers += self._next_restless(solver, frozen, coming, VECTOR - len(numbers))
-            self._solve_apart(solver, numbers)
-
-    def _solve_apart(self, solver: FreezingSolver, numbers: list[int]) -> None:
-        """Solve restless samples and keep them until their turn.
+        """Solve restless samples, and some that are coming, and keep them until their turn.
 
         They are rare, and one alone takes nearly as long as a vector full of them.
         """
+        numbers = [number for number in moved if number not in self._apart]
+        if numbers:
+            numbers += self._next_restless(solver, frozen, coming, VECTOR - len(numbers))
         for first in range(0, len(numbers), solver.batch):
             some = numbers[first : first + solver.batch]
             starts: list[NDArray[np.int64]] = []
@@ -378,37 +356,24 @@ class Sampler:
             labels = solver.labels() if labels is None else labels  # (B, N)
             self._apart.update(zip(some, zip(labels, tally.label_changes, starts[0]), strict=True))
 
-    @cached_property
-    def _restless(self) -> dict[int, bool]:
-        """Which samples move too many frozen voxels, of those that were asked about."""
-        return {}
-
-    @cached_property
-    def _apart(self) -> dict[int, _Solved]:
-        """Samples that were solved before their turn."""
-        return {}
-
     def _forget_noise(self) -> None:
         """Forget all that depends on the noise."""
-        for name in ("_freezing", "_restless", "_apart"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("_freezing", None)
+        self._restless: dict[int, bool] = {}  # which samples move too many frozen voxels
+        self._apart: dict[int, _Solved] = {}  # samples that were solved before their turn
 
     @property
     def _schedule(self) -> Schedule:
         """How each sample is updated."""
         sampling = self._sampling
-        return Schedule(
-            sampling.iterations,
-            sampling.dampings,
-            sampling.sharpness,
-            watch_all=sampling.tolerance > 0,
-        )
+        watch = sampling.tolerance > 0
+        return Schedule(sampling.iterations, sampling.dampings, sampling.sharpness, watch_all=watch)
 
     def _draw_batch(
         self, part: Sequence[int], tally: Tally, wanted: _BatchOutput
     ) -> NDArray[np.uint8] | None:
         """Draw and count some samples; return labels (B, N) that the solver no longer has."""
-        solver, iterations = self._solver, self._sampling.iterations
+        solver, iterations = self.solver, self._sampling.iterations
         fill = 0 if wanted.every_problem else self._count_fill(len(part))
         self._begin([*part, *[part[-1]] * fill])
         if wanted.starts is not None:
@@ -433,18 +398,18 @@ class Sampler:
         filled = -(-samples // VECTOR) * VECTOR
         frozen = self._freezing is not None and self._freezing.frozen is not None
         worth = frozen and self._sampling.tolerance > 0 and samples > VECTOR // 2
-        return filled - samples if worth and filled <= self._solver.batch else 0
+        return filled - samples if worth and filled <= self.solver.batch else 0
 
     def _begin(self, part: Sequence[int]) -> None:
         """Let the solver take the perturbed problems of some samples."""
         start = self._mean_field if self._sampling.start == "warm" else None
         if self._members:
             unaries = [self._perturb_member(sample) for sample in part]
-            self._solver.load(unaries, None if start is None else [start] * len(part))
+            self.solver.load(unaries, None if start is None else [start] * len(part))
             return
         numbers = np.array(part, dtype=np.int64)
         sharpness = self._sampling.sharpness
-        self._solver.perturb(self._perturbation, numbers, start, sharpness=sharpness)
+        self.solver.perturb(self._perturbation, numbers, start, sharpness=sharpness)
 
     def _converge(
         self, samples: int, fill: int, tally: Tally, wanted: _BatchOutput
@@ -454,7 +419,7 @@ class Sampler:
         Return the labels they had then, (B, N), where wanted. The last ``fill`` problems of the
         solver count as converged from the start.
         """
-        solver, sampling = self._solver, self._sampling
+        solver, sampling = self.solver, self._sampling
         problems = samples + fill
         converged = np.arange(problems) >= samples
         sizes = np.zeros((problems, self._crf.n_labels), dtype=np.int64)
@@ -493,7 +458,7 @@ class Sampler:
         return unaries
 
     def _parameters(self) -> dict[str, object]:
-        freezing, solver = self._freezing, self._solver
+        freezing, solver = self._freezing, self.solver
         return {
             "method": "perturb-and-mpm",
             **self._sampling.describe(),
@@ -590,25 +555,22 @@ class SampleStore:
     def write(self, part: range, labels: NDArray[np.uint8]) -> None:
         """Write the samples of a batch, (B, N); the folder is made with the first."""
         if self._array is None:
-            self._array = self._create()
+            self._array = self._zarr.create_array(
+                store=str(self._folder),
+                shape=(len(self._numbers), *self._grid.shape),
+                chunks=(1, *self._grid.shape),
+                dtype="uint8",
+                attributes={
+                    "first_sample": self._numbers.start,
+                    "spacing_mm": list(self._grid.spacing),
+                },
+            )
         first = part.start - self._numbers.start
         self._array[first : first + len(part)] = self._grid.scatter(labels, 0)
 
     def finish(self, samples: int) -> None:
         """Cut the array to the samples that were drawn."""
         self._array.resize((samples, *self._grid.shape))
-
-    def _create(self) -> Any:  # noqa: ANN401
-        return self._zarr.create_array(
-            store=str(self._folder),
-            shape=(len(self._numbers), *self._grid.shape),
-            chunks=(1, *self._grid.shape),
-            dtype="uint8",
-            attributes={
-                "first_sample": self._numbers.start,
-                "spacing_mm": list(self._grid.spacing),
-            },
-        )
 
 
 def sample_range(samples: int | range) -> range:
