@@ -271,3 +271,13 @@ def test_a_case_of_arrays() -> None:
         read_case([image, image[:5]], shares)
     with pytest.raises(InputError, match="`mask` must have voxels"):
         read_case([image], shares, mask=np.zeros((11, 12, 3)))
+
+
+def test_arrays_without_probability_somewhere_are_said_as_files_are() -> None:
+    image = np.ones((4, 5, 6))
+    shares = np.full((2, 4, 5, 6), 0.5)
+    shares[:, 0] = 0
+    case = read_case([image], shares)
+    assert not case.mask[0].any()
+    assert case.mask[1:].all()
+    assert any("30 of 120 voxels have no probability" in words for words in case.warnings)

@@ -217,32 +217,14 @@ def read_case(
         found, ensemble = _combine(members, keep=keep_members)
 
     inside, origin, mask_notes = find_mask(volumes, mask, digests, named_by)
-    warnings = [
+    notes = (
         *other_patient_warnings(image.source.path, [*paths, *all_paths(mask or [])]),
         *found.warnings,
         *mask_notes,
         *image.geometry.warnings(),
-        *_mismatch_warnings(found, inside),
-    ]
-    if found.empty is not None and found.empty.any():
-        inside, origin = _leave_out_empty(inside, origin, found.empty, found.source)
-        warnings.append(
-            f"{voxel_count(found.empty)} have no probability at all; they are outside the mask and "
-            "count as background"
-        )
-    cleaned, image_warnings = clean_images(volumes, inside)
-    return Case(
-        images=cleaned,
-        probabilities=found.probabilities,
-        mask=inside,
-        mask_origin=origin,
-        labels=found.labels,
-        geometry=image.geometry,
-        hashes=digests.by_name(),
-        warnings=(*warnings, *image_warnings),
-        regions=_region_values(dataset, found.labels),
-        ensemble=ensemble,
     )
+    case = _assemble(volumes, found, inside, origin, notes, digests.by_name())
+    return replace(case, regions=_region_values(dataset, found.labels), ensemble=ensemble)
 
 
 def _are_arrays(images: object) -> TypeGuard[Mapping[str, ArrayLike] | Sequence[ArrayLike]]:
@@ -300,20 +282,9 @@ def _case_from_arrays(
         inside, origin = np.asarray(mask) != 0, "given"
         if inside.shape != shape or not inside.any():
             raise InputError(f"`mask` must have voxels, and the shape {shape}, got {inside.shape}")
-    if found.empty is not None and found.empty.any():
-        inside, origin = _leave_out_empty(inside, origin, found.empty, source)
-    cleaned, image_warnings = clean_images(volumes, inside)
     hashed = dict(zip((*names, "probabilities"), (*arrays, maps)))
-    return Case(
-        images=cleaned,
-        probabilities=found.probabilities,
-        mask=inside,
-        mask_origin=origin,
-        labels=found.labels,
-        geometry=geometry,
-        hashes={name: sha256(array.tobytes()).hexdigest() for name, array in hashed.items()},
-        warnings=(*_mismatch_warnings(found, inside), *image_warnings),
-    )
+    hashes = {name: sha256(array.tobytes()).hexdigest() for name, array in hashed.items()}
+    return _assemble(volumes, found, inside, origin, (), hashes)
 
 
 _UNIFORM = 1e-3  # probabilities that differ by less are the same
@@ -328,6 +299,35 @@ class _Distribution:
     labels: LabelScheme
     empty: NDArray[np.bool_] | None = None  # (X, Y, Z), voxels without any probability
     warnings: tuple[str, ...] = ()
+
+
+def _assemble(
+    volumes: Mapping[str, Volume],
+    found: _Distribution,
+    mask: NDArray[np.bool_],
+    origin: str,
+    notes: Iterable[str],
+    hashes: dict[str, str],
+) -> Case:
+    """Return the case of images and probabilities on one grid, inside a mask of this origin."""
+    warnings = [*notes, *_mismatch_warnings(found, mask)]
+    if found.empty is not None and found.empty.any():
+        mask, origin = _leave_out_empty(mask, origin, found.empty, found.source)
+        warnings.append(
+            f"{voxel_count(found.empty)} have no probability at all; they are outside the mask and "
+            "count as background"
+        )
+    images, image_warnings = clean_images(volumes, mask)
+    return Case(
+        images=images,
+        probabilities=found.probabilities,
+        mask=mask,
+        mask_origin=origin,
+        labels=found.labels,
+        geometry=next(iter(volumes.values())).geometry,
+        hashes=hashes,
+        warnings=(*warnings, *image_warnings),
+    )
 
 
 def _from_maps(
