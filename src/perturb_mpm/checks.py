@@ -294,5 +294,4 @@ def _as_float(value: numbers.Real) -> float:
 
 
 def _short(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"{type(value).__name__} {in_short(' '.join(repr(value).split()), 60)}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perturb_mpm import checks
+from perturb_mpm.checks import in_short
 from perturb_mpm.cohort.cluster import run_on_workers
 from perturb_mpm.cohort.one_case import CaseReading, CaseRunner, build_request
 from perturb_mpm.cohort.records import RECORDS, TABLES, CaseRecord, read_record
@@ -493,5 +494,4 @@ def _check_same(path: Path, folder: Path, request: Mapping[str, Any]) -> None:
 
 
 def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return in_short(json.dumps(value, ensure_ascii=False), 40)

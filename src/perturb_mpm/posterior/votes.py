@@ -302,8 +302,7 @@ def same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
 
 
 def _short(value: object) -> str:
-    text = "nothing" if value is MISSING else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return "nothing" if value is MISSING else in_short(repr(value), 60)
 
 
 def _check_alike(first: Posterior, other: object) -> None:

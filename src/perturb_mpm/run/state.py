@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.checks import ExpectedError
+from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.files import (
     DICOM_FILES,
     Case,
@@ -459,8 +459,7 @@ def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
 
 
 def _short_json(value: object) -> str:
-    text = "absent" if value is MISSING else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return "absent" if value is MISSING else in_short(json.dumps(value, ensure_ascii=False), 40)
 
 
 def _write_case(path: Path, case: Case) -> None:
