@@ -12,6 +12,8 @@ and touches it there, so the minimum of the bound cannot raise F. It is found vo
 
     q_i = softmax(a_i + M_i q_i),   a_i = −U_i − (ΨQ)_i
 
+with Q, U and a (L, N), their columns (L,) at voxel i, and M_i (L, L).
+
 Where the CRF keeps its self term, F holds the whole of ½ Q·ΨQ: nothing is left to add back, M = 0,
 and the parallel update is already the convergent one.
 """

@@ -1,6 +1,11 @@
 """What an engine must offer: the kernels of one CRF, ready to solve batches of problems.
 
-The functions beside ``Solver`` say in NumPy what some of its methods return.
+With kernels K_m (N, N), compatibilities μ_m (L, L) and the sharpness β, an update is
+
+    Q ← (1 − damping)·softmax(−β·(U + Σ_m μ_m Q K_mᵀ)) + damping·Q,    Q, U (B, L, N),
+
+for B problems with unaries U, which ``perturb`` lowers by Gumbel noise. The functions beside
+``Solver`` say in NumPy what some of its methods return.
 """
 
 from __future__ import annotations
@@ -90,7 +95,27 @@ def count_votes(labels: NDArray[np.uint8], counts: NDArray[np.uint32]) -> NDArra
     return sizes
 
 
-class Solver(Protocol):
+class Updates(Protocol):
+    """What can be updated: the problems of a solver, or a restricted problem."""
+
+    def step(
+        self,
+        update: Update = "parallel",
+        damping: float = 0.0,
+        *,
+        sharpness: float = 1.0,
+        watched: bool = True,
+    ) -> Change:
+        """Update every marginal of every problem once; Q ← (1 − damping)·new + damping·old.
+
+        Damping below 0 goes beyond the new marginals, which weakly coupled problems reach sooner
+        by it. New marginals are softmax(sharpness·logits); the convergent update knows no
+        sharpness. A step that is not ``watched`` may leave the labels as they were and report no
+        change.
+        """
+
+
+class Solver(Updates, Protocol):
     """The kernels of one CRF, ready to solve batches of problems that differ in their unaries.
 
     N counts the voxels inside the mask, in the order of ``DenseCRF.energies``; whatever order an
@@ -140,22 +165,6 @@ class Solver(Protocol):
         """Take the perturbed unaries Ũ of these samples, (B,), and start at softmax(−sharpness·Ũ).
 
         ``marginals`` (L, N), where given, are the start of every sample instead.
-        """
-
-    def step(
-        self,
-        update: Update = "parallel",
-        damping: float = 0.0,
-        *,
-        sharpness: float = 1.0,
-        watched: bool = True,
-    ) -> Change:
-        """Update every marginal of every problem once; Q ← (1 − damping)·new + damping·old.
-
-        Damping below 0 goes beyond the new marginals, which weakly coupled problems reach sooner
-        by it. New marginals are softmax(sharpness·logits); the convergent update knows no
-        sharpness. A step that is not ``watched`` may leave the labels as they were and report no
-        change.
         """
 
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -208,20 +217,6 @@ class ReweighingSolver(Protocol):
         A power of two keeps all bits what they would be if the kernels were prepared anew; other
         factors are refused.
         """
-
-
-class Updates(Protocol):
-    """What can be updated: the problems of a solver, or a restricted problem."""
-
-    def step(
-        self,
-        update: Update = "parallel",
-        damping: float = 0.0,
-        *,
-        sharpness: float = 1.0,
-        watched: bool = True,
-    ) -> Change:
-        """Update every marginal of every problem once, as ``Solver.step`` does."""
 
 
 class RestrictedProblem(Updates, Protocol):

@@ -1,4 +1,12 @@
-"""One batch of problems in the device's memory: its layout, its buffers, and how many fit."""
+"""One batch of problems in the device's memory: its layout, its buffers, and how many fit.
+
+N voxels, rounded up to whole tiles, have a row of B·P channels each in energies and marginals, for
+B problems of L labels and P ≥ L − 1. So have R lattice rows and E rows that tiles send:
+
+    bytes = (2·N + R + E + spare)·B·P·item + N·B,
+
+and (4·G + 4 + item)·N·B·P more where G groups of messages are exact.
+"""
 
 from __future__ import annotations
 
