@@ -545,18 +545,17 @@ def _calibration_words(own: Reliability, network: Reliability | None) -> list[st
     """Return what a stated probability is worth near borders, first that of 90 %."""
     if not own.voxels.any():
         return []
-    alone = network is not None and bool(network.voxels.any())
     words = []
     if own.voxels[_NINETY]:
         beside = ""
-        if alone and network is not None and network.voxels[_NINETY]:
+        if network is not None and network.voxels[_NINETY]:
             beside = f" (network alone: {100 * network.accuracy[_NINETY]:.0f} %)"
         words.append(
             "Near borders, a label with 90 % probability is right in "
             f"{100 * own.accuracy[_NINETY]:.0f} % of voxels{beside}."
         )
     beside = ""
-    if alone and network is not None:
+    if network is not None and network.voxels.any():
         beside = f" (network alone: {100 * network.expected_error:.1f})"
     words.append(
         f"Probabilities there are {100 * own.expected_error:.1f} percentage points off on "
