@@ -104,6 +104,21 @@ def test_the_command_finds_what_the_run_found(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "measures.csv").exists()
 
 
+def test_priority_knows_structures_that_do_not_vary(run: Run, tmp_path: Path) -> None:
+    vessel = np.zeros(run.case.mask.shape, np.uint8)
+    vessel[:2] = 1
+    save(tmp_path / "vessel.nii.gz", vessel, run.case.geometry.affine)
+    words = [
+        "--beside",
+        f"vessel={tmp_path / 'vessel.nii.gz'}",
+        "--priority",
+        "core.contact:vessel",
+    ]
+    out = tmp_path / "out"
+    assert call("measure", str(run.folder), *words, "--output", str(out), "--quiet") == 0
+    assert json.loads((out / "priority.json").read_text())["measure"] == "contact:vessel"
+
+
 def test_evaluate_scores_lesions_against_the_truth(run: Run, tmp_path: Path) -> None:
     """A truth that is a sample of the run: it is judged as that sample is."""
     number = int(np.argmax(run.posterior.volumes[:16, 2]))

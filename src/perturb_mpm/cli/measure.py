@@ -32,6 +32,7 @@ from perturb_mpm.measures import (
 )
 from perturb_mpm.run import (
     Run,
+    Surroundings,
     check_questions,
     find_in_samples,
     findings_as_json,
@@ -117,7 +118,7 @@ def measure(
             raise UsageError(f"--extremes must be one of {known}, got {options.extremes}")
     folder = prepare_folder(options.output)
     if options.lesions or options.extremes or options.priority:
-        _find(folder, asked, options)
+        _find(folder, asked, beside, options)
         if not (options.measure or rules):
             return
     with options.show.progress() as progress:
@@ -143,12 +144,14 @@ def _with_questions(run: Run, options: MeasureOptions) -> Run:
     return replace(run, settings=settings)
 
 
-def _find(folder: Path, run: Run, options: MeasureOptions) -> None:
+def _find(folder: Path, run: Run, beside: Surroundings, options: MeasureOptions) -> None:
     """Find lesions, extremes and priority; write and print them."""
     with options.show.progress() as progress:
         progress.stage("drawing samples again")
         sampler = rebuild_sampler(run)
-        found = find_in_samples(run, sampler, extremes=options.extremes, progress=progress)
+        found = find_in_samples(
+            run, sampler, extremes=options.extremes, beside=beside, progress=progress
+        )
     files = write_findings(folder, run, found)
     lesions = found.findings.lesions
     table = [] if lesions is None or not lesions.by_doubt() else [_lesion_table(lesions.by_doubt())]

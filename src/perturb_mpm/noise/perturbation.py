@@ -44,23 +44,24 @@ MOST_LENGTHS = 8
 FARTHEST = 5.199337582
 
 
-def checked_lengths(value: object, name: str = "noise_length") -> Lengths:
+def checked_lengths(value: object) -> Lengths:
     """Return the parts of the noise, with weights that sum to 1; "40:0.7,0:0.3" is a mixture."""
     if isinstance(value, str):
-        value = _from_text(value, name)
+        value = _from_text(value)
     parts = value if isinstance(value, Sequence) else ((value, 1.0),)
     if not 1 <= len(parts) <= MOST_LENGTHS:
         raise ValueError(
-            f"{name} must be a length or 1 to {MOST_LENGTHS} pairs (length, weight), got {value!r}"
+            f"noise_length must be a length or 1 to {MOST_LENGTHS} pairs (length, weight), "
+            f"got {value!r}"
         )
     weights: dict[float, float] = {}
     for part in parts:
         if not isinstance(part, Sequence) or isinstance(part, str) or len(part) != 2:
             raise TypeError(
-                f"{name} must be a length in mm or pairs (length, weight), got {value!r}"
+                f"noise_length must be a length in mm or pairs (length, weight), got {value!r}"
             )
-        length = _checked_length(part[0], name)
-        weight = checks.number(part[1], f"weight of {name}", positive=True)
+        length = _checked_length(part[0])
+        weight = checks.number(part[1], "weight of noise_length", positive=True)
         weights[length] = weights.get(length, 0.0) + weight
     total = sum(weights.values())
     return tuple((length, weights[length] / total) for length in sorted(weights, reverse=True))
@@ -71,14 +72,14 @@ def simplest(lengths: Lengths) -> NoiseLength:
     return lengths[0][0] if len(lengths) == 1 else lengths
 
 
-def _from_text(text: str, name: str) -> list[tuple[float, float]]:
+def _from_text(text: str) -> list[tuple[float, float]]:
     try:
         words = [part.partition(":") for part in text.split(",")]
         return [(float(length), float(weight or 1)) for length, _, weight in words]
     except ValueError:
         raise ValueError(
-            f"{name} must be a length in mm such as 40 or inf, or lengths with weights such as "
-            f"40:0.7,4:0.3, got {text!r}"
+            "noise_length must be a length in mm such as 40 or inf, or lengths with weights such "
+            f"as 40:0.7,4:0.3, got {text!r}"
         ) from None
 
 
@@ -87,10 +88,10 @@ def describe_lengths(lengths: Lengths) -> list[list[object]]:
     return [["inf" if math.isinf(length) else length, weight] for length, weight in lengths]
 
 
-def _checked_length(value: object, name: str) -> float:
+def _checked_length(value: object) -> float:
     if isinstance(value, float) and value == math.inf:
         return value
-    return checks.number(value, name, minimum=0)
+    return checks.number(value, "noise_length", minimum=0)
 
 
 def check_fits(lengths: Lengths, grid: Grid) -> None:

@@ -71,13 +71,12 @@ class FoundSamples:
     rules: tuple[Rule, ...] = ()
 
 
-def finding_names(asked: FindingSettings, *, extremes: bool = False) -> list[str]:
+def finding_names(asked: FindingSettings) -> list[str]:
     """Return the names of the files that a run writes of its findings."""
     kinds = {
         "measure": bool(asked.measure or asked.rule),
         "lesions": asked.lesions is not None,
         "priority": asked.priority is not None,
-        "extremes": extremes,
     }
     return [name for kind, wanted in kinds.items() if wanted for name in FINDING_FILES[kind]]
 

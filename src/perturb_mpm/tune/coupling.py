@@ -59,9 +59,7 @@ class Candidate:
         """Whether kernels take part."""
         return self.settings.has_kernels
 
-    def losses(
-        self, study: Study, cases: Sequence[int], shares: Sequence[float] = SHARES
-    ) -> tuple[float, float]:
+    def losses(self, study: Study, cases: Sequence[int]) -> tuple[float, float]:
         """Return log score and CRPS of these cases, each under what the others teach."""
         regions = tuple(study.regions)
         scores = []
@@ -70,7 +68,7 @@ class Candidate:
             for case in inner:
                 found = self.volumes.predict(case, laws, regions)
                 scores.append(nan_mean([each.crps for each in found.values()]))
-        return self.maps.left_out_score(cases, study.folds, shares), float(np.mean(scores))
+        return self.maps.left_out_score(cases, study.folds, SHARES), float(np.mean(scores))
 
 
 def choose_candidate(
