@@ -27,9 +27,7 @@ from perturb_mpm.assess.sources import (
 )
 from perturb_mpm.evaluation import (
     ALL,
-    DOMAINS,
     REPORTED_SPECIFICITIES,
-    Domain,
     Measurement,
     MetricSummary,
     Prediction,
@@ -214,7 +212,7 @@ def assess_case(
     raters = [read_labels(Source("raters", path), segmentation, mapped) for path in files.raters]
     truths |= {f"rater {number}": labels for number, labels in enumerate(raters, start=1)}
     assessments = [
-        assess(files.name, segmentation, labels, regions, against, DOMAINS, specificities)
+        assess(files.name, segmentation, labels, regions, against, specificities)
         for against, labels in truths.items()
     ]
     if raters:
@@ -244,7 +242,6 @@ def assess(
     truth: NDArray[np.uint8],
     regions: Regions,
     against: str = "truth",
-    domains: Sequence[Domain] = DOMAINS,
     specificities: Sequence[float] = REPORTED_SPECIFICITIES,
 ) -> CaseAssessment:
     """Measure one segmentation against one label map (X, Y, Z) of label indices."""
@@ -254,9 +251,7 @@ def assess(
     rows = [
         replace(row, against=against)
         for each in measured
-        for row in evaluate_case(
-            each, truth, regions, case=case, domains=domains, specificities=specificities
-        )
+        for row in evaluate_case(each, truth, regions, case=case, specificities=specificities)
     ]
     true = truth_in_mask(prediction, truth)
     labels = grid.scatter(prediction.labels, 0)

@@ -215,7 +215,8 @@ class CpuSolver:
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
-        self._require_every_voxel("pairwise needs")
+        if self._frozen is not None:
+            raise ValueError("pairwise needs every voxel, got problems with frozen ones: load them")
         return self._whole.pairwise()
 
     def log_odds(self, voxels: NDArray[np.int64]) -> NDArray[np.float16]:
@@ -270,10 +271,6 @@ class CpuSolver:
         new = (1 - damping) * new + damping * old
         self._start_at(new)
         return change_between(old, new)
-
-    def _require_every_voxel(self, what: str) -> None:
-        if self._frozen is not None:
-            raise ValueError(f"{what} every voxel, got problems with frozen voxels: load them")
 
     def _check_count(self, problems: int, name: str) -> None:
         if problems > self.batch:
