@@ -104,7 +104,9 @@ def test_the_command_finds_what_the_run_found(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "measures.csv").exists()
 
 
-def test_priority_knows_structures_that_do_not_vary(run: Run, tmp_path: Path) -> None:
+def test_priority_knows_structures_that_do_not_vary(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     vessel = np.zeros(run.case.mask.shape, np.uint8)
     vessel[:2] = 1
     save(tmp_path / "vessel.nii.gz", vessel, run.case.geometry.affine)
@@ -115,8 +117,13 @@ def test_priority_knows_structures_that_do_not_vary(run: Run, tmp_path: Path) ->
         "core.contact:vessel",
     ]
     out = tmp_path / "out"
-    assert call("measure", str(run.folder), *words, "--output", str(out), "--quiet") == 0
-    assert json.loads((out / "priority.json").read_text())["measure"] == "contact:vessel"
+    both = [*words, "--measure", "contact:vessel", "--lesions", "core", "--json"]
+    assert call("measure", str(run.folder), *both, "--output", str(out)) == 0
+    printed = json.loads(capsys.readouterr().out)  # one document, whatever was asked for
+    assert printed["priority"]["measure"] == "contact:vessel"
+    assert printed["measures"][0]["measure"] == "contact:vessel"
+    assert printed["lesions"]["structure"] == "core"
+    assert (out / "priority.json").exists()
 
 
 def test_evaluate_scores_lesions_against_the_truth(run: Run, tmp_path: Path) -> None:

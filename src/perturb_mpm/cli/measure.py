@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -32,7 +32,6 @@ from perturb_mpm.measures import (
 )
 from perturb_mpm.run import (
     Run,
-    Surroundings,
     check_questions,
     find_in_samples,
     findings_as_json,
@@ -117,18 +116,30 @@ def measure(
             known = ", ".join(patient.structures)
             raise UsageError(f"--extremes must be one of {known}, got {options.extremes}")
     folder = prepare_folder(options.output)
-    if options.lesions or options.extremes or options.priority:
-        _find(folder, asked, beside, options)
-        if not (options.measure or rules):
-            return
+    content: dict[str, Any] = {}
+    lines: list[str | Table] = []
+    files: list[Path] = []
+    searches = bool(options.lesions or options.extremes or options.priority)
     with options.show.progress() as progress:
-        progress.stage("measuring samples")
-        found = measure_run(
-            loaded, chosen, structures, beside=beside, checkpoint=folder, progress=progress
-        )
-    files = write_measurements(folder, loaded, found, rules)
-    content = measurements_as_json(loaded, found, rules)
-    lines = _in_words(measure_rows(loaded, found), content["rules"])
+        if searches:
+            progress.stage("drawing samples again")
+            sampler = rebuild_sampler(asked)
+            findings = find_in_samples(
+                asked, sampler, extremes=options.extremes, beside=beside, progress=progress
+            )
+            files += write_findings(folder, asked, findings).values()
+            content |= findings_as_json(asked, findings)
+            lesions = findings.findings.lesions
+            if lesions is not None and lesions.by_doubt():
+                lines.append(_lesion_table(lesions.by_doubt()))
+        if options.measure or rules or not searches:
+            progress.stage("measuring samples")
+            found = measure_run(
+                loaded, chosen, structures, beside=beside, checkpoint=folder, progress=progress
+            )
+            files += write_measurements(folder, loaded, found, rules)
+            content |= measurements_as_json(loaded, found, rules)
+            lines += _in_words(measure_rows(loaded, found), content["rules"])
     options.show.result(content, *lines, files=files)
 
 
@@ -142,20 +153,6 @@ def _with_questions(run: Run, options: MeasureOptions) -> Run:
         priority=options.priority,
     )
     return replace(run, settings=settings)
-
-
-def _find(folder: Path, run: Run, beside: Surroundings, options: MeasureOptions) -> None:
-    """Find lesions, extremes and priority; write and print them."""
-    with options.show.progress() as progress:
-        progress.stage("drawing samples again")
-        sampler = rebuild_sampler(run)
-        found = find_in_samples(
-            run, sampler, extremes=options.extremes, beside=beside, progress=progress
-        )
-    files = write_findings(folder, run, found)
-    lesions = found.findings.lesions
-    table = [] if lesions is None or not lesions.by_doubt() else [_lesion_table(lesions.by_doubt())]
-    options.show.result(findings_as_json(run, found), *table, files=files.values())
 
 
 def _lesion_table(lesions: Sequence[SampledLesion]) -> Table:
