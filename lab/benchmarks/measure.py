@@ -173,7 +173,7 @@ class BenchmarkRow:
     sample_s: float | None = None
     """Seconds for all samples, from arrays to posterior; the peer's loop is timed on a few."""
     sample_correlated_s: float | None = None
-    """The same with noise that goes together over 20 mm and 60 mm."""
+    """The same with noise that is correlated over 20 mm and 60 mm."""
     sample_speedup: float | None = None
     sample_peak_gb: float | None = None
     error: FilterError | None = None

@@ -37,7 +37,7 @@ NOISE = 0.03
 SYNTHETIC_TUMOUR = 4
 
 CORRELATED = ((20.0, 0.7), (60.0, 0.3))
-"""Noise that goes together, beside the paper's: lengths in mm and their weights."""
+"""Correlated noise, beside the paper's: lengths in mm and their weights."""
 
 # One row a class: ventricle, white matter, grey matter, outer fluid, tumour.
 CLASS_MEANS = np.array(

@@ -112,8 +112,8 @@ def biomarkers(
     Parameters
     ----------
     settings
-        A settings file for independent noise; the paper's algorithm without it. Noise that goes
-        together is learned on other scans, as perturb-mpm tune does.
+        A settings file for independent noise; the paper's algorithm without it. Correlated noise
+        is learned on other scans, as perturb-mpm tune does.
     samples
         Samples of each scan and perturbation.
     seed

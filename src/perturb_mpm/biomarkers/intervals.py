@@ -109,7 +109,7 @@ class LearnedLaw:
     def move(self, samples: ArrayLike, seed: int = 0) -> NDArray[np.float64]:
         """Return the samples (S,) moved and spread to this law, each with its rank.
 
-        What goes together stays together, so that two scans may be compared sample by sample. Equal
+        The order of samples stays, so that two scans may be compared sample by sample. Equal
         samples are ranked by chance, and ``seed`` says which; NaN is undefined, and stays so.
         """
         moved = np.array(samples, dtype=np.float64)
