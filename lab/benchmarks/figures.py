@@ -176,7 +176,7 @@ def render_frozen(results: dict[str, Any]) -> str:
     """Return the Markdown of what frozen voxels and converged samples cost."""
     rows, machine = results["rows"], results["machine"]
     about = (
-        f"BraTS2021_01658 at 1 mm with a forest's probabilities, {results['samples']} samples from "
+        f"BraTS2021_01658 at 1 mm with probabilities of trees, {results['samples']} samples from "
         f"arrays to posterior; {machine['cpu']}, {results['threads']} threads, "
         f"{machine['date'][:10]}. `python -m lab.benchmarks.frozen --model MODEL.npz` does it "
         "again."

@@ -29,7 +29,7 @@ from perturb_mpm.sampling import Sampler, Sampling
 
 REGION = (POSTOPERATIVE_LABEL_NAMES.index("enhancing tumour"),)
 HAND_SET, LEARNED = "our kernels at full strength", "learned by overlap"
-TRAINING_SEED = 10_000
+TRAINING_SEED, NOISE_SEED = 10_000, 20_000
 TRAINING_RESIDUALS_ML = (0.0, 0.5, 2.0, 5.0)
 ITERATIONS = 10
 HOLD = 0.002
@@ -48,10 +48,11 @@ class BiasPlan:
     learned_biases_nats: tuple[float, ...]
     training: int
     steps: int
+    repeats: int = 0  # with other noise at the largest bias: the Monte Carlo error
 
 
-FULL = BiasPlan(4.0, None, 200, (0.0, 1.0, 2.0), (0.0, 1.0, 2.0), 4, 6)
-QUICK = BiasPlan(8.0, QUICK_PATIENTS, 8, (0.0, 2.0), (2.0,), 2, 1)
+FULL = BiasPlan(4.0, None, 200, (0.0, 1.0, 2.0), (0.0, 1.0, 2.0), 4, 6, repeats=4)
+QUICK = BiasPlan(8.0, QUICK_PATIENTS, 8, (0.0, 2.0), (2.0,), 2, 1, repeats=1)
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,15 @@ class Segmenter:
     bias_nats: float
     learned: Learned | None = None
     region: tuple[int, ...] = REGION
+    repeat: int = 0
+    """Above 0: the same with other noise."""
 
     @property
     def name(self) -> str:
         """The CRF and the bias, in words."""
         crf = HAND_SET if self.learned is None else LEARNED
-        return f"{crf}, {self.bias_nats:+g} nats"
+        noise = f", other noise {self.repeat}" if self.repeat else ""
+        return f"{crf}, {self.bias_nats:+g} nats{noise}"
 
     def crf(self, patient: Patient) -> DenseCRF:
         """Return the CRF of a patient."""
@@ -77,7 +81,8 @@ class Segmenter:
         self, patient: Patient, samples: int, seed: int
     ) -> tuple[Posterior, NDArray[np.int64]]:
         """Return the votes of a patient, and the MPM labels (N,) without noise."""
-        settings = Sampling(samples=samples, seed=seed, iterations=ITERATIONS, hold=HOLD)
+        noise = seed + NOISE_SEED * self.repeat
+        settings = Sampling(samples=samples, seed=noise, iterations=ITERATIONS, hold=HOLD)
         sampler = Sampler(self.crf(patient), settings)
         return sampler.draw(), sampler.mean_field().argmax(axis=0)
 
@@ -154,3 +159,8 @@ def segmenters(plan: BiasPlan, learned: Learned) -> list[Segmenter]:
         *(Segmenter(bias) for bias in plan.biases_nats),
         *(Segmenter(bias, learned) for bias in plan.learned_biases_nats),
     ]
+
+
+def repeat_with_other_noise(plan: BiasPlan) -> list[Segmenter]:
+    """Return hand-set kernels at the largest bias, once for each further noise."""
+    return [Segmenter(max(plan.biases_nats), repeat=n + 1) for n in range(plan.repeats)]

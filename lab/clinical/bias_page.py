@@ -19,7 +19,7 @@ from lab.clinical.bias import (
 from lab.clinical.biomarkers import TRUTH, BiomarkerResults, ErrorTest, signed_errors, typical
 from lab.clinical.biomarkers_page import DARK, LIGHT, NAMES
 from lab.figures import BLACK, BLUE, new_figure
-from lab.words import join_words, markdown_table, paragraph
+from lab.words import count, join_words, markdown_table, paragraph
 from perturb_mpm.learning import Learned
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class BiasFindings:
     results: BiomarkerResults
     tests: Sequence[ErrorTest]
     unit: str = "ml"
+    repeated: Sequence[Segmenter] = ()
+    """The same segmenter with other noise."""
 
     def test(self, segmenter: Segmenter, quantity: str, rater: str) -> ErrorTest:
         """Return the test of the corrected values of one segmenter against one rater."""
@@ -83,6 +85,7 @@ def page(found: BiasFindings, real: BiasFindings | None = None) -> str:
         "## Residual tumour volume",
         _verdicts(found, "rtv_ml"),
         _table(found, "rtv_ml"),
+        *_other_noise(found),
         "![Absolute error of residual volume at every bias, by rater](reproduce-bias.png)",
         paragraph(
             "*As the paper's figure 6, at every bias: light the error as segmented, dark without "
@@ -180,6 +183,29 @@ def _table(found: BiasFindings, quantity: str) -> str:
     )
     head = ["CRF, bias", f"value − truth{unit}", *heads]
     return note + "\n\n" + markdown_table(head, rows)
+
+
+def _other_noise(found: BiasFindings) -> list[str]:
+    """Say how far the medians without uncertain voxels move with other noise."""
+    if not found.repeated:
+        return []
+    ranges = []
+    for rater in found.raters:
+        tests = [found.test(each, "rtv_ml", rater) for each in found.repeated]
+        medians = [test.median_after for test in tests]
+        low, high = (f"{value:.2f}" for value in (min(medians), max(medians)))
+        largest = max(test.pvalue for test in tests)
+        between = low if low == high else f"{low} to {high}"
+        ranges.append(f"{between} {found.unit} for {rater} (p at most {largest:.1g})")
+    voxel_ml = found.plan.spacing_mm**3 / 1000
+    return [
+        paragraph(
+            f"The label maps have no noise. With {count(len(found.repeated), 'further seed')} of "
+            f"the noise, at {found.repeated[0].bias_nats:+g} nats and for the same patients, the "
+            f"medians without uncertain voxels are {join_words(ranges)}. One voxel has "
+            f"{voxel_ml:.3f} {found.unit}."
+        )
+    ]
 
 
 def _learning(found: BiasFindings) -> str:

@@ -204,10 +204,11 @@ def bias(
         progress.stage("learning a CRF by overlap")
         learned = experiment.learn_by_overlap(plan, seed)
         compared = experiment.segmenters(plan, learned)
+        repeated = experiment.repeat_with_other_noise(plan)
         found = measure_biomarkers(
             experiment.made_up_patients(plan, seed),
             experiment.REGION,
-            experiment.scanners(compared, plan.samples, seed),
+            experiment.scanners([*compared, *repeated], plan.samples, seed),
             progress,
         )
         real = None
@@ -233,7 +234,8 @@ def bias(
     write_figure(files[1], bias_page.boxplots(found, compared))
     write_figure(files[2], bias_page.boxplots(found, compared, "eor_frac"))
     write_figure(files[3], bias_page.learning_curve(learned))
-    text = bias_page.page(bias_page.BiasFindings(plan, learned, compared, found, tests), real)
+    made_up = bias_page.BiasFindings(plan, learned, compared, found, tests, repeated=repeated)
+    text = bias_page.page(made_up, real)
     write_text(files[4], text)
     numbers = {"estimates": found.estimates, "tests": tests}
     if real is not None:
@@ -273,7 +275,8 @@ def figures(
     files = [folder / f"reproduce-clinical-{name}.png" for name in names]
     with shown_progress(quiet=quiet) as progress:
         progress.stage("sampling a patient before surgery")
-        write_figure(files[0], illustrations.draw_growth(plan, seed))
+        patient, found = illustrations.sample_growth(plan, seed)
+        write_figure(files[0], illustrations.draw_growth(patient, found))
         progress.stage("sampling two patients after surgery")
         low, high = (
             illustrations.sample_scan(patient, plan.snapshots[-1], seed)
@@ -283,11 +286,20 @@ def figures(
         write_figure(files[2], illustrations.draw_false_positives(high))
     share = illustrations.uncertain_share(high)
     false_ml = high.patient.volume_ml(high.false_positive.astype(int), (1,))
+    growth = illustrations.growth_rows(patient, found)
+    border = illustrations.border_share(patient, found)
     text = (
+        f"{illustrations.growth_table(growth)}\n\n"
+        f"{100 * border:.0f} % of the brain lies within a voxel of a border between labels; "
         f"after a complete resection {false_ml:.2f} ml are segmented as enhancing tumour, "
         f"{100 * share:.0f} % of them uncertain (entropy of enhancing tumour above 0)"
     )
-    numbers = {"false_positive_ml": false_ml, "uncertain_share": share}
+    numbers = {
+        "growth": [row._asdict() for row in growth],
+        "border_share": border,
+        "false_positive_ml": false_ml,
+        "uncertain_share": share,
+    }
     print_results(files, text, numbers, quiet=quiet, json=json)
 
 

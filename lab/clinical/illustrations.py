@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from lab.clinical.bias import REGION, BiasPlan, Segmenter, made_up_patients
 from lab.figures import LABEL_COLOURS, new_figure
 from lab.patients import Patient, phantom_patient
 from lab.phantoms import preoperative_cohort
+from lab.words import markdown_table
 from perturb_mpm.evaluation import binary_entropy_percent
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.sampling import Sampler, Sampling
@@ -55,11 +56,86 @@ FULL = IllustrationPlan(3.0, 19, SNAPSHOTS)
 QUICK = IllustrationPlan(6.0, 5, (2, 4, 6, 8))
 
 
-def draw_growth(plan: IllustrationPlan, seed: int) -> Figure:
-    """Draw figure 4: one patient's truth and segmentation, and the entropy of ever more samples."""
+def sample_growth(plan: IllustrationPlan, seed: int) -> tuple[Patient, list[Posterior]]:
+    """Return a patient before surgery, and the posterior of ever more of its samples."""
     scan = next(iter(preoperative_cohort(seed, spacing_mm=plan.spacing_mm)))
     patient = phantom_patient("phantom 1", scan, scan.probabilities)
-    found = grow_samples(patient, plan.snapshots, seed)
+    return patient, grow_samples(patient, plan.snapshots, seed)
+
+
+class GrowthRow(NamedTuple):
+    """What the entropy of the votes has become at a number of samples."""
+
+    samples: int
+    uncertain_ml: float
+    """The volume of the voxels whose entropy is not 0."""
+    mean_bits: float
+    """The mean entropy of the voxels that are uncertain at the most samples."""
+    change_bits: float | None
+    """How far their entropy has moved since fewer samples, the mean of |ΔH|."""
+    at_border: float
+    """The share of all entropy that lies within a voxel of a border between labels."""
+
+
+def growth_rows(patient: Patient, found: Sequence[Posterior]) -> list[GrowthRow]:
+    """Measure whether the entropy saturates with the number of samples, and where it lies."""
+    border = label_borders(found[-1].labels)
+    uncertain = found[-1].entropy > 0
+    rows = []
+    before: NDArray[np.floating] | None = None
+    for posterior in found:
+        bits = posterior.entropy
+        change = None if before is None else float(np.abs(bits - before)[uncertain].mean())
+        rows.append(
+            GrowthRow(
+                posterior.samples,
+                patient.volume_ml((bits > 0).astype(int), (1,)),
+                float(bits[uncertain].mean()),
+                change,
+                float(bits[border].sum() / bits.sum()),
+            )
+        )
+        before = bits
+    return rows
+
+
+def label_borders(labels: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return the voxels that have another label among the 27 around them."""
+    from scipy.ndimage import maximum_filter, minimum_filter
+
+    differs: NDArray[np.bool_] = maximum_filter(labels, 3) != minimum_filter(labels, 3)
+    return differs
+
+
+def border_share(patient: Patient, found: Sequence[Posterior]) -> float:
+    """Return the share of the brain that lies within a voxel of a border between labels."""
+    return float(label_borders(found[-1].labels)[patient.case.mask].mean())
+
+
+def growth_table(rows: Sequence[GrowthRow]) -> str:
+    """Return the table beside figure 4."""
+    head = [
+        "samples",
+        "entropy above 0, ml",
+        "mean entropy, bits",
+        "changed by, bits",
+        "of it within a voxel of a border, %",
+    ]
+    lines = [
+        [
+            str(row.samples),
+            f"{row.uncertain_ml:.1f}",
+            f"{row.mean_bits:.3f}",
+            "–" if row.change_bits is None else f"{row.change_bits:.3f}",
+            f"{100 * row.at_border:.0f}",
+        ]
+        for row in rows
+    ]
+    return markdown_table(head, lines)
+
+
+def draw_growth(patient: Patient, found: Sequence[Posterior]) -> Figure:
+    """Draw figure 4: one patient's truth and segmentation, and the entropy of ever more samples."""
     labels = found[-1].labels
     z = int(np.isin(patient.truth, (1, 3, 4)).sum(axis=(0, 1)).argmax())
     image = _image(patient)

@@ -120,8 +120,10 @@ def operating_curves(quality: Quality, regions: Sequence[str]) -> Figure:
     return figure
 
 
-def _mean_curve(quality: Quality, estimator: str, region: str) -> np.ndarray | None:
-    curves = quality.curves.get((estimator, region, "union"))
+def _mean_curve(
+    quality: Quality, estimator: str, region: str, domain: str = DOMAINS[0]
+) -> np.ndarray | None:
+    curves = quality.curves.get((estimator, region, domain))
     if curves is None:
         return None
     defined = curves[~np.isnan(curves).any(axis=1)]
@@ -161,26 +163,26 @@ def _thresholds(summaries: dict[Key, MetricSummary], regions: Sequence[str]) -> 
 
 
 def _at_the_papers_specificity(quality: Quality, regions: Sequence[str]) -> list[str]:
+    heads = " | ".join(WORDS[e] for e in ESTIMATORS)
     lines = [
-        "| region | specificity | paper | " + " | ".join(WORDS[e] for e in ESTIMATORS) + " |",
-        "|---|---|---|" + "---|" * len(ESTIMATORS),
+        f"| region | specificity | paper's sensitivity | voxels | {heads} |",
+        "|---|---|---|---|" + "---|" * len(ESTIMATORS),
     ]
     for published in PAPER:
         if published.region not in regions:
             continue
         target = published.specificity[0]
-        cells = []
-        for estimator in ESTIMATORS:
-            mean = _mean_curve(quality, estimator, published.region)
-            cells.append(
+        for domain in DOMAINS:
+            means = [_mean_curve(quality, e, published.region, domain) for e in ESTIMATORS]
+            cells = [
                 "–" if mean is None else f"{float(np.interp(target, SPECIFICITIES, mean)):.2f}"
+                for mean in means
+            ]
+            lines.append(
+                f"| {published.region} | {target:.2f} | {published.sensitivity[0]:.2f} | "
+                f"{WORDS[domain]} | {' | '.join(cells)} |"
             )
-        lines.append(
-            f"| {published.region} | {target:.2f} | {published.sensitivity[0]:.2f} | "
-            + " | ".join(cells)
-            + " |"
-        )
-    return [*lines, "", "Over the predicted or true region, mean over patients; see curves.png."]
+    return [*lines, "", "Means over patients; curves.png has the predicted or true region."]
 
 
 def _estimators(summaries: dict[Key, MetricSummary], regions: Sequence[str]) -> list[str]:

@@ -75,7 +75,7 @@ def held_out_probabilities(
     if len(names) - 1 <= settings.folds:
         shared = SharedForests(TrainingVoxels.draw(whole, n_labels, seed, settings, progress))
     for test in wanted:
-        progress.stage(f"growing the forests without {test}")
+        progress.stage(f"growing trees without {test}")
         store = whole.without(test)
         if shared is not None:
             ensemble = shared.ensemble(test)

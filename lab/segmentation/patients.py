@@ -1,6 +1,6 @@
 """The patients of the segmentation experiment, and each turn in which one of them is left out.
 
-A turn holds the probabilities of its test patient by a forest that was trained on all others, and
+A turn holds the probabilities of its test patient by trees that were trained on all others, and
 those of each other patient by trees that saw neither it nor the test patient. They are kept on
 disk, for they cost most of the time.
 """
@@ -26,7 +26,7 @@ from lab.store import PartStore
 from perturb_mpm.evaluation import Regions
 from perturb_mpm.progress import StagedProgress
 
-PROBABILITIES = "probabilities"  # the folder of what the forests say
+PROBABILITIES = "probabilities"  # the folder of what the trees say
 
 _TREES = (
     "The classifier is {trees} of `perturb-mpm train`. In a turn it is trained on all others, and\n"

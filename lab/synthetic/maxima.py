@@ -182,7 +182,8 @@ def maxima_section(rows: Sequence[MaximaRow], plan: SyntheticPlan, figure: str) 
         paragraph(
             f"Means over the draws at w = {weight:g}, σ = {sigma:g} without self term, "
             f"{power(plan.maxima_samples)} samples; errors are total variations to the exact "
-            "marginals:"
+            "marginals. Sampling gives each row but the percentages a standard error of at most "
+            f"{0.5 / np.sqrt(plan.maxima_samples * plan.draws):.1g}:"
         ),
         markdown_table(["", *(f"N = {n}" for n in plan.voxels)], lines),
         paragraph(

@@ -67,7 +67,7 @@ FULL = SyntheticPlan(
     map_samples=10**4,
     single_voxel_labels=(2, 3, 4, 5),
     single_voxel_samples=10**5,
-    maxima_samples=10**4,
+    maxima_samples=10**5,
 )
 
 QUICK = SyntheticPlan(

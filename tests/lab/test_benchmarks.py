@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.benchmarks import evidence, figures, machine, problems, whole
+from lab.benchmarks import accuracy, evidence, figures, machine, problems, whole
 from lab.benchmarks.cpu import growth_exponents
 from lab.benchmarks.gpu_pack import PackedProblem
 from lab.benchmarks.measure import (
@@ -111,6 +111,7 @@ def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
     cpu, gpu = map(machine.read_results, (figures.CPU_RESULTS, figures.GPU_RESULTS))
     frozen = machine.read_results(figures.FROZEN_RESULTS)
     asked = machine.read_results(evidence.RESULTS)
+    near = machine.read_results(accuracy.RESULTS)
     for path, rendered, begin, end in (
         (figures.PAGE, figures.cpu_rendered(cpu), figures.BEGIN, figures.END),
         (figures.PAGE, figures.gpu_rendered(gpu), figures.GPU_BEGIN, figures.GPU_END),
@@ -118,10 +119,18 @@ def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
         (figures.README, figures.cost_rendered(cpu, gpu), figures.COST_BEGIN, figures.COST_END),
         (figures.PAGE, whole.render(machine.read_results(whole.RESULTS)), whole.BEGIN, whole.END),
         (figures.PAGE, evidence.render(asked), evidence.BEGIN, evidence.END),
+        (figures.PAGE, accuracy.render(near), accuracy.BEGIN, accuracy.END),
     ):
         text = path.read_text(encoding="utf-8")
         assert figures.with_figures(text, rendered, begin, end) == text
         assert figures.with_figures(text, "nothing", begin, end) != text
+
+
+def test_filters_are_measured_beside_all_pairs() -> None:
+    rows = accuracy.measure(crops=1, side=8)
+    assert [row["filter"] for row in rows] == list(accuracy.FILTERS)
+    assert all(0 < row["total_variation"] < 0.05 for row in rows)
+    assert all(row["labels_off"] <= row["voxels"] == rows[0]["voxels"] <= 8**3 for row in rows)
 
 
 def test_noise_that_goes_together_is_told_where_it_was_measured() -> None:

@@ -92,17 +92,53 @@ def test_growing_samples_are_those_of_one_run() -> None:
     np.testing.assert_array_equal(many.counts, whole.counts)
 
 
+def test_growth_is_measured_where_the_samples_are() -> None:
+    scan = glioblastoma(1, spacing_mm=8.0)
+    patient = phantom_patient("a", scan, scan.probabilities)
+    found = illustrations.grow_samples(patient, (2, 5), 0)
+    first, last = illustrations.growth_rows(patient, found)
+    uncertain = found[1].entropy > 0
+    assert (first.samples, last.samples) == (2, 5)
+    assert first.uncertain_ml < last.uncertain_ml == pytest.approx(uncertain.sum() * 0.512)
+    assert first.change_bits is None
+    moved = np.abs(found[1].entropy - found[0].entropy)[uncertain]
+    assert last.change_bits == pytest.approx(moved.mean())
+    assert 0.5 < last.at_border <= 1
+    assert "| 5 | " in illustrations.growth_table([first, last])
+
+
+def test_the_border_is_what_has_another_label_around() -> None:
+    labels = np.zeros((5, 5, 5), dtype=int)
+    labels[2, 2, 2] = 1
+    assert illustrations.label_borders(labels).sum() == 27
+    assert not illustrations.label_borders(np.ones((4, 4, 4), dtype=int)).any()
+
+
+def test_other_noise_moves_samples_and_not_labels() -> None:
+    plan = replace(PLAN, repeats=2)
+    first, again = bias.Segmenter(2.0), bias.repeat_with_other_noise(plan)
+    assert [each.name for each in again] == [f"{first.name}, other noise {n}" for n in (1, 2)]
+    patient = next(bias.made_up_patients(PLAN, 0)).after
+    (posterior, labels), (other, same) = (each.sample(patient, 4, 0) for each in (first, again[0]))
+    np.testing.assert_array_equal(labels, same)
+    assert (posterior.counts != other.counts).any()
+
+
 @pytest.mark.slow
 def test_the_quick_commands_write_their_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(illustrations, "QUICK", illustrations.IllustrationPlan(8.0, 3, (2, 4)))
-    monkeypatch.setattr(bias, "QUICK", replace(PLAN, learned_biases_nats=(2.0,)))
+    monkeypatch.setattr(bias, "QUICK", replace(PLAN, learned_biases_nats=(2.0,), repeats=1))
     run("figures", "--quick", "--json", "--output", tmp_path / "figures")
     found = json.loads(capsys.readouterr().out)
     assert len(found["files"]) == 3
     assert all(Path(name).stat().st_size > 10_000 for name in found["files"])
     assert 0 <= found["uncertain_share"] <= 1
+    assert [row["samples"] for row in found["growth"]] == [2, 4]
     run("bias", "--quick", "--quiet", "--output", tmp_path / "bias")
     names = {"reproduce-bias.csv", "reproduce-bias.md"}
     assert names <= {path.name for path in (tmp_path / "bias").iterdir()}
+    text = (tmp_path / "bias" / "reproduce-bias.md").read_text(encoding="utf-8")
+    assert "With 1 further seed of the noise, at +2 nats" in " ".join(text.split())
+    assert ", other noise" not in text

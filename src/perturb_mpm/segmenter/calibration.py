@@ -1,8 +1,8 @@
-"""From the forest's answers to probabilities: the prior put right, confidence put right.
+"""From the trees' answers to probabilities: the prior put right, confidence put right.
 
-The forest is shown about as many voxels of each label, so it thinks that rare labels are common.
-Taking that back in full, p · (true share / shown share), is right where the forest knows all there
-is to know; it does not, and a third of each tumour then goes to background. So the ratio is taken
+The trees are shown about as many voxels of each label, so they think that rare ones are common.
+Taking that back in full, p · (true share / shown share), is right where the trees know all there
+is to know; they do not, and a third of each tumour then goes to background. So the ratio is taken
 to a power between 0 and 1, chosen for the overlap on patients that the trees were not shown, and
 the temperature for the likelihood of their labels.
 """
@@ -29,7 +29,7 @@ _TEMPERATURE_VOXELS = 20_000
 class Calibration:
     """q(l) ∝ p(l)^(1/temperature) · ratio(l)^exponent.
 
-    ``ratio`` (L,) is each label's share in patients over its share in what the forest was shown.
+    ``ratio`` (L,) is each label's share in patients over its share in what the trees were shown.
     """
 
     ratio: tuple[float, ...]
@@ -52,7 +52,7 @@ class Calibration:
         return Calibration(self.ratio, self.prior_power)
 
     def apply(self, probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return calibrated probabilities (n, L) of the forest's (n, L)."""
+        """Return calibrated probabilities (n, L) of the trees' (n, L)."""
         tilt = self.exponent * np.log(np.asarray(self.ratio, dtype=np.float64))
         scores = np.log(np.maximum(probabilities, _LEAST)) / self.temperature + tilt
         scores -= scores.max(axis=1, keepdims=True)
