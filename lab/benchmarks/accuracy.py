@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lab.benchmarks import machine
 from lab.benchmarks.figures import PAGE, with_figures
-from lab.compare.methods import crop_box, crop_case
+from lab.compare import crop_box, crop_case
 from lab.patients import PHANTOM_REGIONS, phantom_patient
 from lab.phantoms import cohort
 from lab.words import markdown_table, paragraph

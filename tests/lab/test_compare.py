@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from lab.__main__ import main
-from lab.compare import METHODS, ComparePlan, Subject, run_methods
-from lab.compare.methods import crop_box, crop_case
+from lab.compare import METHODS, ComparePlan, Subject, crop_box, crop_case, run_methods
 from lab.patients import phantom_patient
 from perturb_mpm.files import save_nifti
 from perturb_mpm.phantom import glioblastoma
