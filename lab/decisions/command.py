@@ -99,7 +99,7 @@ def priority(
     gliomas: Path | None = None,
     probabilities: Path | None = None,
     output: Path = Path("reproduce-priority"),
-    most: int = 30,
+    most: int = 50,
     samples: int = 200,
     quiet: Flag = False,
     json: Flag = False,

@@ -11,6 +11,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from perturb_mpm.compat.maps import FIRST_VOXEL, uncertainty_maps
+from perturb_mpm.run import RunSettings
+
 torch = pytest.importorskip("torch", reason="the extra monailabel is not installed")
 pytest.importorskip("monai", reason="the extra monailabel is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # what its own dependencies have to say
@@ -90,6 +93,31 @@ def test_the_worse_case_and_its_doubtful_slice_come_first(monailabel: Any, tmp_p
     datastore.update_image_info("unsure", served)
     assert strategy(request, datastore)["id"] == "sure"  # the other is in somebody's hands
     assert monailabel.PerturbMPMStrategy(reset_s=0)(request, datastore)["id"] == "unsure"
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("noise_length", [None, 0.0])
+def test_the_first_voxel_is_where_the_volume_is_decided(
+    axes: int, noise_length: float | None
+) -> None:
+    """A surely labelled ball, and a large doubtful one beside a voxel that is still less sure."""
+    places = np.stack(np.indices((40, 20, 9)[:axes]), axis=-1).astype(float)
+    middles = (8.5, 9.5, 4.0)[:axes], (30.5, 9.5, 4.0)[:axes]
+    sure, doubtful = (np.linalg.norm(places - middle, axis=-1) < 4 for middle in middles)
+    p = np.where(sure, 0.999, np.where(doubtful, 0.45, 0.001))
+    least_sure = (8, 1, 0)[:axes]
+    p[least_sure] = 0.5
+    probabilities = np.stack([1 - p, p]).astype(np.float32)
+    settings = RunSettings().changed(samples=24, temperature=1.0, noise_length=noise_length)
+    images = np.random.default_rng(0).normal(size=(1, *p.shape))
+    maps = uncertainty_maps(probabilities, images, None, None, settings, first_voxel=True)
+    first = maps[FIRST_VOXEL]
+    assert first.shape == (axes,)
+    if noise_length == 0:  # white noise says nothing about volumes
+        assert tuple(first) == least_sure
+    else:
+        assert doubtful[tuple(first)]
+    assert FIRST_VOXEL not in uncertainty_maps(probabilities, images, None, None, settings)
 
 
 def test_all_labelled_is_none(monailabel: Any) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lab.decisions import priority
+from perturb_mpm.measures import OWN_ERRORS
 
 CUBES, COUNT, TRUTHS = 12, 400, 300
 
@@ -15,12 +16,12 @@ def test_samples_alone_hold_truths_of_their_own_law(
     own: float, covered: tuple[float, float]
 ) -> None:
     """The control: truths whose cubes err by themselves too are left outside."""
-    assert covered[0] <= _coverage((0.0,), own) <= covered[1]
+    assert covered[0] <= _coverage(priority.ALONE, own) <= covered[1]
 
 
 @pytest.mark.parametrize("own", [0.0, 1.0])
 def test_errors_of_their_own_keep_truths_inside(own: float) -> None:
-    assert _coverage(priority.OWN_SHARES, own) >= 0.90
+    assert _coverage(OWN_ERRORS, own) >= 0.90
 
 
 def _coverage(shares: tuple[float, ...], own: float) -> float:

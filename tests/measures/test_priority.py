@@ -7,8 +7,13 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.shapes import every_labelling
-from perturb_mpm.measures import MeasuredPatient, PriorityFinder, find_measures
-from perturb_mpm.measures.measurements import explained_elsewhere, greedy_order
+from perturb_mpm.measures import CubeLaw, MeasuredPatient, PriorityFinder, find_measures
+from perturb_mpm.measures.measurements import (
+    OWN_ERRORS,
+    explained_elsewhere,
+    explained_share,
+    greedy_order,
+)
 
 SHAPE = (4, 2, 1)
 
@@ -31,11 +36,63 @@ def test_a_voxel_explains_what_the_formula_says() -> None:
     samples[:, 7] = 1  # certain
     found = find(samples).priority
     volume, p = samples.sum(axis=1), samples.mean(axis=0)
+    covariance = ((volume - volume.mean())[:, None] * (samples - p)).mean(axis=0)
+    spread = p * (1 - p)
     with np.errstate(invalid="ignore"):
-        covariance = ((volume - volume.mean())[:, None] * (samples - p)).mean(axis=0)
-        expected = np.nan_to_num(covariance**2 / (p * (1 - p) * volume.var()))
-    np.testing.assert_allclose(found.image().ravel(), expected, rtol=1e-5)
+        expected = np.nan_to_num(covariance**2 / (spread * volume.var()))
+        own = [
+            np.nan_to_num((covariance + t * spread) ** 2 / ((1 + t) * spread)) for t in OWN_ERRORS
+        ]
+    alone = explained_share(found.values, found.volumes, (0.0,))
+    np.testing.assert_allclose(alone, expected[: len(alone)], rtol=1e-5, atol=1e-12)
+    total = volume.var() + np.mean(OWN_ERRORS) * spread.sum()
+    np.testing.assert_allclose(found.image().ravel(), np.mean(own, axis=0) / total, rtol=1e-5)
     assert found.image().ravel()[7] == 0
+
+
+def test_the_law_is_that_of_conditioned_gaussians() -> None:
+    """Dense matrices: a measure of slope 2 in the volume, five cubes, two of them told."""
+    generator = np.random.default_rng(3)
+    volumes = generator.normal(size=(40, 5)) @ generator.normal(size=(5, 5)) + 50
+    values = 2 * volumes.sum(axis=1) + 3
+    told = {1: 51.0, 3: 47.5}
+    law = CubeLaw(values, volumes)
+    for cube, volume in told.items():
+        law.tell(cube, volume)
+    sampled = np.cov(volumes, rowvar=False, bias=True)
+    weights, gains = [], []
+    for number, share in enumerate(OWN_ERRORS):
+        joint = sampled + share * np.diag(np.diag(sampled))
+        known, rest = list(told), [0, 2, 4]
+        away = np.array(list(told.values())) - volumes.mean(axis=0)[known]
+        inverse = np.linalg.inv(joint[np.ix_(known, known)])
+        density = np.exp(-away @ inverse @ away / 2) * np.sqrt(np.linalg.det(inverse))
+        left = joint[np.ix_(rest, rest)]
+        left = left - joint[np.ix_(rest, known)] @ inverse @ joint[np.ix_(known, rest)]
+        assert law.variance[number] == pytest.approx(4 * left.sum())
+        weights.append(density)
+        gains.append(4 * np.square(left.sum(axis=0)) / np.diag(left))
+    probability = np.array(weights) / sum(weights)
+    np.testing.assert_allclose(law.probability, probability, rtol=1e-6)
+    np.testing.assert_allclose(law.gains()[[0, 2, 4]], probability @ gains, rtol=1e-6)
+    np.testing.assert_allclose(law.gains()[[1, 3]], 0.0)
+
+
+def test_who_errs_by_itself_is_asked_for_itself() -> None:
+    """Three cubes vary together and little, one alone: samples alone name one of the three."""
+    generator = np.random.default_rng(4)
+    shared, alone = generator.normal(size=(2, 500))
+    little = 0.01 * generator.normal(size=(500, 3))
+    volumes = np.column_stack([shared[:, None] + little, 2.2 * alone])
+    values = volumes.sum(axis=1)
+    assert greedy_order(values, volumes, 2, (0.0,))[0] != 3
+    assert greedy_order(values, volumes, 2, (4.0,))[0] == 3
+    law = CubeLaw(values, volumes)
+    law.tell(0, 1.0)
+    agrees = law.probability
+    law.tell(1, -1.5)  # samples alone would have it near 1
+    assert law.probability[0] < 0.01 < agrees[0]
+    assert law.gains()[2] > 0.1  # so the third is worth asking for
 
 
 def test_independent_voxels_explain_all_together() -> None:
@@ -63,7 +120,7 @@ def test_what_is_said_already_is_not_said_twice() -> None:
     one, other, error = generator.normal(size=(3, 200))
     volumes = np.stack([one, one + 0.3 * error, 0.6 * other], axis=1)
     values = one + 0.6 * other
-    assert greedy_order(values, volumes, 3)[:2] == [0, 2]
+    assert greedy_order(values, volumes, 3, (0.0,))[:2] == [0, 2]
 
 
 def test_chance_explains_nothing_in_samples_left_out() -> None:

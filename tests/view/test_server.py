@@ -27,6 +27,7 @@ from perturb_mpm.cli.console import UsageError
 from perturb_mpm.cli.view import is_remote, view
 from perturb_mpm.engines.cpu import store
 from perturb_mpm.files import Geometry, LabelScheme
+from perturb_mpm.measures import OWN_ERRORS
 from perturb_mpm.progress import Silent
 from perturb_mpm.report import ReportData
 from perturb_mpm.run import (
@@ -533,11 +534,17 @@ def test_the_next_stroke_is_where_most_of_the_variance_is_explained(tmp_path: Pa
     assert row.name in found.title
     indices = np.stack(np.unravel_index(grid.index[voxels], grid.shape), axis=1)
     squares, owner = np.unique(indices // (3, 3, 1), axis=0, return_inverse=True)  # 12 mm of 4
-    best = 0.0
+    best, counts = 0.0, []
     for square in range(len(squares)):
         here = (labels[:, owner.ravel() == square] == VALUES.index(row.values[0])).sum(axis=1)
-        if here.std() > 0:
-            best = max(best, np.corrcoef(here, row.samples_ml)[0, 1] ** 2)
+        counts.append(here * float(np.prod(grid.spacing)) / 1000)  # ml
+    own = sum(each.var() for each in counts)
+    for ml in counts:
+        if ml.std() > 0:
+            shared = np.cov(ml, row.samples_ml, bias=True)[0, 1]
+            gains = [(shared + t * ml.var()) ** 2 / ((1 + t) * ml.var()) for t in OWN_ERRORS]
+            total = row.samples_ml.var() + np.mean(OWN_ERRORS) * own
+            best = max(best, float(np.mean(gains)) / total)
     first = found.locations[0].words
     assert f": {100 * best:.0f} %" in first
     shares = [int(each.words.split(": ")[1].split(" %")[0]) for each in found.locations]

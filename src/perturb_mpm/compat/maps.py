@@ -18,13 +18,18 @@ from perturb_mpm.files import (
     geometry_from_affine,
     region_members,
 )
-from perturb_mpm.posterior import choose_regions, decide_labels, marginal_entropy
+from perturb_mpm.measures import MeasuredPatient, Priority, PriorityFinder, find_measures
+from perturb_mpm.posterior import Posterior, choose_regions, decide_labels, marginal_entropy
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, decide_settings, map_marginals
+from perturb_mpm.sampling import Sampler
 
 SUM_TOLERANCE = 1e-2
 _ROUNDING = 1e-6  # how far below 0 rounding may put a probability
 VOLUMES = "volumes"
 """The volume of each label in each sample in mm³, (samples, L): no map."""
+FIRST_VOXEL = "first_voxel"
+"""The voxel in the middle of the cube to look at first, (axes of space,): no map."""
+_NO_MAPS = (VOLUMES, FIRST_VOXEL)
 
 
 def uncertainty_maps(
@@ -34,8 +39,14 @@ def uncertainty_maps(
     spacing: NDArray[np.float64] | None,
     settings: RunSettings,
     regions: NestedRegions | None = None,
+    *,
+    first_voxel: bool = False,
 ) -> dict[str, NDArray[Any]]:
     """Return ``labels`` (1, …), ``marginals`` (L, …), ``entropy`` (1, …) in bits, and ``VOLUMES``.
+
+    ``first_voxel`` adds ``FIRST_VOXEL``: where knowing the truth is expected to narrow the volume
+    of the foreground most, for which samples are drawn twice; the voxel that is wrong most probably
+    where samples do not tell.
 
     ``probabilities`` (L, …) sum to 1, or are one channel (1, …), that of the foreground, or one for
     each of the ``regions``, which may overlap; ``images`` (C, …), two or three axes of space;
@@ -63,10 +74,13 @@ def uncertainty_maps(
     if regions is not None:
         scheme = regions.scheme()
         settings = replace(settings, regions=settings.regions or regions.values())
-    found = _draw_maps(_case(p, channels, inside, spacing, scheme), settings)
-    return {
-        name: value[..., 0] if flat and name != VOLUMES else value for name, value in found.items()
-    }
+    found = _draw_maps(
+        _case(p, channels, inside, spacing, scheme), settings, first_voxel=first_voxel
+    )
+    if flat:
+        found |= {name: value[..., 0] for name, value in found.items() if name not in _NO_MAPS}
+        found |= {FIRST_VOXEL: found[FIRST_VOXEL][:2]} if first_voxel else {}
+    return found
 
 
 def _read_distribution(
@@ -117,7 +131,7 @@ def _case(
     return Case.from_images(ImageSet(named, inside, "given", geometry, {}), p, scheme)
 
 
-def _draw_maps(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
+def _draw_maps(case: Case, settings: RunSettings, *, first_voxel: bool) -> dict[str, NDArray[Any]]:
     settings = decide_settings(settings, case)
     sampler = build_sampler(build_crf(case, settings), settings)
     posterior = sampler.draw(settings.sampling.samples)
@@ -126,9 +140,30 @@ def _draw_maps(case: Case, settings: RunSettings) -> dict[str, NDArray[Any]]:
     regions = choose_regions(marginals, region_members(settings.regions, case.labels))
     values = case.labels.to_values(decide_labels(marginals, regions))
     background = np.eye(len(marginals), dtype=np.float32)[0]
-    return {
+    found = {
         "labels": image(values)[np.newaxis],
         "marginals": posterior.grid.scatter(marginals.astype(np.float32), background),
         "entropy": image(marginal_entropy(marginals))[np.newaxis].astype(np.float32),
         VOLUMES: posterior.volumes.copy(),  # one may write to what is one's own
     }
+    if first_voxel:
+        patches = []
+        if settings.intervals != "none":
+            patches = _find_priority(sampler, posterior).patch_list(1)
+        wrong = 1 - found["marginals"].max(axis=0)
+        likely = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        found[FIRST_VOXEL] = np.array(patches[0].centre_voxel if patches else likely)
+    return found
+
+
+def _find_priority(sampler: Sampler, posterior: Posterior) -> Priority:
+    """Draw the samples again, and ask where the volume of the foreground is decided."""
+    patient = MeasuredPatient(
+        posterior.grid,
+        {"foreground": tuple(range(1, posterior.n_labels))},
+        np.zeros(posterior.grid.shape, np.uint8),
+    ).with_votes(posterior.voxel_counts)
+    volume = find_measures(["volume"], patient)[0]
+    finder = PriorityFinder(patient, "foreground", volume)
+    sampler.draw(posterior.samples, keep=finder.add)
+    return finder.priority

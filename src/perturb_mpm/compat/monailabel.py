@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from perturb_mpm.checks import numeric
-from perturb_mpm.compat.maps import VOLUMES, uncertainty_maps
+from perturb_mpm.compat.maps import FIRST_VOXEL, VOLUMES, uncertainty_maps
 from perturb_mpm.evaluation import expected_dice
 from perturb_mpm.files import RegionValues, nest_regions
 from perturb_mpm.optional import optional_package
@@ -41,10 +41,11 @@ class PerturbMPMScoring(ScoringMethod):  # type: ignore[misc]
     """Note for every unlabelled image how wrong its segmentation is expected to be, and where.
 
     The image's information gets ``perturb_mpm_score``, 1 − the Dice that the maps expect of the
-    foreground; ``perturb_mpm_slice``, the slice along the last axis of the prediction's grid in
-    which most voxels are expected to be wrong, and ``perturb_mpm_position_mm``, the most uncertain
-    voxel in it, to the right, front and up; ``perturb_mpm_volume_sd``, the standard deviation of
-    the foreground's sampled volumes over their mean.
+    foreground; ``perturb_mpm_position_mm``, to the right, front and up, the place where knowing the
+    truth is expected to narrow the foreground's volume most, as a run's list of priority has it;
+    ``perturb_mpm_slice``, its slice along the last axis of the prediction's grid;
+    ``perturb_mpm_volume_sd``, the standard deviation of the foreground's sampled volumes over their
+    mean.
 
     Parameters
     ----------
@@ -89,17 +90,15 @@ class PerturbMPMScoring(ScoringMethod):  # type: ignore[misc]
         """Return what an image's information gets, from probabilities and images (C, …)."""
         affine = numeric(getattr(probabilities, "affine", np.eye(4)), "affine")
         spacing = np.linalg.norm(affine[:3, :3], axis=0)[: numeric(images, "image").ndim - 1]
-        maps = uncertainty_maps(probabilities, images, None, spacing, self.settings, self.regions)
+        asked = self.settings, self.regions
+        maps = uncertainty_maps(probabilities, images, None, spacing, *asked, first_voxel=True)
         marginals, foreground = maps["marginals"], maps["labels"][0] != 0
-        wrong = 1 - marginals.max(axis=0)  # (…): how probable another label is
-        axes = tuple(range(wrong.ndim - 1))
-        last = int(wrong.sum(axis=axes).argmax())
-        voxel = (*np.unravel_index(wrong[..., last].argmax(), wrong.shape[:-1]), last)
+        voxel = maps[FIRST_VOXEL]
         position = affine[:3, :3] @ np.array([*voxel, 0][:3]) + affine[:3, 3]
         volumes = maps[VOLUMES][:, 1:].sum(axis=1)  # (samples,)
         return {
             SCORE: 1 - expected_dice(foreground.ravel(), marginals[1:].sum(axis=0).ravel()),
-            "perturb_mpm_slice": last,
+            "perturb_mpm_slice": int(voxel[-1]),
             "perturb_mpm_position_mm": [round(float(each), 3) for each in position],
             "perturb_mpm_volume_sd": float(volumes.std() / max(volumes.mean(), 1e-9)),
         }

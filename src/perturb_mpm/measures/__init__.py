@@ -22,7 +22,9 @@ from perturb_mpm.measures.measure import (
     find_measures,
 )
 from perturb_mpm.measures.measurements import (
+    OWN_ERRORS,
     Column,
+    CubeLaw,
     Extremes,
     Measurements,
     Measurer,
@@ -58,6 +60,8 @@ __all__ = [
     "COVERED",
     "LEAST_ML",
     "LEAST_SHARE",
+    "CubeLaw",
+    "OWN_ERRORS",
     "Priority",
     "PriorityFinder",
     "PriorityPatch",

@@ -5,6 +5,12 @@ measure, in each sample, knowing v explains the share Cov(m, v)² / (Var v · Va
 of m. For a cube of one voxel, in the structure in a share p of the samples, it is
 Cov(m, 1)² / (p (1 − p) Var m). Cubes beside each other say the same twice, so that the list is
 greedy: each next cube explains most of what those before it leave.
+
+Samples err over longer distances than classifiers do: by samples alone, a few cubes say nearly all
+about the others. So each cube also has an error of its own, of variance τ Var v, independent of
+those of others: it adds α² τ Var v to the variance of m and α τ Var v to the covariance, where
+α = Cov(m, V) / Var V is what m grows by with the whole volume V; 1, in its unit, if m is the
+volume. How large τ is nobody knows before anything is told: ``OWN_ERRORS`` are equally probable.
 """
 
 from __future__ import annotations
@@ -32,6 +38,8 @@ _SIGNS: Mapping[str, Callable[[NDArray[np.float64], float], NDArray[np.bool_]]] 
 }
 PATCH_MM = 10.0
 """The side of a cube."""
+OWN_ERRORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""τ, the variance of a cube's own error over that of its samples."""
 _SAMPLES_EACH = 10  # as many samples for each cube of the list, at least
 _LEAST = 1e-12  # of a variance, relative to what it was
 _COMPARISON = re.compile(r"\s*(.+)\.([^.<>=]*?[^.<>=\s])\s*(<=|>=|<|>)\s*([-+\w.]+)\s*")
@@ -354,64 +362,151 @@ class Priority:
         return int(nearest[0]), int(nearest[1]), int(nearest[2])
 
 
+class CubeLaw:
+    """What is known of a measure, and of the volume of each cube, while cubes are told.
+
+    Values (S,) and volumes (S, P) are those of samples. Under each τ of ``own_errors`` all is
+    taken for Gaussian, and told cubes are conditioned on one after another.
+
+    Examples
+    --------
+    >>> from perturb_mpm.measures import CubeLaw
+    >>> volumes = np.array([[0.0, 0.1, 1.0], [1.0, 1.1, 0.0], [2.0, 2.3, 0.0], [3.0, 2.9, 1.0]])
+    >>> law = CubeLaw(volumes.sum(axis=1), volumes, own_errors=(0.0,))
+    >>> law.tell(0)
+    >>> law.gains().argmax()  # not its neighbour
+    2
+    """
+
+    def __init__(
+        self,
+        values: NDArray[np.float64],
+        volumes: NDArray[np.float64],
+        own_errors: Sequence[float] = OWN_ERRORS,
+    ) -> None:
+        x, y = volumes - volumes.mean(axis=0), values - values.mean()
+        self._own = np.array(own_errors)[:, np.newaxis]  # (T, 1)
+        self._x = x / np.sqrt(max(len(x), 1))  # (S, P)
+        own = self._own * np.square(self._x).sum(axis=0)  # (T, P)
+        self._slope = _slope(y, x.sum(axis=1))
+        self._middle = np.broadcast_to(volumes.mean(axis=0), own.shape).copy()  # (T, P)
+        self._sizes = np.square(self._x).sum(axis=0) + own  # (T, P) variances
+        self._floor = _LEAST * np.maximum(self._sizes, 1.0)
+        self._shared = y @ x / max(len(y), 1) + self._slope * own  # (T, P) covariances
+        self.variance: NDArray[np.float64] = y.var() + self._slope**2 * own.sum(axis=1)
+        """Of the measure, under each τ, (T,)."""
+        self._evidence = np.zeros(len(own))
+        self._told: list[NDArray[np.float64]] = []  # (T, P) each
+
+    @property
+    def probability(self) -> NDArray[np.float64]:
+        """How probable each τ is by what was told, (T,)."""
+        found = np.exp(self._evidence - self._evidence.max())
+        return np.asarray(found / found.sum())
+
+    def gains(self) -> NDArray[np.float64]:
+        """Return by how much knowing each cube is expected to lower the variance, (P,)."""
+        known = self._sizes <= self._floor
+        gain = np.square(self._shared) / np.where(known, 1.0, self._sizes)
+        return np.asarray(self.probability @ np.where(known, 0.0, gain))
+
+    def tell(self, cube: int, volume: float | None = None) -> None:
+        """Condition on a cube; its volume, where it is known, says which τ are probable."""
+        size = np.maximum(self._sizes[:, cube], self._floor[:, cube])[:, np.newaxis]  # (T, 1)
+        along = np.tile(self._x[:, cube] @ self._x, (len(size), 1))  # (T, P)
+        along[:, cube] *= 1 + self._own[:, 0]
+        for earlier in self._told:
+            along -= earlier[:, cube : cube + 1] * earlier
+        along /= np.sqrt(size)
+        if volume is not None:
+            away = (volume - self._middle[:, cube : cube + 1]) / np.sqrt(size)
+            self._evidence -= (np.log(size) + away**2)[:, 0] / 2
+            self._middle += along * away
+        share = self._shared[:, cube : cube + 1] / np.sqrt(size)
+        self._shared -= along * share
+        self._sizes -= along**2
+        self._sizes[:, cube] = 0.0
+        self.variance = self.variance - share[:, 0] ** 2
+        self._told.append(along)
+
+
+def _slope(y: NDArray[np.float64], x: NDArray[np.float64]) -> float:
+    """Return what centred values (S,) grow by with others."""
+    size = float(x @ x)
+    return float(y @ x) / size if size else 0.0
+
+
 def explained_share(
-    values: NDArray[np.float64], volumes: NDArray[np.float64]
+    values: NDArray[np.float64],
+    volumes: NDArray[np.float64],
+    own_errors: Sequence[float] = OWN_ERRORS,
 ) -> NDArray[np.float64]:
-    """Return the squared correlation of values (S,) with each column (S, P); 0 of a constant."""
-    y, x = values - values.mean(), volumes - volumes.mean(axis=0)
-    product = np.square(y @ x)
-    variance = np.square(x).sum(axis=0) * np.square(y).sum()
-    return np.divide(product, variance, out=np.zeros(len(product)), where=variance > 0)
+    """Return the share of the variance of values (S,) that each column (S, P) explains."""
+    law = CubeLaw(values, volumes, own_errors)
+    total = law.probability @ law.variance
+    return law.gains() / total if total else np.zeros(volumes.shape[1])
 
 
-def greedy_order(values: NDArray[np.float64], volumes: NDArray[np.float64], most: int) -> list[int]:
+def greedy_order(
+    values: NDArray[np.float64],
+    volumes: NDArray[np.float64],
+    most: int,
+    own_errors: Sequence[float] = OWN_ERRORS,
+) -> list[int]:
     """Return columns (S, P), each the one that explains most of what those before it leave.
 
     Examples
     --------
     >>> from perturb_mpm.measures import greedy_order
     >>> volumes = np.array([[0.0, 0.1, 1.0], [1.0, 1.1, 0.0], [2.0, 2.3, 0.0], [3.0, 2.9, 1.0]])
-    >>> greedy_order(volumes[:, 0] + volumes[:, 2], volumes, 2)  # not its neighbour
-    [0, 2]
+    >>> greedy_order(volumes.sum(axis=1), volumes, 2, own_errors=(0.0,))
+    [1, 2]
     """
-    y, x = values - values.mean(), volumes - volumes.mean(axis=0)
-    y = y[:, np.newaxis]
-    floor = _LEAST * np.maximum(np.square(x).sum(axis=0), 1.0)
+    law = CubeLaw(values, volumes, own_errors)
+    least = _LEAST * float(law.variance.max())
     order: list[int] = []
-    for _ in range(min(most, x.shape[1])):
-        size = np.square(x).sum(axis=0)
-        gain = np.where(size > floor, np.square(y[:, 0] @ x) / np.maximum(size, floor), 0.0)
-        gain[order] = 0.0
-        best = int(gain.argmax())
-        if gain[best] <= _LEAST * np.square(values - values.mean()).sum():
+    while len(order) < min(most, volumes.shape[1]):
+        gains = law.gains()
+        best = int(gains.argmax())
+        if gains[best] <= least:
             break
         order.append(best)
-        along = x[:, best : best + 1] / np.sqrt(size[best])  # (S, 1)
-        y = y - along * (along.T @ y)
-        x = x - along * (along.T @ x)
+        law.tell(best)
     return order
 
 
 def explained_elsewhere(
-    values: NDArray[np.float64], volumes: NDArray[np.float64], order: list[int]
+    values: NDArray[np.float64],
+    volumes: NDArray[np.float64],
+    order: list[int],
+    own_errors: Sequence[float] = OWN_ERRORS,
 ) -> NDArray[np.float64]:
     """Return what the first 1 … K columns of an order explain in samples they were not fitted to.
 
     Even samples are fitted and odd ones judged, and the other way round; never below 0 or less
-    than fewer columns explain.
+    than fewer columns explain. Own errors are those of the law.
     """
     halves = [np.arange(len(values)) % 2 == each for each in (0, 1)]
     shares = np.zeros(len(order))
     if min(half.sum() for half in halves) < 3:
         return shares
+    x, y = volumes - volumes.mean(axis=0), values - values.mean()
+    slope, sizes, own = _slope(y, x.sum(axis=1)), x.var(axis=0), np.array(own_errors)
     for fitted, judged in (halves, halves[::-1]):
+        total = y[judged].var() + own.mean() * slope**2 * sizes.sum()
         for k in range(1, len(order) + 1):
-            middle, base = volumes[fitted][:, order[:k]].mean(axis=0), values[fitted].mean()
-            x = volumes[:, order[:k]] - middle
-            weights = np.linalg.lstsq(x[fitted], values[fitted] - base, rcond=1e-6)[0]
-            left = values[judged] - base - x[judged] @ weights
-            total = np.square(values[judged] - values[judged].mean()).sum()
-            shares[k - 1] += (1 - np.square(left).sum() / total) / 2 if total else 0.0
+            chosen = order[:k]
+            middle, base = x[fitted][:, chosen].mean(axis=0), y[fitted].mean()
+            here, there = x[fitted][:, chosen] - middle, x[judged][:, chosen] - middle
+            left = 0.0
+            for each in own:
+                matrix = here.T @ here / len(here) + np.diag(each * sizes[chosen])
+                shared = here.T @ (y[fitted] - base) / len(here) + each * slope * sizes[chosen]
+                weights = np.linalg.lstsq(matrix, shared, rcond=1e-6)[0]
+                own_left = sizes.sum() * slope**2 - sizes[chosen].sum() * slope**2
+                own_left += (np.square(slope - weights) * sizes[chosen]).sum()
+                left += np.square(y[judged] - base - there @ weights).mean() + each * own_left
+            shares[k - 1] += (1 - left / len(own) / total) / 2 if total else 0.0
     return np.maximum.accumulate(np.clip(shares, 0.0, 1.0))
 
 

@@ -11,7 +11,6 @@ another viewer or tab is overwritten.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.files import Source, read_label_map
+from perturb_mpm.measures import CubeLaw
 from perturb_mpm.model import Grid
 from perturb_mpm.report import uncertain_locations
 from perturb_mpm.run import (
@@ -397,10 +397,10 @@ def rank_strokes(
 ) -> LocationList:
     """Return where labels set by hand would say most about the volume that is least known.
 
-    Candidates are squares of one axial slice. How many voxels of the structure a sample has in a
-    square is regressed on: the square that explains most of the variance of the volume comes first,
-    then the one that explains most of what is left, and so on. ``labels`` (S, V) are those of the
-    samples at ``voxels`` (V,) of ``grid``.
+    Candidates are squares of one axial slice. The square whose volume of the structure explains
+    most of the variance of the whole volume comes first, then the one that explains most of what is
+    left, and so on; by the law of ``Priority``, in which squares err by themselves too.
+    ``labels`` (S, V) are those of the samples at ``voxels`` (V,) of ``grid``.
     """
     rows = [row for row in volume_rows(run) if row.kind in ("region", "label")]
     target = max(rows, key=lambda row: row.interval_ml[1] - row.interval_ml[0])
@@ -415,15 +415,13 @@ def rank_strokes(
     counts = np.zeros((len(inside), len(squares)), dtype=np.float64)  # (S, Q)
     for sample, row in enumerate(inside):
         counts[sample] = np.bincount(owner.ravel(), weights=row, minlength=len(squares))
-    rest = target.samples_ml - target.samples_ml.mean()
-    total = float((rest**2).sum())
-    counts -= counts.mean(axis=0)
+    law = CubeLaw(target.samples_ml, counts)
+    total = float(law.variance.mean())
     found: list[Location] = []
     while len(found) < MOST_LOCATIONS and total > 0:
-        spread = (counts**2).sum(axis=0)
-        explained = np.where(spread > 1e-6, (rest @ counts) ** 2 / np.maximum(spread, 1e-6), 0.0)
-        best = int(explained.argmax())
-        share = float(explained[best]) / total
+        gains = law.gains()
+        best = int(gains.argmax())
+        share = float(gains[best]) / total
         if share < LEAST_EXPLAINED:
             break
         here = owner.ravel() == best
@@ -431,9 +429,7 @@ def rank_strokes(
         mm = affine[:3, :3] @ middle + affine[:3, 3]
         words = f"{describe_side(mm)}: {100 * share:.0f} %{' more' if found else ''}"
         found.append(Location((float(mm[0]), float(mm[1]), float(mm[2])), words))
-        chosen = counts[:, best] / math.sqrt(spread[best])
-        rest = rest - chosen * (chosen @ rest)
-        counts -= np.outer(chosen, chosen @ counts)
+        law.tell(best)
     return LocationList(f"Where the next stroke pays: doubt about {target.name}", found)
 
 
