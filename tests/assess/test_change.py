@@ -13,9 +13,9 @@ import pytest
 from helpers.small_case import call
 from helpers.viewer_run import SETTINGS, copy_run, make_case
 from perturb_mpm.assess import ChangeQuestion, compare_runs
-from perturb_mpm.assess.change import CHANGE_COLUMNS, answer_in_words
+from perturb_mpm.assess.change import CHANGE_COLUMNS, _small_warnings, answer_in_words
 from perturb_mpm.assess.scan_pairs import read_pair
-from perturb_mpm.biomarkers import sampled_change
+from perturb_mpm.biomarkers import ResponseLimits, sampled_change
 from perturb_mpm.files import InputError
 from perturb_mpm.run import Run, load_run, run_case
 
@@ -67,6 +67,55 @@ def test_new_and_vanished_are_products_of_marginals(runs: tuple[Run, Run]) -> No
     before, after = (np.where(run.case.mask, run.marginals[2], 0.0) for run in runs)
     np.testing.assert_allclose(found.new["core"], (1 - before) * after, atol=1e-6)
     np.testing.assert_allclose(found.vanished["core"], before * (1 - after), atol=1e-6)
+
+
+def test_errors_that_both_scans_share_are_neither_new_nor_vanished(runs: tuple[Run, Run]) -> None:
+    """The control: with independent errors the same scan twice seems to change everywhere."""
+    sums = {}
+    for correlation in (0.0, 0.5, 1.0):
+        asked = ChangeQuestion(structures=CORE, correlation=correlation)
+        found = compare_runs(runs[0], runs[0], asked)
+        new, vanished = found.new["core"], found.vanished["core"]
+        np.testing.assert_allclose(new, vanished, atol=1e-6)
+        assert new.min() >= 0
+        sums[correlation] = float(new.sum())
+    assert sums[1.0] < 0.3 * sums[0.0]
+    assert sums[1.0] < sums[0.5] < sums[0.0]
+
+
+def test_shared_errors_leave_the_difference_of_expected_volumes(runs: tuple[Run, Run]) -> None:
+    asked = ChangeQuestion(structures=CORE, correlation=0.5)
+    found = compare_runs(*runs, asked)
+    before, after = (np.where(run.case.mask, run.marginals[2], 0.0) for run in runs)
+    np.testing.assert_allclose(
+        found.new["core"] - found.vanished["core"], after - before, atol=1e-6
+    )
+
+
+def test_scans_that_were_made_otherwise_are_named(runs: tuple[Run, Run]) -> None:
+    one, other = runs
+    x, y, z = other.case.geometry.spacing
+    affine = other.case.geometry.affine @ np.diag([1, 1, 4, 1])
+    geometry = replace(other.case.geometry, affine=affine, spacing=(x, y, 4 * z))
+    images = {"flair": next(iter(other.case.images.values()))}
+    settings = other.settings.changed(learned_cases=7)
+    other = replace(
+        other, case=replace(other.case, geometry=geometry, images=images), settings=settings
+    )
+    warnings = compare_runs(one, other, ChangeQuestion(structures=CORE)).warnings
+    for words in ("voxels have", "the images are", "the runs have settings"):
+        assert any(each.startswith(words) for each in warnings), words
+    assert not any("images are" in words for words in compare_runs(*runs).warnings)
+
+
+def test_what_rano_does_not_measure_is_named(runs: tuple[Run, Run]) -> None:
+    row = compare_runs(*runs, ChangeQuestion(("bidirectional",), CORE)).rows[0]
+    (words,) = _small_warnings([replace(row, before=96.0)])
+    assert "core has a product of diameters of 96 mm² before" in words
+    others = ResponseLimits("the limits given", 0.2, -0.2)
+    changed = [{"before": 100.0}, {"before": 0.0}, {"before": 96.0, "limits": others}]
+    for each in changed:
+        assert list(_small_warnings([replace(row, **each)])) == []  # type: ignore[arg-type]
 
 
 def test_other_measures_draw_samples_again(runs: tuple[Run, Run]) -> None:

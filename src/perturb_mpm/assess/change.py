@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ CHANGE_COLUMNS = (
     *("grew_probability", *(f"{name}_probability" for name in CHANGE_CLASSES), "limits"),
     *("smallest_change", "samples_before", "samples_after", "correlation", "rests_on"),
 )
+_MEASURABLE_MM2 = 100.0
+_UNLIKE_VOXELS = 1.25  # times the other's size
 _LEAST_DICE = 0.8  # of the masks of two scans on one grid, below which they may not be registered
 
 
@@ -139,16 +141,17 @@ def compare_runs(
         asked = replace(asked, correlation=learned_correlation(before, after))
     elif asked.correlation > 0:
         _check_correlation(before, after)
+    together: Mapping[str, NDArray[np.float32]] = {}
     if asked.correlation:
-        found = _measure_together(before, after, asked, names, show)
+        found, together = _measure_together(before, after, asked, names, show)
     else:
         found = tuple(
             _measure_alone(run, asked, names, words, show)
             for run, words in ((before, "before"), (after, "after"))
         )
-    new, vanished = _changed_maps(before, after, names) if same_grid else ({}, {})
+    new, vanished = _changed_maps(before, after, names, together) if same_grid else ({}, {})
     rows = [_row((before, after), asked, found, column) for column in found[0].columns]
-    warnings = _warn(before, after, same_grid=same_grid)
+    warnings = [*_warn(before, after, same_grid=same_grid), *_small_warnings(rows)]
     return RunChange(before, after, asked, tuple(rows), new, vanished, tuple(warnings))
 
 
@@ -208,18 +211,48 @@ def _measure_together(
     asked: ChangeQuestion,
     names: Sequence[str],
     show: StagedProgress,
-) -> tuple[Measurements, ...]:
-    """Draw samples of both runs whose noise is correlated, and measure each."""
-    count = min(before.posterior.samples, after.posterior.samples)
-    measurers, samplers = [], []
-    for number, run in enumerate((before, after), start=1):
-        patient = measured_patient(run)
-        measurers.append(Measurer(patient, find_measures(asked.measures, patient), names))
-        samplers.append(_shared_sampler(run, number, before, asked.correlation or 0.0))
-    for sampler, measurer, words in zip(samplers, measurers, ("before", "after")):
-        show.stage(f"sampling with shared noise, {words}")
-        sampler.draw(range(count), keep=measurer.add, progress=show)
-    return tuple(each.measurements for each in measurers)
+) -> tuple[tuple[Measurements, ...], dict[str, NDArray[np.float32]]]:
+    """Draw samples of both runs whose noise is correlated, and measure each.
+
+    Also return by how much more often than by chance each voxel is in a structure in both samples
+    of a pair: a covariance, (X, Y, Z).
+    """
+    runs = before, after
+    count = min(run.posterior.samples for run in runs)
+    patients = [measured_patient(run) for run in runs]
+    measurers = [Measurer(each, find_measures(asked.measures, each), names) for each in patients]
+    samplers = [
+        _shared_sampler(run, number, before, asked.correlation or 0.0)
+        for number, run in enumerate(runs, start=1)
+    ]
+    grid = before.posterior.grid
+    index, *rows = np.intersect1d(grid.index, after.posterior.grid.index, return_indices=True)
+    sums = {name: np.zeros((3, len(index))) for name in names}  # before, after, both
+    show.stage("sampling with shared noise")
+    step = min(sampler.batch for sampler in samplers)
+    for start in range(0, count, step):
+        part, pair = range(start, min(start + step, count)), []
+        for sampler, measurer, here in zip(samplers, measurers, rows):
+            kept: list[NDArray[np.uint8]] = []
+
+            def keep(part: range, labels: NDArray[np.uint8]) -> None:
+                measurer.add(part, labels)  # noqa: B023 - called before the next one
+                kept.append(labels[:, here])  # noqa: B023
+
+            sampler.draw(part, keep=keep)
+            pair.append(np.concatenate(kept))  # (B, common voxels)
+        for name, each in sums.items():
+            one, other = (
+                np.isin(labels, patient.structures[name]) for labels, patient in zip(pair, patients)
+            )
+            each += [mask.sum(axis=0) for mask in (one, other, one & other)]
+        show(part.stop, count)
+    together = {}
+    for name, each in sums.items():
+        covariance = np.zeros(grid.shape, dtype=np.float32)
+        covariance.flat[index] = each[2] / count - each[0] * each[1] / count**2
+        together[name] = covariance
+    return tuple(each.measurements for each in measurers), together
 
 
 def _shared_sampler(run: Run, number: int, first: Run, correlation: float) -> Sampler:
@@ -260,14 +293,19 @@ def _row(
 
 
 def _changed_maps(
-    before: Run, after: Run, names: Sequence[str]
+    before: Run,
+    after: Run,
+    names: Sequence[str],
+    together: Mapping[str, NDArray[np.float32]],
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
-    """Return P(new) and P(vanished) of each structure, of scans that err independently."""
+    """Return P(new) and P(vanished) of each structure; without ``together`` scans err alone."""
     new, vanished = {}, {}
     for name in names:
-        shares = [_share(run, name) for run in (before, after)]
-        new[name] = ((1 - shares[0]) * shares[1]).astype(np.float32)
-        vanished[name] = (shares[0] * (1 - shares[1])).astype(np.float32)
+        one, other = (_share(run, name) for run in (before, after))
+        both = np.clip(one * other + together.get(name, 0.0), 0.0, np.minimum(one, other))
+        both = np.maximum(both, one + other - 1)
+        new[name] = (other - both).astype(np.float32)
+        vanished[name] = (one - both).astype(np.float32)
     return new, vanished
 
 
@@ -290,7 +328,40 @@ def _warn(before: Run, after: Run, *, same_grid: bool) -> list[str]:
             f"the masks of the scans hardly overlap (Dice {overlap:.2f}): they may be of different "
             "patients, or not registered"
         )
-    return warnings
+    return warnings + list(_unlike_warnings(before, after))
+
+
+def _unlike_warnings(before: Run, after: Run) -> Iterator[str]:
+    """Yield what differs in how the scans were made or sampled: it may look like a change."""
+    one, other = (run.case.geometry.spacing for run in (before, after))
+    if any(max(pair) > _UNLIKE_VOXELS * min(pair) for pair in zip(sorted(one), sorted(other))):
+        sizes = [" × ".join(f"{step:.3g}" for step in each) for each in (one, other)]
+        yield (
+            f"voxels have {sizes[0]} mm before and {sizes[1]} mm after: thick slices blur borders, "
+            "and part of a difference may come from that"
+        )
+    images = [sorted(run.case.images) for run in (before, after)]
+    if images[0] != images[1]:
+        yield (
+            f"the images are {', '.join(images[0])} before and {', '.join(images[1])} after: part "
+            "of a difference may come from that"
+        )
+    bases = [run.settings.basis for run in (before, after)]
+    if bases[0] != bases[1]:
+        yield (
+            "the runs have settings from different sources: part of a difference may come from "
+            "that; run both scans with the same settings"
+        )
+
+
+def _small_warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
+    """Yield what RANO would not measure: its limits say little about it."""
+    for row in rows:
+        if row.limits is RANO_PRODUCT and 0 < row.before < _MEASURABLE_MM2:
+            yield (
+                f"{row.structure} has a product of diameters of {_size(row.before)} mm² before: "
+                "RANO calls a lesion measurable from 10 × 10 mm on"
+            )
 
 
 def answer_in_words(row: ChangeRow) -> str:
