@@ -221,4 +221,4 @@ def definitions(
 
     path = prepare_folder(output) / "measures.png"
     write_figure(path, draw())
-    print_results([path], "Twelve pictures of measures are drawn.", {}, quiet=quiet, json=json)
+    print_results([path], "Fifteen pictures of measures are drawn.", {}, quiet=quiet, json=json)

@@ -29,16 +29,19 @@ _TITLES = (
     "sphericity {sphericity:.2f}: area of a ball (dotted) / own",
     "components {components:.0f}: pieces that do not touch",
     "distance {distance:vessel:.1f} mm to a vessel",
-    "contact {contact:organ:.0f} mm², overlap {overlap:organ:.3f} ml",
+    "contact {contact:organ:.0f} mm² with an organ",
+    "overlap {overlap:organ:.3f} ml with an organ",
     "margin {margin:.1f} mm: the label map grown (dotted)",
     "Dice {dice:.2f}: twice the shared part over both",
-    "surface Dice {surface_dice:.2f}: × is over 1 mm; HD95 {hd95:.1f} mm",
+    "surface Dice {surface_dice:.2f}: border but × (over 1 mm)",
+    "HD95 {hd95:.1f} mm: 95 % of borders are nearer",
     "D95 {d95:.0f} Gy, V20 {v20:.2f}: dose (dotted, Gy) inside",
+    "mean {mean:T1:.0f}, sd {sd:T1:.0f}, p10 {p10:T1:.0f}, p90 {p90:T1:.0f} inside",
 )
 
 
 def draw() -> Figure:
-    """Return twelve pictures of one made-up structure in a slice of 1 mm voxels."""
+    """Return fifteen pictures of one made-up structure in a slice of 1 mm voxels."""
     from lab.figures import BLUE, new_figure
 
     y, x = np.indices((_ROWS, _COLUMNS))
@@ -48,10 +51,12 @@ def draw() -> Figure:
     vessel = np.abs(x - 33 + 0.2 * (y - 14)) < 2
     organ = (y < 9) & (x > 6) & (x < 30)
     dose = 30 - 0.9 * np.hypot(x - 10, y - 15)
-    numbers = measure_slice(lesion, mapped, {"vessel": vessel, "organ": organ}, dose)
-    numbers["components"] = measure_slice(lesion | satellite, mapped, {}, dose)["components"]
-    figure = new_figure(12, 7.4)
-    panels = [figure.add_subplot(3, 4, k + 1) for k in range(len(_TITLES))]
+    image = 100 - 2.0 * np.hypot(x - 18, y - 14) + 5 * np.sin(x) * np.cos(2 * y)
+    numbers = measure_slice(lesion, mapped, {"vessel": vessel, "organ": organ}, dose, image)
+    pieces = measure_slice(lesion | satellite, mapped, {}, dose, image)
+    numbers["components"] = pieces["components"]
+    figure = new_figure(15, 7.4)
+    panels = [figure.add_subplot(3, 5, k + 1) for k in range(len(_TITLES))]
     for axes, title in zip(panels, _TITLES):
         axes.imshow(lesion, cmap="Greys", vmin=0, vmax=3, origin="lower")
         axes.set_title(_fill(title, numbers), fontsize=8.5)
@@ -67,37 +72,60 @@ def draw() -> Figure:
     panels[5].imshow(lesion | satellite, cmap="Greys", vmin=0, vmax=3, origin="lower")
     _hatch(panels[6], vessel)
     _segment(panels[6], *_nearest(lesion, vessel))
-    _hatch(panels[7], organ)
+    for axes in (panels[7], panels[8]):
+        _hatch(axes, organ)
+    panels[8].imshow(np.where(lesion & organ, 1.0, np.nan), cmap="Blues", vmin=0, origin="lower")
     for row, column in np.argwhere(lesion & ~organ & np.roll(organ, 1, axis=0)):
         panels[7].plot((column - 0.5, column + 0.5), (row - 0.5,) * 2, color=BLUE, linewidth=3)
-    for axes in (panels[8], panels[9], panels[10]):
+    for axes in panels[9:13]:
         axes.contour(mapped, [0.5], colors="black", linestyles="dashed")
     grown = distance_transform_edt(~mapped) <= numbers["margin"] + 1e-6
-    panels[8].contour(grown, [0.5], colors="black", linestyles="dotted")
-    _hatch(panels[9], lesion & mapped)
+    panels[9].contour(grown, [0.5], colors="black", linestyles="dotted")
+    _hatch(panels[10], lesion & mapped)
     outlines = [mask & ~binary_erosion(mask) for mask in (lesion, mapped)]
     far = outlines[0] & (distance_transform_edt(~outlines[1]) > 1)
     rows, columns = np.nonzero(far)
-    panels[10].scatter(columns, rows, color=BLUE, marker="x", s=22)
-    lines = panels[11].contour(dose, [10, 15, 20, 25], colors="black", linestyles="dotted")
-    panels[11].clabel(lines, fontsize=8)
+    panels[11].scatter(columns, rows, color=BLUE, marker="x", s=22)
+    away = np.where(outlines[0], distance_transform_edt(~outlines[1]), 0)
+    at = np.array(np.unravel_index(np.abs(away - numbers["hd95"]).argmin(), away.shape))
+    _segment(panels[12], at, _nearest(_only(at, lesion.shape), outlines[1])[1])
+    lines = panels[13].contour(dose, [10, 15, 20, 25], colors="black", linestyles="dotted")
+    panels[13].clabel(lines, fontsize=8)
+    panels[14].clear()
+    panels[14].hist(image[lesion], bins=24, color="0.77")
+    for name, dash in (("p10", ":"), ("mean", "-"), ("p90", ":")):
+        panels[14].axvline(numbers[f"{name}:T1"], color=BLUE, linestyle=dash, linewidth=2)
+    panels[14].set_title(_fill(_TITLES[14], numbers), fontsize=8.5)
+    panels[14].set(yticks=[], box_aspect=_ROWS / _COLUMNS)
     return figure
 
 
+def _only(at: NDArray[np.int64], shape: tuple[int, ...]) -> Mask:
+    found = np.zeros(shape, dtype=np.bool_)
+    found[tuple(at)] = True
+    return found
+
+
 def measure_slice(
-    lesion: Mask, mapped: Mask, masks: dict[str, Mask], dose: NDArray[np.float64]
+    lesion: Mask,
+    mapped: Mask,
+    masks: dict[str, Mask],
+    dose: NDArray[np.float64],
+    image: NDArray[np.float64],
 ) -> dict[str, float]:
     """Return measures of one slice as a sample of a patient whose label map is another."""
     patient = MeasuredPatient(
         Grid((*lesion.shape, 1), spacing=1.0),
         {"lesion": (1,)},
         mapped.astype(np.uint8)[..., np.newaxis],
+        images={"T1": image[..., np.newaxis]},
         masks={name: mask[..., np.newaxis] for name, mask in masks.items()},
         dose_gy=dose[..., np.newaxis],
     )
     structure = LabelMap(patient, lesion.astype(np.uint8).ravel()).structure("lesion")
     words = ["volume", "area", "diameter", "bidirectional", "sphericity", "components", "margin"]
     words += ["dice", "surface_dice", "hd95", "d95", "v20"]
+    words += [f"{kind}:T1" for kind in ("mean", "sd", "p10", "p90")]
     words += [f"{kind}:{name}" for name in masks for kind in ("distance", "contact", "overlap")]
     return {each.name: each(structure) for each in find_measures(words, patient)}
 
