@@ -128,14 +128,10 @@ def priority(
     from lab.decisions.priority import (
         CHOICE,
         CHOSEN_ON,
-        LEARNED,
-        OPENING,
-        OWN_SETTINGS,
         PATIENTS,
         draw,
         measure_priority,
         section,
-        temperatures_of_others,
         verdict,
     )
     from lab.evidence import read_set
@@ -156,24 +152,17 @@ def priority(
             found = read_set(data, given, None, progress)
             first = CHOSEN_ON if data == hippocampi else 0
             cases = dict(list(found.cases.items())[first : first + most])
-            start = found.start.changed(samples=samples)
-            settings = {(name, OWN_SETTINGS): dict.fromkeys(cases, start)}
-            if data == gliomas:
-                settings[LEARNED] = {
-                    case: start.changed(temperature=temperature)
-                    for case, temperature in temperatures_of_others(cases).items()
-                }
-            for (title, words), each in settings.items():
-                rows = measure_priority(cases, each, structure, side_mm=side, progress=progress)
-                sets[title] = rows
-                parts.append(section(title, structure, rows, samples, side, words))
+            rows = measure_priority(
+                cases, found.start, structure, samples=samples, side_mm=side, progress=progress
+            )
+            sets[name] = rows
+            parts.append(section(name, structure, rows, samples, side))
     paths = [folder / "priority.md", folder / "priority.png"]
     command = "python -m lab priority --hippocampi FOLDER --gliomas FOLDER --probabilities FOLDER"
     heading = f"# Where a correction pays\n\n{PATIENTS} Written by `{command}`."
-    opening = "\n\n".join(map(paragraph, OPENING.split("\n\n")))
     parts.append(paragraph(CHOICE))
     picture = f"![Width of the interval over the number of cubes seen]({paths[1].name})"
-    write_text(paths[0], "\n\n".join([heading, picture, opening, *parts]) + "\n")
+    write_text(paths[0], "\n\n".join([heading, picture, *parts]) + "\n")
     write_figure(paths[1], draw(sets))
     text = "\n".join(verdict(name, rows) for name, rows in sets.items())
     print_results(paths, text, {"sets": sets}, quiet=quiet, json=json)

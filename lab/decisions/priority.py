@@ -34,7 +34,6 @@ from perturb_mpm.measures import (
 )
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import RunSettings, build_crf, build_sampler, decide_settings, find_evidence
-from perturb_mpm.tune import LabelledProblem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,35 +41,27 @@ if TYPE_CHECKING:
 STEPS = (0, 1, 2, 3, 4, 6, 8)
 CHANCES = 10  # random orders of each case
 ALONE = (0.0,)  # τ of samples at their word
-WAYS = ("priority", "priority asked anew", "by samples alone", "entropy", "chance")
-TEMPERATURES = np.geomspace(1.0, 10.0, 13)
+WAYS = ("priority", "by samples alone", "entropy", "chance")
 PATIENTS = "Patients and networks' probabilities are real, the user who corrects is simulated."
-OPENING = f"""A simulated user tells the true volume inside one cube after another. Half of the
-samples choose the order and say how the volume varies with the cubes; the other half, moved to what
-the user said, gives the interval. Samples err over longer distances than networks do: at their
-word, a few cubes say nearly all about the others, and truths are left outside. In the first table
-each cube has an error of its own as well, as large as what the user said makes probable; in the
-second, samples are taken at their word.
-
-Priority is the list that `--priority` writes: the cube first that is expected to lower the variance
-most, with such errors. Asked anew, the list is made again after each answer, with errors as large
-as the answers make probable; by samples alone it has none. Entropy takes the cubes with the largest
-sum of entropy first, chance any that is uncertain ({CHANCES} orders a case)."""
-SET = "{cases} cases, {structure}, {samples} samples each by {settings}, cubes of {side:g} mm."
-OWN_SETTINGS = "the settings that `run` decides itself"
-LEARNED = (
-    "Gliomas, temperature learned",
-    f"the temperature with the best log score in the other patients, and else {OWN_SETTINGS}",
-)
+OPENING = """{cases} cases of {name}, {structure}, {samples} samples each by the settings that
+`run` decides itself, cubes of {side:g} mm. A simulated user tells the true volume inside one
+cube after another. Half of the samples choose the order and say how the volume varies with
+the cubes; the other half, moved to what the user said, gives the interval. Samples err over
+longer distances than networks do: at their word, a few cubes say nearly all about the others,
+and truths are left outside. In the first table each cube has an error of its own as well, as
+large as what the user said makes probable; in the second, samples are taken at their word.
+Priority is the list that `--priority` writes: the cube first that is expected to lower the
+variance most, with such errors; by samples alone the same without them. Entropy takes the cubes
+with the largest sum of entropy first, chance any that is uncertain ({chances} orders a case)."""
 CHOSEN_ON = 30
 """Hippocampi, the first by name, on which errors and order were chosen; others are shown."""
 CHOICE = (
     "Errors of their own, of a size that what the user said weighs, and the order by the same law "
     f"were chosen on {CHOSEN_ON} other hippocampi. The interval was chosen first; an earlier list, "
     "by samples alone, was then seen to be no faster than entropy by it, there, on 30 of these "
-    "hippocampi and on the gliomas. A list that is asked anew was no better on the 30. A widening "
-    "by Student's t held fewer truths in every order, although it was wider by entropy and by "
-    "chance. Temperatures that other gliomas teach came last, after the gliomas were seen without."
+    "hippocampi and on the gliomas. Of two lists by the law, one that is made anew after each "
+    "answer was no better than the one that is shown. A widening by Student's t held fewer truths "
+    "in every order, although it was wider by entropy and by chance."
 )
 
 
@@ -91,32 +82,20 @@ class Narrowing:
 
 def measure_priority(
     cases: Mapping[str, Case],
-    settings: Mapping[str, RunSettings],
+    start: RunSettings,
     structure: str,
     *,
+    samples: int,
     side_mm: float,
     progress: Progress | None = None,
 ) -> list[Narrowing]:
     """Return the width of the interval of every case, step by step."""
     rows: list[Narrowing] = []
     for number, (name, case) in enumerate(cases.items(), start=1):
-        rows += _narrow(name, case, settings[name], structure, side_mm)
+        rows += _narrow(name, case, start.changed(samples=samples), structure, side_mm)
         if progress is not None:
             progress(number, len(cases))
     return rows
-
-
-def temperatures_of_others(cases: Mapping[str, Case]) -> dict[str, float]:
-    """Return for each case the temperature with the best log score in all others."""
-    losses = []
-    for name, case in cases.items():
-        problem = LabelledProblem(name, case)
-        voxels = np.flatnonzero(problem.near)[::10]
-        own = problem.truth[voxels], np.arange(len(voxels))
-        scores = [-np.log(problem.temper(t, voxels)[own] + 1e-9).mean() for t in TEMPERATURES]
-        losses.append(scores)
-    others = np.sum(losses, axis=0) - np.array(losses)  # (cases, temperatures)
-    return {name: float(TEMPERATURES[row.argmin()]) for name, row in zip(cases, others)}
 
 
 def _narrow(
@@ -133,7 +112,6 @@ def _narrow(
     generator = np.random.default_rng(0)
     orders: list[tuple[str, Sequence[int]]] = [
         ("priority", greedy_order(y[half], x[half], max(STEPS))),
-        ("priority asked anew", _ask_anew(y[half], x[half], told)),
         ("by samples alone", greedy_order(y[half], x[half], max(STEPS), ALONE)),
         ("entropy", varies[np.argsort(-entropy[varies], kind="stable")].tolist()),
         *(("chance", generator.permutation(varies).tolist()) for _ in range(CHANCES)),
@@ -152,17 +130,6 @@ def _narrow(
             inside = [low <= truth <= high for low, high in ends]
             rows.append(Narrowing(name, way, step, widths[0], inside[0], widths[1], inside[1]))
     return rows
-
-
-def _ask_anew(
-    values: NDArray[np.float64], volumes: NDArray[np.float64], told: NDArray[np.float64]
-) -> list[int]:
-    """Return an order in which each cube is chosen after the answers to those before."""
-    law, order = CubeLaw(values, volumes), []
-    for _ in range(max(STEPS)):
-        order.append(int(law.gains().argmax()))
-        law.tell(order[-1], float(told[order[-1]]))
-    return order
 
 
 def _interval(
@@ -260,13 +227,15 @@ def verdict(name: str, rows: Sequence[Narrowing]) -> str:
     )
 
 
-def section(
-    name: str, structure: str, rows: Sequence[Narrowing], samples: int, side: float, settings: str
-) -> str:
+def section(name: str, structure: str, rows: Sequence[Narrowing], samples: int, side: float) -> str:
     """Return a set's part of the page."""
-    cases = len({row.case for row in rows})
-    words = SET.format(
-        cases=cases, structure=structure, samples=samples, side=side, settings=settings
+    words = OPENING.format(
+        cases=len({row.case for row in rows}),
+        name=name,
+        structure=structure,
+        samples=samples,
+        side=side,
+        chances=CHANCES,
     )
     parts = [f"## {name}", paragraph(words), paragraph(verdict(name, rows))]
     for careful in (True, False):
@@ -283,17 +252,17 @@ def section(
 
 def draw(sets: Mapping[str, Sequence[Narrowing]]) -> Figure:
     """Return the curves of all sets."""
-    from lab.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, new_figure
+    from lab.figures import BLUE, GREEN, ORANGE, SKY, new_figure
 
-    figure, colours = new_figure(3.6 * len(sets), 5.4), (BLUE, SKY, PURPLE, ORANGE, GREEN)
+    figure = new_figure(3.6 * len(sets), 5.0)
     for number, (name, rows) in enumerate(sets.items(), start=1):
         for row, words in enumerate(("width of the interval, share", "truths inside")):
             axes = figure.add_subplot(2, len(sets), number + row * len(sets))
-            for way, colour, dash in zip(WAYS, colours, ("-", (0, (1, 1)), "-.", "--", ":")):
+            for way, colour, dash in zip(WAYS, (BLUE, SKY, ORANGE, GREEN), ("-", "-.", "--", ":")):
                 curve = means(rows, way, careful=True)
                 values = [each[row] for each in curve.values()]
-                axes.plot(list(curve), values, linestyle=dash, marker="o", color=colour, label=way)
+                axes.plot(list(curve), values, dash, marker="o", color=colour, label=way)
             axes.set(title=name, xlabel="cubes that the user has seen", ylabel=words, ylim=(0, 1.1))
         axes.axhline(0.95, color="0.6", linewidth=0.8)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(WAYS))
+        axes.legend(frameon=False)
     return figure
