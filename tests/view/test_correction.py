@@ -16,13 +16,12 @@ from perturb_mpm.model import Grid
 from perturb_mpm.progress import Silent
 from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
 from perturb_mpm.sampling import Sampling, sample_edited
-from perturb_mpm.view.conditioning import PaintedNoise
+from perturb_mpm.view.conditioning import NoiseShift, PaintedNoise
 from perturb_mpm.view.correction import (
     Correction,
     CorrectionError,
     CorrectionFiles,
     Corrector,
-    NoiseShift,
     volume_changes,
 )
 

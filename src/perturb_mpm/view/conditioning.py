@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines import FREE, softmax
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import Lengths
+from perturb_mpm.noise import Lengths, Perturbation
+from perturb_mpm.sampling import SolvedPart
 
 OWN = 0.5
 """The share of the noise that each voxel has for itself."""
@@ -161,6 +162,50 @@ class PaintedNoise:
         found = np.flatnonzero(inside)
         away, _ = cKDTree(self._positions).query(positions[found], distance_upper_bound=reach)
         return found[np.isfinite(away)]
+
+
+class NoiseShift:
+    """Moves the noise of samples as ``PaintedNoise`` says, from the noise they have."""
+
+    def __init__(
+        self,
+        noise: PaintedNoise,
+        scores: NDArray[np.float64],
+        grid: Grid,
+        perturbation: Perturbation,
+    ) -> None:
+        self._noise, self._scores, self._grid = noise, scores, grid
+        self._perturbation = perturbation
+        self._moved = noise.influence().voxels
+        # Voxels seen beside the paint need not move, but their noise is conditioned on.
+        self.voxels = np.union1d(self._moved, noise.painted)
+
+    def __call__(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
+        """Move log-odds (A, L − 1, B) in place."""
+        self._draw_unstored(log_odds, part)
+        painted = np.searchsorted(part.voxels, self._noise.painted)
+        mean = self._scores[1:, self._noise.painted] - self._scores[0, self._noise.painted]
+        noise = log_odds[painted].transpose(1, 0, 2) - mean[:, :, np.newaxis]  # (L − 1, M, B)
+        noise = np.concatenate([np.zeros_like(noise[:1]), noise])
+        shifts = self._noise.sample_shifts(self._moved, noise, part.samples)  # (L, V, B)
+        rows = np.searchsorted(part.voxels, self._moved)
+        log_odds[rows] += (shifts[1:] - shifts[:1]).transpose(1, 0, 2).astype(np.float16)
+
+    def _draw_unstored(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
+        """Draw the noise of voxels of which only labels are stored; labels stay what they are."""
+        rows = np.flatnonzero(~part.stored)
+        if not len(rows):
+            return
+        voxels = part.voxels[rows]
+        mask = np.zeros(math.prod(self._grid.shape), dtype=np.bool_)
+        mask[self._grid.index[voxels]] = True
+        grid = Grid(self._grid.shape, self._grid.spacing, mask.reshape(self._grid.shape))
+        samples = np.array(part.samples)
+        drawn = -self._perturbation.energies(-self._scores[:, voxels], grid, samples)  # (B, L, R)
+        drawn = drawn.transpose(2, 1, 0)  # (R, L, B)
+        agrees = drawn.argmax(axis=1) == part.labels[rows]  # (R, B)
+        own = (drawn[:, 1:] - drawn[:, :1]).astype(np.float16)
+        log_odds[rows] = np.where(agrees[:, np.newaxis], own, log_odds[rows])
 
 
 class _Laplace:

@@ -34,7 +34,6 @@ from perturb_mpm.checks import ExpectedError, in_short
 from perturb_mpm.engines import FRACTION_BITS, FREE, softmax
 from perturb_mpm.files import Geometry, LabelScheme, save_like
 from perturb_mpm.model import Grid
-from perturb_mpm.noise import Perturbation
 from perturb_mpm.posterior import Posterior, Regions, decide_labels, marginal_entropy
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import (
@@ -49,7 +48,7 @@ from perturb_mpm.run import (
     volume_sets,
     write_page,
 )
-from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, SolvedPart, sample_edited
+from perturb_mpm.sampling import Edit, EditedVotes, Editor, Sampler, sample_edited
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
@@ -61,7 +60,7 @@ from perturb_mpm.storage import (
     write_json,
     write_text,
 )
-from perturb_mpm.view.conditioning import PaintedNoise
+from perturb_mpm.view.conditioning import NoiseShift, PaintedNoise
 
 Edits = Mapping[int, int]
 """The label of each edited voxel, by its C-order index in the whole image."""
@@ -265,50 +264,6 @@ class Corrector:
         own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # the CRF knows nothing of it
         correction = _join(inside, Correction(outside, own.astype(np.float64)))
         return Preview(edits, edit, marginals, correction)
-
-
-class NoiseShift:
-    """Moves the noise of samples as ``PaintedNoise`` says, from the noise they have."""
-
-    def __init__(
-        self,
-        noise: PaintedNoise,
-        scores: NDArray[np.float64],
-        grid: Grid,
-        perturbation: Perturbation,
-    ) -> None:
-        self._noise, self._scores, self._grid = noise, scores, grid
-        self._perturbation = perturbation
-        self._moved = noise.influence().voxels
-        # Voxels seen beside the paint need not move, but their noise is conditioned on.
-        self.voxels = np.union1d(self._moved, noise.painted)
-
-    def __call__(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
-        """Move log-odds (A, L − 1, B) in place."""
-        self._draw_unstored(log_odds, part)
-        painted = np.searchsorted(part.voxels, self._noise.painted)
-        mean = self._scores[1:, self._noise.painted] - self._scores[0, self._noise.painted]
-        noise = log_odds[painted].transpose(1, 0, 2) - mean[:, :, np.newaxis]  # (L − 1, M, B)
-        noise = np.concatenate([np.zeros_like(noise[:1]), noise])
-        shifts = self._noise.sample_shifts(self._moved, noise, part.samples)  # (L, V, B)
-        rows = np.searchsorted(part.voxels, self._moved)
-        log_odds[rows] += (shifts[1:] - shifts[:1]).transpose(1, 0, 2).astype(np.float16)
-
-    def _draw_unstored(self, log_odds: NDArray[np.float16], part: SolvedPart) -> None:
-        """Draw the noise of voxels of which only labels are stored; labels stay what they are."""
-        rows = np.flatnonzero(~part.stored)
-        if not len(rows):
-            return
-        voxels = part.voxels[rows]
-        mask = np.zeros(math.prod(self._grid.shape), dtype=np.bool_)
-        mask[self._grid.index[voxels]] = True
-        grid = Grid(self._grid.shape, self._grid.spacing, mask.reshape(self._grid.shape))
-        samples = np.array(part.samples)
-        drawn = -self._perturbation.energies(-self._scores[:, voxels], grid, samples)  # (B, L, R)
-        drawn = drawn.transpose(2, 1, 0)  # (R, L, B)
-        agrees = drawn.argmax(axis=1) == part.labels[rows]  # (R, B)
-        own = (drawn[:, 1:] - drawn[:, :1]).astype(np.float16)
-        log_odds[rows] = np.where(agrees[:, np.newaxis], own, log_odds[rows])
 
 
 def corrected_run(
