@@ -121,7 +121,7 @@ def test_dice_is_compared_with_what_was_expected() -> None:
     assert compare_with_truth(case, truth).outside == ()
     sure = replace(case, agreement={"necrosis": (0.8, 0.7, 0.9), "oedema": (0.9, 0.8, 1.0)})
     assert compare_with_truth(sure, truth).outside == ("necrosis",)
-    text = render_report(replace(sure, truth=truth), viewer=False)
+    text = render_report(replace(sure, truth=truth), viewer=False)[1]
     assert "0.80 (0.70–0.90)" in text
     assert "are wrong. The Dice of necrosis lies outside of the interval that was expected." in text
 

@@ -52,7 +52,7 @@ def bright_case(colour_map: str = "inferno") -> ReportData:
 
 @pytest.mark.parametrize("colour_map", COLOUR_MAPS)
 def test_nothing_certain_is_as_bright_as_anything_uncertain(colour_map: str) -> None:
-    page = render_report(bright_case(colour_map), viewer=False)
+    page = render_report(bright_case(colour_map), viewer=False)[1]
     assert len(slices_of(page)) > 5
     assert faults(page) == set()
 
@@ -79,11 +79,11 @@ def rewritten(page: str, kind: str) -> str:
 
 
 def test_the_check_finds_a_bright_image_a_faint_map_and_another_scale() -> None:
-    page = render_report(bright_case(), viewer=False)
+    page = render_report(bright_case(), viewer=False)[1]
     bright = faults(rewritten(page, "bright"))
     assert bright == {"something certain is as bright as something uncertain"}
     assert "the image shines through" in faults(rewritten(page, "faint"))
-    other = render_report(bright_case("viridis"), viewer=False)
+    other = render_report(bright_case("viridis"), viewer=False)[1]
     (bar,) = re.findall(r'<div class="bar"><i><img src="([^"]+)"', page)
     (others,) = re.findall(r'<div class="bar"><i><img src="([^"]+)"', other)
     assert "a colour is not on the scale" in faults(page.replace(bar, others))
@@ -91,7 +91,7 @@ def test_the_check_finds_a_bright_image_a_faint_map_and_another_scale() -> None:
 
 def test_a_voxel_has_the_colour_of_its_entropy_on_the_bar() -> None:
     data = bright_case()
-    page = render_report(data, viewer=False)
+    page = render_report(data, viewer=False)[1]
     bar = bar_of(page)
     _, overlay = slices_of(page)[0]
     pixels = pixels_of(overlay)

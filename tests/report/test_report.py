@@ -40,7 +40,7 @@ def full_case(**changes: Any) -> ReportData:
 
 
 def page(data: ReportData) -> str:
-    return render_report(data, viewer=False)
+    return render_report(data, viewer=False)[1]
 
 
 def text_of(html: str) -> str:
@@ -48,7 +48,7 @@ def text_of(html: str) -> str:
 
 
 def test_sections_stand_in_the_order_a_reader_needs_them() -> None:
-    html = render_report(full_case())
+    html = render_report(full_case())[1]
     found = re.findall(r'<section id="(\w+)"', html)
     assert found == SECTIONS
     text = text_of(html)
@@ -143,7 +143,7 @@ def test_nothing_comes_from_elsewhere() -> None:
     html = page(full_case())
     assert "http:" not in html
     assert "https:" not in html
-    for whole in (html, render_report(full_case())):
+    for whole in (html, render_report(full_case())[1]):
         addresses = re.findall(r"""\b(?:src|href|action|poster)\s*=\s*["']?([^"'\s>]+)""", whole)
         assert addresses
         assert [a for a in addresses if not a.startswith(("data:", "#"))] == []
@@ -163,7 +163,7 @@ def test_text_is_shown_as_text() -> None:
         parameters={HOSTILE: HOSTILE, "list": [HOSTILE]},
     )
     data = replace(data, warnings=(HOSTILE,))
-    for html in (page(data), render_report(data)):
+    for html in (page(data), render_report(data)[1]):
         assert "<script>alert" not in html
         assert "<img src=x" not in html
         assert '"><b>' not in html
@@ -172,7 +172,7 @@ def test_text_is_shown_as_text() -> None:
 
 @pytest.mark.parametrize("shape", [(20, 24, 1), (20, 24), (1, 1, 1), (3, 1, 4)])
 def test_flat_volumes_have_a_page(shape: tuple[int, ...]) -> None:
-    html = render_report(full_case(shape=shape))
+    html = render_report(full_case(shape=shape))[1]
     assert 'class="slice ' in html
 
 

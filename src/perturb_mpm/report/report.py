@@ -52,24 +52,19 @@ def write_report(path: Path, data: ReportData, *, viewer: bool = True) -> str:
 
     ``viewer=False`` leaves out the interactive viewer, and with it the volumes in the page.
     """
-    data = check_data(data)
-    locations, page = _render(data, viewer=viewer)
+    words, page = render_report(data, viewer=viewer)
     write_text(path, page)
-    return str(answer(data, locations))
+    return words
 
 
-def render_report(data: ReportData, *, viewer: bool = True) -> str:
-    """Return the report as HTML."""
-    return _render(check_data(data), viewer=viewer)[1]
-
-
-def _render(data: ReportData, *, viewer: bool) -> tuple[list[UncertainLocation], str]:
-    """Return the uncertain locations and the page that shows them."""
+def render_report(data: ReportData, *, viewer: bool = True) -> tuple[str, str]:
+    """Return the report's answer, and the whole page as HTML."""
+    data = check_data(data)
     with ThreadPoolExecutor(1) as beside:  # compressing the volumes takes as long as the rest
         packed = beside.submit(pack, data) if viewer else None
         locations = uncertain_locations(data)
         embedded = viewer_fragment(data, locations, packed.result()) if packed else None
-    return locations, _fill_template(data, locations, embedded)
+    return str(answer(data, locations)), _fill_template(data, locations, embedded)
 
 
 def _fill_template(
