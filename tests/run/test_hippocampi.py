@@ -50,7 +50,6 @@ def lost_dice(run: Run) -> float:
     ("strength", "centring", "harmful"),
     [
         (0.35, 1.0, False),
-        (0.35, 0.5, False),
         (0.35, 0.0, False),
         (1.0, 0.5, True),
         (1.0, 0.0, True),
@@ -74,25 +73,23 @@ def test_kernels_that_cost_dice_are_found_without_the_truth(
         lost.append(lost_dice(run))
         assert run.coupling is not None
         assert run.coupling.is_harmless == (not harmful)
-        if harmful:
+        if harmful and name == CASES[0]:
             weaker = run_case(case, settings, tmp_path / f"{name} weaker", title=name)
             assert weaker.settings.coupling.strength < strength
             assert lost_dice(weaker) < 0.01
     assert (np.mean(lost) > 0.01) == harmful
 
 
-@pytest.mark.parametrize("regions", [{}, {"total": (1, 2)}])
 @pytest.mark.parametrize("name", CASES)
-def test_a_printed_volume_lies_inside_its_interval(
-    data: Path, name: str, regions: dict[str, tuple[int, ...]], tmp_path: Path
-) -> None:
+def test_a_printed_volume_lies_inside_its_interval(data: Path, name: str, tmp_path: Path) -> None:
     case = case_of(data, name)
-    settings = RunSettings().changed(samples=100, regions=regions)
-    run = run_case(case, settings, tmp_path / "out", title=name)
-    assert run.coupling is None  # the image is silent: no kernels act
-    for row in volume_rows(run):
-        assert row.interval_ml[0] <= row.volume_ml <= row.interval_ml[1], row.name
+    settings = RunSettings().changed(samples=100)
+    for wanted in (settings, settings.changed(regions={"total": (1, 2)})):
+        run = run_case(case, wanted, tmp_path / str(len(wanted.regions)), title=name)
+        assert run.coupling is None  # the image is silent: no kernels act
+        for row in volume_rows(run):
+            assert row.interval_ml[0] <= row.volume_ml <= row.interval_ml[1], row.name
     # The paper's algorithm does not: its intervals are narrow, and its votes are another matter.
-    paper = RunSettings.of_paper().changed(samples=100, regions=regions)
+    paper = RunSettings.of_paper().changed(samples=100)
     rows = volume_rows(run_case(case, paper, tmp_path / "paper", title=name))
     assert not all(row.interval_ml[0] <= row.volume_ml <= row.interval_ml[1] for row in rows)
