@@ -44,13 +44,14 @@ ml), lower is better, over all cases."""
 ROWS = f"""Rows: *{TEMPERED}*, *{LEARNED}* (by `perturb-mpm tune`), *{FIXED}* (Student's law with
 the mean and spread of the errors of other cases' label maps) and *{RESIDUAL}* (these errors
 themselves) use the labels of cases outside the fold; all others use none. *{DEFAULT}*: the image
-decides whether kernels act and how strongly, the grid decides the temperature of the maps, and
-the check of volumes may weaken the kernels; *{BARE}* leaves them out and draws at the grid's
-temperature; *{FORCED}*, where it asks for none, has {FORCED_STRENGTH:g} of their weight. Noise is
-correlated over the radius of a ball of the volume that the probabilities expect, but for *white
-noise*, whose labels and maps are votes. *{DISPLACED}*: {DISPLACEMENTS} times the probabilities
-moved by a smooth random field, one voxel's size in standard deviation, correlated over the same
-length."""
+decides whether kernels act and how strongly, the grid decides the temperature of the maps, and the
+check of volumes may weaken the kernels; where kernels act, maps are softened until they are no
+surer than at the *{GRID}*, and settings that were learned leave them as they are; *{BARE}* leaves
+them out and draws at the grid's temperature; *{FORCED}*, where it asks for none, has
+{FORCED_STRENGTH:g} of their weight. Noise is correlated over the radius of a ball of the volume
+that the probabilities expect, but for *white noise*, whose labels and maps are votes.
+*{DISPLACED}*: {DISPLACEMENTS} times the probabilities moved by a smooth random field, one voxel's
+size in standard deviation, correlated over the same length."""
 CAUTION = """The rules by which image, grid and `tune` decide were made with these cases in view, so
 that their figures are optimistic: cases kept aside decide."""
 VERDICTS = """Each row of verdicts compares two methods region by region, to the digits shown.

@@ -12,6 +12,7 @@ import pytest
 from perturb_mpm.files import Case
 from perturb_mpm.learning import ImageEvidence, grid_temperature, image_evidence
 from perturb_mpm.model import unary_from_probabilities
+from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.run import (
     CaseEvidence,
     RunSettings,
@@ -19,8 +20,10 @@ from perturb_mpm.run import (
     decide_settings,
     find_evidence,
     load_run,
+    map_marginals,
     run_case,
 )
+from perturb_mpm.run.model import find_exponent
 from perturb_mpm.run.settings import DEFAULT_BILATERAL
 
 FEW = RunSettings().changed(samples=4, seed=2)
@@ -112,7 +115,9 @@ def test_a_blend_is_half_mean_field_and_half_probabilities(speaking: Case, tmp_p
     tempered = (powers / powers.sum(axis=0))[:, inside]
     field = run.posterior.voxel_marginals("mean_field")
     assert np.abs(field - tempered).max() > 0.01  # kernels act
-    np.testing.assert_allclose(run.marginals[:, inside], (field + tempered) / 2, atol=1e-5)
+    softened = ((field + tempered) / 2) ** run.exponent
+    softened /= softened.sum(axis=0)
+    np.testing.assert_allclose(run.marginals[:, inside], softened, atol=1e-5)
     np.testing.assert_array_equal(run.labels[inside], (field + tempered).argmax(axis=0))
     assert "the CRF is on" in run.summary["answer"]
     assert 0.25 < run.summary["image_evidence"] <= 1
@@ -123,6 +128,27 @@ def test_a_blend_is_half_mean_field_and_half_probabilities(speaking: Case, tmp_p
     own = RunSettings().changed(samples=4, strength=0.2)
     other = run_case(speaking, own, tmp_path / "own", title="given")
     assert "the strength of the CRF, 0.2, was given" in other.summary["answer"]
+
+
+def test_a_blend_is_no_surer_than_the_tempered_probabilities(
+    speaking: Case, tmp_path: Path
+) -> None:
+    run = run_case(speaking, FEW, tmp_path / "out", title="speaking")
+    tempered, own = run.tempered, run.voxel_marginals
+    mean = (run.posterior.voxel_marginals("mean_field") + tempered) / 2
+    bits = [float(marginal_entropy(each).sum()) for each in (mean, own, tempered)]
+    assert bits[0] < 0.99 * bits[2]  # surer, before
+    assert bits[1] == pytest.approx(bits[2], rel=2e-3)
+    assert 0.5 < run.exponent < 1
+    order = marginal_entropy(mean).argsort()
+    assert np.all(np.diff(marginal_entropy(own)[order]) > -0.02)  # voxels keep their order
+    # Where the mean is as unsure already, it is what is shown; and what labels taught stays.
+    soft = RunSettings().changed(samples=4, temperature=1.0, sampling_temperature=6.0, strength=0.1)
+    other = run_case(speaking, soft, tmp_path / "soft", title="soft")
+    assert other.exponent == 1
+    learned = run.settings.changed(learned_cases=4)
+    assert find_exponent(learned, run.posterior, tempered) == 1
+    np.testing.assert_allclose(map_marginals(speaking, learned, run.posterior), mean)
 
 
 def test_a_run_goes_on_with_what_was_decided_when_it_began(speaking: Case, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,25 @@ def test_maps_are_those_of_run(tmp_path: Path) -> None:
         strength=0.35, sampling_temperature=1.2, noise_length=5.0, samples=8, keep_strength=True
     )
     found = problem.sample(settings, 8, 0, REGIONS, {})
-    run = run_case(case, settings.changed(temperature=1.7), tmp_path / "run", title="p")
+    learned = settings.changed(temperature=1.7, learned_cases=3)
+    run = run_case(case, learned, tmp_path / "run", title="p")
     ours = problem.grid.scatter(problem.blend(found, 1.7), 0)
     np.testing.assert_allclose(ours, run.marginals, atol=2e-3)
+
+
+def test_labels_that_a_network_all_but_excludes_are_tempered_as_run_does(tmp_path: Path) -> None:
+    case = layered_case(2)
+    excluded = case.probabilities.copy()
+    excluded[1:] *= np.where(case.probabilities[0] > 0.9, 1e-7, 1)
+    excluded /= excluded.sum(axis=0)
+    case = replace(case, probabilities=excluded)
+    settings = START.changed(strength=0.0, samples=8, temperature=2.0, noise_length=5.0)
+    run = run_case(case, settings, tmp_path / "run", title="p")
+    ours = LabelledProblem("p", case).temper(2.0)
+    np.testing.assert_allclose(ours, run.voxel_marginals, rtol=1e-4)
+    smallest = excluded[1:].min()
+    assert smallest < 1e-7  # below the clip, and yet its temperature is that of all others
+    assert ours.min() == pytest.approx(max(float(np.sqrt(smallest)), 1e-6), rel=0.1)
 
 
 def test_a_volume_is_scored_as_by_hand() -> None:

@@ -41,7 +41,7 @@ from perturb_mpm.run.measuring import (
     read_surroundings,
     write_measurements,
 )
-from perturb_mpm.run.model import build_crf, build_sampler, map_marginals
+from perturb_mpm.run.model import build_crf, build_sampler, map_marginals, temper
 from perturb_mpm.run.outputs import report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
 from perturb_mpm.run.settings import (
@@ -128,6 +128,7 @@ __all__ = [
     "build_crf",
     "build_sampler",
     "map_marginals",
+    "temper",
     "STATE",
     "OutputError",
     "SettingsError",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.engines import softmax
 from perturb_mpm.files import Case, region_members
 from perturb_mpm.model import (
     BilateralKernel,
@@ -18,14 +19,21 @@ from perturb_mpm.model import (
     SpatialKernel,
     unary_from_probabilities,
 )
-from perturb_mpm.posterior import Posterior, check_nested
+from perturb_mpm.posterior import Posterior, check_nested, marginal_entropy
 from perturb_mpm.run.evidence import decide_settings
 from perturb_mpm.run.settings import KernelSettings, RunSettings, SettingsError
 from perturb_mpm.sampling import Sampler
 
+_Real = TypeVar("_Real", bound=np.floating[Any])
+
 # Where more than this share of the voxels is surer than this, hardly a sample will dissent.
 SURE = 0.999
 SHARE_OF_SURE = 0.99
+
+_UNCERTAIN_BITS = 1e-4  # the entropy from which a voxel is worth softening
+_MOST_ASKED = 200_000  # voxels from which an exponent is found, in half a second
+# The mean of two laws has at least half of the entropy of either, so this is far off.
+_LEAST_EXPONENT = 0.5
 
 
 def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
@@ -111,11 +119,28 @@ def unary_energies(
     return energies
 
 
+def temper(probabilities: NDArray[_Real], temperature: float, clip: float) -> NDArray[_Real]:
+    """Return softmax(log p / T) of probabilities (L, N), none much smaller than the clip.
+
+    That is what maps show. Samples take less: of a network that all but excludes a label, what lies
+    below the clip would leak into the volume of a large background.
+    """
+    with np.errstate(divide="ignore"):  # what is impossible stays so
+        logits = np.log(probabilities)
+    logits /= probabilities.dtype.type(temperature)
+    tempered: NDArray[_Real] = softmax(logits, axis=0)
+    np.maximum(tempered, probabilities.dtype.type(clip), out=tempered)
+    tempered /= tempered.sum(axis=0)
+    return tempered
+
+
 def tempered_probabilities(case: Case, settings: RunSettings) -> NDArray[np.float64]:
     """Return the probabilities inside the mask at their temperature, before kernels, (L, N)."""
     temperature = settings.unary.temperature or 1.0
-    energies = unary_energies(case.probabilities[:, case.mask], settings, temperature)
-    logits = -energies.astype(np.float64)
+    p = case.probabilities[:, case.mask]
+    if temperature != 1:
+        p = temper(p, temperature, settings.unary.clip)
+    logits = -unary_energies(p, settings, 1.0).astype(np.float64)
     logits -= logits.max(axis=0)
     np.exp(logits, out=logits)
     return logits / logits.sum(axis=0)
@@ -126,11 +151,14 @@ def map_marginals(
     settings: RunSettings,
     posterior: Posterior,
     tempered: NDArray[np.float64] | None = None,
+    exponent: float | None = None,
 ) -> NDArray[np.float64]:
     """Return what maps and labels are made of, the probability of each label, (L, N).
 
-    A blend is half mean field and half ``tempered``, the probabilities at their temperature: the
-    mean field of strong kernels is surer than it may be. Without kernels it is the probabilities.
+    A blend is half mean field and half ``tempered``, the probabilities at their temperature. The
+    mean field of strong kernels is surer than it may be, so a blend that is surer than ``tempered``
+    is softened by ``exponent``, which ``find_exponent`` finds. Without kernels a blend is
+    ``tempered``.
     """
     kind = settings.maps.marginals
     if kind != "blend":
@@ -139,7 +167,53 @@ def map_marginals(
         tempered = tempered_probabilities(case, settings)
     if not settings.has_kernels:
         return tempered
-    return (posterior.voxel_marginals("mean_field") + tempered) / 2
+    mean = _mean_with_field(posterior, tempered)
+    if exponent is None:
+        exponent = find_exponent(settings, posterior, tempered)
+    if exponent < 1:
+        np.log(mean, out=mean)
+        mean *= exponent
+        mean -= mean.max(axis=0)
+        np.exp(mean, out=mean)
+        mean /= mean.sum(axis=0)
+    return mean
+
+
+def find_exponent(
+    settings: RunSettings, posterior: Posterior, tempered: NDArray[np.float64]
+) -> float:
+    """Return the power of a blend at which it is as unsure as ``tempered``; 1 where it is already.
+
+    Unsure is the entropy of all voxels together, so that voxels keep their order. Where settings
+    were learned, labels have said how sure a blend may be: it stays as it is.
+    """
+    is_blend = settings.maps.marginals == "blend" and settings.has_kernels
+    if not is_blend or settings.basis.learned_cases:
+        return 1.0
+    mean = _mean_with_field(posterior, tempered)
+    own, wanted = marginal_entropy(mean), float(marginal_entropy(tempered).sum())
+    uncertain = np.flatnonzero(own > _UNCERTAIN_BITS)
+    if own.sum() >= wanted or len(uncertain) == 0:
+        return 1.0
+    asked = uncertain[:: -(-len(uncertain) // _MOST_ASKED)]
+    # Of a large image some of the voxels stand for all, and the certain ones stay as they are.
+    wanted -= float(own.sum() - own[uncertain].sum())
+    wanted *= float(own[asked].sum() / own[uncertain].sum())
+    logits = np.log(mean[:, asked])
+    low, high = _LEAST_EXPONENT, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        if float(marginal_entropy(softmax(middle * logits, axis=0)).sum()) < wanted:
+            high = middle
+        else:
+            low = middle
+    return round(low, 3)
+
+
+def _mean_with_field(posterior: Posterior, tempered: NDArray[np.float64]) -> NDArray[np.float64]:
+    mean: NDArray[np.float64] = posterior.voxel_marginals("mean_field") + tempered
+    mean /= 2
+    return mean
 
 
 def overconfidence(case: Case, asked: RunSettings) -> str | None:

@@ -38,7 +38,8 @@ MAPS_IN_WORDS = {
     "votes": "the samples' votes",
     "conditional": "the samples' conditional probabilities",
     "mean_field": "the mean field of the unperturbed model",
-    "blend": "the mean of the mean field and the probabilities at their temperature",
+    "blend": "the mean of the mean field and the probabilities at their temperature, softened "
+    "where it is surer than these",
 }
 CLASSES = {"certain": CERTAIN, "undecided": UNDECIDED, "uncertain": UNCERTAIN}
 

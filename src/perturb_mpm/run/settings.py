@@ -256,7 +256,7 @@ class MapSettings(CheckedSettings):
         "blend",
         "What labels and maps are made of: votes (the paper), conditional (needs that estimator), "
         "mean_field, which is too sure where kernels are strong, or blend, the mean of the mean "
-        "field and the probabilities at their temperature",
+        "field and the probabilities at their temperature, softened where it is surer than these",
         one_of(MapKind),
     )
 

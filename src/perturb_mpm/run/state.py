@@ -62,7 +62,7 @@ from perturb_mpm.posterior import (
 )
 from perturb_mpm.run.coupling import CouplingCheck
 from perturb_mpm.run.evidence import CaseEvidence
-from perturb_mpm.run.model import map_marginals, tempered_probabilities
+from perturb_mpm.run.model import find_exponent, map_marginals, tempered_probabilities
 from perturb_mpm.run.settings import RunSettings, settings_from_text, settings_text
 from perturb_mpm.storage import (
     DAMAGE,
@@ -220,13 +220,19 @@ class Run:
         """The probability of each label inside the mask, (L, N); certain where set by hand."""
         if self.corrected is not None:
             return self.corrected
-        tempered = self.tempered if self.settings.maps.marginals == "blend" else None
-        return map_marginals(self.case, self.settings, self.posterior, tempered)
+        if self.settings.maps.marginals != "blend":
+            return map_marginals(self.case, self.settings, self.posterior)
+        return map_marginals(self.case, self.settings, self.posterior, self.tempered, self.exponent)
 
     @cached_property
     def tempered(self) -> NDArray[np.float64]:
         """The probabilities inside the mask at their temperature, before kernels, (L, N)."""
         return tempered_probabilities(self.case, self.settings)
+
+    @cached_property
+    def exponent(self) -> float:
+        """The power by which a blend is softened until it is no surer than ``tempered``."""
+        return find_exponent(self.settings, self.posterior, self.tempered)
 
     def annotated(self, **changes: Any) -> Run:  # noqa: ANN401 - any field
         """Return the run with other files or findings, which change no map: it keeps its maps."""

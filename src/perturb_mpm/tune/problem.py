@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.biomarkers import LearnedLaw, MeasureScale, crps, to_scale
-from perturb_mpm.engines import softmax
 from perturb_mpm.evaluation import (
     SampleDice,
     auroc,
@@ -39,6 +38,7 @@ from perturb_mpm.run import (
     build_crf,
     build_sampler,
     find_evidence,
+    temper,
 )
 from perturb_mpm.sampling import Sampler
 
@@ -151,9 +151,7 @@ class LabelledProblem:
     ) -> NDArray[np.float32]:
         """Return the probabilities at a temperature, (L, N), or (L, n) of some voxels."""
         p = self.probabilities if voxels is None else self.probabilities[:, voxels]
-        logits = np.log(np.maximum(p, np.float32(_CLIP))) / np.float32(temperature)
-        tempered: NDArray[np.float32] = softmax(logits, axis=0)
-        return tempered
+        return temper(p, temperature, _CLIP)
 
     def blend(self, samples: CaseSamples, temperature: float) -> NDArray[np.float32]:
         """Return the maps that ``run`` makes: half mean field, half tempered probabilities."""

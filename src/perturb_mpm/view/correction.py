@@ -42,6 +42,7 @@ from perturb_mpm.run import (
     Run,
     assumed_length_mm,
     build_crf,
+    map_marginals,
     register_files,
     summarize_run,
     volume_rows,
@@ -178,7 +179,10 @@ class Corrector:
             )
             first, answer = run.first_samples, preview
             if kind != "mean_field":
-                marginals = replace(run, votes=posterior).voxel_marginals
+                # Softened as before, or an edit would move voxels that it does not reach.
+                marginals = map_marginals(
+                    run.case, run.settings, posterior, run.tempered, run.exponent
+                )
                 self._follow_noise(marginals, _log(marginals), edit.given)
                 answer = self._answer(edits, edit, marginals)
         else:
