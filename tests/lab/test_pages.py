@@ -78,3 +78,52 @@ def test_every_experiment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name in ("synthetic", "volumes", "segmentation", "quality", "biomarkers", "bias", "raters"):
         assert name in text
+
+
+def read_rows(page: Path) -> dict[str, dict[str, set[str]]]:
+    """Return the cells of every method's rows, by the classifier that a section is about."""
+    found: dict[str, dict[str, set[str]]] = {}
+    section = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ").partition(":")[0]
+        elif line.startswith("| "):
+            method, *cells = [each.strip() for each in line.strip("| ").split(" | ")]
+            found.setdefault(section, {}).setdefault(method, set()).update(cells)
+    return found
+
+
+def test_the_readme_has_the_shares_of_volumes_that_its_page_measured() -> None:
+    measured = read_rows(DOCS / "reproduce-network.md")["3-D U-Net"]
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    for words, method in {
+        "ensemble of five networks": "ensemble of 5",
+        "20 dropout samples": "20 dropout samples",
+        "**perturb-mpm, no labelled case**": "defaults of run",
+    }.items():
+        (counts,) = (re.findall(r"(\d+)/80", each) for each in measured[method] if "/80" in each)
+        shares = sorted(round(100 * int(inside) / 80) for inside in counts)
+        row = next(line for line in readme.splitlines() if line.startswith(f"| {words}"))
+        assert f"{shares[0]}–{shares[-1]} %" in row
+
+
+def test_the_whole_story_has_the_numbers_of_the_pages_that_it_tells() -> None:
+    names = ("reproduce-network", "reproduce-gliomas", "tune-hippocampi", "tune-gliomas")
+    pages = [DOCS / f"{name}.md" for name in (*names, "tune-gliomas-trees")]
+    measured = read_rows(pages[0]) | read_rows(pages[1])
+    story = (DOCS / "evidence.md").read_text(encoding="utf-8")
+    compared = 0
+    for line in story.splitlines():
+        classifier, *cells = [each.strip() for each in line.strip("| ").split(" | ")]
+        if line.startswith("| ") and classifier in measured:
+            method, *cells = cells
+            for cell in cells:
+                assert cell in measured[classifier][method], (classifier, method, cell)
+                compared += 1
+    assert compared > 50
+    # Of what is told in sentences, every number with three digits, and every count.
+    known = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    told = "\n".join(line for line in story.splitlines() if not line.startswith("| "))
+    assert len(re.findall(r"\d+ of \d+", told)) > 4
+    for pattern in (r"\d\.\d{3,}", r"(\d+)(?:/| of )(\d+)"):
+        assert set(re.findall(pattern, told)) <= set(re.findall(pattern, known))
