@@ -78,6 +78,20 @@ def test_the_law_is_that_of_conditioned_gaussians() -> None:
     np.testing.assert_allclose(law.gains()[[1, 3]], 0.0)
 
 
+def test_more_cubes_than_samples_leave_nothing_to_know() -> None:
+    """Without own errors ten samples know all by ten cubes; with them a cube always says more."""
+    generator = np.random.default_rng(5)
+    volumes = generator.normal(size=(10, 30))
+    law = CubeLaw(volumes.sum(axis=1), volumes, (0.0, 1.0))
+    for cube in range(29):
+        law.tell(cube, float(cube))
+    assert np.isfinite(law.variance).all()
+    assert law.variance[0] == pytest.approx(0.0, abs=1e-6)
+    assert law.variance[1] > 0.1
+    np.testing.assert_allclose(law.probability, [0.0, 1.0], atol=1e-9)
+    assert law.gains().argmax() == 29
+
+
 def test_who_errs_by_itself_is_asked_for_itself() -> None:
     """Three cubes vary together and little, one alone: samples alone name one of the three."""
     generator = np.random.default_rng(4)

@@ -412,17 +412,19 @@ class CubeLaw:
 
     def tell(self, cube: int, volume: float | None = None) -> None:
         """Condition on a cube; its volume, where it is known, says which τ are probable."""
-        size = np.maximum(self._sizes[:, cube], self._floor[:, cube])[:, np.newaxis]  # (T, 1)
+        size, floor = (each[:, cube, np.newaxis] for each in (self._sizes, self._floor))  # (T, 1)
+        known = size <= floor  # by those told before: it says nothing of others
+        size = np.where(known, floor, size)
         along = np.tile(self._x[:, cube] @ self._x, (len(size), 1))  # (T, P)
         along[:, cube] *= 1 + self._own[:, 0]
         for earlier in self._told:
             along -= earlier[:, cube : cube + 1] * earlier
-        along /= np.sqrt(size)
+        along = np.where(known, 0.0, along / np.sqrt(size))
         if volume is not None:
             away = (volume - self._middle[:, cube : cube + 1]) / np.sqrt(size)
             self._evidence -= (np.log(size) + away**2)[:, 0] / 2
             self._middle += along * away
-        share = self._shared[:, cube : cube + 1] / np.sqrt(size)
+        share = np.where(known, 0.0, self._shared[:, cube : cube + 1] / np.sqrt(size))
         self._shared -= along * share
         self._sizes -= along**2
         self._sizes[:, cube] = 0.0
