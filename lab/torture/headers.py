@@ -181,8 +181,7 @@ def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
     both = rng.choice(((1, 0), (0, 1), (1, 1), (2, 4), (0, 0)))
     if both[0]:
         header.set_qform(affine, code=both[0])
-    apart = all(both) and rng.random() < 0.3
-    if apart:
+    if all(both) and rng.random() < 0.3:  # both forms disagree
         header["qoffset_x"] += 5
     if both[1]:
         header.set_sform(affine, code=both[1])
@@ -212,11 +211,11 @@ def _draw_nifti(rng: random.Random, folder: Path) -> DrawnHeader:
         )
         # ITK does not read NIfTI 2.
         found = meant if isinstance(header, nib.Nifti2Header) else read_with_itk(path)
-        # Where both forms disagree, we and nibabel take the second and say so, ITK the first;
-        # without codes, readers differ on where the first voxel is.
-        if found is None or not (apart or not any(both)):
+        # Of two forms we and nibabel take the second, ITK the first, whose quaternion is rounded by
+        # up to 0.03° near half a turn; without codes, readers differ on where the first voxel is.
+        if found is None or (any(both) and not all(both)):
             return found
-        return found._replace(affine=meant.affine if apart else None)
+        return found._replace(affine=meant.affine if all(both) else None)
 
     return DrawnHeader(path, read)
 
