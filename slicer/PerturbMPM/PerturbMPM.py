@@ -48,14 +48,17 @@ class PerturbMPMLogic(ScriptedLoadableModuleLogic):
         return shutil.which("PythonSlicer") or sys.executable
 
     def require_package(self):
-        """Install perturb-mpm into Slicer's Python, if the user agrees."""
+        """Install perturb-mpm into Slicer's Python from this checkout, if the user agrees."""
         try:
             import perturb_mpm  # noqa: F401
         except ImportError:
+            checkout = Path(__file__).resolve().parents[2]
+            if not (checkout / "pyproject.toml").is_file():
+                raise  # the name is nobody's on PyPI: nothing is taken from there
             question = "perturb-mpm is not in Slicer's Python. Install it now (about 450 MB)?"
             if not slicer.util.confirmOkCancelDisplay(question):
                 raise
-            slicer.util.pip_install("perturb-mpm")
+            slicer.util.pip_install(str(checkout))
 
     def open(self, folder):
         """Load the maps of a run: segmentation, first image if it is in the scene, entropy."""

@@ -77,6 +77,10 @@ def test_what_cannot_be_is_said(logic: Any, folder: Path, tmp_path: Path) -> Non
     nib.save(nib.Nifti1Image(np.zeros((3, 3, 3), np.uint8), np.eye(4)), other)
     with pytest.raises(logic.CommandError, match=r"--correction .* must lie on the grid"):
         run.correct(sys.executable, other)
+    page = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**page, "seed": 99}))
+    with pytest.raises(ValueError, match="contains another run by now: open it again"):
+        run.correct(sys.executable, folder / "labels.nii.gz")
     with pytest.raises(ValueError, match="at least one image"):
         logic.run_arguments([], [], tmp_path)
     arguments = logic.run_arguments([Path("t1.nii.gz")], [Path("p.npz")], Path("out"), ["--seed=3"])
@@ -129,6 +133,12 @@ def test_the_panel_opens_a_run_and_writes_a_correction(
     slicer.util.arrayFromSegmentBinaryLabelmap.side_effect = lambda _, name, __: (
         (values == int(name.removeprefix("label_"))).T
     )
+    monkeypatch.setitem(sys.modules, "perturb_mpm", None)  # not in Slicer's Python
+    widget.logic.require_package()
+    assert slicer.util.pip_install.call_args.args == (str(Path(__file__).parents[2]),)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "PerturbMPM.py"))
+    with pytest.raises(ImportError):
+        widget.logic.require_package()
     path = widget.logic.write_correction()
     given = slicer.util.addVolumeFromArray.call_args.args[0]
     np.testing.assert_array_equal(given.T, values)

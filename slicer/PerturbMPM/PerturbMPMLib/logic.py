@@ -90,7 +90,14 @@ class RunFolder:
         return places_from(call(python, ["view", str(self.folder), "--json"]))
 
     def correct(self, python: str, label_map: Path) -> list[Place]:
-        """Hand a corrected label map back; return where to look next."""
+        """Hand a corrected label map back; return where to look next.
+
+        Refused where the folder holds another run by now than the one that was opened.
+        """
+        names = ("problem_sha256", "seed")
+        now = RunFolder(self.folder).summary
+        if any(now.get(name) != self.summary.get(name) for name in names):
+            raise ValueError(f"{self.folder} contains another run by now: open it again.")
         given = ["--correction", str(label_map), "--json"]
         return places_from(call(python, ["view", str(self.folder), *given]))
 

@@ -13,6 +13,7 @@ from perturb_mpm.cli.console import (
     UsageError,
     print_json,
     print_plain,
+    print_warning,
     require_run,
     usage_errors,
     whole_number,
@@ -103,7 +104,9 @@ def view(
 def _report_session(session: Session, correction: Path | None, *, json: bool) -> None:
     """Take a correction in, where there is one, and print what the run is then."""
     with closing(session):
-        painted = 0 if correction is None else take_label_map(session, correction)
+        painted, warning = (0, None) if correction is None else take_label_map(session, correction)
+        if warning is not None:
+            print_warning(warning)
         shown, found = session.shown, session.locations
         if not json:
             print_plain(f"{painted} voxels were painted, {shown.moved_voxels} others followed")

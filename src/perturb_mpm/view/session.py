@@ -24,6 +24,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.evaluation import dice
 from perturb_mpm.files import Source, read_label_map
 from perturb_mpm.measures import CubeLaw
 from perturb_mpm.model import Grid
@@ -54,6 +55,7 @@ STROKE_MM = 12.0
 LEAST_EXPLAINED = 0.02
 """Of the variance of a volume: what less is worth no stroke."""
 _ASK_AGAIN_S = 0.1
+_LEAST_DICE = 0.5  # of a label map and its correction
 
 
 class BusyError(RuntimeError):
@@ -363,10 +365,11 @@ class _Background:
         self.done = min(done / total, 0.999)
 
 
-def take_label_map(session: Session, path: Path) -> int:
-    """Take a label map that another program corrected for edits, solve and save; return how many.
+def take_label_map(session: Session, path: Path) -> tuple[int, str | None]:
+    """Take a label map that another program corrected for edits, solve and save.
 
-    Edits are the voxels in which it differs from the labels as they are now.
+    Edits are the voxels in which it differs from the labels as they are now. Return how many, and
+    what speaks against a map of this patient: others may lie on the same grid.
     """
     shown, case = session.shown, session.run.case
     own = Source("output", session.run.files["labels"])
@@ -377,7 +380,14 @@ def take_label_map(session: Session, path: Path) -> int:
     session.wait()
     if session.status.error:
         raise CorrectionError(f"`correction` {path} cannot be taken in: {session.status.error}")
-    return len(changed)
+    if not (given.any() and shown.labels.any()):
+        return len(changed), None
+    overlap = dice(given != 0, shown.labels != 0)
+    warning = (
+        f"{path} and the labels that it corrects hardly overlap (Dice {overlap:.2f}): are both of "
+        "one patient? The viewer can take all edits back"
+    )
+    return len(changed), warning if overlap < _LEAST_DICE else None
 
 
 def _uncertain(run: Run) -> LocationList:
