@@ -186,3 +186,29 @@ def test_the_output_must_not_lie_among_the_images(
     assert "BIDS_DIR must be a folder" in capsys.readouterr().err
     assert call("bids", str(data), str(tmp_path / "empty"), "group", "--quiet") == 2
     assert "OUTPUT_DIR must be a folder in which cases were run" in capsys.readouterr().err
+
+
+def test_names_that_a_file_system_may_take_for_one_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_dataset(tmp_path / "data", ("sub-a", "sub-A"))
+    if len(list(data.glob("sub-*"))) < 2:
+        pytest.skip("this file system takes sub-a for sub-A")
+    assert call("bids", str(data), str(tmp_path / "out"), "participant", *FEW) == 2
+    assert "must hold a case once, got sub-a twice" in capsys.readouterr().err
+
+
+def test_nothing_stays_published_of_a_case_that_fails_with_other_maps(tmp_path: Path) -> None:
+    data, out = write_dataset(tmp_path / "data"), tmp_path / "out"
+    assert call("bids", str(data), str(out), "participant", *FEW) == 0
+    maps = data / "derivatives/nnunet/sub-01/anat/sub-01_space-orig_probseg.nii.gz"
+    whole = maps.read_bytes()
+    maps.write_bytes(whole[:500])
+    assert call("bids", str(data), str(out), "participant", *FEW) == 3
+    assert list((out / "sub-01" / "anat").iterdir()) == []
+    assert len(list((out / "sub-02" / "anat").iterdir())) > 5
+    maps.write_bytes(whole)
+    (out / "runs/sub-01/labels.mine.nii.gz").write_bytes(b"a file of the user")
+    assert call("bids", str(data), str(out), "participant", *FEW) == 0
+    published = out / "sub-01/anat/sub-01_space-orig_seg-pmpm_dseg.nii.gz"
+    assert published.read_bytes() == (out / "runs/sub-01/labels.nii.gz").read_bytes()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import threading
 from pathlib import Path
 
 import pytest
 
-from helpers.small_cohort import write_small_cohort
+from helpers.small_cohort import write_one, write_small_cohort
 from perturb_mpm.cohort import one_case
 from perturb_mpm.cohort.one_case import CaseReading, CaseRunner
 from perturb_mpm.files import CaseFiles, CaseFolders, find_cases
@@ -84,3 +85,22 @@ def test_files_that_change_while_they_are_read_are_refused(
     record = runner.run(case)
     assert record.outcome is None
     assert "must not change while they are read" in str(record.error)
+
+
+def test_other_files_of_the_same_name_are_told(case: CaseFiles, tmp_path: Path) -> None:
+    settings = RunSettings().changed(samples=4, iterations=2, threads=1)
+    runner = CaseRunner(settings, CaseReading(), tmp_path / "out", {})
+    runner.run(case)
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path / "imagesTs", moved / "imagesTs")
+    shutil.copytree(tmp_path / "predicted", moved / "predicted")
+    (same,) = find_cases(CaseFolders(moved / "imagesTs", (moved / "predicted",)))
+    assert runner.inspect(same).describe() is None  # only the folder has another name
+    (moved / "labelsTs").mkdir()
+    write_one(moved, "A1", 7)
+    (other,) = find_cases(CaseFolders(moved / "imagesTs", (moved / "predicted",)))
+    words = runner.inspect(other).describe()
+    assert words is not None
+    assert words.startswith("it was run from other files than ")
+    assert str(moved / "predicted" / "A1.npz") in words
+    assert runner.run(other).run_anew == words

@@ -23,7 +23,13 @@ from pathlib import Path
 from perturb_mpm.cohort.one_case import CaseReading
 from perturb_mpm.cohort.records import RECORDS
 from perturb_mpm.cohort.results import rank_cases, write_group
-from perturb_mpm.cohort.running import CohortPart, CohortResult, gather_records, run_cohort
+from perturb_mpm.cohort.running import (
+    CohortPart,
+    CohortResult,
+    check_names,
+    gather_records,
+    run_cohort,
+)
 from perturb_mpm.files import (
     OUR_SEGMENTATION,
     CaseFiles,
@@ -31,6 +37,7 @@ from perturb_mpm.files import (
     InputError,
     LabelScheme,
     bids_names,
+    bids_sidecar_names,
     find_cases,
     write_bids_sidecars,
 )
@@ -77,6 +84,7 @@ def find_bids_cases(request: BidsRequest) -> list[BidsCase]:
     """Return the chosen cases, sorted by name; a label that no case has is refused."""
     _check_dataset(request)
     cases = list(_find_every_case(request))
+    check_names([each.files for each in cases])
     for option, wanted, known in (
         ("participant_label", request.participants, {each.subject for each in cases}),
         ("session_label", request.sessions, {each.session or "" for each in cases}),
@@ -120,7 +128,9 @@ def run_participants(
         )
         parts.append(result)
         for each in own:
-            if each.files.name not in result.failed:
+            if each.files.name in result.failed:
+                _withdraw(request, each)  # what is there is of other inputs
+            else:
                 _publish(request, each)
     failed = {name: error for part in parts for name, error in part.failed.items()}
     skipped = sum(part.skipped for part in parts)
@@ -332,20 +342,25 @@ def _publish(request: BidsRequest, case: BidsCase) -> None:
     """Give the files of a finished case BIDS names, and write what describes them."""
     folder = request.runs / case.files.name
     names = bids_names(case.subject, case.session, case.run)
-    written = {}
+    summary = read_json(folder / "summary.json")
+    written = {name: path for name, path in names.items() if name in summary["files"]}
     for name, path in names.items():
-        target = request.output / path
-        source = next((each for each in folder.glob(f"{name}.*") if each.is_file()), None)
-        if source is None:
-            target.unlink(missing_ok=True)  # of a run before
-            continue
-        _link(source, target)
-        written[name] = path
-    labels = read_json(folder / "summary.json")["labels"]
+        if name in written:
+            _link(folder / summary["files"][name], request.output / path)
+        else:
+            (request.output / path).unlink(missing_ok=True)  # of a run before
+    labels = summary["labels"]
     scheme = LabelScheme(
         tuple(each["value"] for each in labels), tuple(each["name"] for each in labels)
     )
     write_bids_sidecars(request.output, written, scheme, math.log2(len(labels)), version())
+
+
+def _withdraw(request: BidsRequest, case: BidsCase) -> None:
+    """Remove the files of a case under BIDS names; those in runs/ stay."""
+    names = bids_names(case.subject, case.session, case.run)
+    for path in (*names.values(), *bids_sidecar_names(names)):
+        (request.output / path).unlink(missing_ok=True)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -166,6 +166,7 @@ class Standing:
     record: CaseRecord | None = None
     inputs: tuple[FileStamp, ...] = ()  # as they are now; none where there is no record
     changed: tuple[str, ...] = ()  # inputs whose content is no longer what was run
+    others: tuple[str, ...] = ()  # inputs that lie elsewhere than those that were run, and differ
     damage: str | None = None  # of its record
 
     def describe(self) -> str | None:
@@ -174,6 +175,8 @@ class Standing:
             return self.damage
         if self.changed and self.record is not None and self.record.begun:
             return f"the content of {', '.join(self.changed)} has changed since it was run"
+        if self.others and self.record is not None and self.record.begun:
+            return f"it was run from other files than {', '.join(self.others)}"
         return None
 
 
@@ -202,9 +205,12 @@ class CaseRunner:
         if record is None:
             return Standing()
         now = self._stamp_inputs(case)
-        others = [stamp_file(Path(stamp.path)) for stamp in record.other_inputs]
-        changed = changed_files((*record.inputs, *record.other_inputs), (*now, *others))
+        beside = [stamp_file(Path(stamp.path)) for stamp in record.other_inputs]
+        changed = changed_files((*record.inputs, *record.other_inputs), (*now, *beside))
         same = [stamp.path for stamp in now] == [stamp.path for stamp in record.inputs]
+        known = {stamp.sha256 for stamp in record.inputs}
+        elsewhere = {stamp.path for stamp in now} - {stamp.path for stamp in record.inputs}
+        found = [stamp for stamp in now if stamp.path in elsewhere and stamp.sha256 is not None]
         own = self.folder / case.name
         finished = (
             record.outcome is not None
@@ -214,7 +220,8 @@ class CaseRunner:
             and record.run_sha256 == stamp_file(own / STATE / _RUN).sha256
             and _is_whole(own, record.outcome.files)
         )
-        return Standing(finished, record, now, changed)
+        others = tuple(stamp.path for stamp in found if stamp.sha256 not in known)
+        return Standing(finished, record, now, changed, others)
 
     def run(self, case: CaseFiles, before: Sequence[Usage] = (), wait_s: float = 0.0) -> CaseRecord:
         """Run one case, or go on with it, and write its record; errors are in the record.

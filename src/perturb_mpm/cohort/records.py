@@ -46,7 +46,7 @@ RATINGS = ("fine", "fix", "exclude")
 """What a reader may say of a case."""
 TABLES = {"csv": "cohort.csv", "json": "cohort.json", "html": "cohort.html"}
 """What is written of all cases, by its ending."""
-_BULKY = ("picture", "request", "inputs", "other_inputs", "files", "begun", "run_sha256")
+_BULKY = ("picture", "request", "inputs", "other_inputs", "files", "begun")
 _RATINGS = "ratings.list"  # JSON; no record of a case has its ending
 _UNCERTAIN = 2  # of uncertainty.nii.gz
 _SIDE = 96  # pixels of a picture at most

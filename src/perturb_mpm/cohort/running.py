@@ -76,7 +76,7 @@ def find_cohort(
     ['A', 'B']
     """
     found = find_cases(folders, layout)
-    _check_names(found)
+    check_names(found)
     if not match:
         return found
     chosen = [case for case in found if any(fnmatchcase(case.name, each) for each in match)]
@@ -88,7 +88,7 @@ def find_cohort(
     return chosen
 
 
-def _check_names(cases: Sequence[CaseFiles]) -> None:
+def check_names(cases: Sequence[CaseFiles]) -> None:
     """Refuse names that cannot be those of folders in the output."""
     seen: set[str] = set()
     for name in (case.name for case in cases):

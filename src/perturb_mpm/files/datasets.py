@@ -452,7 +452,8 @@ def _add_named_files(case: CaseFiles, folders: CaseFolders) -> CaseFiles:
         found = [find_probabilities(folder, name) for folder in folders.probabilities]
         maps = tuple(path for path in found if path is not None)
         if len(maps) != (1 if folders.cross_validated else len(found)) or not found:
-            where = ", ".join(str(folder) for folder in folders.probabilities) or "no folder"
+            without = [f for f, path in zip(folders.probabilities, found) if path is None]
+            where = ", ".join(str(folder) for folder in without) or "no folder"
             missing.append(
                 f"`probabilities` must hold {name}.npz or {name}.nii.gz, got none in {where}"
             )
