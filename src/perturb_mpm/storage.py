@@ -29,7 +29,7 @@ import zlib
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -123,6 +123,7 @@ def write_set(*obsolete: Path) -> Iterator[None]:
     Where the block raises, as on a full disk, every file stays as it was. Earlier files of these
     names, and the ``obsolete`` ones that only an earlier set has, are removed before the first new
     one appears: a process that is killed in between leaves some files of one set, never of two.
+    Another process that is about to do the same in the folder waits.
     """
     if _WAITING.get() is not None:  # a part of a larger set
         yield
@@ -132,17 +133,32 @@ def write_set(*obsolete: Path) -> Iterator[None]:
     try:
         yield
         _WAITING.reset(token)
-        for path in (*obsolete, *waiting):
-            path.unlink(missing_ok=True)
-        for final in list(waiting):
-            waiting[final].replace(final)
-            del waiting[final]
-            _sync_folder(final.parent)
+        with _alone_in({path.parent for path in (*obsolete, *waiting)}):
+            for path in (*obsolete, *waiting):
+                path.unlink(missing_ok=True)
+            for final in list(waiting):
+                waiting[final].replace(final)
+                del waiting[final]
+                _sync_folder(final.parent)
     finally:
         if _WAITING.get() is waiting:
             _WAITING.reset(token)
         for partial in waiting.values():
             partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone_in(folders: Collection[Path]) -> Iterator[None]:
+    """Let no other process replace a set in these folders, where the system can lock folders."""
+    with ExitStack() as stack:
+        for folder in sorted(folders) if os.name == "posix" else ():
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _sync_folder(folder: Path) -> None:

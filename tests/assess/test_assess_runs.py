@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from perturb_mpm.assess.sources import read_segmentation
 from perturb_mpm.evaluation import dice
 from perturb_mpm.files import Source
 from perturb_mpm.run import load_run
+from perturb_mpm.view import Session, open_session
 
 
 @pytest.fixture(scope="module")
@@ -328,3 +331,60 @@ def test_tissues_without_background_have_a_truth_of_0_outside_the_mask(tmp_path:
     tissues[inside.nonzero()[0][0], inside.nonzero()[1][0], inside.nonzero()[2][0]] = 0
     save(tmp_path / "truth.nii.gz", tissues)  # a voxel that counts, and has no tissue
     assert call("evaluate", *words, "--output", str(tmp_path / "b"), "--quiet") == 2
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small runs, the first of them also as corrected: ten voxels of a label taken away."""
+    folder = tmp_path_factory.mktemp("quick")
+    inputs = write_files(folder / "patient")
+    few = ["--samples", "6", "--iterations", "2", "--threads", "1", "--strength", "0", "--quiet"]
+    for seed, name in enumerate(("before", "after")):
+        options = [*few, "--seed", str(seed), "--output", str(folder / name)]
+        assert call("run", *inputs, *options) == 0
+    shutil.copytree(folder / "before", folder / "corrected")
+    with closing(open_session(folder / "corrected")) as session:
+        voxels = np.flatnonzero(session.run.labels == 1)[:10]
+        session.update({int(voxel): 0 for voxel in voxels}, 0)
+        session.wait()
+        assert not session.status.error
+    return folder
+
+
+@pytest.mark.parametrize("command", ["measure", "change", "evaluate", "biomarkers"])
+def test_a_correction_that_does_not_count_is_named(
+    command: str, quick: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after, true = str(quick / "after"), str(tmp_path / "truth.nii.gz")
+    save(Path(true), truth().astype(np.uint8))
+    words = "was corrected by hand (10 voxels), which does not count here"
+    for name, told in (("corrected", True), ("before", False)):
+        folder, out = str(quick / name), tmp_path / name
+        options = {
+            "measure": ["measure", folder, "--measure", "volume"],
+            "change": ["change", folder, after],
+            "evaluate": ["evaluate", "--prediction", folder, "--truth", true],
+            "biomarkers": ["biomarkers", "--before", folder, "--after", after],
+        }[command]
+        options += ["--region", "tumour=1,2"] if command == "biomarkers" else []
+        assert call(*options, "--output", str(out)) == 0
+        assert (words in " ".join(capsys.readouterr().err.split())) == told
+        assert any(words.encode() in path.read_bytes() for path in out.iterdir()) == told
+
+
+@pytest.mark.parametrize(("moved", "told"), [(0, False), (4, True)])
+def test_a_corrected_label_map_of_another_patient_is_noticed(
+    moved: int,
+    told: bool,
+    quick: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Session, "update", lambda *_: None)  # solves for seconds
+    shutil.copytree(quick / "before", tmp_path / "case")
+    corrected = tmp_path / "corrected.nii.gz"
+    save(corrected, np.roll(truth(), moved, axis=0).astype(np.uint8))
+    assert call("view", str(tmp_path / "case"), "--correction", str(corrected)) == 0
+    words = " ".join(capsys.readouterr().err.split())
+    assert ("hardly overlap (Dice 0." in words) == told

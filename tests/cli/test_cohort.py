@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,23 @@ def test_evaluate_takes_the_folder_as_it_is(
     for row in rows_of(out):
         if row["kind"] == "label":
             assert float(row["dice"]) == pytest.approx(found[row["case"], row["name"]])
+
+
+def test_a_case_that_another_run_took_the_place_of_is_refused(
+    cohort: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, own = tmp_path / "out", ["--match", "A1", "A2"]
+    assert call(*cohort, *own, "--output", str(out)) == 0
+    images = [str(tmp_path / "imagesTs" / f"B1_000{number}.nii.gz") for number in range(2)]
+    maps = ["--probabilities", str(tmp_path / "predicted" / "B1.npz"), *SETTINGS]
+    another = ["run", "--image", *images, *maps, "--output", str(out / "A1"), "--overwrite"]
+    assert call(*another) == 0
+    command = ["evaluate", "--table", str(out), "--truth", str(tmp_path / "labelsTs")]
+    assert call(*command, "--output", str(tmp_path / "evaluation"), "--quiet") == 2
+    assert f"got another run in {out / 'A1'}: remove that folder" in capsys.readouterr().err
+    shutil.rmtree(out / "A1")
+    assert call(*cohort, *own, "--output", str(out)) == 0
+    assert call(*command, "--output", str(tmp_path / "evaluation"), "--quiet") == 0
 
 
 def test_evaluate_takes_truths_of_a_folder_and_workers(cohort: list[str], tmp_path: Path) -> None:

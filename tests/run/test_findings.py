@@ -15,7 +15,7 @@ from helpers.small_case import call, save
 from helpers.viewer_run import SETTINGS, copy_run, make_case
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.measures import Extremes
-from perturb_mpm.run import Run, SettingsError, load_run
+from perturb_mpm.run import FINDING_FILES, Run, SettingsError, load_run
 
 ASKED = SETTINGS.changed(
     noise_length=20.0,
@@ -172,3 +172,40 @@ def test_a_measure_that_raises_is_refused_before_any_sample(tmp_path: Path) -> N
     with pytest.raises(ExpectedError, match=r"`measure` mean must return a number for .*TypeError"):
         pm.run_case(make_case(), settings, tmp_path / "case", title="Patient")
     assert not (tmp_path / "case").exists()
+
+
+def test_a_folder_of_measures_is_of_one_run_and_one_question(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ["--lesions", "core", "--priority", "core", "--extremes", "core", "--quiet"]
+    measured = ["--measure", "volume", "--output", str(out)]
+    assert call("measure", str(run.folder), *asked, *measured) == 0
+    every = {name for names in FINDING_FILES.values() for name in names}
+    assert {path.name for path in out.iterdir()} == every
+    other = copy_run(tmp_path / "other", SETTINGS.changed(noise_length=20.0, samples=20))
+    assert call("measure", str(other), *measured, "--quiet") == 0
+    assert {path.name for path in out.iterdir()} == {"measures.csv", "measures.json"}
+
+
+@pytest.mark.parametrize("name", [n for names in FINDING_FILES.values() for n in names])
+def test_files_of_these_names_that_are_somebody_elses_stay(
+    name: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / name
+    if name.endswith(".nii.gz"):
+        save(mine, np.ones((2, 2, 2), dtype=np.uint8))
+    else:
+        mine.write_text("{}" if name.endswith(".json") else "lesion,size\n1,2\n")
+    before = mine.read_bytes()
+    options = ["--measure", "volume", "--output", str(tmp_path), "--quiet"]
+    assert call("measure", str(run.folder), *options) == 2
+    assert f"{name}, which this command did not write" in capsys.readouterr().err
+    assert mine.read_bytes() == before
+
+
+def test_lesions_and_measures_are_one_answer_in_json(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--lesions", "core", "--measure", "volume", "--output", str(tmp_path / "out")]
+    assert call("measure", str(run.folder), *options, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"lesions", "measures", "samples"} <= set(found)

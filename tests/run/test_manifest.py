@@ -211,6 +211,13 @@ def test_a_linked_folder_is_refused(name: str, case: Case, tmp_path: Path) -> No
     assert list(outside.iterdir()) == []
 
 
+def test_a_link_that_leads_nowhere_is_refused(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(OutputError, match="must not be a link that leads nowhere, got "):
+        run_case(case, SETTINGS, tmp_path / "out", title="x")
+    assert not (tmp_path / "unmounted").exists()
+
+
 def test_a_folder_where_a_file_goes_is_refused(case: Case, tmp_path: Path) -> None:
     (tmp_path / "labels.nii.gz").mkdir()
     with pytest.raises(OutputError, match=r"no folder where a file goes, got .*labels\.nii\.gz"):

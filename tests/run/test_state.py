@@ -17,6 +17,7 @@ import pytest
 
 import perturb_mpm as pm
 from helpers.small_case import SAME_BYTES, content, read, save, write_files
+from helpers.viewer_run import copy_run
 from perturb_mpm import storage
 from perturb_mpm.files import Case
 from perturb_mpm.run import drawing
@@ -25,7 +26,7 @@ from perturb_mpm.run.folder import lock_folder, plan_layout
 from perturb_mpm.run.model import build_crf
 from perturb_mpm.run.running import run_case
 from perturb_mpm.run.settings import OutputError, RunSettings
-from perturb_mpm.run.state import StateError, load_run
+from perturb_mpm.run.state import Run, StateError, load_run
 from perturb_mpm.storage import LockedError
 
 SETTINGS = RunSettings.of_paper().changed(samples=60, seed=1, iterations=3)
@@ -459,3 +460,29 @@ def test_a_box_that_the_images_do_not_fill_is_damage(case: Case, tmp_path: Path)
         storage.write_arrays(file, {**arrays, "box": box})
         with pytest.raises(StateError, match=r"fill their box|must be"):
             load_run(tmp_path)
+
+
+def test_a_run_that_is_begun_anew_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_run(tmp_path / "case")
+    path = folder / "state" / "run.json"
+    read = Run.with_checkpoint
+
+    def begin_anew(run: Run) -> Run:
+        path.write_text(path.read_text().replace("Made-up patient", "Another patient"))
+        return read(run)
+
+    monkeypatch.setattr(Run, "with_checkpoint", begin_anew)
+    with pytest.raises(StateError, match="was begun anew while it was read"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", 99), ("problem_sha256", "0" * 64)])
+def test_the_summary_of_another_run_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    folder = copy_run(tmp_path / "case")
+    path = folder / "summary.json"
+    assert load_run(folder).summary["seed"] == 5
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(StateError, match=r"summary\.json is the summary of another run"):
+        _ = load_run(folder).summary

@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,6 +300,23 @@ def test_a_set_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> N
         raise OSError(errno.ENOSPC, "No space left on device")
     assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
     assert (tmp_path / "a.json").read_text() == '"before"\n'
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no folder is locked on Windows")
+def test_two_sets_in_one_folder_are_never_mixed(tmp_path: Path) -> None:
+    import fcntl
+
+    write_both(tmp_path, "before")
+    other = os.open(tmp_path, os.O_RDONLY)  # stands for a process that replaces a set
+    fcntl.flock(other, fcntl.LOCK_EX)
+    writer = threading.Thread(target=write_both, args=(tmp_path, "after"))
+    writer.start()
+    while len(list(tmp_path.glob(".*.part"))) < 2:
+        assert writer.is_alive()
+    assert {file.read_text() for file in tmp_path.glob("*.json")} == {'"before"\n'}
+    os.close(other)
+    writer.join()
+    assert {file.read_text() for file in tmp_path.glob("*.json")} == {'"after"\n'}
 
 
 @pytest.mark.parametrize("change", range(12))

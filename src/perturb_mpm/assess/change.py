@@ -318,6 +318,7 @@ def _share(run: Run, name: str) -> NDArray[np.float64]:
 def _warn(before: Run, after: Run, *, same_grid: bool) -> list[str]:
     files = [(run.folder.resolve(), *map(Path, run.case.hashes)) for run in (before, after)]
     warnings = list(other_scan_warnings(files[0], files[1]))
+    warnings += [words for run in (before, after) if (words := run.describe_correction())]
     if not same_grid:
         warnings.append(
             "the scans lie on different grids: sizes are compared, places are not; register them "

@@ -151,6 +151,7 @@ class CaseAssessment:
     """Of a run that found lesions one by one."""
     image_evidence: float | None = None
     """Of a run: how well its image predicts its probabilities."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +282,7 @@ def assess(
         network_at_borders=at_borders[1] if len(at_borders) > 1 else None,
         lesions=_match_lesions(segmentation.lesions, true),
         image_evidence=segmentation.image_evidence,
+        warnings=segmentation.warnings,
     )
 
 
@@ -480,6 +482,7 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             generator=GENERATOR,
             cases=len({each.case for each in assessments}),
             outside=[each for each in assessments if each.truth_outside_mask],
+            warnings=list(dict.fromkeys(words for each in assessments for words in each.warnings)),
             answer=answer_in_words(
                 summaries,
                 *_border_reliability(assessments),

@@ -51,6 +51,7 @@ class Scan:
     """The same as numbers, as ``sampling_law`` gives it."""
     files: tuple[Path, ...] = ()
     """The label map, or the folder of a run and the names of the files it was made from."""
+    warnings: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int | None:
@@ -129,7 +130,7 @@ def _from_run(source: Source, region: Sequence[int], spacing: Sequence[float] | 
         )
     members = [found.scheme.values.index(value) for value in region]
     scan = measure_scan(found.posterior, members, labels=found.prediction.labels)
-    return replace(scan, files=(source.path, *found.inputs))
+    return replace(scan, files=(source.path, *found.inputs), warnings=found.warnings)
 
 
 def _spacing(source: Source, geometry: Geometry) -> Sequence[float]:
@@ -197,7 +198,11 @@ def resection(
         samples=(before.samples, after.samples),
         perturbation=_in_words(before, after),
         laws=(before.law, after.law),
-        warnings=tuple(other_scan_warnings(before.files, after.files)),
+        warnings=(
+            *other_scan_warnings(before.files, after.files),
+            *before.warnings,
+            *after.warnings,
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,15 +36,16 @@ from perturb_mpm.posterior import (
     marginal_entropy,
 )
 from perturb_mpm.run import (
-    MEASURES_FORMAT,
+    FINDING_FILES,
     STATE,
     OutputError,
     Run,
+    is_finding,
     load_run,
     measured_patient,
     sampled_share,
 )
-from perturb_mpm.storage import DAMAGE, read_json
+from perturb_mpm.storage import DAMAGE
 
 NETWORK = "network alone"
 """The method that every run is measured beside: the probabilities it was made from."""
@@ -101,19 +103,30 @@ def cases_done(folder: Path, truths: Path | None = None) -> list[CaseFiles]:
     source = Source("table", folder / "cohort.json")
     content = source.read_json()
     try:
-        found = {
-            str(each["case"]): each["truth"] and Path(each["truth"])
-            for each in content["records"]
-            if each["status"] == "done"
-        }
+        done = [each for each in content["records"] if each["status"] == "done"]
+        found = {str(each["case"]): each["truth"] and Path(each["truth"]) for each in done}
     except (KeyError, TypeError) as error:
         raise source.error(f"must be what perturb-mpm cohort writes, got no {error}") from error
+    for each in done:
+        _check_case(folder / str(each["case"]), each.get("run_sha256"))
     if truths is not None:
         found = {name: find_label_map(truths, name) for name in found}
     return [
         CaseFiles(name, truth=truth, prediction=folder / name)
         for name, truth in sorted(found.items())
     ]
+
+
+def _check_case(folder: Path, known: str | None) -> None:
+    """Refuse a case whose folder holds another run than when the cohort's tables were written."""
+    path = folder / STATE / "run.json"
+    if known is None or not path.is_file():
+        return  # of an earlier version; a folder without a run is refused where it is read
+    if hashlib.sha256(path.read_bytes()).hexdigest() != known:
+        raise InputError(
+            f"`table` must be a cohort with its own cases, got another run in {folder}: remove "
+            "that folder and run the cohort again"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +145,7 @@ class Segmentation:
     network: Prediction | None = None  # the probabilities that a run was made from
     lesions: FoundLesions | None = None  # of a run that found them one by one
     image_evidence: float | None = None  # of a run: how well its image predicts its probabilities
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +240,7 @@ def _from_run(source: Source, estimator: MarginalKind | None) -> Segmentation:
         _network_alone(run),
         _found_lesions(run),
         None if run.evidence is None or run.evidence.image is None else run.evidence.image.skill,
+        (words,) if (words := run.describe_correction()) else (),
     )
 
 
@@ -277,13 +292,8 @@ def _are_label_maps(maps: NDArray[np.float32]) -> bool:
 
 def check_measures_folder(folder: Path) -> None:
     """Refuse a folder that contains a run, or files of the names to be written that are others'."""
-    refuse_others(
-        folder,
-        {
-            "measures.csv": lambda path: first_row(path)[:1] == ("sample",),
-            "measures.json": lambda path: read_json(path)["format"] == MEASURES_FORMAT,
-        },
-    )
+    every = [name for names in FINDING_FILES.values() for name in names]
+    refuse_others(folder, dict.fromkeys(every, is_finding))
 
 
 def refuse_others(folder: Path, own: Mapping[str, Callable[[Path], bool]]) -> None:

@@ -116,6 +116,7 @@ def evaluate(*, options: EvaluateOptions = _NO_OPTIONS) -> None:
         for each in assessments
         if each.truth_outside_mask
     )
+    options.show.warn(dict.fromkeys(words for each in assessments for words in each.warnings))
     options.show.result(summaries, _table(summaries), files=files)
 
 

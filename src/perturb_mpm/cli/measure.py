@@ -31,6 +31,7 @@ from perturb_mpm.measures import (
     find_measures,
 )
 from perturb_mpm.run import (
+    FINDING_FILES,
     Run,
     check_questions,
     find_in_samples,
@@ -45,6 +46,7 @@ from perturb_mpm.run import (
     write_measurements,
 )
 from perturb_mpm.run import measure as measure_run
+from perturb_mpm.storage import write_set
 
 
 @Parameter(name="*")
@@ -119,27 +121,34 @@ def measure(
     content: dict[str, Any] = {}
     lines: list[str | Table] = []
     files: list[Path] = []
-    searches = bool(options.lesions or options.extremes or options.priority)
+    measured = findings = None
     with options.show.progress() as progress:
-        if searches:
+        if options.lesions or options.extremes or options.priority:
             progress.stage("drawing samples again")
             sampler = rebuild_sampler(asked)
             findings = find_in_samples(
                 asked, sampler, extremes=options.extremes, beside=beside, progress=progress
             )
+            del sampler
+        if findings is None or options.measure or rules:
+            progress.stage("measuring samples")
+            measured = measure_run(
+                loaded, chosen, structures, beside=beside, checkpoint=folder, progress=progress
+            )
+    # Nothing stays of what the folder said of another run or question.
+    with write_set(*(folder / name for names in FINDING_FILES.values() for name in names)):
+        if findings is not None:
             files += write_findings(folder, asked, findings).values()
             content |= findings_as_json(asked, findings)
             lesions = findings.findings.lesions
             if lesions is not None and lesions.by_doubt():
                 lines.append(_lesion_table(lesions.by_doubt()))
-        if options.measure or rules or not searches:
-            progress.stage("measuring samples")
-            found = measure_run(
-                loaded, chosen, structures, beside=beside, checkpoint=folder, progress=progress
-            )
-            files += write_measurements(folder, loaded, found, rules)
-            content |= measurements_as_json(loaded, found, rules)
-            lines += _in_words(measure_rows(loaded, found), content["rules"])
+        if measured is not None:
+            files += write_measurements(folder, loaded, measured, rules)
+            content |= measurements_as_json(loaded, measured, rules)
+            lines += _in_words(measure_rows(loaded, measured), content["rules"])
+    correction = loaded.describe_correction()
+    options.show.warn([] if correction is None else [correction])
     options.show.result(content, *lines, files=files)
 
 

@@ -18,6 +18,7 @@ from perturb_mpm.run.findings import (
     check_questions,
     find_in_samples,
     findings_as_json,
+    is_finding,
     sampled_share,
     write_findings,
 )
@@ -30,7 +31,6 @@ from perturb_mpm.run.folder import (
 )
 from perturb_mpm.run.manifest import list_files, register_files
 from perturb_mpm.run.measuring import (
-    MEASURES_FORMAT,
     Surroundings,
     basis_in_words,
     learned_law,
@@ -60,6 +60,7 @@ from perturb_mpm.run.settings import (
     write_settings,
 )
 from perturb_mpm.run.state import (
+    CORRECTED_SUMMARY,
     MOST_SAMPLE_MAPS,
     STATE,
     Run,
@@ -93,6 +94,7 @@ __all__ = [
     "register_files",
     "check_coupling",
     "measure_agreement",
+    "CORRECTED_SUMMARY",
     "MOST_SAMPLE_MAPS",
     "INTERVAL",
     "volume_rows",
@@ -102,9 +104,9 @@ __all__ = [
     "check_questions",
     "find_in_samples",
     "findings_as_json",
+    "is_finding",
     "sampled_share",
     "write_findings",
-    "MEASURES_FORMAT",
     "Surroundings",
     "basis_in_words",
     "learned_law",

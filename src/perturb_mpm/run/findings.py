@@ -5,6 +5,8 @@ All of it is found in one pass over the samples, which are drawn once more, bit 
 
 from __future__ import annotations
 
+import csv
+import gzip
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ from perturb_mpm.progress import Progress
 from perturb_mpm.report import Findings, radiological_planes, to_mm
 from perturb_mpm.run.drawing import redraw_samples
 from perturb_mpm.run.measuring import (
+    MEASURES_FORMAT,
     Surroundings,
     measure_rows,
     measured_patient,
@@ -43,7 +46,7 @@ from perturb_mpm.run.settings import FindingSettings, RunSettings, SettingsError
 from perturb_mpm.run.state import Run
 from perturb_mpm.run.volumes import volume_sets
 from perturb_mpm.sampling import Sampler
-from perturb_mpm.storage import write_json
+from perturb_mpm.storage import read_json, write_json
 
 FINDING_FILES: dict[str, tuple[str, ...]] = {
     "measure": ("measures.csv", "measures.json"),
@@ -52,6 +55,13 @@ FINDING_FILES: dict[str, tuple[str, ...]] = {
     "extremes": ("extremes.nii.gz",),
 }
 """The files of each kind."""
+_MAP_WORDS = {  # how the descriptions in their headers begin
+    "lesions.nii.gz": "numbers of lesions in lesions.csv",
+    "lesion_probability.nii.gz": "probability that a lesion exists",
+    "priority.nii.gz": "share of the variance of",
+    "extremes.nii.gz": "samples of small, middle and large volume",
+}
+_PRIORITY_FORMAT = "perturb-mpm priority"
 LESION_COLUMNS = (
     *("structure", "lesion", "probability", "probability_lower", "probability_upper"),
     *("label_map_ml", "median_ml", "interval_lower_ml", "interval_upper_ml"),
@@ -247,10 +257,27 @@ def write_findings(folder: Path, run: Run, found: FoundSamples) -> dict[str, Pat
         chosen = [findings.extremes.levels.index(level) for level in EXTREME_LEVELS]
         scheme, mask = run.case.labels, run.case.mask
         maps = [scheme.to_values(findings.extremes.labels[each], mask) for each in chosen]
-        words = "samples of small, middle and large volume"
-        save_like(path, np.stack(maps, axis=-1), run.case.geometry, words)
+        save_like(path, np.stack(maps, axis=-1), run.case.geometry, _MAP_WORDS[path.name])
         files.append(path)
     return {file.name.partition(".")[0] + _kind(file): file for file in files}
+
+
+def is_finding(file: Path) -> bool:
+    """Whether a file of such a name was written here, and not by somebody else.
+
+    May raise any ``DAMAGE``.
+    """
+    match file.suffix:
+        case ".csv":
+            with file.open(encoding="utf-8", newline="") as lines:
+                row = next(csv.reader(lines), [""])
+            return row[0] == "sample" or tuple(row) == LESION_COLUMNS
+        case ".json":
+            return read_json(file)["format"] in (MEASURES_FORMAT, _PRIORITY_FORMAT)
+        case _:
+            with gzip.open(file) as stream:
+                description = stream.read(228)[148:]  # of a NIfTI header
+            return description.startswith(_MAP_WORDS[file.name].encode())
 
 
 def _kind(file: Path) -> str:
@@ -264,9 +291,9 @@ def _write_lesions(folder: Path, run: Run, lesions: Lesions) -> list[Path]:
     rows = [_lesion_cells(run, lesions.structure, lesion) for lesion in lesions]
     write_table(table, LESION_COLUMNS, rows)
     painted = candidates.paint(np.arange(1, len(candidates) + 1, dtype=np.uint16), LEAST_SHARE)
-    save_like(numbers, painted, geometry, "numbers of lesions in lesions.csv")
+    save_like(numbers, painted, geometry, _MAP_WORDS[numbers.name])
     shares = candidates.paint(lesions.probability.astype(np.float32), LEAST_SHARE)
-    save_like(probability, shares, geometry, "probability that a lesion exists")
+    save_like(probability, shares, geometry, _MAP_WORDS[probability.name])
     return [table, numbers, probability]
 
 
@@ -289,9 +316,9 @@ def _lesion_mm(run: Run, lesion: SampledLesion) -> tuple[float, float, float]:
 
 def _write_priority(folder: Path, run: Run, priority: Priority) -> list[Path]:
     image, listed = (folder / name for name in FINDING_FILES["priority"])
-    words = f"share of the variance of {priority.structure}.{priority.measure} explained"
+    words = f"{_MAP_WORDS[image.name]} {priority.structure}.{priority.measure} explained"
     save_like(image, priority.image(), run.case.geometry, words[:79])
-    write_json(listed, {"format": "perturb-mpm priority", **_priority_as_json(run, priority)})
+    write_json(listed, {"format": _PRIORITY_FORMAT, **_priority_as_json(run, priority)})
     return [image, listed]
 
 

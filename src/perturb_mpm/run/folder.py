@@ -106,6 +106,8 @@ _LOCK, _NAME = "lock", "run.json"
 def check_folder(layout: Layout, needed: int) -> None:
     """Refuse an output that is no folder or cannot take ``needed`` bytes; change nothing."""
     for folder in (layout.root, *layout.folders, layout.state):
+        if folder.is_symlink() and not folder.exists():
+            raise OutputError(f"`output` must not be a link that leads nowhere, got {folder}")
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"`output` must be a folder, got the file {folder}; name another")
     for folder in (*layout.folders, layout.state):

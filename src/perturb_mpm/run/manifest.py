@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from perturb_mpm.files import DICOM_FILES, ENDINGS, PROGRAM_FILES, bids_sidecar_names
-from perturb_mpm.run.state import FORMAT, STATE, STATE_FILES, path_inside
+from perturb_mpm.run.state import CORRECTED_SUMMARY, FORMAT, STATE, STATE_FILES, path_inside
 from perturb_mpm.storage import DAMAGE, read_json, write_json
 
 MANIFEST = f"{STATE}/files.json"
@@ -26,7 +26,7 @@ _PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")  # what a killed ``atomic_op
 _RANGE = re.compile(r"part-\d+-\d+(-labels)?\.npz")
 _OF_CORRECTIONS = (  # before they were listed
     *("labels-corrected.nii.gz", "entropy-corrected.nii.gz", "report-corrected.html"),
-    *("summary-corrected.json", "edits.json"),
+    *(CORRECTED_SUMMARY, "edits.json"),
     *(f"{STATE}/{name}" for name in ("correction.npz", "correction.json")),
 )
 

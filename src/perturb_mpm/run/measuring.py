@@ -303,12 +303,14 @@ def basis_in_words(run: Run, *, learned: bool) -> str:
 
 def measurements_as_json(run: Run, found: Measurements, rules: Sequence[Rule]) -> dict[str, Any]:
     """Return all but the single samples, as values that JSON can hold."""
+    correction = run.describe_correction()
     return {
         "format": MEASURES_FORMAT,
         "version": version(),
         "run": run.title,
         "problem_sha256": run.posterior.problem,
         "samples": found.samples,
+        **({} if correction is None else {"warnings": [correction]}),
         "measures": [
             {
                 "structure": row.structure,

@@ -81,6 +81,8 @@ from perturb_mpm.version import version
 
 STATE = "state"
 STATE_FILES = ("run.json", "case.npz", "samples.npz", "snapshots.npz", "posterior.npz")
+CORRECTED_SUMMARY = "summary-corrected.json"
+"""What the viewer writes of a run that was corrected by hand."""
 MOST_SAMPLE_MAPS = 40
 """So many samples are kept as label maps: those that the label map is compared with."""
 _SHOWN_SAMPLES = 16
@@ -271,7 +273,21 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The content of summary.json, which a finished run has."""
         found: dict[str, Any] = read_json(self.files["summary"])
+        own = {"problem_sha256": self.posterior.problem, "seed": self.settings.sampling.seed}
+        if any(found.get(name) != value for name, value in own.items()):
+            raise StateError(f"{self.files['summary']} is the summary of another run")
         return found
+
+    def describe_correction(self) -> str | None:
+        """Say that the run was corrected by hand, which none of its maps and samples knows."""
+        try:
+            voxels = read_json(self.folder / CORRECTED_SUMMARY)["corrected"]["edited_voxels"]
+        except (FileNotFoundError, *DAMAGE):
+            return None
+        return (
+            f"{self.folder} was corrected by hand ({voxels} voxels), which does not count here: "
+            f"volumes with the correction are in {CORRECTED_SUMMARY}"
+        )
 
     def identity(self, problem: str) -> dict[str, Any]:
         """Return what must agree before a run goes on; ``problem`` is the digest of its CRF."""
@@ -419,6 +435,10 @@ def load_run(folder: str | Path) -> Run:
         raise StateError(f"{folder} holds a damaged run: {error_text(error)}") from error
     if run.posterior.problem != found.get("problem"):
         raise StateError(f"{run.state / 'posterior.npz'} holds the votes of another run")
+    if read_run_json(folder / STATE) != found:
+        raise StateError(
+            f"{folder} was begun anew while it was read: wait until that run has ended"
+        )
     return run
 
 

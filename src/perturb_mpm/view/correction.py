@@ -37,6 +37,7 @@ from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Posterior, Regions, decide_labels, marginal_entropy
 from perturb_mpm.progress import Progress
 from perturb_mpm.run import (
+    CORRECTED_SUMMARY,
     STATE,
     OutputError,
     Run,
@@ -381,10 +382,9 @@ def _join(one: Correction, other: Correction) -> Correction:
 LABELS = "labels-corrected.nii.gz"
 ENTROPY = "entropy-corrected.nii.gz"
 REPORT = "report-corrected.html"
-SUMMARY = "summary-corrected.json"
 EDITS = "edits.json"
 MARGINALS = f"{STATE}/correction.npz"
-FILES = (LABELS, ENTROPY, REPORT, SUMMARY, EDITS, MARGINALS)
+FILES = (LABELS, ENTROPY, REPORT, CORRECTED_SUMMARY, EDITS, MARGINALS)
 MANIFEST = "correction.json"  # in the state folder
 DRAFT = "draft.json"  # in the state folder: strokes that no update has taken in
 FORMAT = 1
@@ -470,7 +470,7 @@ class CorrectionFiles:
     def read_volumes(self) -> list[VolumeChange]:
         """Return the volumes of the current correction, as they were saved."""
         try:
-            found = read_json(self.run.folder / SUMMARY)["corrected"]["volumes"]
+            found = read_json(self.run.folder / CORRECTED_SUMMARY)["corrected"]["volumes"]
             return [
                 VolumeChange(
                     str(each["name"]),
@@ -508,7 +508,7 @@ class CorrectionFiles:
             return None
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w") as pack:
-            for name in (LABELS, ENTROPY, REPORT, SUMMARY, EDITS):
+            for name in (LABELS, ENTROPY, REPORT, CORRECTED_SUMMARY, EDITS):
                 content = (self.run.folder / name).read_bytes()
                 packed = name.endswith(".gz")
                 method = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
@@ -610,7 +610,12 @@ class CorrectionFiles:
     ) -> None:
         """Write the report and the summary of the corrected run."""
         run = self.run
-        files = {"labels": LABELS, "entropy": ENTROPY, "report": REPORT, "summary": SUMMARY}
+        files = {
+            "labels": LABELS,
+            "entropy": ENTROPY,
+            "report": REPORT,
+            "summary": CORRECTED_SUMMARY,
+        }
         outputs = {name: paths[file] for name, file in files.items()}
         by_hand = (
             f"{len(edits)} voxels were set by hand: maps, volumes and intervals are those of the "
@@ -629,7 +634,7 @@ class CorrectionFiles:
             "warnings": warnings,
             "files": files,
         }
-        write_json(paths[SUMMARY], summary)
+        write_json(paths[CORRECTED_SUMMARY], summary)
 
     def _read_marginals(self, edits: Edits) -> Correction | None:
         """Return the saved correction of these edits, None where there is none."""
