@@ -33,7 +33,7 @@ def run(folder: Path) -> Run:
 def shared(folder: Path) -> Iterator[OpenPage]:
     """One page for all tests that only look: a browser takes seconds to start."""
     with open_page(folder / "report.html", width=900, height=700) as opened:
-        opened.page.wait_for_selector("#pmpm-viewer[data-state]", timeout=60_000)
+        opened.page.wait_for_selector("#pmpm-viewer[data-state]")
         yield opened
 
 

@@ -20,7 +20,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_without_webgl_a_sentence_stands_in_its_place(report: Path) -> None:
     with open_page(report, flags=NO_WEBGL) as opened:
         page = opened.page
-        page.wait_for_selector('#pmpm-viewer[data-state="without WebGL"]', timeout=60_000)
+        page.wait_for_selector('#pmpm-viewer[data-state="without WebGL"]')
         assert page.evaluate("window.pmpm.supported") is False
         sentence = page.locator("[data-part=sentence]")
         assert sentence.is_visible()

@@ -70,7 +70,7 @@ def choose_pen(opened: OpenPage, value: object) -> None:
 
 
 def ready(opened: OpenPage) -> None:
-    opened.page.wait_for_selector("#pmpm-viewer[data-correction=ready]", timeout=60_000)
+    opened.page.wait_for_selector("#pmpm-viewer[data-correction=ready]")
 
 
 def canvas_box(opened: OpenPage) -> dict[str, float]:
@@ -336,7 +336,7 @@ def test_edits_of_another_window_are_shown_with_the_own_ones_before_they_are_sav
         session.update(theirs, session.shown.number)
         session.wait()
         part(opened, "update").click()
-        opened.page.wait_for_selector(".pmpm-failed", timeout=60_000)
+        opened.page.wait_for_selector(".pmpm-failed")
         wait_for(opened, "edited", mine + 3)
         assert "another window or tab" in part(opened, "status").inner_text()
         assert session.shown.edits == theirs
@@ -356,10 +356,10 @@ def test_failures_are_told_in_words(server: ViewServer, monkeypatch: pytest.Monk
         choose_pen(opened, CORE)
         stroke(opened, middle(opened))
         part(opened, "update").click()
-        opened.page.wait_for_selector(".pmpm-failed", timeout=60_000)
+        opened.page.wait_for_selector(".pmpm-failed")
         assert "No space left on device" in part(opened, "status").inner_text()
         # Told first, then the page asks for the server's edits; the button is free after that.
-        opened.page.wait_for_selector("[data-part=update]:enabled", timeout=60_000)
+        opened.page.wait_for_selector("[data-part=update]:enabled")
         assert opened.errors == []
 
 
