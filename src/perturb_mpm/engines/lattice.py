@@ -217,6 +217,8 @@ def morton_order(grid: Grid) -> NDArray[np.int64]:
     Voxels that are close in the image stay close in memory, and with them the lattice vertices
     they touch.
     """
+    if grid.ndim == 1:
+        return np.arange(grid.voxels)
     codes = np.zeros(grid.voxels, dtype=np.int64)
     for axis, along in enumerate(np.unravel_index(grid.index, grid.shape)):
         only = [np.arange(grid.shape[axis]) * (axis == other) for other in range(grid.ndim)]

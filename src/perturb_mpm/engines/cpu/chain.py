@@ -226,15 +226,22 @@ def factorize(
     n, vertices = len(lattice.columns), lattice.vertices
     splats = _splats(lattice, threads, wide_rows=wide_rows)
     masses = _masses(lattice, splats, np.ones(n), threads)
-    raw = gain * _read_mass(lattice, masses[-1], threads)  # (N,): K·1
+    raw = _read_mass(lattice, masses[-1], threads)
+    raw *= gain  # (N,): K·1
     before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
         del masses
         masses = _masses(lattice, splats, before, threads)
-    total = (gain * after * _read_mass(lattice, masses[-1], threads)).astype(np.float32)
-    own = np.minimum(gain * _own_response(lattice, threads), raw)
-    diagonal = (own * before * after).astype(np.float32)
-    del own, raw
+    read = gain * after  # what multiplies a voxel's slice
+    filtered = _read_mass(lattice, masses[-1], threads)
+    filtered *= read
+    total = filtered.astype(np.float32)
+    own = _own_response(lattice, threads)
+    own *= gain
+    for limit, combined in ((raw, np.minimum), (before, np.multiply), (after, np.multiply)):
+        combined(own, limit, out=own)
+    diagonal = own.astype(np.float32)
+    del own, raw, filtered
     for splat, values, mass in zip(splats, [before, *masses], masses, strict=False):
         threads.run(splat_shares, splat.rows, splat, values, mass)
     del before
@@ -243,7 +250,7 @@ def factorize(
     for k, weights in enumerate(lattice.pass_weights):
         found = lattice.passes.pop(0)  # so that no more than one is there twice
         passes.append(_taps(found, weights, carried[k], carried[k + 1], threads))
-    threads.run(slice_shares, n, lattice.columns, lattice.weights, masses[-1], gain * after)
+    threads.run(slice_shares, n, lattice.columns, lattice.weights, masses[-1], read)
     return Filter(
         stages=(*splats, *passes),
         vertices=vertices,
@@ -330,9 +337,11 @@ def normalizers(
     row_sum: NDArray[np.float64], normalization: Normalization
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what multiplies the values before and after K, both (N,), given K·1."""
-    ones = np.ones_like(row_sum)
     if normalization == "symmetric":
-        return (root := 1 / np.sqrt(row_sum)), root
+        root = np.sqrt(row_sum)
+        np.divide(1, root, out=root)
+        return root, root
+    ones = np.ones_like(row_sum)
     if normalization == "before":
         return 1 / row_sum, ones
     if normalization == "after":

@@ -28,6 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 BLOCK = 128  # voxels that are worked on side by side, in vector instructions
 AHEAD = 16  # keys, and
 NEXT = 2  # vertices with all their neighbours: time enough to fetch what they hash to
+NO_ROW = np.int64(1 << 62)  # where no key stands in a row below another
 Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
 # better stored near their neighbours than near the voxels that touch them.
@@ -120,16 +121,22 @@ def _slot(key, last):
 
 
 @kernel
-def number(keys, table, ids, vertices, count, numbers):
+def number(keys, width, table, ids, vertices, count, numbers):
     """Give the vertices of (M,) keys numbers by first touch, after the ``count`` there are.
 
-    Returns how many there are now, and of how many keys: of all, unless ``vertices`` became full.
+    Keys are those of rows of ``width``: where a voxel has the key of the one before, nothing is
+    looked up. Returns how many vertices there are now, and of how many keys: of all, unless
+    ``vertices`` became full.
     """
     last = table.size - 1
     for m in range(keys.size):
-        if m + AHEAD < keys.size:
-            _fetch(table, ids, keys[m + AHEAD])
+        later = m + AHEAD
+        if later < keys.size and (later < width or keys[later] != keys[later - width]):
+            _fetch(table, ids, keys[later])
         key = keys[m]
+        if m >= width and keys[m - width] == key:
+            numbers[m] = numbers[m - width]
+            continue
         slot = _slot(key, last)
         while ids[slot] != EMPTY and table[slot] != key:
             slot = (slot + 1) & last
@@ -181,11 +188,21 @@ def keep_frequent(keys, least):
 
 @kernel
 def neighbours(vertices, table, ids, steps, found, start, stop):
-    """Find the vertices at the given key steps from each vertex, EMPTY where absent: (V, steps)."""
+    """Find the vertices at the given key steps from each vertex: (V, steps), which comes EMPTY.
+
+    Steps lie around a 0 in their middle, the last minus the first: who finds a neighbour is found.
+    """
+    last = steps.size - 1
+    half = steps[: last // 2]
+    ahead = max(1, AHEAD // max(1, half.size))
     for v in range(start, stop):
-        _fetch_near(vertices, v + NEXT, stop, table, ids, steps)
-        for s in range(steps.size):
-            found[v, s] = find(table, ids, vertices[v] + steps[s]) if steps[s] else v
+        _fetch_near(vertices, v + ahead, stop, table, ids, half)
+        found[v, half.size] = v
+        for s in range(half.size):
+            u = find(table, ids, vertices[v] + half[s]) if half[s] else v
+            if u != EMPTY:
+                found[v, s] = u
+                found[u, last - s] = v
 
 
 @kernel
@@ -233,7 +250,7 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)
     threads.run(find_simplices, n, features, scale, code.strides, keys, weights)
-    table, numbers = VertexTable.of(keys.reshape(-1))
+    table, numbers = VertexTable.of(keys.reshape(-1), width=np.int64(d + 1))
     columns = numbers.reshape(n, d + 1)
     del keys
     touched = table.count
@@ -260,11 +277,13 @@ class VertexTable:
     vertices: NDArray[np.int64]  # the key of each vertex
 
     @classmethod
-    def of(cls, keys: NDArray[np.int64], size: int = 1 << 16) -> tuple[VertexTable, Numbers]:
+    def of(
+        cls, keys: NDArray[np.int64], size: int = 1 << 16, width: np.int64 = NO_ROW
+    ) -> tuple[VertexTable, Numbers]:
         """Give numbers by first touch; return the table and the number of each key, (M,)."""
         numbers = np.empty(keys.size, dtype=np.int32)
         table = cls.of_size(size)
-        table.add(keys, numbers)
+        table.add(keys, width, numbers)
         return table, numbers
 
     @classmethod
@@ -273,14 +292,14 @@ class VertexTable:
         slots, ids = np.empty(size, dtype=np.int64), np.full(size, EMPTY, dtype=np.int32)
         return cls(slots, ids, np.empty(0, dtype=np.int64))
 
-    def add(self, keys: NDArray[np.int64], numbers: Numbers) -> None:
+    def add(self, keys: NDArray[np.int64], width: np.int64, numbers: Numbers) -> None:
         """Give vertices of (M,) keys their numbers, new ones by first touch; grow where it must."""
         done = 0
         while True:
             buffer = np.empty(len(self.slots) // 2, dtype=np.int64)
             buffer[: self.count] = self.vertices
             table = (self.slots, self.ids, buffer, np.int64(self.count))
-            count, more = number(keys[done:], *table, numbers[done:])
+            count, more = number(keys[done:], width, *table, numbers[done:])
             self.vertices = buffer[:count].copy()
             done += more
             if done == len(keys):
@@ -322,6 +341,6 @@ def add_missing_vertices(
 
 
 def _look_up(table: VertexTable, steps: NDArray[np.int64], threads: Threads) -> NDArray[np.int32]:
-    found = np.empty((table.count, len(steps)), dtype=np.int32)
+    found = np.full((table.count, len(steps)), EMPTY, dtype=np.int32)
     threads.run(neighbours, table.count, table.vertices, table.slots, table.ids, steps, found)
     return found
