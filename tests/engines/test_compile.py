@@ -15,7 +15,7 @@ import pytest
 
 import perturb_mpm as pm
 from perturb_mpm.engines.cpu import compile as compiling
-from perturb_mpm.engines.cpu.ahead import compile_sampling
+from perturb_mpm.engines.cpu.ahead import compile_few_problems, compile_sampling
 
 
 def add(a: float, b: float) -> float:
@@ -167,11 +167,71 @@ def test_the_process_beside_is_started_once_and_may_outlive_what_started_it(
     process.wait()
 
 
+def test_what_is_compiled_ahead_is_begun_again_where_it_was_not_finished(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(compiling, "_BESIDE", beside)
+    monkeypatch.setattr(compiling.subprocess, "Popen", lambda *_, **__: "a process")
+    with pytest.raises(KeyboardInterrupt), compiling.only_compiler() as alone:
+        assert alone
+        with compiling.only_compiler() as another:
+            assert not another
+        raise KeyboardInterrupt
+    compiling.start_compiling(white=False)
+    assert beside == ["a process"]
+    beside.clear()
+    with compiling.only_compiler() as alone:
+        assert alone
+    compiling.start_compiling(white=False)
+    assert beside == []
+
+
+def test_single_problems_of_a_first_run_are_solved_by_what_samples_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from perturb_mpm.engines.cpu import batch, potts_rows, row_kernels
+
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.ones(4), (9, 10, 11)).transpose(3, 0, 1, 2)
+    images = rng.normal(size=(2, 9, 10, 11))
+    kernels = [pm.SpatialKernel(2.0, 1.5), pm.BilateralKernel(images, 4.0, 1.0, weight=0.7)]
+    crf = pm.DenseCRF(pm.unary_from_probabilities(probabilities), kernels)
+    asked: list[object] = []
+    found = []
+    for known in (True, False):
+
+        def is_known(kernel: object, *_: object, known: bool = known) -> bool:
+            asked.append(kernel)
+            return known
+
+        monkeypatch.setattr(batch, "is_compiled", is_known)
+        solver = pm.prepare(crf, "cpu", batch=2, threads=1, compact=True)
+        solver.load(np.stack([crf.energies, crf.energies[::-1]]))
+        changes = [solver.step(damping=-0.3), solver.step(), solver.step(watched=False)]
+        moved = [(each.maximum, each.foreground, each.switched) for each in changes[:2]]
+        found.append((solver.marginals(), solver.labels(), solver.pairwise(), moved))
+    assert set(asked) == {row_kernels.begin, row_kernels.update, row_kernels.pairwise}
+    assert potts_rows.pairwise.signatures
+    for one, other in zip(*found, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_products_of_matrices_still_compile_after_ours() -> None:
+    import numba
+
+    product = numba.njit(lambda a, b: a @ b)
+    a = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(product(a, a.T.copy()), a @ a.T)
+
+
 def test_sampling_calls_what_is_compiled_ahead() -> None:
     """Kernels of a run with correlated noise, but those that are made for a number of labels."""
     from perturb_mpm.engines.cpu import perturber, row_kernels, transfer
 
     compile_sampling(white=False)
+    compile_few_problems()
     entries = [
         *(perturber.perturb_correlated, perturber.vote_blocks),
         *(row_kernels.begin, row_kernels.update, row_kernels.pairwise),

@@ -2,15 +2,20 @@
 
 ``python -m perturb_mpm.engines.cpu.ahead white|correlated`` takes a tiny problem without kernels
 through the steps of sampling, the last ones first: the other process begins with the first ones.
-Both leave what they compile in the same folder, and neither compiles what the other one does.
+Both leave what they compile in the same folder, and neither compiles what the other one does. What
+only later runs need comes at the end and gives way to all else.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
 
+from perturb_mpm import checks
+from perturb_mpm.engines.cpu import potts_rows
+from perturb_mpm.engines.cpu.compile import only_compiler
 from perturb_mpm.engines.cpu.solver import CpuSolver
 from perturb_mpm.engines.protocol import FrozenVoxels
 from perturb_mpm.model import DenseCRF
@@ -20,25 +25,50 @@ SHAPE, LABELS, ACTIVE, SAMPLES = (12, 12, 12), 3, 16, 2
 LENGTH_MM = 40.0
 
 
+def make_solver() -> CpuSolver:
+    """Return a solver of a tiny problem, as sampling has it."""
+    crf = DenseCRF(np.zeros((LABELS, *SHAPE), dtype=np.float32), [])
+    return CpuSolver(crf, "plain", SAMPLES, 1, 1 << 30, compact=True)
+
+
 def compile_sampling(*, white: bool) -> None:
     """Use every kernel that sampling needs after preparation, but those that count on labels."""
-    crf = DenseCRF(np.zeros((LABELS, *SHAPE), dtype=np.float32), [])
-    solver = CpuSolver(crf, "plain", SAMPLES, 1, 1 << 30, compact=True)
+    solver = make_solver()
     lengths = WHITE if white else ((LENGTH_MM, 1.0),)
     perturbation, samples = Perturbation(lengths=lengths), np.arange(SAMPLES)
-    everywhere = np.zeros(crf.energies.shape, dtype=np.float32)
+    everywhere = checks.read_only(np.zeros((LABELS, solver.diagonal.size), dtype=np.float32))
     path = np.zeros((1, LABELS, ACTIVE), dtype=np.float32)
     solver.freeze(FrozenVoxels(np.arange(ACTIVE), path, path, everywhere))
     solver.count_dissent(perturbation, samples)
     solver.freeze(None)
-    solver.perturb(perturbation, samples)
-    solver.count_votes(np.zeros(crf.energies.shape, dtype=np.uint32))
+    whole = solver._whole
+    whole.perturb(perturbation, samples)
+    whole.buffers.labels[:] = 0
+    solver.count_votes(np.zeros(everywhere.shape, dtype=np.uint32))
     solver.drop_converged(np.array([True, False]))
+    whole.take(1)
+    whole.load_energies(0, everywhere)
+    whole.load_marginals(0, everywhere)
     solver.pairwise()
-    solver.load(crf.energies[np.newaxis], everywhere[np.newaxis])
-    solver.step()
     solver.marginals()
 
 
+def compile_few_problems() -> None:
+    """Use the kernels that solve few problems of any labels: the quickest for one mean field."""
+    most, potts_rows.MOST_LABELS = potts_rows.MOST_LABELS, 0  # which leaves all to the others
+    try:
+        solver = make_solver()
+        solver.load(np.zeros((1, LABELS, solver.diagonal.size), dtype=np.float32))
+        solver.step()
+        solver.pairwise()
+    finally:
+        potts_rows.MOST_LABELS = most
+
+
 if __name__ == "__main__":
-    compile_sampling(white=sys.argv[1] == "white")
+    with only_compiler() as alone:
+        if alone:
+            compile_sampling(white=sys.argv[1] == "white")
+            if hasattr(os, "nice"):
+                os.nice(19)
+            compile_few_problems()

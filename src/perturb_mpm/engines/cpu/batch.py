@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.compute import require_batch
 from perturb_mpm.engines.cpu import potts_rows, row_kernels, transfer
-from perturb_mpm.engines.cpu.compile import announce_compilation
+from perturb_mpm.engines.cpu.compile import announce_compilation, is_compiled
 from perturb_mpm.engines.cpu.layout import TILE_VALUES, Blurred, TiledProblem, UpdateStep
 from perturb_mpm.engines.cpu.perturber import Perturber
 from perturb_mpm.engines.cpu.preparation import PreparedKernels
@@ -174,15 +174,14 @@ class Batch:
         """Start all problems at softmax(−sharpness·energies), then take their centre off."""
         buffers = self.buffers
         nothing = np.empty((0, 0), dtype=np.float32)
-        centre = nothing if self.centre is None else self.centre
-        each = self._each_label()
-        self._threads.run(
-            potts_rows.begin if each else row_kernels.begin,
-            len(buffers.energies),
+        arguments = (
             TiledProblem(buffers.energies, nothing, self._reference(0), self._reference(0)),
-            *(centre, self.kernels.order, buffers.marginals, buffers.labels),
-            *(self.kernels.form, np.float32(sharpness), *each),
+            *(buffers.marginals, buffers.labels, self.kernels.form, np.float32(sharpness)),
         )
+        each = self._each_label(row_kernels.begin, *arguments)
+        begin = potts_rows.begin if each else row_kernels.begin
+        self._threads.run(begin, len(buffers.energies), *arguments, *each)
+        self.shift(buffers.energies, self.kernels.order, self.problems)
 
     def shift(self, energies: NDArray[Any], order: NDArray[np.int64], problems: int) -> None:
         """Take the centre of a centred CRF off energies in tiles, of the voxels at ``order``."""
@@ -195,14 +194,13 @@ class Batch:
         buffers = self.buffers
         how = UpdateStep(np.float32(damping), np.float32(sharpness), watched)
         with announce_compilation():
-            blurred = self._blur()
-            each = self._each_label() if damping <= 0 else ()
-            changes = self._threads.run(
-                potts_rows.update if each else row_kernels.update,
-                len(buffers.energies),
-                *(self._problem(buffers.energies), blurred),
-                *(buffers.marginals, buffers.labels, (self.kernels.form, how), *each),
+            arguments = (
+                *(self._problem(buffers.energies), self._blur()),
+                *(buffers.marginals, buffers.labels, (self.kernels.form, how)),
             )
+            each = self._each_label(row_kernels.update, *arguments) if damping <= 0 else ()
+            update = potts_rows.update if each else row_kernels.update
+            changes = self._threads.run(update, len(buffers.energies), *arguments, *each)
         self._updates += 1
         self._blurred = False
         pieces = np.array(changes, dtype=np.float64)  # (pieces, 3, B)
@@ -226,15 +224,17 @@ class Batch:
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the present marginals, (B, L, N)."""
         out = np.empty((self.problems, *self._crf.energies.shape), dtype=np.float32)
-        tile = self.buffers.energies.shape[2] // self.problems
+        tiles, _, values = self.buffers.energies.shape
+        tile = np.int64(values // self.problems)
         with announce_compilation():
-            blurred = self._blur()
-            self._threads.run(
-                row_kernels.pairwise,
-                len(self.buffers.energies),
-                *(np.int64(tile), blurred, self.buffers.marginals),
+            arguments = (
+                *(self._blur(), self.buffers.marginals),
                 *(self.kernels.form.unit, self.kernels.order, out),
             )
+            if self._each_label(row_kernels.pairwise, tile, *arguments):
+                self._threads.run(potts_rows.pairwise, len(self.kernels.order), *arguments)
+            else:
+                self._threads.run(row_kernels.pairwise, tiles, tile, *arguments)
         return out
 
     def write_marginals(self, out: NDArray[np.float32], order: NDArray[np.int64]) -> None:
@@ -305,15 +305,25 @@ class Batch:
         self._blurred = True
         return Blurred(kernels.slices, kernels.compatibilities, buffers.rows)
 
-    def _each_label(self) -> tuple[tuple[np.float32, ...], ...]:
-        """Return the last argument of the kernels in ``potts_rows``; none where they do not fit."""
+    def _each_label(
+        self, other: Callable[..., Any], *arguments: object
+    ) -> tuple[tuple[np.float32, ...], ...]:
+        """Return the last argument of the kernels in ``potts_rows``; none where others serve.
+
+        ``other`` is the kernel that does the same with these arguments in ``row_kernels``.
+        """
         labels = self._crf.n_labels - 1
         potts = self.kernels.compatibilities.potts
         # A restricted problem takes them whatever its size: nothing else is compiled for it.
         restricted = self.kernels.form.signed and self.path.references.shape[-1] == 1
-        many = self.problems >= potts_rows.LEAST_PROBLEMS and not self.path.references.size
         few = labels <= potts_rows.MOST_LABELS and len(potts) == 1 and potts[0]
-        return ((np.float32(0),) * labels,) if few and (restricted or many) else ()
+        if not few or (self.path.references.size and not restricted):
+            return ()
+        many = self.problems >= potts_rows.LEAST_PROBLEMS
+        # A first run solves few problems by what samples need too: others take long to compile.
+        fits = restricted or many
+        fits = fits or (self.kernels.compact and not is_compiled(other, *arguments, 0, 1))
+        return ((np.float32(0),) * labels,) if fits else ()
 
     def _problem(self, energies: NDArray[Any]) -> TiledProblem:
         """Return what the present update takes."""

@@ -21,6 +21,7 @@ from numba import types
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import Compiler
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 try:
@@ -29,6 +30,27 @@ except ImportError:  # Windows: two processes may compile the same kernel there
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("perturb_mpm")
+
+
+def _import_array_functions() -> None:
+    """Import Numba's array functions without SciPy's linear algebra.
+
+    Numba imports that only to know whether it is there, a fifth of the time to the first kernel,
+    and asks again wherever a product of matrices is compiled.
+    """
+    from numba.np import linalg
+
+    ask = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None
+    try:
+        from numba.np import arraymath
+
+        arraymath.ensure_blas = ask
+    finally:
+        linalg.ensure_blas = ask
+
+
+_import_array_functions()
 
 
 def cache_folder() -> Path | None:
@@ -71,16 +93,16 @@ def sources() -> str:
 
 _FOLDER = cache_folder()
 _BESIDE: list[subprocess.Popen[bytes]] = []  # nobody waits for it; Python warns of one let go
+_DONE = "compiled-ahead"  # a file in the folder
 POLL_S = 0.02
 LONGEST_WAIT_S = 300.0  # for a kernel that another process compiles
 
 
 def start_compiling(*, white: bool) -> None:
-    """Run ``ahead.py`` beside this process, unless that was done for these sources before."""
-    if _FOLDER is None:
+    """Run ``ahead.py`` beside this process, unless that was done to its end for these sources."""
+    if _FOLDER is None or _BESIDE or (_FOLDER / _DONE).exists():
         return
-    with suppress(OSError):  # also where another process was first
-        (_FOLDER / "compiled-ahead").touch(exist_ok=False)
+    with suppress(OSError):
         noise = "white" if white else "correlated"
         process = subprocess.Popen(  # noqa: S603 - this package's own module
             [sys.executable, "-P", "-m", "perturb_mpm.engines.cpu.ahead", noise],
@@ -89,6 +111,26 @@ def start_compiling(*, white: bool) -> None:
             stderr=subprocess.DEVNULL,
         )
         _BESIDE.append(process)
+
+
+@contextmanager
+def only_compiler() -> Iterator[bool]:
+    """Yield whether no other process compiles ahead; whoever comes to the end need not begin again.
+
+    A process that dies before its end is followed by that of the next run.
+    """
+    if _FOLDER is None:
+        yield False
+        return
+    with (_FOLDER / "ahead.lock").open("wb") as lock:
+        try:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another one does, or files cannot be locked
+            yield False
+            return
+        yield True
+        (_FOLDER / _DONE).touch()
 
 
 class KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
@@ -175,6 +217,14 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
                 self._let_others()
         return found
 
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """Return whether the folder has this kernel, as far as its index tells."""
+        key = self._index_key(sig, target_context.codegen())
+        try:
+            return key in self._cache_file._load_index()
+        except Exception:  # noqa: BLE001 - unpickling damaged bytes raises anything
+            return False
+
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write a compiled kernel, or say once that it cannot be kept."""
         self._write(super().save_overload, sig, data)
@@ -243,6 +293,14 @@ def disjoint_kernel(function: Callable[..., Any]) -> Any:
     return kernel(function, pipeline_class=_DisjointCompiler)
 
 
+def kernel_part(function: Callable[..., Any]) -> Any:
+    """Make a function a part of every kernel that calls it, so that it is compiled with it alone.
+
+    A function of its own is compiled by itself, and once more with each of its callers.
+    """
+    return numba.njit(nogil=True, error_model="numpy", inline="always")(function)
+
+
 def kernel(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a leaf kernel on first use, with exact IEEE arithmetic, and keep it in the cache."""
     compiled = numba.njit(nogil=True, error_model="numpy", **options)(function)
@@ -255,6 +313,15 @@ def kernel(function: Callable[..., Any], **options: Any) -> Any:
     finally:
         numba.config.CACHE_DIR = before
     return compiled
+
+
+def is_compiled(function: Any, *arguments: object) -> bool:
+    """Return whether a kernel can be called with such arguments without compiling it."""
+    signature = tuple(function.typeof_pyval(each) for each in arguments)
+    if signature in function.overloads:
+        return True
+    cache = function._cache
+    return isinstance(cache, KernelCache) and cache.has(signature, cpu_target.target_context)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

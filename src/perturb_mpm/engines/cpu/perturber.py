@@ -21,7 +21,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines.cpu.compile import announce_compilation, bits_to_float, fma, kernel, narrow
+from perturb_mpm.engines.cpu.compile import (
+    announce_compilation,
+    bits_to_float,
+    fma,
+    kernel,
+    kernel_part,
+    narrow,
+)
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
@@ -104,7 +111,7 @@ def float_bits(typing_context, value):
     return types.int32(types.float32), generate
 
 
-@kernel
+@kernel_part
 def log2_from_bits(bits, root):
     """Compute log2 of the float with these bits against root·√2, to 3e-7 of itself.
 
@@ -123,7 +130,7 @@ def log2_from_bits(bits, root):
     return fma(p, small, np.float32(int32(offset >> int32(23))))
 
 
-@kernel
+@kernel_part
 def log_exponential(word):
     """Turn 32 random bits into log2(−log2 u), u = (⌊word / 2^9⌋ + ½)·2^-23."""
     odd = np.float32(int32(uint32(uint32(word >> uint32(8)) | uint32(1))))  # u·2^24, exact
@@ -131,7 +138,7 @@ def log_exponential(word):
     return log2_from_bits(float_bits(exponential), ROOT_HALF)
 
 
-@kernel
+@kernel_part
 def philox(index, samples, high, block, key, words, count):
     """Philox 4×32-10 of the counters (index, samples, block, high) of all values: words (4, T·B).
 
@@ -154,7 +161,7 @@ def philox(index, samples, high, block, key, words, count):
         words[3, k] = uint32(c3)
 
 
-@kernel
+@kernel_part
 def _sum_parts(i0, size, unaries, smooth, planes, lines, total):
     """Set each row of ``total``, (T, L·B), to the sum of the smooth parts at a voxel of a tile.
 
@@ -197,7 +204,7 @@ def _sum_parts(i0, size, unaries, smooth, planes, lines, total):
                 total[t, k] = fma(z2, lines[2, k], near)
 
 
-@kernel
+@kernel_part
 def _sum_plane(f, x0, x1, corner, smooth, planes, slot):
     """Sum nodes over the first two axes, for three nodes along each of the other two."""
     _, nodes, firsts, weights, steps = smooth
@@ -222,7 +229,7 @@ def _sum_plane(f, x0, x1, corner, smooth, planes, slot):
                     planes[slot, row, k] = fma(w2, nodes[j2, k], near)
 
 
-@kernel
+@kernel_part
 def _count_samples(noise, tile):
     """Return the sample of each value of a tile, (T·B,), and which of its random bits are flipped.
 
@@ -277,7 +284,7 @@ def perturb(unaries, energies, noise, start, stop):
         _against_first(all_energies, lowest, zero, energies, block, used, ceiling)
 
 
-@kernel
+@kernel_part
 def _against_first(all_energies, lowest, zero, energies, block, used, ceiling):
     """Set a tile to energies (L, T·B), cut at ``ceiling`` above the lowest, minus label 0's."""
     count = all_energies.shape[0] - 1
@@ -294,7 +301,7 @@ def _against_first(all_energies, lowest, zero, energies, block, used, ceiling):
             energies[block, l, k] = narrow(away, energies[block, l, k])
 
 
-@kernel
+@kernel_part
 def normal_from_bits(word):
     """Turn 32 random bits into Φ⁻¹(u), u = (⌊word / 2^9⌋ + ½)·2^-23, to 1e-6 of itself."""
     odd = int32(uint32(uint32(word >> uint32(8)) | uint32(1)))
@@ -318,7 +325,7 @@ def normal_from_bits(word):
     return (p if w < np.float32(5) else r) * (u + u - ONE)
 
 
-@kernel
+@kernel_part
 def minus_gumbel(g):
     """Compute −γ = log(−log Φ(g)) to 2e-6; g is clipped where Φ is 1e-7 and 1 − 1e-7."""
     g = g if g < FARTHEST_32 else FARTHEST_32
@@ -432,7 +439,7 @@ def vote_blocks(blocks, smooth, scale, votes, start, stop):
     return left
 
 
-@kernel
+@kernel_part
 def _bound_normals(k, blocks, nodes, steps, buffers, low, high):
     """Bound the normals of a block, (L·B,): they lie in the hull of its 27 control points.
 
@@ -463,7 +470,7 @@ def _bound_normals(k, blocks, nodes, steps, buffers, low, high):
         high[i] *= largest if high[i] > ZERO else smallest
 
 
-@kernel
+@kernel_part
 def _combine_controls(weights, source, target, step):
     """Combine rows (27, L·B) along the axis whose rows are ``step`` apart."""
     for row in range(27):
@@ -475,7 +482,7 @@ def _combine_controls(weights, source, target, step):
                 target[row + p * step, i] = fma(weights[p, 2], source[row + 2 * step, i], near)
 
 
-@kernel
+@kernel_part
 def _vote(v, b, problems, blocks, smooth, scale):
     """Return the label of one voxel in one sample, the lowest of equals."""
     shape, nodes, firsts, weights, steps = smooth

@@ -289,7 +289,7 @@ class CpuRestricted:
                 row_kernels.begin,
                 len(buffers.energies),
                 TiledProblem(buffers.energies, nothing, none, none),
-                *(nothing, batch.kernels.order, out, buffers.labels, form, np.float32(sharpness)),
+                *(out, buffers.labels, form, np.float32(sharpness)),
             )
 
 
@@ -433,8 +433,7 @@ class FrozenSamples:
         """Return the labels of some frozen voxels with perturbed energies, (V, B)."""
         last = self.voxels.last[:, order]
         base = np.ascontiguousarray((last[:1] - last[1:]).T, dtype=np.float32)  # (V, L − 1)
-        nothing, form = np.zeros((0, 0), dtype=np.float32), WHOLE_FORMATS[False][1]
-        none = np.zeros((0, 0, 0), dtype=np.float32)
+        form, none = WHOLE_FORMATS[False][1], np.zeros((0, 0, 0), dtype=np.float32)
         marginals: NDArray[Any] = np.empty((*base.shape, problems), dtype=np.float32)
         votes = np.empty((len(order), problems), dtype=np.uint8)
         with announce_compilation():
@@ -442,6 +441,6 @@ class FrozenSamples:
                 row_kernels.begin,
                 len(energies),
                 TiledProblem(energies, base, none, none),
-                *(nothing, order, marginals, votes, form, np.float32(1)),
+                *(marginals, votes, form, np.float32(1)),
             )
         return votes

@@ -26,7 +26,6 @@ from numba import int32
 
 from perturb_mpm.engines.cpu.compile import bits_to_float, fma, kernel, widen
 from perturb_mpm.engines.cpu.layout import Tile, Watch
-from perturb_mpm.engines.cpu.transfer import subtract_centre
 from perturb_mpm.engines.cpu.vectors import NARROW, sum_narrow, write_received, write_sum
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -491,12 +490,8 @@ def update(problem, blurred, marginals, labels, how, start, stop):
 
 
 @kernel
-def begin(problem, centre, order, marginals, labels, form, sharpness, start, stop):
-    """Start every problem at softmax(sharpness·(base − energies)), less the reference.
-
-    Then ``centre`` (L, N), in the order of the mask, is taken off the energies; it is empty where
-    there is none.
-    """
+def begin(problem, marginals, labels, form, sharpness, start, stop):
+    """Start every problem at softmax(sharpness·(base − energies)), less the reference."""
     energies, base, _, reference = problem
     voxels, count, problems = marginals.shape
     size_of_tile = energies.shape[2] // problems
@@ -507,8 +502,6 @@ def begin(problem, centre, order, marginals, labels, form, sharpness, start, sto
         i0 = block * size_of_tile
         size = min(size_of_tile, voxels - i0)
         _begin_tile(block, i0, size, energies, base, tile)
-        if centre.size:
-            subtract_centre(energies, block, centre, order, i0, size, problems)
         _exponentiate(tile, sharpness)
         _find_labels(tile, best)
         _write_marginals(tile, reference, i0, size, form, marginals)

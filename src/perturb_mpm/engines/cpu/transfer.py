@@ -47,24 +47,18 @@ def load_problem(source, order, energies, problem, problems, ceiling, start, sto
 
 
 @kernel
-def subtract_centre(energies, block, centre, order, i0, size, problems):
-    """Take ``centre`` (L, N), against label 0's, off the energies of every problem in a tile."""
-    for l in range(energies.shape[1]):
-        for t in range(size):
-            i = order[i0 + t]
-            taken = centre[l + 1, i] - centre[0, i]
-            for k in range(t * problems, (t + 1) * problems):
-                left = widen(energies[block, l, k]) - taken
-                energies[block, l, k] = narrow(left, energies[block, l, k])
-
-
-@kernel
 def shift_energies(energies, centre, order, problems, start, stop):
     """Take ``centre`` (L, N), against label 0's, off the energies of some tiles."""
     tile = energies.shape[2] // problems
     for block in range(start, stop):
         i0 = block * tile
-        subtract_centre(energies, block, centre, order, i0, min(tile, order.size - i0), problems)
+        for l in range(energies.shape[1]):
+            for t in range(min(tile, order.size - i0)):
+                i = order[i0 + t]
+                taken = centre[l + 1, i] - centre[0, i]
+                for k in range(t * problems, (t + 1) * problems):
+                    left = widen(energies[block, l, k]) - taken
+                    energies[block, l, k] = narrow(left, energies[block, l, k])
 
 
 @kernel
