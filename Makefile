@@ -48,9 +48,10 @@ torture: $(VENV)/.test  ## attack everything for a minute, or for as long as SEC
 	$(RUN) -m pytest --hypothesis-profile=night tests/sampling/test_any_settings.py
 	$(RUN) -m lab torture --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ARGS)
 
-bench: $(VENV)/.base $(PEER)/.base  ## time the engines beside pydensecrf
+bench: $(VENV)/.base $(PEER)/.base  ## time the engines and one image beside pydensecrf, then the whole command
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.cpu $(BENCH_ARGS)
 	PERTURB_MPM_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(RUN) -m lab.benchmarks.compat --count 0
+	$(RUN) -m lab.benchmarks.whole --json build/whole.json
 
 bench-gpu: $(VENV)/.base  ## time the GPU engine, on a machine with an NVIDIA GPU and the extra gpu
 	$(RUN) -m lab.benchmarks.gpu $(BENCH_ARGS)

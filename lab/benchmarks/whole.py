@@ -175,6 +175,10 @@ def render(results: dict[str, Any]) -> str:
 def main() -> None:
     args = arguments()
     if not args.render:
+        missing = [str(path) for path in (args.case, args.probabilities) if not path.exists()]
+        if missing:
+            print(f"left out, the patient is not here: {', '.join(missing)}")
+            return
         rows = measure(args)
         machine.write_results(args.json, {"machine": machine.describe(), "rows": rows})
     text = render(machine.read_results(args.json))
