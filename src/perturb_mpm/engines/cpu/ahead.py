@@ -1,7 +1,7 @@
 """Compile kernels in a process of its own, while another one reads its files.
 
 ``python -m perturb_mpm.engines.cpu.ahead white|correlated`` takes a tiny problem without kernels
-through the steps of sampling, the last ones first: the other process begins with the first ones.
+through half of preparation and the steps of sampling, where the other process is later.
 Both leave what they compile in the same folder, and neither compiles what the other one does. What
 only later runs need comes at the end and gives way to all else.
 """
@@ -15,8 +15,12 @@ import numpy as np
 
 from perturb_mpm import checks
 from perturb_mpm.engines.cpu import potts_rows
+from perturb_mpm.engines.cpu.chain import factorize
 from perturb_mpm.engines.cpu.compile import only_compiler
+from perturb_mpm.engines.cpu.lattice import Lattice
 from perturb_mpm.engines.cpu.solver import CpuSolver
+from perturb_mpm.engines.cpu.threads import Threads
+from perturb_mpm.engines.lattice import Blur
 from perturb_mpm.engines.protocol import FrozenVoxels
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import WHITE, Perturbation
@@ -29,6 +33,16 @@ def make_solver() -> CpuSolver:
     """Return a solver of a tiny problem, as sampling has it."""
     crf = DenseCRF(np.zeros((LABELS, *SHAPE), dtype=np.float32), [])
     return CpuSolver(crf, "plain", SAMPLES, 1, 1 << 30, compact=True)
+
+
+def compile_chain() -> None:
+    """Use the kernels that make a filter of a lattice, while the other process finds one."""
+    blur, columns = Blur(), np.zeros((ACTIVE, 4), dtype=np.int32)
+    steps = blur.passes(np.arange(columns.shape[1]))
+    passes = [np.zeros((1, len(weights)), dtype=np.int32) for _, weights in steps]
+    shares = np.full(columns.shape, 1 / columns.shape[1], dtype=np.float32)
+    lattice = Lattice(blur, columns, shares, passes, tuple(weights for _, weights in steps))
+    factorize(lattice, "symmetric", 1.0, Threads(1), wide_rows=True)
 
 
 def compile_sampling(*, white: bool) -> None:
@@ -68,6 +82,7 @@ def compile_few_problems() -> None:
 if __name__ == "__main__":
     with only_compiler() as alone:
         if alone:
+            compile_chain()
             compile_sampling(white=sys.argv[1] == "white")
             if hasattr(os, "nice"):
                 os.nice(19)
