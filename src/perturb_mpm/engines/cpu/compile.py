@@ -380,7 +380,7 @@ class _Announcement(event.Listener):  # type: ignore[misc]
         if not self.made:
             self.made = True
             kept = "kept for later runs" if _FOLDER else "no private cache folder: not kept"
-            words = "compiling the CPU kernels once, about 20 s on two free cores (%s) …"
+            words = "compiling the CPU kernels once, about 10 s on two free cores (%s) …"
             log.warning(words, kept)
 
     def on_end(self, event: Any) -> None:
