@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from perturb_mpm.checks import LONGEST_MESSAGE, ExpectedError, in_short
 from perturb_mpm.cli.console import (
@@ -28,14 +28,21 @@ _EXIT_CODES_OF_MANY = (
     "\n\nExit codes: 0 done; 3 some cases failed; 2 bad input; 130 interrupted, the same command "
     "goes on; 1 other failures."
 )
+_TOOLS = Group("Tools", sort_key=4)
+_GROUPS = {  # in the order of --help
+    Group("One patient", sort_key=1): ("demo", "run", "view", "measure", "change", "biomarkers"),
+    Group("Many patients", sort_key=2): ("cohort", "bids"),
+    Group("Labelled cases", sort_key=3): ("evaluate", "tune", "settings", "train"),
+    _TOOLS: ("convert", "doctor"),  # and --help, --version
+}
 # Name: what it does, and an example.
 _COMMANDS = {
     "demo": (
-        "Run everything on a made-up patient; write maps, tables and a report.",
+        "Try it: run a made-up patient and write its report. Nothing to prepare.",
         "demo --output demo --seed 3",
     ),
     "run": (
-        "Sample segmentations of one patient; write labels, uncertainty, volumes and a report.",
+        "Segment one patient with error bars: labels, uncertainty, volumes and a report.",
         (
             "run --image t1.nii.gz t1c.nii.gz t2.nii.gz flair.nii.gz --probabilities case.npz "
             f"--output case{_EXIT_CODES}"
@@ -57,7 +64,7 @@ _COMMANDS = {
     ),
     "view": ("Look at a run in the browser, and correct its labels.", "view case"),
     "measure": (
-        "Measure every sample of a run: size, shape, distances, dose, your own; P of a rule.",
+        "Sizes, distances and doses of a run with intervals, and how probable a rule is.",
         "measure case --measure volume diameter --rule 'enhancing.volume > 10' --output measures",
     ),
     "change": (
@@ -65,50 +72,60 @@ _COMMANDS = {
         "change january june --structure enhancing --output change",
     ),
     "convert": (
-        "Write a volume in another format, its voxels where they were.",
+        "Write a volume in another format, every voxel in its place.",
         "convert --input labels.nii.gz --output labels.seg.nrrd --labels 0:background 1:core",
     ),
     "doctor": (
-        "Show versions, extras, threads, cache, GPU and memory, and solve a tiny problem.",
+        "Show versions, extras, GPU and memory, and check that this machine computes right.",
         "doctor --json",
     ),
     "tune": (
-        "Learn the CRF's settings on labelled cases; write a TOML file that run takes.",
+        "Learn intervals and settings from labelled cases; write a TOML file that run takes.",
         "tune --data cases --layout brats --labels brats2021 --model model.npz --output tuned",
     ),
     "settings": (
-        "List settings that were learned on public data and come with the program.",
+        "List the settings that come with the program, learned on public data.",
         "settings list",
     ),
     "train": (
-        "Train a segmenter on labelled cases; report how it does on patients it never saw.",
+        "No network yet? Train a segmenter, and see how it does on patients it never saw.",
         "train --data brats2021_2mm --layout brats --labels brats2021 --output model.npz",
     ),
     "evaluate": (
-        "Measure how good an uncertainty is, against a truth or several raters.",
+        "Measure how good the uncertainty is, against a truth or several raters.",
         "evaluate --prediction case --truth truth.nii.gz --region core=1,4 --output evaluation",
     ),
     "biomarkers": (
-        "Extent of resection and residual tumour volume, with what is known of their error.",
+        "Extent of resection and residual tumour volume, with intervals.",
         "biomarkers --before preop --after postop --region 4 --output biomarkers",
     ),
 }
 
 app = App(
     name="perturb-mpm",
-    help="Segment medical images with a dense CRF, and see how uncertain the segmentation is.",
-    help_epilogue="Example:  perturb-mpm demo --output demo",
+    help=(
+        "Volumes with intervals, and maps of where not to trust a segmentation, from a patient's "
+        "images and the probabilities of any network."
+    ),
+    help_epilogue=(
+        "Example:  perturb-mpm demo --output demo\n\nThen see:  perturb-mpm run --help"
+    ),
     version=version,
+    group_commands=_TOOLS,
     # Ctrl-C is reported like every other failure, by main.
     suppress_keyboard_interrupt=False,
 )
-for _name, (_help, _example) in _COMMANDS.items():
-    app.command(
-        f"perturb_mpm.cli.{_name}:{_name}",
-        name=_name,
-        help=_help,
-        help_epilogue=f"Example:  perturb-mpm {_example}",
-    )
+for _group, _names in _GROUPS.items():
+    for _rank, _name in enumerate(_names):
+        _help, _example = _COMMANDS[_name]
+        app.command(
+            f"perturb_mpm.cli.{_name}:{_name}",
+            name=_name,
+            help=_help,
+            help_epilogue=f"Example:  perturb-mpm {_example}",
+            group=_group,
+            sort_key=_rank,
+        )
 app.register_install_completion_command(
     help="Let bash, zsh, fish or PowerShell complete commands and options."
 )

@@ -52,8 +52,11 @@ class BiomarkersOptions:
     table: Path | None = None
     """A cohort instead: CSV with the columns case, before, after, truth_before, truth_after, or the
     folder of perturb-mpm cohort with the cases sub-NAME_ses-pre and sub-NAME_ses-post."""
-    sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post")
-    """Which sessions of a cohort's folder are before and after surgery."""
+    sessions: Annotated[tuple[str, str], Parameter(negative="", show_default=False)] = (
+        "pre",
+        "post",
+    )
+    """Which sessions of a cohort's folder are before and after surgery. Default: pre post."""
     truth: Path | None = None
     """A folder with CASE.nii.gz of a cohort's cases, instead of the truths that it was given."""
     region: Names

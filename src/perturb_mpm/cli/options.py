@@ -58,25 +58,26 @@ class ReadingOptions:
     """How the files of a case are read."""
 
     kind: Literal["probabilities", "logits", "labels"] = "probabilities"
-    """What the files of probabilities hold: probabilities, a network's raw logits, or a hard label
+    """What the files of --probabilities hold: probabilities, a network's raw logits, or a label
     map."""
     confidence: float = 0.9
-    """How far a hard label map is trusted at every voxel, with --kind labels."""
+    """With --kind labels: how probable each voxel's own label is taken to be."""
     model: Path | None = None
     """A model trained by perturb-mpm that makes the probabilities from the images."""
     labels: Words = None
-    """Your numbers of the labels, with names or without, background first: 0:background 1:core, 0 1
-    2 4, or a scheme such as brats2021; else dataset.json's, else 0, 1, 2 …"""
+    """The labels' numbers in your files, background first, with names or without: 0:background
+    1:core, 0 1 2 4, or a scheme such as brats2021. Default: those of dataset.json, else 0, 1, 2
+    …"""
     background: int | None = None
-    """The value written outside the mask; else that of the first label where 0 is a label, else
-    0."""
+    """The value written outside the mask. Default: 0, or the first label's number where 0 is a
+    label."""
     image_names: Words = None
-    """Your name for each image; else from the names of their files."""
+    """A name for each image. Default: taken from the file names."""
     dataset_json: Path | None = None
-    """nnU-Net's dataset.json; looked for beside an .npz."""
+    """nnU-Net's dataset.json. Default: the one beside an .npz."""
     npz_axes: Literal["image", "ras"] | None = None
-    """Needed where neither label map nor plans.json lies with an .npz: image, if its axes are those
-    of the image, or ras, if nnU-Net's reader has turned them."""
+    """The order of an .npz's axes: image (the image's own) or ras (turned by nnU-Net's reader).
+    Needed only where neither a label map nor plans.json lies beside it."""
 
     def check_model(self, probabilities: tuple[Path, ...], *, needed: bool = False) -> None:
         """Refuse a model beside probabilities, or one that is no file; or neither."""
@@ -101,14 +102,14 @@ class _FileOptions:
     """What is sampled; an option that is not given has the value of the settings file."""
 
     settings: Path | None = None
-    """A TOML file with all settings, as tune writes it, or a name that perturb-mpm settings list
-    shows; options given here come before it."""
+    """A TOML file with all settings, as tune writes it, or a name from perturb-mpm settings list.
+    Options given beside it win."""
     paper: Flag = False
     """The paper's algorithm: white noise and votes, our kernels at full strength, not centred."""
     region: Words = None
-    """A region by its name and label values, as in whole=1,2,4 core=1,4 enhancing=4, nested or
-    apart: labels are decided region by region, and each region has a volume. Default: those of
-    nnU-Net's dataset.json, where it has some."""
+    """Regions by name and label values, nested or apart: whole=1,2,4 core=1,4 enhancing=4. Each
+    region gets a volume, and labels are decided region by region. Default: those of nnU-Net's
+    dataset.json, where it has some."""
 
 
 def _generate_options() -> Iterator[tuple[str, object, object]]:

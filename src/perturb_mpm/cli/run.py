@@ -48,15 +48,16 @@ class InputOptions:
     """What is read."""
 
     image: Files
-    """The sequences, one file or more, NIfTI or another format such as NRRD or DICOM; what is
-    written lies on the grid of the first."""
+    """The patient's images, one file for each sequence: NIfTI, NRRD, DICOM and others. Results lie
+    on the grid of the first."""
     probabilities: Annotated[Files, Parameter(show_default=False)] = ()
-    """One 4-D volume with the labels last, one 3-D volume a label, or nnU-Net's .npz; background
-    first. Several 4-D volumes or .npz are the members of an ensemble: folds, dropout samples."""
+    """What the network says, background first: one 4-D volume with labels last, one 3-D volume for
+    each label, or nnU-Net's .npz. Several 4-D volumes or .npz files are an ensemble (folds, dropout
+    samples)."""
     mask: Path | None = None
-    """A volume that is not 0 where voxels count; else where any image is not 0."""
+    """Only voxels that are not 0 here count. Default: those that are not 0 in some image."""
     reference: Path | None = None
-    """A volume that says where the voxels of an .npz are; else the one beside it does."""
+    """A volume that says where the voxels of an .npz lie. Default: the one beside it."""
 
 
 @Parameter(name="*", group=OUTPUT)
@@ -65,26 +66,26 @@ class OutputOptions:
     """What is written."""
 
     output: Path
-    """The folder to write to; made where it is missing, and refused where it is not empty."""
+    """The folder to write to. Created where missing, refused where not empty."""
     resume: Flag = False
-    """Go on with the interrupted run in the folder, or begin where there is none."""
+    """Continue the interrupted run in the folder, or start one."""
     overwrite: Flag = False
     """Replace the outputs of an earlier run in the folder."""
     bids: str | None = None
-    """Give BIDS names: SUBJECT or SUBJECT/SESSION, as in 01/pre; the folder is the dataset."""
+    """Write BIDS names for SUBJECT or SUBJECT/SESSION, as in 01/pre; the folder is the dataset."""
     dicom: Path | None = None
-    """A folder with the DICOM series of the images: adds a DICOM SEG of the labels and a parametric
-    map of the entropy."""
+    """The folder of the images' DICOM series. Adds a DICOM SEG of the labels and a parametric map
+    of the entropy."""
     also: Annotated[
         tuple[Literal["slicer", "itksnap", "sr", "extremes"], ...],
-        Parameter(consume_multiple=True, negative=""),
+        Parameter(consume_multiple=True, negative="", show_default=False),
     ] = ()
-    """Programs to write the labels for, with names and colours: slicer (labels.seg.nrrd), itksnap
-    (labels-itksnap.txt). Also extremes (extremes.nii.gz): the samples at 2.5, 50 and 97.5 % of the
-    volume, which the report shows from small to large. With --dicom also sr (measurements.sr.dcm):
-    a DICOM structured report (TID 1500) of volumes, diameters and their intervals."""
+    """What else to write. slicer (labels.seg.nrrd), itksnap (labels-itksnap.txt): labels with names
+    and colours for these programs. extremes (extremes.nii.gz): the samples at 2.5, 50 and 97.5 % of
+    the volume, which the report shows from small to large. sr (measurements.sr.dcm, with --dicom):
+    a DICOM structured report (TID 1500) of volumes and diameters with their intervals."""
     title: str | None = None
-    """The heading of the report; the name of the folder where it is not given."""
+    """The heading of the report. Default: the name of the folder."""
     show: Show = SHOW
 
 
@@ -95,7 +96,7 @@ def run(
     out: OutputOptions,
     options: SettingsOptions | None = None,
 ) -> None:
-    """Sample segmentations of one patient; write labels, uncertainty, volumes and a report."""
+    """Segment one patient with error bars: labels, uncertainty, volumes and a report."""
     reading, options = reading or ReadingOptions(), options or SettingsOptions()
     settings = settings_from_options(options)
     bids = _read_bids_names(out.bids)

@@ -89,8 +89,11 @@ class TuneOptions:
     """Instead of --data: runs of patients who were scanned twice and in whom nothing changed, CSV
     with the columns case, before and after, or the folder of a cohort. The correlation of their
     errors is learned, which perturb-mpm change takes."""
-    sessions: Annotated[tuple[str, str], Parameter(negative="")] = ("pre", "post")
-    """Which sessions of a cohort's folder are the pairs."""
+    sessions: Annotated[tuple[str, str], Parameter(negative="", show_default=False)] = (
+        "pre",
+        "post",
+    )
+    """Which sessions of a cohort's folder are the pairs. Default: pre post."""
     folds: int = 5
     """Folds of the cross-validation; as many as cases leaves one out at a time."""
     samples: int = 128

@@ -46,17 +46,17 @@ class Compute(CheckedSettings):
     'calibrated'
     """
 
-    engine: Engine = setting("auto", "Where to compute; auto takes what is there", one_of(Engine))
+    engine: Engine = setting("auto", "Where to compute; auto chooses", one_of(Engine))
     accuracy: Accuracy = setting(
         "calibrated",
-        "How close the filter comes to the Gaussian kernels; exact visits all pairs",
+        "How closely the filter follows the Gaussian kernels; exact visits all pairs",
         one_of(Accuracy),
     )
     batch: int | None = setting(
         None,
-        "How many samples are solved at once",
+        "How many samples to solve at once",
         partial(checks.integer, minimum=1, maximum=MOST_PROBLEMS),
-        unset="planned from the memory",
+        unset="as many as memory allows",
         example=16,
         changes_results=False,
     )
@@ -70,7 +70,7 @@ class Compute(CheckedSettings):
     )
     memory: int | str | None = setting(
         None,
-        'How much memory may be taken, as in "4 GB"',
+        'How much memory to use, as in "4 GB"',
         lambda value, _: _check_budget(value),
         unset="60 % of what is free",
         example="4 GB",

@@ -220,7 +220,7 @@ class UnarySettings(CheckedSettings):
         option=False,
     )
     members: Members = setting(
-        "mean", "Of an ensemble: sample its mean, or cycle through its members", one_of(Members)
+        "mean", "For an ensemble: sample its mean, or cycle through its members", one_of(Members)
     )
 
 
@@ -230,7 +230,7 @@ class CouplingSettings(CheckedSettings):
 
     strength: float | None = setting(
         None,
-        "Multiplies the weight of every kernel; 0 is no kernels",
+        "Multiplies the weight of every kernel; 0 turns the kernels off",
         partial(checks.number, minimum=0, below=_LARGEST),
         unset="0 to 0.5, as far as voxels that look alike predict the probabilities",
         example=0.35,
@@ -242,7 +242,7 @@ class CouplingSettings(CheckedSettings):
     )
     keep_strength: bool = setting(
         False,  # noqa: FBT003 - the default
-        "Where the kernels move volumes far from what the probabilities say, only warn; do not "
+        "Only warn where the kernels move volumes far from what the probabilities say; do not "
         "weaken them",
         checks.flag,
     )
@@ -255,8 +255,8 @@ class MapSettings(CheckedSettings):
     marginals: MapKind = setting(
         "blend",
         "What labels and maps are made of: votes (the paper), conditional (needs that estimator), "
-        "mean_field, which is too sure where kernels are strong, or blend, the mean of the mean "
-        "field and the probabilities at their temperature, softened where it is surer than these",
+        "mean_field (too sure where kernels are strong) or blend (the mean of mean field and "
+        "tempered probabilities, softened where it is surer than these)",
         one_of(MapKind),
     )
 
@@ -276,8 +276,8 @@ class BasisSettings(CheckedSettings):
     )
     scan_correlation: float = _learned(
         0.0,
-        "How far the errors of two scans of one patient are correlated, 0 to 1, learned from scans "
-        "in which nothing changed",
+        "Correlation of the errors of two scans of one patient, 0 to 1, learned from scans in "
+        "which nothing changed",
         partial(checks.number, minimum=0, maximum=1),
     )
     note: str = _learned(
@@ -318,33 +318,33 @@ class FindingSettings(CheckedSettings):
 
     measure: tuple[str, ...] = _resumable(
         (),
-        "Measures of every region and label in every sample, such as volume, diameter, area: the "
-        "names that perturb-mpm measure takes",
+        "Measures to take of every region and label in every sample: volume, diameter, area … (all "
+        "names: perturb-mpm measure --help)",
         _check_words,
         example=("diameter", "area"),
     )
     rule: tuple[str, ...] = _resumable(
         (),
-        'Questions about these measures, such as "core.diameter > 30", whose probability is given',
+        'Questions about these measures, such as "core.diameter > 30", answered by a probability',
         _check_words,
         example=("core.diameter > 30",),
     )
     lesions: str | None = _resumable(
         None,
-        "A region or label whose lesions are found one by one: how probable and how large each is",
+        "A region or label whose lesions are listed one by one: how probable and how large each is",
         exactly(str),
         unset="none",
         example="core",
     )
     least_lesion: float = _resumable(
         LEAST_ML,
-        "Connected pieces below are no lesions",
+        "Smaller connected pieces are no lesions",
         partial(checks.number, minimum=0),
         unit="ml",
     )
     priority: str | None = _resumable(
         None,
-        "A measure to be narrowed, such as core.volume: where a correction would do so most",
+        "A measure, such as core.volume: where a correction would narrow its interval most",
         exactly(str),
         unset="none",
         example="core.volume",
@@ -357,7 +357,7 @@ class ReportSettings(CheckedSettings):
 
     colour_map: ColourMap = setting(
         "inferno",
-        "The colours of the report's entropy",
+        "The colours of the uncertainty map in the report",
         one_of(ColourMap),
         changes_results=False,
     )

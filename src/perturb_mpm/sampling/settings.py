@@ -80,7 +80,7 @@ class Sampling(CheckedSettings):
 
     samples: int = setting(
         200,
-        "How many segmentations to sample; with until, the most",
+        "How many segmentations to sample; with --until, at most",
         partial(checks.integer, minimum=1, maximum=MOST_SAMPLES),
     )
     seed: int = setting(
@@ -90,12 +90,12 @@ class Sampling(CheckedSettings):
     )
     iterations: int = setting(
         10,
-        "The most mean-field updates of a sample; the paper does not say how many",
+        "At most so many mean-field updates of a sample; the paper names no number",
         partial(checks.integer, minimum=0, maximum=MOST_ITERATIONS),
     )
     until: Precision | None = setting(
         None,
-        "Stop when every frequency is known to within this, as in 0.1, at 95 % for any one voxel",
+        "Stop once frequencies are known to within this (95 %, for any one voxel), as in 0.1",
         _read_until,
         unset="draw all samples",
         example=0.1,
@@ -117,7 +117,7 @@ class Sampling(CheckedSettings):
     )
     noise_length: NoiseLength | None = setting(
         None,
-        "Correlation length of the noise, as in 40, inf (one draw for all voxels) or "
+        "Correlation length of the noise: 40, inf (one draw for all voxels) or "
         "40:0.7,4:0.3 (a mixture with weights); 0 is the paper's independent noise",
         lambda value, _: simplest(checked_lengths(value)),
         unit="mm",
@@ -139,13 +139,13 @@ class Sampling(CheckedSettings):
     )
     tolerance: float = setting(
         0.0,
-        "Stop a sample once about this share of its labels would still change; 0 makes all "
-        "iterations",
+        "Stop a sample once less than about this share of its labels would still change; 0 runs "
+        "all iterations",
         partial(checks.number, minimum=0, below=1),
     )
     hold: float = setting(
         0.0,
-        "Freeze voxels that leave the label of the mean field with at most this probability, as in "
+        "Freeze voxels that leave the mean field's label with at most this probability, as in "
         "0.005; 0 updates every voxel",
         partial(checks.number, minimum=0, below=1),
     )
