@@ -123,7 +123,7 @@ def test_dice_is_compared_with_what_was_expected() -> None:
     assert compare_with_truth(sure, truth).outside == ("necrosis",)
     text = render_report(replace(sure, truth=truth), viewer=False)[1]
     assert "0.80 (0.70–0.90)" in text
-    assert "are wrong. The Dice of necrosis lies outside of the interval that was expected." in text
+    assert "are wrong. Outside the interval that was expected: the Dice of necrosis." in text
 
 
 def test_voxels_outside_the_mask_are_neither_right_nor_wrong() -> None:

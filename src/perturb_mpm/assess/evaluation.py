@@ -486,8 +486,8 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             answer=answer_in_words(
                 summaries,
                 *_border_reliability(assessments),
-                [each.image_evidence for each in assessments if each.image_evidence is not None],
             ),
+            evidence=_evidence_words(assessments),
             worse=_worse_than_network(assessments),
             border_mm=BORDER_MM,
             tables=_tables(summaries),
@@ -508,7 +508,6 @@ def answer_in_words(
     summaries: Sequence[MetricSummary],
     at_borders: Reliability | None = None,
     network: Reliability | None = None,
-    image_evidence: Sequence[float] = (),
 ) -> str:
     """Return what a reader asks first, from the measures against the first truth.
 
@@ -532,11 +531,17 @@ def answer_in_words(
         words.append(
             f"The 95 % sample intervals contain {inside:.0f} of {total} true volumes of regions."
         )
-    if image_evidence:
-        shares = sorted({f"{100 * max(each, 0.0):.0f}" for each in image_evidence}, key=int)
-        span = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
-        words.append(f"Voxels that look alike predict {span} % of what the probabilities say.")
     return " ".join(words)
+
+
+def _evidence_words(assessments: Sequence[CaseAssessment]) -> str:
+    """Return how much of the probabilities the images predict, "" where no run has asked."""
+    found = [each.image_evidence for each in assessments if each.image_evidence is not None]
+    shares = sorted({f"{100 * max(each, 0.0):.0f}" for each in found}, key=int)
+    if not shares:
+        return ""
+    span = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
+    return f"Voxels that look alike predict {span} % of what the probabilities say."
 
 
 def _calibration_words(own: Reliability, network: Reliability | None) -> list[str]:

@@ -440,7 +440,9 @@ def rank_strokes(
         words = f"{describe_side(mm)}: {100 * share:.0f} %{' more' if found else ''}"
         found.append(Location((float(mm[0]), float(mm[1]), float(mm[2])), words))
         law.tell(best)
-    return LocationList(f"Where the next stroke pays: doubt about {target.name}", found)
+    return LocationList(
+        f"Where the next stroke pays: its share of the doubt about {target.name}", found
+    )
 
 
 def describe_side(mm: NDArray[np.float64]) -> str:
