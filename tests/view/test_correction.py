@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.viewer_run import SETTINGS, copy_run
+from helpers.viewer_run import SETTINGS, copy_run, make_case
 from perturb_mpm.engines import FREE, Compute
 from perturb_mpm.model import Grid
 from perturb_mpm.progress import Silent
-from perturb_mpm.run import Run, RunSettings, build_crf, load_run, volume_rows
+from perturb_mpm.run import Run, RunSettings, build_crf, load_run, run_case, volume_rows
 from perturb_mpm.sampling import Sampling, sample_edited
 from perturb_mpm.view.conditioning import NoiseShift, PaintedNoise
 from perturb_mpm.view.correction import (
@@ -129,6 +129,19 @@ def test_neighbours_follow_the_noise_whatever_the_kernels(correlated: Run) -> No
     assert np.array_equal(shown[0].index, correction.index)  # the first picture is the last
     # Far from the paint nothing changes, to the last bit.
     assert (corrected.voxel_marginals == run.voxel_marginals).all(axis=0).mean() > 0.05
+
+
+def test_a_label_that_nothing_speaks_for_gains_nothing_by_a_correction(tmp_path: Path) -> None:
+    case = make_case()
+    sharp = np.maximum(case.probabilities - 0.065, 0)  # no core at the oedema's outer border
+    sharp /= np.maximum(sharp.sum(axis=0), 1e-6)
+    sharp[0] += 1 - sharp.sum(axis=0)
+    case = replace(case, probabilities=sharp)
+    run = run_case(case, DEFAULTS, tmp_path / "case", title="Made-up patient")
+    shown = Corrector(run).preview(ball(run, label=0)).correction
+    nothing = (run.marginals[CORE] < 1e-4).flat[shown.index]
+    assert nothing.sum() > 50
+    assert shown.marginals[CORE, nothing].max() < 0.01
 
 
 def test_what_was_seen_beside_the_paint_is_solved_again_though_it_is_certain() -> None:

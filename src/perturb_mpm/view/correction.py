@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError, in_short
-from perturb_mpm.engines import FRACTION_BITS, FREE, softmax
+from perturb_mpm.engines import FRACTION_BITS, FREE, LEAST_MARGINAL, softmax
 from perturb_mpm.files import Geometry, LabelScheme, save_like
 from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Posterior, Regions, decide_labels, marginal_entropy
@@ -159,7 +159,9 @@ class Corrector:
         given[rows] = labels
         edit = self._editor.edit(given)
         # Kernels move the log-odds of every kind of map as they move those of the mean field.
-        by_kernels = _log(edit.marginals) - _log(self._mean_field[:, edit.voxels])
+        # Edits are solved from log-odds that end at LEAST_MARGINAL: smaller shares are equal.
+        by_kernels = _log(edit.marginals, LEAST_MARGINAL)
+        by_kernels -= _log(self._mean_field[:, edit.voxels], LEAST_MARGINAL)
         by_kernels[:, given[edit.voxels] != FREE] = 0  # the noise is asked about what was there
         scores = _log(self._own, self._least_share)
         scores[:, edit.voxels] += by_kernels
