@@ -23,7 +23,7 @@ from lab.benchmarks.worker import ROOT
 from lab.words import markdown_table, paragraph
 from perturb_mpm.files import Case, LabelScheme, Source, label_indices, read_case, read_volume
 from perturb_mpm.progress import Silent
-from perturb_mpm.run import Run, RunSettings, run_case
+from perturb_mpm.run import Run, RunSettings, run_case, volume_rows
 from perturb_mpm.view import Corrector
 
 PAGE = ROOT / "docs" / "view.md"
@@ -105,10 +105,10 @@ def measure(run: Run, truth: NDArray[np.uint8], *, whole: bool) -> Row:
         dice.append(2 * (one & other).sum() / max(1, one.sum() + other.sum()))
         shares = np.take_along_axis(each.marginals, truth[np.newaxis].astype(np.int64), axis=0)[0]
         nats.append(float(-np.log(np.maximum(shares[near], 1e-6)).mean()))
-        volumes = each.posterior.volumes[:, 1:].sum(axis=1) / 1000
-        low, high = np.quantile(volumes, [0.025, 0.975])
-        width.append(float(high - low))
-        inside.append(bool(low <= truth_ml <= high))
+        (all_labels,) = (row for row in volume_rows(each) if row.kind == "together")
+        low, high = all_labels.interval_ml  # as the viewer shows it
+        width.append(high - low)
+        inside.append(low <= truth_ml <= high)
     return Row(len(edits), *((each[0], each[1]) for each in (dice, nats, width, inside)))  # type: ignore[arg-type]
 
 
@@ -138,15 +138,17 @@ def main() -> None:
         epilog="example: python -m lab.benchmarks.correct --data ../shared/data --page",
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--cases", type=int, default=20, help="at most so many of each kind")
+    parser.add_argument("--hippocampi", type=int, default=20, help="the last so many")
+    parser.add_argument("--gliomas", type=int, default=0, help="the first so many of eleven")
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--page", action="store_true", help="put the table into docs/view.md")
     options = parser.parse_args()
     settings = RunSettings().changed(samples=options.samples, seed=1)
     lines = []
-    for name, read in (("hippocampi", hippocampi), ("gliomas", gliomas)):
+    plan = (("hippocampi", hippocampi, options.hippocampi), ("gliomas", gliomas, options.gliomas))
+    for name, read, most in plan:
         rows: dict[str, list[Row]] = {"all errors of a slice": [], "its largest error": []}
-        for case in read(options.data, options.cases):
+        for case in read(options.data, most):
             if case.truth is None:
                 raise ValueError("the truth of a case must be known")
             with TemporaryDirectory() as folder:

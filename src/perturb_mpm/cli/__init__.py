@@ -107,9 +107,7 @@ app = App(
         "Volumes with intervals, and maps of where not to trust a segmentation, from a patient's "
         "images and the probabilities of any network."
     ),
-    help_epilogue=(
-        "Example:  perturb-mpm demo --output demo\n\nThen see:  perturb-mpm run --help"
-    ),
+    help_epilogue=("Example:  perturb-mpm demo --output demo\n\nThen see:  perturb-mpm run --help"),
     version=version,
     group_commands=_TOOLS,
     # Ctrl-C is reported like every other failure, by main.
