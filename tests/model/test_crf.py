@@ -9,6 +9,7 @@ import perturb_mpm as pm
 from helpers.bad import SHAPE, UNARY, Bad, broken, model, spatial
 from helpers.oracle import Oracle, gaussian, softmax
 from helpers.problems import NORMALIZATIONS, random_problem
+from perturb_mpm.model import Grid, Inside, fingerprint
 from perturb_mpm.model import crf as crf_module
 
 
@@ -109,6 +110,24 @@ def test_energies_are_those_inside_the_mask() -> None:
     assert not crf.energies.flags.writeable
 
 
+def test_energies_inside_a_grid_make_the_same_crf() -> None:
+    rng = np.random.default_rng(2)
+    unary, images = rng.normal(size=(3, 4, 5)), rng.normal(size=(2, 4, 5))
+    mask, spacing = rng.random((4, 5)) < 0.6, (1.0, 2.0)
+    whole = pm.DenseCRF(unary, [bilateral(images)], spacing=spacing, mask=mask)
+    grid = Grid((4, 5), spacing, mask)
+    kernel = bilateral(Inside(grid.gather(images), grid))
+    inside = pm.DenseCRF(Inside(grid.gather(unary), grid), [kernel])
+    assert fingerprint(inside) == fingerprint(whole)
+    np.testing.assert_array_equal(inside.terms[0].features(), whole.terms[0].features())
+    with pytest.raises(ValueError, match="images of BilateralKernel must lie between"):
+        bilateral(Inside(np.full((1, grid.voxels), 1e31), grid))
+
+
+def bilateral(images: np.ndarray | Inside) -> pm.BilateralKernel:
+    return pm.BilateralKernel(images, sigma_space=2.0, sigma_intensity=0.5)
+
+
 @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 4), (2, 2, 3, 2)])
 def test_one_to_four_axes(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
@@ -174,6 +193,13 @@ def test_a_temperature_leaves_what_is_below_the_clip_where_it_is() -> None:
     p = np.array([[1 - 8e-7], [8e-7]])
     soft = np.exp(-pm.unary_from_probabilities(p, temperature=1.7, clip=1e-6))
     assert soft[1] == pytest.approx(1e-6, rel=1e-3)  # and not 3e-4
+
+
+def test_pieces_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = np.random.default_rng(3).dirichlet(np.ones(4), size=500).T.reshape(4, 25, 20)
+    whole = pm.unary_from_probabilities(p, temperature=1.3)
+    monkeypatch.setattr(crf_module, "_AT_ONCE", 64)
+    np.testing.assert_array_equal(pm.unary_from_probabilities(p, temperature=1.3), whole)
 
 
 def test_zero_probabilities_give_finite_energies() -> None:

@@ -69,7 +69,8 @@ class DenseCRF:
     Parameters
     ----------
     unary
-        Energies (L, *spatial), 2 to 255 labels, 1 to 4 axes.
+        Energies (L, *spatial), 2 to 255 labels, 1 to 4 axes; or those ``Inside`` a grid, whose
+        spacing and mask then count.
     kernels
         Any number of ``SpatialKernel``, ``BilateralKernel`` and ``FeatureKernel``.
     compatibility
@@ -109,7 +110,7 @@ class DenseCRF:
 
     def __init__(
         self,
-        unary: ArrayLike,
+        unary: ArrayLike | Inside,
         kernels: Iterable[Kernel] = (),
         compatibility: ArrayLike = "potts",
         spacing: float | Sequence[float] | None = None,
@@ -118,11 +119,15 @@ class DenseCRF:
         self_term: bool = False,
         centring: float = 0.0,
     ) -> None:
-        full = checks.floats(unary, "unary")
+        if isinstance(unary, Inside):
+            self.grid, full = unary.grid, checks.floats(unary.values, "unary")
+        else:
+            full = checks.floats(unary, "unary")
+            self.grid = Grid(full.shape[1:], spacing, mask)
         checks.labels_first(full, "unary")
         checks.at_most(full, "unary", checks.LARGEST_ENERGY)
-        self.grid = Grid(full.shape[1:], spacing, mask)
-        self.energies = self.prior = checks.read_only(self.grid.gather(full))
+        inside = full if isinstance(unary, Inside) else self.grid.gather(full)
+        self.energies = self.prior = checks.read_only(inside)
         self.self_term = checks.flag(self_term, "self_term")
         self.centring = checks.number(centring, "centring", minimum=0, maximum=1)
         default = _compatibility_matrix(compatibility, "compatibility", self.n_labels)
@@ -285,6 +290,7 @@ def fingerprint(crf: DenseCRF) -> str:
 
 
 SUM_TOLERANCE = 1e-3
+_AT_ONCE = 1 << 14  # voxels whose energies are computed at once: they stay in the cache
 
 
 def unary_from_probabilities(
@@ -320,7 +326,12 @@ def unary_from_probabilities(
             f"probabilities must sum to 1 over the labels (the first axis), got {sums[off][0]:.6g} "
             f"at voxel {_where(off)}: use unary_from_logits for scores that are not normalised"
         )
-    return _energies(given / sums, temperature, clip).astype(given.dtype, copy=False)
+    flat, totals = given.reshape(len(given), -1), sums.reshape(-1)  # (L, N), (N,)
+    energies = np.empty_like(flat)
+    for first in range(0, len(totals), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        energies[:, part] = _energies(flat[:, part] / totals[part], temperature, clip)
+    return energies.reshape(given.shape)
 
 
 def unary_from_logits(

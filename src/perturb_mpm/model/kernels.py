@@ -263,7 +263,8 @@ def _numbers(sigma: Sigma) -> float | tuple[float, ...]:
 
 
 def _channels(value: ArrayLike | Inside, name: str) -> NDArray[Any] | Inside:
-    if isinstance(value, Inside):  # of a kernel that was checked
+    if isinstance(value, Inside):
+        checks.at_most(value.values, name, checks.LARGEST_ENERGY)
         return value
     array = checks.floats(value, name)
     checks.at_most(array, name, checks.LARGEST_ENERGY)

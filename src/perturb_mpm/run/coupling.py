@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.posterior import Posterior
+from perturb_mpm.run.model import prior_probabilities
 from perturb_mpm.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
@@ -137,14 +138,15 @@ def check_coupling(
         return run, sampler, None
     samples = min(PILOT_SAMPLES, run.settings.sampling.samples)
     weaken = not (run.settings.coupling.keep_strength or run.settings.basis.learned_cases)
+    expected = _expected_voxels(sampler.crf)  # whatever the weights
     first: VolumeShift | None = None
     pilot: Pilot | None = None
     for halving in range(MOST_HALVINGS + 1):
-        moved = _find_largest_shift(run, sampler)
+        moved = _find_largest_shift(run, sampler, expected)
         if not weaken or moved is None or moved.surely_frac <= LARGEST_SHIFT:
             # Samples are asked only where the mean field does not say it already.
             pilot = _draw_pilot(sampler, samples, run.settings.sampling)
-            moved = _find_largest_shift(run, sampler, pilot)
+            moved = _find_largest_shift(run, sampler, expected, pilot)
         first = moved if halving == 0 else first
         if moved is None or moved.surely_frac <= LARGEST_SHIFT or not weaken:
             break
@@ -168,10 +170,12 @@ def _draw_pilot(sampler: Sampler, samples: int, sampling: Sampling) -> Pilot:
 
 
 def _find_largest_shift(
-    run: Run, sampler: Sampler, pilot: Pilot | None = None
+    run: Run, sampler: Sampler, expected: NDArray[np.float64], pilot: Pilot | None = None
 ) -> VolumeShift | None:
-    """Return what moves most of the regions and labels of some size, None where there are none."""
-    expected = _expected_voxels(sampler.crf)  # (L,) voxels
+    """Return what moves most of the regions and labels of some size, None where there are none.
+
+    ``expected`` (L,) is how many voxels of each label the probabilities expect.
+    """
     solved = sampler.mean_field().sum(axis=1, dtype=np.float64)  # (L,)
     labels = run.case.labels
     foreground = [label for label in range(len(labels)) if label or not labels.has_background]
@@ -195,8 +199,5 @@ def _find_largest_shift(
 
 def _expected_voxels(crf: DenseCRF) -> NDArray[np.float64]:
     """Return the expected number of voxels of each label by softmax(−U) alone, (L,)."""
-    logits = -crf.prior.astype(np.float64)  # (L, N)
-    logits -= logits.max(axis=0)
-    np.exp(logits, out=logits)
-    expected: NDArray[np.float64] = (logits / logits.sum(axis=0)).sum(axis=1)
+    expected: NDArray[np.float64] = prior_probabilities(crf.prior).sum(axis=1)
     return expected

@@ -15,6 +15,7 @@ from perturb_mpm.model import (
     BilateralKernel,
     DenseCRF,
     Grid,
+    Inside,
     Kernel,
     SpatialKernel,
     unary_from_probabilities,
@@ -29,7 +30,7 @@ _Real = TypeVar("_Real", bound=np.floating[Any])
 # Where more than this share of the voxels is surer than this, hardly a sample will dissent.
 SURE = 0.999
 SHARE_OF_SURE = 0.99
-
+_AT_ONCE = 1 << 14  # voxels
 _UNCERTAIN_BITS = 1e-4  # the entropy from which a voxel is worth softening
 _MOST_ASKED = 200_000  # voxels from which an exponent is found, in half a second
 # The mean of two laws has at least half of the entropy of either, so this is far off.
@@ -56,10 +57,8 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     strength = settings.coupling.strength or 0.0
     scaled = [replace(each, weight=strength * each.weight) for each in settings.kernels]
     return DenseCRF(
-        grid.scatter(energies, 0),
-        [_kernel(each, case) for each in scaled if each.weight > 0],
-        spacing=case.geometry.spacing,
-        mask=case.mask,
+        Inside(energies, grid),
+        [_kernel(each, case, grid) for each in scaled if each.weight > 0],
         centring=settings.coupling.centring,
     )
 
@@ -137,13 +136,22 @@ def temper(probabilities: NDArray[_Real], temperature: float, clip: float) -> ND
 def tempered_probabilities(case: Case, settings: RunSettings) -> NDArray[np.float64]:
     """Return the probabilities inside the mask at their temperature, before kernels, (L, N)."""
     temperature = settings.unary.temperature or 1.0
-    p = case.probabilities[:, case.mask]
+    grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
+    p = grid.gather(case.probabilities)  # (L, N)
     if temperature != 1:
         p = temper(p, temperature, settings.unary.clip)
-    logits = -unary_energies(p, settings, 1.0).astype(np.float64)
-    logits -= logits.max(axis=0)
-    np.exp(logits, out=logits)
-    return logits / logits.sum(axis=0)
+    return prior_probabilities(unary_energies(p, settings, 1.0))
+
+
+def prior_probabilities(energies: NDArray[Any]) -> NDArray[np.float64]:
+    """Return softmax(−energies), (L, N) → (L, N), by pieces that stay in the cache."""
+    found = np.empty(energies.shape)
+    for first in range(0, energies.shape[1], _AT_ONCE):
+        logits = -energies[:, first : first + _AT_ONCE].astype(np.float64)
+        logits -= logits.max(axis=0)
+        np.exp(logits, out=logits)
+        np.divide(logits, logits.sum(axis=0), out=found[:, first : first + _AT_ONCE])
+    return found
 
 
 def map_marginals(
@@ -231,7 +239,7 @@ def overconfidence(case: Case, asked: RunSettings) -> str | None:
     )
 
 
-def _kernel(settings: KernelSettings, case: Case) -> Kernel:
+def _kernel(settings: KernelSettings, case: Case, grid: Grid) -> Kernel:
     if settings.kind == "spatial":
         return SpatialKernel(
             settings.sigma_space,
@@ -240,7 +248,7 @@ def _kernel(settings: KernelSettings, case: Case) -> Kernel:
             settings.compatibility,
         )
     return BilateralKernel(
-        np.stack(list(case.images.values())),  # (C, X, Y, Z)
+        Inside(np.stack([grid.gather(each) for each in case.images.values()]), grid),  # (C, N)
         sigma_space=settings.sigma_space,
         sigma_intensity=settings.sigma_intensity_sd or (),
         weight=settings.weight,
