@@ -116,6 +116,13 @@ def test_labels_are_decided_by_whatever_expects_more_dice(seed: int) -> None:
     assert choose_regions(p, BRATS) == (BRATS if by_regions >= by_labels else {})
 
 
+def test_the_most_probable_label_is_the_lowest_of_equals_on_any_axes() -> None:
+    scores = np.random.default_rng(1).integers(0, 3, size=(5, 4, 3, 6))
+    labels = decide_labels(scores)
+    assert labels.dtype == np.uint8
+    np.testing.assert_array_equal(labels, scores.argmax(axis=0))
+
+
 def test_each_rule_wins_somewhere() -> None:
     tumour = np.array([[0.4], [0.2], [0.2], [0.2]])
     assert choose_regions(tumour, {"tumour": (1, 2, 3)}) == {"tumour": (1, 2, 3)}

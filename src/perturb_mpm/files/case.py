@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from html import escape
@@ -31,7 +32,14 @@ from perturb_mpm.files.labels import (
     probabilities_from_label_map,
 )
 from perturb_mpm.files.names import other_patient_warnings
-from perturb_mpm.files.nnunet import Dataset, KnownGrid, NpzAxes, find_dataset, read_dataset
+from perturb_mpm.files.nnunet import (
+    Dataset,
+    KnownGrid,
+    NpzAxes,
+    find_dataset,
+    read_dataset,
+    read_npz,
+)
 from perturb_mpm.files.probabilities import (
     EnsembleMaps,
     Kind,
@@ -51,6 +59,7 @@ from perturb_mpm.files.source import (
     require_readable,
 )
 from perturb_mpm.files.volumes import Volume, align, read_volume_3d
+from perturb_mpm.posterior import decide_labels
 
 
 @dataclass(frozen=True)
@@ -197,13 +206,16 @@ def read_case(
 
     digests = Digests()
     dataset = _find_dataset(paths, dataset_json, digests)
-    volumes = read_image_volumes(
-        images,
-        digests,
-        image_names=image_names,
-        channels=dataset.channels if dataset else None,
-        named_by=named_by,
-    )
+    with ThreadPoolExecutor(1) as beside:  # unpacking leaves Python free
+        if kind != "labels" and len(paths) == 1 and paths[0].suffix == ".npz":
+            known = replace(known, maps=beside.submit(read_npz, sources[0]))
+        volumes = read_image_volumes(
+            images,
+            digests,
+            image_names=image_names,
+            channels=dataset.channels if dataset else None,
+            named_by=named_by,
+        )
     image = next(iter(volumes.values()))
     ensemble = None
     if kind == "labels":
@@ -432,7 +444,7 @@ def _mismatch_warnings(found: _Distribution, mask: NDArray[np.bool_]) -> Iterato
         return
     if not found.labels.has_background:
         return
-    labels = found.probabilities.argmax(axis=0)  # (X, Y, Z)
+    labels = decide_labels(found.probabilities)  # (X, Y, Z)
     background = background_warning(labels, mask, found.labels.names)
     if background is not None:
         yield background

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,8 @@ from perturb_mpm.files.formats import PICTURE_ENDINGS, READ_ENDINGS
 from perturb_mpm.files.geometry import Geometry, find_turn
 from perturb_mpm.files.labels import LabelScheme, RegionValues, check_region_values, join_values
 from perturb_mpm.files.source import AnyPath, Digests, InputError, Source
-from perturb_mpm.files.volumes import Volume, align, read_volume
+from perturb_mpm.files.volumes import Volume, align, copy_planes, read_volume
+from perturb_mpm.posterior import decide_labels as most_probable
 from perturb_mpm.storage import array_names, arrays_in
 
 _ARRAY = "probabilities"
@@ -334,8 +336,11 @@ def read_npz(source: Source) -> NDArray[np.float32]:
             "must hold numbers with the axes C, Z, Y, X, "
             f"got shape {stored.shape} of type {stored.dtype}"
         )
+    maps = np.empty((len(stored), *stored.shape[:0:-1]), dtype=np.float32)
     with np.errstate(over="ignore"):
-        return stored.transpose(0, 3, 2, 1).astype(np.float32, order="C")
+        for turned, given in zip(maps, stored):
+            copy_planes(given.T, turned)
+    return maps
 
 
 NpzAxes = Literal["image", "ras"]
@@ -343,11 +348,12 @@ NpzAxes = Literal["image", "ras"]
 
 @dataclass(frozen=True)
 class KnownGrid:
-    """What the caller knows of where the voxels of an .npz are."""
+    """What the caller knows of an .npz, and of where its voxels are."""
 
     reference: AnyPath | None = None  # a file of the same grid and order of axes
     axes: NpzAxes | None = None  # those of the grid, or turned to RAS; None: not known
     truth: AnyPath | None = None  # the true label map, which the maps resemble
+    maps: Future[NDArray[np.float32]] | None = None  # what ``read_npz`` gives, asked for already
 
 
 def read_prediction(
@@ -364,7 +370,7 @@ def read_prediction(
     A region is where its map is above ``threshold``: ½ for probabilities, 0 for logits.
     """
     reference = known.reference
-    maps = read_npz(source)
+    maps = read_npz(source) if known.maps is None else known.maps.result()
     digests.add(source)
     label_map = _read_label_map(source, image, reference, digests)
     grid = image
@@ -594,7 +600,7 @@ def decide_labels(
         return dataset.regions.paint(maps, threshold)
     values = np.asarray(dataset.labels.values if dataset else range(max(2, len(maps))), np.int32)
     single = len(maps) == 1  # a sigmoid of the foreground
-    rows = (maps[0] > threshold).astype(np.intp) if single else maps.argmax(axis=0)
+    rows = (maps[0] > threshold).astype(np.intp) if single else most_probable(maps)
     labels: NDArray[np.integer] = values[rows]
     return labels
 

@@ -31,6 +31,7 @@ from perturb_mpm.measures import (
     find_measures,
 )
 from perturb_mpm.model import Grid
+from perturb_mpm.posterior import decide_labels
 from perturb_mpm.progress import Progress
 from perturb_mpm.report import Findings, radiological_planes, to_mm
 from perturb_mpm.run.drawing import redraw_samples
@@ -100,7 +101,7 @@ def check_findings(case: Case, settings: RunSettings, regions: Mapping[str, Any]
     patient = MeasuredPatient(
         Grid(case.mask.shape, case.geometry.spacing),
         structures,
-        case.probabilities.argmax(axis=0).astype(np.uint8),
+        decide_labels(case.probabilities),
         images=case.images,
     )
     check_questions(patient, settings)
