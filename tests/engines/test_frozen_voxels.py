@@ -119,6 +119,24 @@ def test_neither_batch_nor_threads_change_a_bit(compact: bool) -> None:
             np.testing.assert_array_equal(ours, theirs)
 
 
+def test_problems_with_and_without_frozen_voxels_take_turns_in_one_memory() -> None:
+    crf, numbers = smooth_problem(), np.array([4, 0, 9])
+    frozen = freeze_half(crf)
+
+    def draw(solver: Solver, *, freezes: bool) -> list[np.ndarray]:
+        solver.freeze(frozen if freezes else None)
+        solver.perturb(Perturbation(3), numbers)
+        solver.step()
+        return [solver.marginals(), solver.labels()]
+
+    both = prepare(crf, "cpu", batch=3, compact=True)
+    for freezes in (True, False, False, True):
+        alone = draw(prepare(crf, "cpu", batch=3, compact=True), freezes=freezes)
+        for ours, theirs in zip(draw(both, freezes=freezes), alone):
+            np.testing.assert_array_equal(ours, theirs)
+    assert both._whole.buffers.rows.size == 0  # the frozen problems have its memory now
+
+
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_some_of_the_problems_are_counted(engine: str) -> None:
     crf = masked_volume()

@@ -7,8 +7,8 @@ The same class serves the whole image and a restricted problem (``restricted.py`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import mul
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation
 
 DEFAULT_BATCH = 32
+_LINE = 64  # bytes of the cache: arrays begin at its lines
 NO_BASE = np.zeros((1, 0, 0), dtype=np.float32)
 NO_REFERENCE = np.zeros((1, 0, 0, 0), dtype=np.float32)
 
@@ -64,41 +65,66 @@ class BatchBuffers:
     labels: NDArray[np.uint8]  # (V, B)
     rows: NDArray[Any]  # (R, (L−1)·B)
     spare: NDArray[Any]  # (most rows of a kernel, (L−1)·B)
+    flat: BatchBuffers | None = None  # all that was taken, each array along one axis
 
     @classmethod
-    def allocate(cls, kernels: PreparedKernels, labels: int, problems: int) -> BatchBuffers:
+    def allocate(
+        cls, kernels: PreparedKernels, labels: int, problems: int, memory: SharedMemory
+    ) -> BatchBuffers:
         """Take memory for so many problems of L − 1 labels, and shape it for them."""
         voxels, width = len(kernels.order), labels * problems
         compact: Any = np.uint16 if kernels.compact else np.float32
-        flat = cls(
-            np.empty(labels * (voxels * problems + TILE_VALUES), dtype=compact),
-            np.empty(voxels * width, dtype=kernels.dtype),
-            np.empty(voxels * problems, dtype=np.uint8),
-            np.empty(kernels.rows * width, dtype=kernels.dtype),
-            np.empty(kernels.most_rows * width, dtype=kernels.dtype),
-        )
-        return flat.shape_for(kernels, labels, problems)
+        wanted: list[tuple[int, Any]] = [
+            (labels * (voxels * problems + TILE_VALUES), compact),
+            (voxels * width, kernels.dtype),
+            (voxels * problems, np.uint8),
+            (kernels.rows * width, kernels.dtype),
+            (kernels.most_rows * width, kernels.dtype),
+        ]
+        flat = cls(*memory.divide(wanted))
+        return replace(flat, flat=flat).shape_for(kernels, labels, problems)
 
     def shape_for(self, kernels: PreparedKernels, labels: int, problems: int) -> BatchBuffers:
         """Return the same memory, shaped for no more problems than it was taken for."""
         voxels, width = len(kernels.order), labels * problems
         tile = max(1, TILE_VALUES // max(1, problems))
         tiles = -(-voxels // tile)
+        flat = self.flat or self
         shaped = BatchBuffers(
-            _shape(self.energies, tiles, labels, tile * problems),
-            _shape(self.marginals, voxels, labels, problems),
-            _shape(self.labels, voxels, problems),
-            _shape(self.rows, kernels.rows, width),
-            _shape(self.spare, kernels.most_rows, width),
+            _shape(flat.energies, tiles, labels, tile * problems),
+            _shape(flat.marginals, voxels, labels, problems),
+            _shape(flat.labels, voxels, problems),
+            _shape(flat.rows, kernels.rows, width),
+            _shape(flat.spare, kernels.most_rows, width),
+            flat,
         )
         shaped.rows[-1] = 0
         return shaped
 
 
 def _shape(array: NDArray[Any], *shape: int) -> NDArray[Any]:
-    """Return the first values of an array's memory in another shape."""
-    whole = array if array.base is None else array.base
-    return whole[: math.prod(shape)].reshape(shape)
+    """Return the first values of an array (n,) in another shape."""
+    return array[: math.prod(shape)].reshape(shape)
+
+
+class SharedMemory:
+    """The memory of batches of which one is solved at a time: who takes it forgets the others'."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, dtype=np.uint8)
+        self.user: Batch | None = None
+
+    def divide(self, wanted: Sequence[tuple[int, Any]]) -> list[NDArray[Any]]:
+        """Return arrays of so many values of a type, (n,) each; what others have is lost."""
+        sizes = [-(-count * np.dtype(dtype).itemsize // _LINE) * _LINE for count, dtype in wanted]
+        if sum(sizes) > len(self._bytes):
+            self._bytes = np.empty(0, dtype=np.uint8)  # give the old memory back
+            self._bytes = np.empty(sum(sizes), dtype=np.uint8)
+        starts = np.cumsum([0, *sizes])
+        return [
+            self._bytes[start : start + count * np.dtype(dtype).itemsize].view(dtype)
+            for start, (count, dtype) in zip(starts[:-1], wanted, strict=True)
+        ]
 
 
 class Batch:
@@ -108,27 +134,39 @@ class Batch:
     has begun.
     """
 
-    def __init__(self, crf: DenseCRF, kernels: PreparedKernels, path: Path = NO_PATH) -> None:
+    def __init__(
+        self,
+        crf: DenseCRF,
+        kernels: PreparedKernels,
+        path: Path = NO_PATH,
+        memory: SharedMemory | None = None,
+    ) -> None:
         self.kernels, self.path = kernels, path
+        self._memory = memory or SharedMemory()
         self.centre: NDArray[np.floating] | None = None
         self.samples = np.empty(0, dtype=np.int64)
         self._crf, self._threads = crf, kernels.threads
         strongest = kernels.strongest_message(crf) * (1 + crf.centring)
         self.ceiling = np.float32(energy_ceiling(strongest))
-        self._most = self.problems = 0
-        self.buffers = BatchBuffers.allocate(kernels, crf.n_labels - 1, 0)
+        self.forget()
         self._perturbers: dict[Perturbation, Perturber] = {}
         self._updates = 0
         self._blurred = False  # whether the rows are those of the present marginals
 
+    def forget(self) -> None:
+        """Let go of the memory, and of the problems in it."""
+        self._most = self.problems = 0
+        labels = self._crf.n_labels - 1
+        self.buffers = BatchBuffers.allocate(self.kernels, labels, 0, SharedMemory())
+
     def take(self, problems: int) -> None:
         """Make the memory that of so many problems, all of them new."""
-        labels = self._crf.n_labels - 1
-        if problems > self._most:
-            self.buffers = BatchBuffers.allocate(
-                self.kernels, labels, 0
-            )  # give the old memory back
-            self.buffers = BatchBuffers.allocate(self.kernels, labels, problems)
+        labels, memory = self._crf.n_labels - 1, self._memory
+        if problems > self._most or memory.user is not self:
+            if memory.user is not None:
+                memory.user.forget()
+            memory.user = self
+            self.buffers = BatchBuffers.allocate(self.kernels, labels, problems, memory)
             self._most = problems
         self.buffers = self.buffers.shape_for(self.kernels, labels, problems)
         self.buffers.energies[-1:] = 0  # voxels that only fill up the last tile

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu import row_kernels
-from perturb_mpm.engines.cpu.batch import Batch, Path
+from perturb_mpm.engines.cpu.batch import Batch, Path, SharedMemory
 from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.compile import announce_compilation, kernel
 from perturb_mpm.engines.cpu.exact import ExactFilter
@@ -306,6 +306,7 @@ class FrozenSamples:
         kernels: PreparedKernels,
         frozen: FrozenVoxels,
         centre: NDArray[np.floating] | None,
+        memory: SharedMemory,
     ) -> None:
         self._kernels, self.voxels, self._centre = kernels, frozen, centre
         rank = np.full(len(kernels.order), -1, dtype=np.int64)
@@ -321,7 +322,7 @@ class FrozenSamples:
         )
         with announce_compilation():
             among = restrict_kernels(kernels, self._active)
-        self.batch = Batch(crf, among, path)
+        self.batch = Batch(crf, among, path, memory)
         self.batch.centre = centre
         logits = self._frozen_logits(crf, kernels.order[rest])  # (L, F)
         self._frozen, self._logits = rest, logits

@@ -17,7 +17,7 @@ from perturb_mpm import checks
 from perturb_mpm.engines.compute import give_back
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import transfer
-from perturb_mpm.engines.cpu.batch import Batch, choose_batch
+from perturb_mpm.engines.cpu.batch import Batch, SharedMemory, choose_batch
 from perturb_mpm.engines.cpu.compile import announce_compilation
 from perturb_mpm.engines.cpu.preparation import prepare_kernels
 from perturb_mpm.engines.cpu.restricted import CpuRestricted, FrozenSamples, reach_energies
@@ -69,7 +69,8 @@ class CpuSolver:
         if self._kernels.nbytes > WORTH_GIVING_BACK:
             give_back()
         self.batch = choose_batch(crf, batch, self._kernels, budget)
-        self._whole = Batch(crf, self._kernels)
+        self._memory = SharedMemory()
+        self._whole = Batch(crf, self._kernels, memory=self._memory)
         self._made_frozen: FrozenSamples | None = None  # the last that was asked for
         self._next_frozen: FrozenSamples | None = None  # what ``freeze`` asks for
         self._frozen: FrozenSamples | None = None  # what the present problems are
@@ -132,7 +133,8 @@ class CpuSolver:
         slices = self._kernels.slices
         for each in (slices.coefficients, slices.totals, slices.diagonals):
             np.multiply(each, np.float32(factor), out=each)
-        self._crf, self._whole = crf, Batch(crf, self._kernels)
+        self._crf = crf
+        self._whole = Batch(crf, self._kernels, memory=self._memory)
         self._made_frozen = self._next_frozen = self._frozen = None
         return True
 
@@ -142,7 +144,9 @@ class CpuSolver:
             self._next_frozen = None
             return
         if self._made_frozen is None or self._made_frozen.voxels is not frozen:
-            self._made_frozen = FrozenSamples(self._crf, self._kernels, frozen, self.centre)
+            self._made_frozen = FrozenSamples(
+                self._crf, self._kernels, frozen, self.centre, self._memory
+            )
         self._next_frozen = self._made_frozen
 
     def count_dissent(
@@ -210,7 +214,7 @@ class CpuSolver:
         """Return the most probable label, the lowest of equals, (B, N)."""
         labels = self._labels  # (N, B)
         out = np.empty(labels.shape[::-1], dtype=np.uint8)
-        out[:, self._kernels.order] = labels.T
+        self._threads.run(transfer.unload_labels, len(labels), labels, self._kernels.order, out)
         return out
 
     def pairwise(self) -> NDArray[np.float32]:

@@ -132,6 +132,14 @@ def count_votes(labels, order, chosen, counts, start, stop):
 
 
 @kernel
+def unload_labels(labels, order, out, start, stop):
+    """Write labels (N, B) as (B, N) at ``order``."""
+    for i in range(start, stop):
+        for b in range(labels.shape[1]):
+            out[b, order[i]] = labels[i, b]
+
+
+@kernel
 def narrow_rows(source, chosen, target, first, start, stop):
     """Copy some problems' values (N, L − 1, B) to rows of these alone, voxels from ``first`` on.
 
