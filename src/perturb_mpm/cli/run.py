@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -109,14 +110,17 @@ def run(
     reading.check_model(inputs.probabilities, needed=True)
     how = reading.to_reading(inputs.reference)
     started = time.monotonic()
-    compile_ahead(settings.compute, white=settings.sampling.noise_length == 0)
     try:
         with out.show.progress() as progress:
             cycle = settings.unary.members == "cycle"
             chosen = CaseFiles(
                 out.output.name, inputs.image, probabilities=inputs.probabilities, mask=inputs.mask
             )
-            case = how.read(chosen, keep_members=cycle, progress=progress)
+            with ThreadPoolExecutor(1) as beside:  # loading the compiler takes as long as a file
+                white = settings.sampling.noise_length == 0
+                begun = beside.submit(compile_ahead, settings.compute, white=white)
+                case = how.read(chosen, keep_members=cycle, progress=progress)
+            begun.result()
             if not says_samples(options):
                 settings = _allow_samples(settings, len(case.labels))
             finished = run_case(

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -86,10 +87,13 @@ def find_evidence(case: Case) -> CaseEvidence:
     """Return what image and grid say about the probabilities of a case."""
     images = list(case.images.values())  # C times (X, Y, Z)
     p, spacing, mask = case.probabilities, case.geometry.spacing, case.mask
-    return CaseEvidence(
-        image_evidence(images, p, spacing=spacing, mask=mask),
-        grid_temperature(p, spacing=spacing, mask=mask),
-    )
+    from threadpoolctl import threadpool_limits
+
+    # Each is done by one core: products are so small that others would only wait for each other.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(1) as beside:
+        temperature = beside.submit(grid_temperature, p, spacing=spacing, mask=mask)
+        image = image_evidence(images, p, spacing=spacing, mask=mask)
+    return CaseEvidence(image, temperature.result())
 
 
 def is_decided(settings: RunSettings) -> bool:
