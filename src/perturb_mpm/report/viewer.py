@@ -158,9 +158,13 @@ class BrowserGrid:
 
     def reorder(self, volume: NDArray[Any]) -> NDArray[Any]:
         """Return what lies in the box of (X, Y, Z) in the browser's order, a view."""
+        return self.turn(volume[self.box])
+
+    def turn(self, cut: NDArray[Any]) -> NDArray[Any]:
+        """Return what lies in the box in the browser's order, a view."""
         from nibabel.orientations import apply_orientation
 
-        return apply_orientation(volume[self.box], self._axes)
+        return apply_orientation(cut, self._axes)
 
     def file_index(self) -> NDArray[np.int64]:
         """Return the C-order index in the file of each voxel in the browser's order."""
@@ -215,28 +219,29 @@ def pack(
     every = math.ceil((size / MOST_VOXELS) ** (1 / 3))
     grid = BrowserGrid(data.affine, data.mask.shape, box_around(data.mask, margins, every))
 
-    def text(volume: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> str:
-        file = nifti_bytes(grid.reorder(volume), grid.affine, slope=slope, labels=labels)
+    def text(cut: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> str:
+        file = nifti_bytes(grid.turn(cut), grid.affine, slope=slope, labels=labels)
         return base64.b64encode(gzip.compress(file, 6, mtime=0)).decode()
 
     def in_255_steps(volume: NDArray[np.floating], top: float) -> str:
-        steps = np.round(np.clip(volume / top, 0.0, 1.0) * 255)
+        steps = np.round(np.clip(volume[grid.box] / top, 0.0, 1.0) * 255)
         return text(steps.astype(np.uint8), slope=top / 255)
 
+    mask = data.mask[grid.box]
     grey = {
-        name: in_window(image, grey_window(image[data.mask]), brightest=255)
+        name: in_window(image[grid.box], grey_window(image[data.mask]), brightest=255)
         for name, image in shown_images(data.images, data.mask).items()
     }
     for levels, outside in _REDUCTIONS:
         step = 256 // levels
         images = [
-            text(np.where(data.mask | outside, image // step * step, 0).astype(np.uint8))
+            text(np.where(mask | outside, image // step * step, 0).astype(np.uint8))
             for image in grey.values()
         ]
         if sum(map(len, images)) <= image_bytes:
             break
     images = _take_while_fitting(images, image_bytes)
-    sampled = (text(labels, labels=True) for labels in data.sampled_labels)
+    sampled = (text(labels[grid.box], labels=True) for labels in data.sampled_labels)
     samples = _take_while_fitting(sampled, sample_bytes)
     less = ["cut to the surroundings of the mask", f"with {levels} grey levels"]
     if every > 1:
@@ -247,7 +252,7 @@ def pack(
         less.append(f"with {len(samples)} of {len(data.sampled_labels)} stored samples")
     return Packed(
         {
-            "labels": text(data.labels, labels=True),
+            "labels": text(data.labels[grid.box], labels=True),
             "entropy": in_255_steps(data.entropy, math.log2(len(data.label_names))),
             **{f"share-{k}": in_255_steps(share, 1.0) for k, share in enumerate(data.marginals)},
             **{f"image-{k}": image for k, image in enumerate(images)},
