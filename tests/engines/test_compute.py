@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +92,25 @@ def test_a_problem_that_does_not_fit_names_the_size_and_the_remedy() -> None:
         prepare(crf, "reference", batch=1, memory="1 GB")
     with pytest.raises(MemoryError, match=message):
         pm.mean_field(crf, engine="reference", memory=10**9)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
+def test_large_arrays_are_returned_when_freed() -> None:
+    script = (
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "from perturb_mpm.engines import return_large_arrays\n"
+        "return_large_arrays()\n"
+        "def resident(): return 4096 * int(Path('/proc/self/statm').read_text().split()[1])\n"
+        "for _ in range(2):\n"
+        "    np.ones(16 << 20, np.uint8)\n"  # the C library learns from the first that is freed
+        "kept = [np.ones(16 << 20, np.uint8) for _ in range(8)]\n"
+        "last = np.ones(64 << 10, np.uint8)\n"  # on top of a heap, so that nothing else is
+        "before = resident()\n"
+        "del kept\n"
+        "print(before - resident())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 7 * (16 << 20)

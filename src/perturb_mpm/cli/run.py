@@ -29,7 +29,7 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
-from perturb_mpm.engines import compile_ahead
+from perturb_mpm.engines import compile_ahead, load_ahead, return_large_arrays
 from perturb_mpm.files import CaseFiles, output_ending, prediction_files
 from perturb_mpm.run import (
     BidsNames,
@@ -110,6 +110,7 @@ def run(
     reading.check_model(inputs.probabilities, needed=True)
     how = reading.to_reading(inputs.reference)
     started = time.monotonic()
+    return_large_arrays()
     try:
         with out.show.progress() as progress:
             cycle = settings.unary.members == "cycle"
@@ -118,6 +119,9 @@ def run(
             )
             with ThreadPoolExecutor(1) as beside:  # loading the compiler takes as long as a file
                 white = settings.sampling.noise_length == 0
+                # A voxel takes about a byte of a packed image; what is no file is said below.
+                first = inputs.image[0]
+                load_ahead(settings.compute, first.stat().st_size if first.is_file() else 0)
                 begun = beside.submit(compile_ahead, settings.compute, white=white)
                 case = how.read(chosen, keep_members=cycle, progress=progress)
             begun.result()

@@ -21,6 +21,7 @@ from perturb_mpm.cohort.records import (
     stamp_file,
     summarise_run,
 )
+from perturb_mpm.engines import return_large_arrays
 from perturb_mpm.files import (
     Case,
     CaseFiles,
@@ -230,6 +231,7 @@ class CaseRunner:
         to ``wait_s`` seconds the call waits for another process that writes to the case's folder.
         """
         until = time.monotonic() + wait_s
+        return_large_arrays()
         attempt = self._begin_attempt(case)
         while True:
             started = time.monotonic()

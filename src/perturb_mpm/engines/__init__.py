@@ -15,6 +15,7 @@ from perturb_mpm.engines.compute import (
     give_back,
     require,
     resolve_budget,
+    return_large_arrays,
 )
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.lattice import BLURS, morton_order, published_gain
@@ -77,6 +78,7 @@ __all__ = [
     "AccuracyWarning",
     "require",
     "resolve_budget",
+    "return_large_arrays",
     "RestrictedProblem",
     "softmax",
     "Solver",

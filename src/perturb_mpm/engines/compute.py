@@ -24,6 +24,7 @@ SHARE_OF_FREE = 0.6
 UNKNOWN_MACHINE = 4 * 10**9
 REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
 
+_MAPPED_FROM, _KEPT_AT_MOST = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
@@ -151,6 +152,18 @@ def give_back() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+
+def return_large_arrays() -> None:
+    """Let this process return large arrays to the system as soon as they are freed (glibc).
+
+    The C library would keep ever larger ones for later, of each thread apart.
+    """
+    if sys.platform == "linux":
+        change = getattr(ctypes.CDLL(None), "mallopt", None)
+        for setting, size in ((_MAPPED_FROM, 4 << 20), (_KEPT_AT_MOST, 8 << 20)):
+            if change is not None:
+                change(setting, size)
 
 
 def _bytes_from_text(text: str) -> int:
