@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from perturb_mpm.model import bounding_box
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.planes import FRONT, RIGHT, TOP, Voxel, grid_axes, to_mm
@@ -364,17 +365,22 @@ class _Surroundings:
 
     def _part(self, around: Voxels, label: int) -> Voxels:
         """Return the connected part of a label that most of these voxels belong to."""
-        parts = self._parts(label)
-        counts = np.bincount(parts[*around.T])
+        parts, corner = self._parts(label)
+        here = around - corner
+        here = here[((here >= 0) & (here < parts.shape)).all(axis=1)]
+        counts = np.bincount(_at(parts, here))
         counts[0] = 0
-        return np.argwhere(parts == counts.argmax())
+        return np.argwhere(parts == counts.argmax()) + corner
 
-    def _label_parts(self, label: int) -> NDArray[np.int32]:
+    def _label_parts(self, label: int) -> tuple[NDArray[np.int32], Voxels]:
+        """Return the numbers of a label's connected parts in its box, and the box's corner."""
         from scipy.ndimage import label as connected
 
+        where = self.data.labels == label
+        box = bounding_box(where)
         parts: NDArray[np.int32]
-        parts, _ = connected(self.data.labels == label, structure=np.ones((3, 3, 3)))
-        return parts
+        parts, _ = connected(where[box], structure=np.ones((3, 3, 3)))
+        return parts, np.array([span.start for span in box])
 
 
 def _beside(voxels: Voxels, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
