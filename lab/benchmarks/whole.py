@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cores", type=int, nargs="+", default=[machine.cores()])
     parser.add_argument("--repeats", type=int, default=3, help="runs after the first")
     parser.add_argument("--beside", type=Path, help="the checkout of another version, timed too")
+    parser.add_argument("--keep", action="store_true", help="keep what other machines measured")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--render", action="store_true", help="only write the page's table anew")
     return parser.parse_args()
@@ -132,6 +133,17 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def rows_of_others(results: dict[str, Any], here: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what other machines than this one measured, named by the machine and the day."""
+    about = results["machine"]
+    kept = [row for row in results["rows"] if row["version"] not in ("this version", "before")]
+    if about["cpu"] == here["cpu"]:
+        return kept
+    name = f"{about['date'][:10]} on {about.get('gpu') or about['cpu']}"
+    own = [row for row in results["rows"] if row["version"] == "this version"]
+    return kept + [{**row, "version": name} for row in own]
+
+
 def render(results: dict[str, Any]) -> str:
     """Return the Markdown of the figures."""
     about, rows = results["machine"], results["rows"]
@@ -179,8 +191,9 @@ def main() -> None:
         if missing:
             print(f"left out, the patient is not here: {', '.join(missing)}")
             return
-        rows = measure(args)
-        machine.write_results(args.json, {"machine": machine.describe(), "rows": rows})
+        here = machine.describe()
+        others = rows_of_others(machine.read_results(args.json), here) if args.keep else []
+        machine.write_results(args.json, {"machine": here, "rows": [*measure(args), *others]})
     text = render(machine.read_results(args.json))
     print(text)
     if args.json == RESULTS:
