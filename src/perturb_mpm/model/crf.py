@@ -119,14 +119,14 @@ class DenseCRF:
         self_term: bool = False,
         centring: float = 0.0,
     ) -> None:
-        if isinstance(unary, Inside):
-            self.grid, full = unary.grid, checks.floats(unary.values, "unary")
-        else:
-            full = checks.floats(unary, "unary")
-            self.grid = Grid(full.shape[1:], spacing, mask)
+        full = checks.floats(unary.values if isinstance(unary, Inside) else unary, "unary")
         checks.labels_first(full, "unary")
         checks.at_most(full, "unary", checks.LARGEST_ENERGY)
-        inside = full if isinstance(unary, Inside) else self.grid.gather(full)
+        if isinstance(unary, Inside):
+            self.grid, inside = unary.grid, full  # (L, N)
+        else:
+            self.grid = Grid(full.shape[1:], spacing, mask)
+            inside = self.grid.gather(full)
         self.energies = self.prior = checks.read_only(inside)
         self.self_term = checks.flag(self_term, "self_term")
         self.centring = checks.number(centring, "centring", minimum=0, maximum=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import mul
 from typing import Any, NamedTuple
@@ -81,8 +81,8 @@ class BatchBuffers:
             (kernels.rows * width, kernels.dtype),
             (kernels.most_rows * width, kernels.dtype),
         ]
-        flat = cls(*memory.divide(wanted))
-        return replace(flat, flat=flat).shape_for(kernels, labels, problems)
+        energies, shares, votes, rows, spare = memory.divide(wanted)
+        return cls(energies, shares, votes, rows, spare).shape_for(kernels, labels, problems)
 
     def shape_for(self, kernels: PreparedKernels, labels: int, problems: int) -> BatchBuffers:
         """Return the same memory, shaped for no more problems than it was taken for."""
