@@ -1,10 +1,11 @@
 import json
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lab.benchmarks import accuracy, evidence, figures, machine, problems, whole
+from lab.benchmarks import accuracy, evidence, figures, machine, problems, scale, whole
 from lab.benchmarks.cpu import growth_exponents
 from lab.benchmarks.gpu_pack import PackedProblem
 from lab.benchmarks.measure import (
@@ -120,6 +121,7 @@ def test_the_pages_show_the_figures_of_the_committed_runs() -> None:
         (figures.PAGE, whole.render(machine.read_results(whole.RESULTS)), whole.BEGIN, whole.END),
         (figures.PAGE, evidence.render(asked), evidence.BEGIN, evidence.END),
         (figures.PAGE, accuracy.render(near), accuracy.BEGIN, accuracy.END),
+        (figures.PAGE, scale.render(machine.read_results(scale.RESULTS)), scale.BEGIN, scale.END),
     ):
         text = path.read_text(encoding="utf-8")
         assert figures.with_figures(text, rendered, begin, end) == text
@@ -131,6 +133,28 @@ def test_filters_are_measured_beside_all_pairs() -> None:
     assert [row["filter"] for row in rows] == list(accuracy.FILTERS)
     assert all(0 < row["total_variation"] < 0.05 for row in rows)
     assert all(row["labels_off"] <= row["voxels"] == rows[0]["voxels"] <= 8**3 for row in rows)
+
+
+def test_cost_is_measured_at_every_point_and_drawn() -> None:
+    rows = scale.sweep(scale.QUICK_SWEEPS, scale.measure)
+    assert [row["sweep"] for row in rows] == [n for n in scale.SWEEPS for _ in range(2)]
+    assert [row["labels"] for row in rows if row["sweep"] == "labels"] == [2, 4]
+    assert all(min(row["prepare_s"], row["sample_s"], row["peak_gb"]) > 0 for row in rows)
+    picture = BytesIO()
+    scale.draw(rows, picture)
+    assert picture.getvalue().startswith(b"\x89PNG")
+
+
+def test_what_was_not_measured_lies_on_the_line_through_what_was() -> None:
+    sizes = [1_000, 10_000, 100_000]
+    about = [("prepare_s", 2e-6, 1.1), ("sample_s", 3e-5, 0.9), ("peak_gb", 4e-7, 1.0)]
+    rows = [
+        {"sweep": "voxels", "voxels": n, **{key: a * n**slope for key, a, slope in about}}
+        for n in sizes
+    ]
+    for key, a, slope in about:
+        assert scale.predict(rows, key, 10**8) == pytest.approx(a * 10 ** (8 * slope))
+        assert scale.fit(*scale.of_sweep(rows, "voxels", key))[0] == pytest.approx(slope)
 
 
 def test_noise_that_goes_together_is_told_where_it_was_measured() -> None:
