@@ -225,21 +225,6 @@ def test_a_model_is_read_as_it_was_written(
     assert (tmp_path / "again.npz").read_bytes() == saved.read_bytes()
 
 
-def test_a_model_of_the_format_before_is_read(saved: Path, tmp_path: Path) -> None:
-    arrays = read_arrays(saved)
-    for name in [name for name in arrays if name.endswith(".value")]:
-        left = arrays[name.replace("value", "left")]
-        every = np.zeros(len(left))
-        every[left == np.arange(len(left))] = arrays[name][:, 0]
-        arrays[name] = every
-    write_arrays(tmp_path / "old.npz", arrays)
-    old = write_changed(
-        tmp_path / "old.npz", tmp_path / "old.npz", format="perturb-mpm segmenter 3"
-    )
-    SegmenterModel.load(old).save(tmp_path / "again.npz")
-    assert (tmp_path / "again.npz").read_bytes() == saved.read_bytes()
-
-
 @pytest.mark.parametrize("shown", [(0, 1), (0, 2, 3)])
 def test_a_forest_says_what_scikit_learn_says(shown: tuple[int, ...]) -> None:
     rng = np.random.default_rng(5)

@@ -41,7 +41,7 @@ def test_what_was_wrong_is_learned_and_what_was_right_is_left_alone() -> None:
     assert found.settings.volume_laws["ball"].reach is None  # too few for a promise of 95 %
     assert set(found.settings.dice_laws) == {"ball"}
     assert "grid temperature" in found.settings.tuning_ranges
-    assert any("by labels" in each for each in found.reasons)
+    assert any("that of the labels" in each for each in found.reasons)
     rows = means(found.scores, found.regions)
     assert rows["learned"]["log_score_nats"] < rows["probabilities alone"]["log_score_nats"]
     right = {f"p{i}": miscalibrated_case(10 + i, 1.0, 0.0) for i in range(5)}

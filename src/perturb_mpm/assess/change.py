@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess.change_page import GENERATOR, render_change
+from perturb_mpm.assess.change_page import GENERATOR, probability_text, render_change
 from perturb_mpm.assess.scans import other_scan_warnings
 from perturb_mpm.assess.sources import first_row, refuse_others
 from perturb_mpm.biomarkers import (
@@ -381,11 +381,13 @@ def answer_in_words(row: ChangeRow) -> str:
     interval = f"95 % {_signed(spread.lower)} to {_signed(spread.upper)}{unit}"
     verb = {"grew": "grew", "shrank": "shrank", "unclear": "shows no sure change"}[change.verdict]
     words = f"{what} {verb}: {sizes} (by samples {_signed(spread.median)}{unit}, {interval})."
-    words += f" The probability that it grew is {_percent(change.grew)}."
+    words += f" The probability that it grew is {probability_text(change.grew)}."
     if change.verdict == "unclear":
         words += f" These scans can show changes of about {_size(change.smallest)}{unit} or more."
     if change.classes is not None and row.limits is not None:
-        shares = ", ".join(f"{name} {_percent(change.classes[name])}" for name in CHANGE_CLASSES)
+        shares = ", ".join(
+            f"{name} {probability_text(change.classes[name])}" for name in CHANGE_CLASSES
+        )
         words += f" By {row.limits.name}: {shares}."
     return words
 
@@ -396,12 +398,6 @@ def _size(value: float) -> str:
 
 def _signed(value: float) -> str:
     return f"{'+' if value > 0 else '−' if value < 0 else ''}{_size(abs(value))}"
-
-
-def _percent(share: float) -> str:
-    if 0 < share < 0.005 or 0.995 < share < 1:
-        return "below 1 %" if share < 0.5 else "above 99 %"
-    return f"{100 * share:.0f} %"
 
 
 def check_change_folder(folder: Path) -> None:

@@ -101,8 +101,15 @@ def _number(value: float) -> str:
     return f"−{text}" if value < 0 else text
 
 
+def probability_text(share: float) -> str:
+    """Return a probability in per cent; one that is not quite 0 or 1 is not said to be."""
+    if 0 < share < 0.005 or 0.995 < share < 1:
+        return "below 1 %" if share < 0.5 else "above 99 %"
+    return f"{100 * share:.0f} %"
+
+
 def _percent(share: float | None) -> str:
-    return NOTHING if share is None or math.isnan(share) else f"{100 * share:.0f} %"
+    return NOTHING if share is None or math.isnan(share) else probability_text(share)
 
 
 def _both_scans(change: RunChange) -> list[ShownSlice]:

@@ -31,7 +31,6 @@ from perturb_mpm.segmenter.trees import ARRAYS, Trees
 from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 4"
-_BEFORE = "perturb-mpm segmenter 3"  # had boosted trees alone, and a value for every node
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
 _MOST_BYTES = 1 << 30  # of all arrays together: 10 folds of 150 rounds have 4 MB
 _MOST_SEQUENCES = 32
@@ -149,7 +148,7 @@ def _parse_model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterMo
         raise TypeError(f"{_METADATA} must be bytes, got {packed.dtype}")
     metadata = parse_json(packed.tobytes(), _METADATA)
     found = metadata.get("format") if isinstance(metadata, dict) else None
-    if found not in {_FORMAT, _BEFORE}:
+    if found != _FORMAT:
         kind = in_short(str(found or "a file of another kind"), 60)
         raise source.error(f"must be a {_FORMAT}, got {kind}")
     sequences = tuple(_texts(metadata["sequences"], "sequences"))
@@ -176,8 +175,6 @@ def _parse_model(arrays: dict[str, NDArray[Any]], source: Source) -> SegmenterMo
     forests = []
     for index in range(len(folds)):
         own = {name: arrays[f"{index}.{name}"] for name in ARRAYS}
-        if found == _BEFORE:
-            own["value"] = own["value"][own["left"] == np.arange(len(own["left"]))][:, np.newaxis]
         forest = Trees(**own)
         forest.check(len(features), len(labels))
         forests.append(forest)

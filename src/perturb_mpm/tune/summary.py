@@ -24,6 +24,8 @@ from perturb_mpm.tune.problem import (
 )
 from perturb_mpm.tune.study import Study
 
+# How much of the way from the grid's temperature to that of the labels is gone, in words.
+_WAYS = dict(zip(SHARES, ("the grid's", "one half-way between", "that of the labels"), strict=True))
 MAP_COLUMNS = {
     "calibration_error": "calibration error",
     "log_score_nats": "log score, nats",
@@ -153,11 +155,11 @@ def explain(
     )
     costs = "; ".join(
         f"{name} {chosen.maps.left_out_score(cases, study.folds, [share]):.4f}"
-        for share, name in zip(SHARES, ("the grid's", "half-way", "by labels"), strict=True)
+        for share, name in _WAYS.items()
     )
     words.append(
-        f"Temperature of the maps: labels prefer {learned.by_labels:.3g}, and {learned.share:.0%} "
-        f"of the way from the grid's is gone. Log score on cases left out: {costs} nats."
+        f"Temperature of the maps: labels prefer {learned.by_labels:.3g}; maps take "
+        f"{_WAYS[learned.share]}. Log score on cases left out: {costs} nats."
     )
     if ahead is not None:
         words.append(
