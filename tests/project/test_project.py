@@ -12,9 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_pictures_and_the_open_report_are_small() -> None:
-    for name in ("report.png", "hero.png", "gallery/demo-report.html"):
-        assert (ROOT / "docs" / name).stat().st_size < 400_000
+def test_pictures_and_the_pages_of_the_gallery_are_small() -> None:
+    docs = ROOT / "docs"
+    pages = sorted((docs / "gallery").rglob("*.html"))
+    assert {"demo-report.html", "cohort.html", "change.html"} <= {page.name for page in pages}
+    pictures = [docs / name for name in ("report.png", "hero.png", "hero-dark.png")]
+    for path in [*pages, *pictures]:
+        assert path.stat().st_size < 400_000, path
 
 
 @pytest.mark.slow
