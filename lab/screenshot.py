@@ -99,13 +99,13 @@ def draw_hero(run: Run, truth_ml: float, picture: Path, *, dark: bool) -> None:
     scale = EntropyScale("inferno", float(np.log2(len(run.case.labels))))
     aspect = spacing[plane.rows] / spacing[plane.columns]
     ink, paper = ("#e6edf3", "#0d1117") if dark else ("#1f2328", "#ffffff")
-    style: dict[str, Any] = {
+    drawing: Any = {  # its keys are literals to mypy
         "font.size": 13.5,
         "figure.facecolor": paper,
         "image.interpolation": "bicubic",
         **dict.fromkeys(_INKED, ink),
     }
-    with plt.rc_context(style):
+    with plt.rc_context(drawing):
         figure, axes = plt.subplots(
             1,
             3,
@@ -151,7 +151,7 @@ def _draw_volume(panel: Axes, row: VolumeRow, truth_ml: float) -> None:
     """Draw a structure's volumes in the samples, their interval and the truth."""
     low, high = row.interval_ml
     panel.set_facecolor("none")
-    most = panel.hist(row.samples_ml, bins=24, color="#6f8fb5")[0].max()
+    most = float(np.max(panel.hist(row.samples_ml, bins=24, color="#6f8fb5")[0]))
     panel.axvspan(low, high, color="#4c8ed9", alpha=0.22)
     panel.axvline(truth_ml, color="#e5534b", linewidth=2.5, linestyle="--")
     panel.text(truth_ml, 1.06 * most, f"  truth {truth_ml:.0f} ml", va="center")
