@@ -128,10 +128,14 @@ def priority(
     from lab.decisions.priority import (
         CHOICE,
         CHOSEN_ON,
+        LEARNED_SETTINGS,
+        OPENING,
+        OWN_SETTINGS,
         PATIENTS,
         draw,
         measure_priority,
         section,
+        temperatures_of_others,
         verdict,
     )
     from lab.evidence import read_set
@@ -148,21 +152,28 @@ def priority(
         for name, data, given, structure, side in asked:
             if data is None:
                 continue
-            progress.stage(f"sampling {name.lower()}")
             found = read_set(data, given, None, progress)
             first = CHOSEN_ON if data == hippocampi else 0
             cases = dict(list(found.cases.items())[first : first + most])
-            rows = measure_priority(
-                cases, found.start, structure, samples=samples, side_mm=side, progress=progress
-            )
-            sets[name] = rows
-            parts.append(section(name, structure, rows, samples, side))
+            own = dict.fromkeys(cases, found.start.changed(samples=samples))
+            asked_of = {name: (OWN_SETTINGS, own)}
+            if data == gliomas:
+                taught = {
+                    case: own[case].changed(temperature=temperature)
+                    for case, temperature in temperatures_of_others(cases).items()
+                }
+                asked_of[f"{name}, temperature learned"] = (LEARNED_SETTINGS, taught)
+            for title, (words, settings) in asked_of.items():
+                progress.stage(f"sampling {title.lower()}")
+                rows = measure_priority(cases, settings, structure, side_mm=side, progress=progress)
+                sets[title] = rows
+                parts.append(section(title, structure, rows, samples, side, words))
     paths = [folder / "priority.md", folder / "priority.png"]
     command = "python -m lab priority --hippocampi FOLDER --gliomas FOLDER --probabilities FOLDER"
     heading = f"# Where a correction pays\n\n{PATIENTS} Written by `{command}`."
     parts.append(paragraph(CHOICE))
     picture = f"![Width of the interval over the number of cubes seen]({paths[1].name})"
-    write_text(paths[0], "\n\n".join([heading, picture, *parts]) + "\n")
+    write_text(paths[0], "\n\n".join([heading, picture, paragraph(OPENING), *parts]) + "\n")
     write_figure(paths[1], draw(sets))
     text = "\n".join(verdict(name, rows) for name, rows in sets.items())
     print_results(paths, text, {"sets": sets}, quiet=quiet, json=json)
