@@ -28,7 +28,7 @@ _ROUNDING = 1e-6  # how far below 0 rounding may put a probability
 VOLUMES = "volumes"
 """The volume of each label in each sample in mm³, (samples, L): no map."""
 FIRST_VOXEL = "first_voxel"
-"""The voxel in the middle of the cube to look at first, (axes of space,): no map."""
+"""The voxel to look at first, (axes of space,): no map."""
 _NO_MAPS = (VOLUMES, FIRST_VOXEL)
 
 
@@ -44,9 +44,9 @@ def uncertainty_maps(
 ) -> dict[str, NDArray[Any]]:
     """Return ``labels`` (1, …), ``marginals`` (L, …), ``entropy`` (1, …) in bits, and ``VOLUMES``.
 
-    ``first_voxel`` adds ``FIRST_VOXEL``: where knowing the truth is expected to narrow the volume
-    of the foreground most, for which samples are drawn twice; the voxel that is wrong most probably
-    where samples do not tell.
+    ``first_voxel`` adds ``FIRST_VOXEL``: the voxel that is wrong most probably in the cube whose
+    truth is expected to narrow the volume of the foreground most, for which samples are drawn
+    twice; in the whole image where samples do not tell.
 
     ``probabilities`` (L, …) sum to 1, or are one channel (1, …), that of the foreground, or one for
     each of the ``regions``, which may overlap; ``images`` (C, …), two or three axes of space;
@@ -151,8 +151,12 @@ def _draw_maps(case: Case, settings: RunSettings, *, first_voxel: bool) -> dict[
         if settings.intervals != "none":
             patches = _find_priority(sampler, posterior).patch_list(1)
         wrong = 1 - found["marginals"].max(axis=0)
-        likely = np.unravel_index(int(wrong.argmax()), wrong.shape)
-        found[FIRST_VOXEL] = np.array(patches[0].centre_voxel if patches else likely)
+        first = np.zeros(wrong.ndim, dtype=np.intp)  # of the cube
+        if patches:
+            sides = np.array(patches[0].size_voxels)
+            first = patches[0].centre_voxel // sides * sides
+            wrong = wrong[tuple(slice(at, at + side) for at, side in zip(first, sides))]
+        found[FIRST_VOXEL] = first + np.unravel_index(int(wrong.argmax()), wrong.shape)
     return found
 
 
