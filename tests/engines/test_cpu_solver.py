@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import perturb_mpm as pm
 from helpers.problems import random_problem, smooth_problem
 from perturb_mpm.engines import AccuracyWarning, available_cores, prepare
 from perturb_mpm.engines.cpu import row_kernels
+from perturb_mpm.engines.cpu.batch import SharedMemory
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.protocol import Accuracy
 from perturb_mpm.noise import Perturbation
@@ -244,6 +246,47 @@ def test_a_problem_of_another_shape_is_refused() -> None:
     crf = smooth_problem()
     with pytest.raises(ValueError, match=r"energies must hold arrays of shape \(4, .*got \(3, "):
         prepare(crf, "cpu", batch=1).load(perturbed(crf, 1)[:, :3])
+
+
+def test_votes_are_for_labels_whatever_the_memory_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    divide = SharedMemory.divide
+
+    def divide_used(memory: SharedMemory, wanted: Sequence[tuple[int, Any]]) -> list[Any]:
+        arrays = divide(memory, wanted)
+        for array in arrays:
+            array.view(np.uint8)[:] = 255
+        return arrays
+
+    monkeypatch.setattr(SharedMemory, "divide", divide_used)
+    crf = smooth_problem()
+    solver = prepare(crf, "cpu", batch=2)
+    with pytest.raises(ValueError, match="energies must hold arrays of shape"):
+        solver.load([crf.energies, crf.energies[:1]])  # after the memory was taken
+    assert solver.labels().max() < crf.n_labels
+    solver.load([crf.energies])
+    counts = np.zeros(crf.energies.shape, dtype=np.uint32)
+    assert solver.count_votes(counts).sum() == counts.sum() == crf.grid.voxels
+
+
+def test_before_problems_are_loaded_there_are_no_votes() -> None:
+    crf = smooth_problem()
+    counts = np.zeros(crf.energies.shape, dtype=np.uint32)
+    sizes = prepare(crf, "cpu").count_votes(counts)
+    assert sizes.shape == (0, crf.n_labels)
+    assert not counts.any()
+
+
+def test_votes_in_arrays_of_another_shape_are_refused() -> None:
+    crf = smooth_problem()
+    solver = prepare(crf, "cpu", batch=2)
+    solver.load([crf.energies, crf.energies])
+    counts = np.zeros(crf.energies.shape, dtype=np.uint32)
+    for few in (counts[:-1], counts[:, :-1]):
+        with pytest.raises(ValueError, match=r"counts must be of shape .*, got "):
+            solver.count_votes(few)
+    with pytest.raises(ValueError, match=r"chosen must be of shape \(2,\), got \(1,\)"):
+        solver.count_votes(counts, np.ones(1, dtype=np.bool_))
+    assert not counts.any()
 
 
 def test_threads_cover_a_range_once() -> None:

@@ -57,7 +57,6 @@ def compile_sampling(*, white: bool) -> None:
     solver.freeze(None)
     whole = solver._whole
     whole.perturb(perturbation, samples)
-    whole.buffers.labels[:] = 0
     solver.count_votes(np.zeros(everywhere.shape, dtype=np.uint32))
     solver.drop_converged(np.array([True, False]))
     whole.take(1)

@@ -170,6 +170,7 @@ class Batch:
             self._most = problems
         self.buffers = self.buffers.shape_for(self.kernels, labels, problems)
         self.buffers.energies[-1:] = 0  # voxels that only fill up the last tile
+        self.buffers.labels[:] = 0  # whatever happens before they begin, votes can be counted
         self.problems, self._updates, self._blurred = problems, 0, False
 
     def load_energies(self, problem: int, energies: NDArray[np.float32]) -> None:

@@ -197,7 +197,12 @@ class CpuSolver:
         """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
         labels, order = self._labels, self._kernels.order
         taken = np.ones(labels.shape[1], dtype=np.bool_) if chosen is None else chosen
-        sizes = self._threads.run(transfer.count_votes, len(order), labels, order, taken, counts)
+        wanted = (("counts", counts, self._crf.energies.shape), ("chosen", taken, labels.shape[1:]))
+        for name, array, shape in wanted:
+            if array.shape != shape:
+                raise ValueError(f"{name} must be of shape {shape}, got {array.shape}")
+        voxels = len(order) if labels.size else 0  # without problems none has a label to read
+        sizes = self._threads.run(transfer.count_votes, voxels, labels, order, taken, counts)
         return np.sum(sizes, axis=0)
 
     def marginals(self) -> NDArray[np.float32]:
