@@ -50,7 +50,7 @@ _PATIENCE_MS = 240_000
 
 
 @dataclass
-class Reader:
+class TaskReader:
     """Somebody at work in a folder: counts what they type and click, and how long they wait."""
 
     folder: Path
@@ -76,7 +76,7 @@ class Reader:
         self.page.goto((self.folder / name).resolve().as_uri(), wait_until="load")
 
 
-def install(reader: Reader) -> str:
+def install(reader: TaskReader) -> str:
     """Install a checkout into a new environment, packages fetched, and let doctor look at it."""
     environment = reader.folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
@@ -87,14 +87,14 @@ def install(reader: Reader) -> str:
     return "`pip install .`, packages from a nearby mirror; `doctor`"
 
 
-def first_run(reader: Reader) -> str:
+def first_run(reader: TaskReader) -> str:
     """Run the demo and open its report."""
     reader.type("demo", "--output", "demo", "--quiet")
     reader.open("demo/report.html")
     return "`demo`: 200 samples at 2 mm; report open"
 
 
-def read_report(reader: Reader) -> str:
+def read_report(reader: TaskReader) -> str:
     """Go to the main doubt and ask what is surely inside."""
     reader.click("a:text('See it')")
     reader.click(".controls label:has(input.with-curves)")
@@ -102,7 +102,7 @@ def read_report(reader: Reader) -> str:
     return "the main doubt, then the curves of 5, 50 and 95 %"
 
 
-def correct(reader: Reader) -> str:
+def correct(reader: TaskReader) -> str:
     """Paint over the main doubt of the demo, update, and see the interval shrink."""
     reader.commands += 1
     with open_viewer(reader.folder / "demo") as address:
@@ -127,7 +127,7 @@ def correct(reader: Reader) -> str:
     return "one stroke at the main doubt, until all samples are updated"
 
 
-def five_hundred(reader: Reader) -> str:
+def five_hundred(reader: TaskReader) -> str:
     """Run a cohort, look at the case that it names first and rate it."""
     reader.type(
         *("cohort", "--images", "imagesTs", "--probabilities", "predicted", "--truth", "labelsTs"),
@@ -141,7 +141,7 @@ def five_hundred(reader: Reader) -> str:
     return f"{CASES} cases at {SPACING_MM:.0f} mm; the first of the list opened and rated"
 
 
-def own_network(reader: Reader) -> str:
+def own_network(reader: TaskReader) -> str:
     """Run one case of a network and open its report."""
     reader.type(
         *("run", "--image", "imagesTs/P1_0001.nii.gz", "imagesTs/P1_0003.nii.gz"),
@@ -151,7 +151,7 @@ def own_network(reader: Reader) -> str:
     return f"one case at {SPACING_MM:.0f} mm, 200 samples; report open"
 
 
-def ensemble(reader: Reader) -> str:
+def ensemble(reader: TaskReader) -> str:
     """Compare one network with an ensemble, both against the truth."""
     images = ("--image", "imagesTs/P1_0001.nii.gz", "imagesTs/P1_0003.nii.gz")
     members = [f"fold_{k}/P1.nii.gz" for k in range(MEMBERS)]
@@ -165,7 +165,7 @@ def ensemble(reader: Reader) -> str:
     return f"one member and {MEMBERS}, against the truth; both pages open"
 
 
-def change(reader: Reader) -> str:
+def change(reader: TaskReader) -> str:
     """Compare two scans of one head in which nothing grew."""
     names = [f"{value}:{name}" for value, name in enumerate(LABEL_NAMES)]
     for month in ("january", "june"):
@@ -181,20 +181,20 @@ def change(reader: Reader) -> str:
     return f"two scans at {SPACING_MM:.0f} mm; page open"
 
 
-def cite(reader: Reader) -> str:
+def cite(reader: TaskReader) -> str:
     """Find the methods in the report."""
     reader.page.goto((reader.folder / "demo" / "report.html").resolve().as_uri())
     reader.click("nav a:text('Provenance')")
     return "the paragraph and the paper, in the report that is open"
 
 
-def trouble(reader: Reader) -> str:
+def trouble(reader: TaskReader) -> str:
     """Ask what is installed and whether it computes."""
     reader.type("doctor")
     return "`doctor`"
 
 
-TASKS: dict[str, Callable[[Reader], str]] = {
+TASKS: dict[str, Callable[[TaskReader], str]] = {
     "install": install,
     "first run": first_run,
     "read the report": read_report,
@@ -304,7 +304,7 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="light")
         page.set_default_timeout(_PATIENCE_MS)
         for name, do in TASKS.items():
-            reader = Reader(folder, page)
+            reader = TaskReader(folder, page)
             began, used = time.monotonic(), core_seconds()
             what = do(reader)
             taken = f"{time.monotonic() - began:.1f}", f"{core_seconds() - used:.1f}"

@@ -318,8 +318,8 @@ class FindingSettings(CheckedSettings):
 
     measure: tuple[str, ...] = _resumable(
         (),
-        "Measures to take of every region and label in every sample: volume, diameter, area … (all "
-        "names: perturb-mpm measure --help)",
+        "Measures to take of every region and label in every sample: volume, diameter, area … "
+        "(all names: in the help of perturb-mpm measure)",
         _check_words,
         example=("diameter", "area"),
     )

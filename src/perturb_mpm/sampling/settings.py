@@ -80,7 +80,7 @@ class Sampling(CheckedSettings):
 
     samples: int = setting(
         200,
-        "How many segmentations to sample; with --until, at most",
+        "How many segmentations to sample; at most so many with until",
         partial(checks.integer, minimum=1, maximum=MOST_SAMPLES),
     )
     seed: int = setting(
