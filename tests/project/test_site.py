@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.accessibility import broken_rules
 from helpers.browser import open_page
 from perturb_mpm.cli import app
 from perturb_mpm.run import RunSettings, settings_text
@@ -110,3 +111,13 @@ def test_pages_fit_the_screen_and_raise_no_error(site: Path, width: int) -> None
             assert shown[0] <= shown[1], name
             assert [url for url in opened.requests if not url.startswith("file:")] == []
             assert opened.errors == []
+
+
+@pytest.mark.parametrize("name", ["index", "run", "view", "tasks", "benchmarks", "evidence"])
+def test_no_rule_of_accessibility_is_broken_light_and_dark(site: Path, name: str) -> None:
+    with open_page(site / f"{name}.html", width=1400) as opened:
+        for scheme in ("light", "dark"):
+            opened.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+            opened.page.wait_for_selector(f"html[data-theme={scheme}]")
+            opened.page.wait_for_function("document.getAnimations().length === 0")  # of colours
+            assert broken_rules(opened) == []
