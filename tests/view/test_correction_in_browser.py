@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from helpers.accessibility import broken_rules
 from helpers.browser import OpenPage, open_page
 from helpers.viewer_run import SHAPE, VALUES, copy_run
+from perturb_mpm.run import RunSettings
 from perturb_mpm.view.server import ViewServer
 from perturb_mpm.view.session import open_session
 
@@ -43,10 +44,12 @@ def serve(folder: Path) -> Iterator[ViewServer]:
     with ViewServer(open_session(folder)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        yield server
-        server.session.wait()
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:  # a test that fails must not leave a thread that keeps pytest from ending
+            server.session.wait()
+            server.shutdown()
+            thread.join()
 
 
 def part(opened: OpenPage, name: str) -> Any:
@@ -249,6 +252,7 @@ def test_what_changed_is_told_in_ml_and_undo_takes_it_back(
         summary = json.loads((folder / "summary-corrected.json").read_text())
         core = next(each for each in summary["labels"] if each["name"] == "core")
         assert f"{core['volume_ml']:.2f}" in changed
+        assert "interval" not in part(opened, "status").inner_text()  # noise is white: it has none
         assert (folder / "report-corrected.html").is_file()
         part(opened, "undo").click()
         assert part(opened, "update").is_enabled()
@@ -257,6 +261,32 @@ def test_what_changed_is_told_in_ml_and_undo_takes_it_back(
         assert rows.inner_text() == untouched
         assert opened.errors == []
     assert not (folder / "report-corrected.html").exists()
+
+
+def test_a_sentence_tells_how_the_interval_changed(tmp_path: Path) -> None:
+    settings = RunSettings().changed(samples=24, seed=5, iterations=5)  # noise is correlated
+    folder = copy_run(tmp_path / "case", settings)
+    with serve(folder) as server, open_page(server.address, width=1400, height=900) as opened:
+        ready(opened)
+        before = part(opened, "update").bounding_box(), part(opened, "download").bounding_box()
+        choose_pen(opened, 0)
+        stroke(opened, middle(opened), across=40)
+        part(opened, "update").click()
+        wait_for(opened, "updates", 1)
+        volumes = json.loads((folder / "summary-corrected.json").read_text())["corrected"][
+            "volumes"
+        ]
+        least = max(volumes, key=lambda each: float(np.ptp(each["before_interval_ml"])))
+        widths = [float(np.ptp(least[f"{when}_interval_ml"])) for when in ("before", "after")]
+        percent = round(100 * (widths[1] / widths[0] - 1))
+        change = f"{abs(percent)} % {'narrower' if percent < 0 else 'wider'}"
+        words = part(opened, "status").inner_text()
+        assert f"Volume of {least['name']} in ml: {least['before_ml']:.1f} (" in words
+        assert f"), its interval {change if percent else 'as wide'}. " in words
+        canvas_box(opened)
+        after = part(opened, "update").bounding_box(), part(opened, "download").bounding_box()
+        assert after == before  # the sentence has its place
+        assert opened.errors == []
 
 
 @pytest.mark.parametrize("width", [1400, 390])

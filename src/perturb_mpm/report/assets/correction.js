@@ -97,6 +97,7 @@ class Correction {
     const { volumes } = await this.ask("/volumes-ml");
     const most = Math.max(...volumes.map((each) => largestMl(each)), 1e-6);
     const rows = volumes.flatMap((each) => volumeRows(each, most));
+    this.gained = gainedWords(volumes);
     this.part("volume-rows").replaceChildren(...rows);
   }
 
@@ -498,7 +499,7 @@ class Correction {
     }
     this.say(
       `${status.edited_voxels} voxels set by hand changed the labels of ${status.moved_voxels} ` +
-        `others. Saved beside the run: labels-corrected.nii.gz, report-corrected.html and more.${getting}`,
+        `others. ${this.gained}Saved: labels-corrected.nii.gz, report-corrected.html and more.${getting}`,
     );
   }
 
@@ -522,6 +523,24 @@ function ml(volume) {
 function largestMl({ before_ml: before, after_ml: after, ...each }) {
   const ends = [each.before_interval_ml, each.after_interval_ml].flatMap((ends) => ends ?? []);
   return Math.max(before, after, ...ends);
+}
+
+// A sentence on the volume that the run knows least; empty where intervals are not known.
+function gainedWords(volumes) {
+  const width = (ends) => ends[1] - ends[0];
+  const [first, ...others] = volumes.filter((v) => v.before_interval_ml && v.after_interval_ml);
+  if (!first) return "";
+  const wider = (one, other) => width(other.before_interval_ml) > width(one.before_interval_ml);
+  const least = others.reduce((one, other) => (wider(one, other) ? other : one), first);
+  const { before_interval_ml: before, after_interval_ml: after } = least;
+  if (width(before) === 0) return "";
+  const percent = Math.round(100 * (width(after) / width(before) - 1));
+  const change = percent === 0 ? "as wide" : `${Math.abs(percent)} % ${percent < 0 ? "narrower" : "wider"}`;
+  const told = (volume, ends) => `${ml(volume)} (${ends.map(ml).join("–")})`;
+  return (
+    `Volume of ${least.name} in ml: ${told(least.before_ml, before)} → ` +
+    `${told(least.after_ml, after)}, its interval ${change}. `
+  );
 }
 
 // A row of numbers, "18 (5–40)", and under it the intervals as bars: the run's above the one now.
