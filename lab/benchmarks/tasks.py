@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lab.benchmarks import machine
 from lab.benchmarks.figures import with_figures
 from lab.screenshot import GALLERY, open_browser, open_data
 from lab.words import markdown_table, paragraph
@@ -315,9 +316,8 @@ def main() -> None:
     about = (
         "Done by a script on made-up patients: commands typed, clicks made in a real browser "
         "(opening a page is one), and the seconds one waits for the machine, without reading and "
-        "thinking. The machine was busy with other work: *of a core* is what the commands "
-        "themselves took, about what one waits for them on an idle core. Written by "
-        "`python -m lab.benchmarks.tasks --page`."
+        "thinking; *of a core* is what the commands themselves took. On a machine with "
+        f"{machine.cores()} cores. Written by `python -m lab.benchmarks.tasks --page`."
     )
     text = f"{paragraph(about)}\n\n{markdown_table(HEADER, rows)}"
     print(text)
