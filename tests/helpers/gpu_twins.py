@@ -93,11 +93,19 @@ def update_twin(
     stored[:, :, :labels] = new[:, :, 1:].to(stored.dtype)
     if not watched:
         return None
-    best, last = new.argmax(2), buffers.labels[:n].long()
-    buffers.labels[:n] = best.to(torch.uint8)
+    best, last = new.argmax(2), buffers.labels_by_problem.T.long()
+    set_labels(buffers, best)
     moved = (new - before).abs().amax(2)  # (N, B)
     foreground = torch.where(best + last > 0, moved, 0.0)
     return torch.stack([moved.amax(0), foreground.amax(0), (best != last).float().sum(0)])
+
+
+def set_labels(buffers: Buffers, labels: torch.Tensor) -> None:
+    """Store the labels (N, B) of every problem."""
+    layout = buffers.layout
+    every = torch.zeros((layout.rows, layout.problems), dtype=torch.uint8, device=labels.device)
+    every[: layout.voxels] = labels
+    buffers.labels.copy_(every.view(layout.tiles, TILE, layout.problems).transpose(1, 2))
 
 
 def count_votes_twin(
@@ -105,7 +113,8 @@ def count_votes_twin(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what ``count_votes`` does in plain PyTorch."""
     every = torch.arange(layout.n_labels, device=labels.device)
-    given = labels[: layout.voxels, :, None] == every
+    by_voxel = labels.transpose(1, 2).flatten(0, 1)  # (rows, B)
+    given = by_voxel[: layout.voxels, :, None] == every
     return (given & chosen[:, None]).sum(1).T, given.sum(0)
 
 

@@ -31,6 +31,7 @@ LARGE_BYTES = 2**23
 """Arrays from this size on go through pinned memory, which takes a fraction of the time."""
 PINNED_BYTES = 2**26
 THREADS = 8
+IMPATIENT_SECONDS = 1e-4
 
 
 def is_interpreted() -> bool:
@@ -70,16 +71,33 @@ def is_worth_it(voxels: int) -> bool:
 def load_ahead() -> None:
     """Import PyTorch and the solver on a thread: it takes seconds in which others can compute.
 
-    What is missing there is said where the engine is prepared.
+    A first small kernel opens the device, its driver and its assembler there too. What is missing
+    is said where the engine is prepared.
     """
 
     def load() -> None:
-        with suppress(ImportError, RuntimeError):
-            importlib.import_module("perturb_mpm.engines.gpu.solver")
-            choose_device()
+        # Threads that read images hold the interpreter for 5 ms at a time; importing asks for it
+        # again after every file.
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(IMPATIENT_SECONDS)
+        try:
+            with suppress(ImportError, RuntimeError):
+                importlib.import_module("perturb_mpm.engines.gpu.solver")
+                _open(choose_device())
+        finally:
+            sys.setswitchinterval(usual)
 
     if _has_driver():
         Thread(target=load, name="perturb-mpm-load", daemon=True).start()
+
+
+def _open(device: torch.device) -> None:
+    """Find the first of some sorted keys, which takes every part of the engine that loads late."""
+    import torch
+
+    from perturb_mpm.engines.gpu.lattice import missing_neighbours
+
+    missing_neighbours(*(torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2)))
 
 
 def free_bytes(device: torch.device) -> int:

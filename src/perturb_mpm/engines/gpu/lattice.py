@@ -106,17 +106,50 @@ def embed(
     return keys, weights
 
 
-def find_keys(vertices: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where each key (M,) is among sorted vertices (V,), and whether it is there at all."""
-    index = torch.searchsorted(vertices, keys).clamp_(max=len(vertices) - 1)
-    return index, vertices[index] == keys
+@triton.jit
+def _find(vertices, count, keys, rounds):
+    """Return where each key is among sorted vertices, and whether it is there at all."""
+    position = tl.zeros_like(keys)  # so many vertices are known to lie below the key
+    for k in range(rounds):
+        next_position = position + (tl.full((), 1, tl.int64) << (rounds - 1 - k))
+        near = next_position <= count
+        vertex = tl.load(vertices + next_position - 1, mask=near, other=0)
+        position = tl.where(near & (vertex < keys), next_position, position)
+    vertex = tl.load(vertices + position, mask=position < count, other=-1)
+    return position, (position < count) & (vertex == keys)
+
+
+@triton.jit(do_not_specialize=["count", "rounds"])
+def _missing(vertices, steps, wanted, count, rounds, ELEMENTS: tl.constexpr, NO_KEY: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
+    real = row < count
+    tap = tl.program_id(1)
+    keys = tl.load(vertices + row, mask=real, other=0) + tl.load(steps + tap)
+    _, there = _find(vertices, count, keys, rounds)
+    tl.store(wanted + tap.to(tl.int64) * count + row, tl.where(there, NO_KEY, keys), mask=real)
+
+
+@triton.jit(do_not_specialize=["count", "rounds", "taps"])
+def _look_up(
+    vertices, positions, steps, found, count, taps, rounds, ELEMENTS: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
+    real = row < count
+    tap = tl.program_id(1)
+    keys = tl.load(vertices + row, mask=real, other=0) + tl.load(steps + tap)
+    index, there = _find(vertices, count, keys, rounds)
+    neighbour = tl.load(positions + index, mask=real & there, other=-1)
+    own = tl.load(positions + row, mask=real, other=0)
+    tl.store(found + own * taps + tap, neighbour.to(tl.int32), mask=real)
 
 
 def missing_neighbours(vertices: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     """Return the keys at these steps from sorted vertices, NO_KEY where a vertex is, (steps·V,)."""
-    wanted = steps[:, None] + vertices  # (steps, V)
-    for keys in wanted:  # one step after the other takes less memory
-        keys[find_keys(vertices, keys)[1]] = NO_KEY
+    wanted = vertices.new_empty((len(steps), len(vertices)))
+    _missing[(triton.cdiv(len(vertices), ELEMENTS), len(steps))](
+        vertices, steps, wanted, len(vertices), len(vertices).bit_length(),
+        ELEMENTS=ELEMENTS, NO_KEY=NO_KEY, num_warps=4,
+    )  # fmt: skip
     return wanted.view(-1)
 
 
@@ -126,9 +159,10 @@ def look_up(vertices: torch.Tensor, position: torch.Tensor, steps: torch.Tensor)
     ``vertices`` (V,) are sorted keys, ``position`` (V,) says which row each of them is.
     """
     found = torch.empty((len(vertices), len(steps)), dtype=torch.int32, device=position.device)
-    for tap, step in enumerate(steps):
-        index, there = find_keys(vertices, vertices + step)
-        found[position, tap] = torch.where(there, position[index], -1).int()
+    _look_up[(triton.cdiv(len(vertices), ELEMENTS), len(steps))](
+        vertices, position, steps, found, len(vertices), len(steps), len(vertices).bit_length(),
+        ELEMENTS=ELEMENTS, num_warps=4,
+    )  # fmt: skip
     return found
 
 

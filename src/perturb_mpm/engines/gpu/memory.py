@@ -97,7 +97,7 @@ class Buffers:
     layout: BatchLayout
     energies: torch.Tensor  # (tiles·T, stride): against label 0's
     marginals: torch.Tensor  # (tiles·T, stride)
-    labels: torch.Tensor  # (tiles·T, B) uint8
+    labels: torch.Tensor  # (tiles, B, T) uint8: the programs of a tile write side by side
     rows: torch.Tensor  # (R, stride): of all lattices
     spare: torch.Tensor  # (most rows of a lattice, stride)
     partials: torch.Tensor  # (E, stride): what each tile sends
@@ -107,6 +107,11 @@ class Buffers:
         """Return the channels of one problem, (N, L − 1), a view of energies or marginals."""
         first = b * self.layout.padded
         return values[: self.layout.voxels, first : first + self.layout.n_labels - 1]
+
+    @property
+    def labels_by_problem(self) -> torch.Tensor:
+        """The labels of every problem, a copy of (B, N)."""
+        return self.labels.transpose(0, 1).flatten(1)[:, : self.layout.voxels]
 
 
 def _row_counts(layout: BatchLayout, needs: Needs) -> dict[str, int]:
@@ -141,7 +146,7 @@ class BatchMemory:
         for name in ("energies", "marginals"):
             views[name].zero_()
         views["exact"] = views["exact"].view(self._needs.exact_rows, rows, stride)
-        labels = self._labels[: rows * layout.problems].view(rows, layout.problems)
+        labels = self._labels[: rows * layout.problems].view(layout.tiles, layout.problems, TILE)
         return Buffers(layout=layout, labels=labels, **views)
 
 
@@ -260,7 +265,9 @@ def load_marginals(buffers: Buffers, b: int, marginals: torch.Tensor) -> None:
     largest = marginals.amax(0)
     label = torch.arange(len(marginals), device=marginals.device)[:, None]
     best = torch.where(marginals == largest, label, len(marginals)).amin(0)
-    buffers.labels[: buffers.layout.voxels, b] = best.to(torch.uint8)
+    padding = buffers.layout.rows - len(best)
+    padded = torch.nn.functional.pad(best.to(torch.uint8), (0, padding))
+    buffers.labels[:, b] = padded.view(-1, TILE)
 
 
 def read_marginals(buffers: Buffers, b: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm.engines.gpu.device import is_interpreted
 from perturb_mpm.engines.gpu.memory import BatchLayout
+from perturb_mpm.engines.gpu.tiles import TILE
 from perturb_mpm.model import Grid
 from perturb_mpm.noise import (
     FARTHEST,
@@ -180,7 +181,7 @@ def _perturb(
     shape_1, shape_2, shape_3, padded,
     ANTITHETIC: tl.constexpr, NOISY: tl.constexpr, TOGETHER: tl.constexpr, START: tl.constexpr,
     AXES: tl.constexpr, TAPS: tl.constexpr, VOXELS: tl.constexpr, PROBLEMS: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    BLOCKS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     LABELS: tl.constexpr = 4 * BLOCKS
     voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
@@ -261,7 +262,8 @@ def _perturb(
         new = shares / tl.sum(shares, axis=2)[:, :, None]
         tl.store(marginals + at, new.to(marginals.dtype.element_ty), mask=real)
         best = tl.min(tl.where(logits == highest[:, :, None], label[None, None, :], LABELS), axis=2)
-        where = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
+        row = (voxel // TILE).to(tl.int64)[:, None] * problems + problem[None, :]
+        where = row * TILE + (voxel % TILE)[:, None]
         tl.store(labels + where, best.to(tl.uint8), mask=(problem < problems)[None, :])
 
 
@@ -288,7 +290,7 @@ def perturb(
         *noise.shape[1:], layout.padded,
         ANTITHETIC=noise.perturbation.antithetic, NOISY=(scale if white is None else white) > 0,
         TOGETHER=white is not None, START=start is not None, AXES=noise.axes, TAPS=3**noise.axes,
-        VOXELS=VOXELS, PROBLEMS=problems, BLOCKS=blocks, num_warps=4,
+        VOXELS=VOXELS, PROBLEMS=problems, BLOCKS=blocks, TILE=TILE, num_warps=4,
     )  # fmt: skip
 
 

@@ -259,8 +259,7 @@ class GpuSolver:
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        labels = self._buffers.labels[: self._buffers.layout.voxels].T
-        return on_host(memory.in_mask_order(labels, self._order))
+        return on_host(memory.in_mask_order(self._buffers.labels_by_problem, self._order))
 
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""

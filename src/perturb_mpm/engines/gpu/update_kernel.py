@@ -23,7 +23,7 @@ FORBIDDEN = tl.constexpr(-1e30)
 LOG2E = tl.constexpr(1.4426950408889634)
 WARPS = 4
 STAGES = 5
-VOXELS, PROBLEMS = 64, 64  # whose votes a program counts
+PROBLEMS = 64  # whose votes a program counts at once
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def _update(
         best = tl.where(largest > zero, lowest + 1, 0)
         problem = block * PROBLEMS + tl.arange(0, PROBLEMS)
         real = problem < problems
-        position = voxel.to(tl.int64)[:, None] * problems + problem[None, :]
+        row = (tile.to(tl.int64) * problems + problem) * TILE
+        position = row[None, :] + tl.arange(0, TILE)[:, None]
         last = tl.load(labels + position, mask=real[None, :], other=0).to(tl.int32)
         tl.store(labels + position, best.to(tl.uint8), mask=real[None, :])
         moved = tl.where((voxel < voxels)[:, None], moved, 0.0)
@@ -178,17 +179,19 @@ def update(
 @triton.jit
 def _count(
     labels, votes, sizes, chosen, voxels, problems, n_labels,
-    VOXELS: tl.constexpr, PROBLEMS: tl.constexpr, LABELS: tl.constexpr,
+    TILE: tl.constexpr, PROBLEMS: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
+    tile = tl.program_id(0)
+    voxel = tile * TILE + tl.arange(0, TILE)
     inside = voxel < voxels
     label = tl.arange(0, LABELS)
-    total = tl.zeros((VOXELS, LABELS), tl.int32)
+    total = tl.zeros((TILE, LABELS), tl.int32)
     for first in range(0, problems, PROBLEMS):
         problem = first + tl.arange(0, PROBLEMS)
         real = problem < problems
+        row = (tile.to(tl.int64) * problems + problem) * TILE
         given = tl.load(
-            labels + voxel.to(tl.int64)[:, None] * problems + problem[None, :],
+            labels + row[None, :] + tl.arange(0, TILE)[:, None],
             mask=inside[:, None] & real[None, :],
             other=255,
         )
@@ -197,7 +200,7 @@ def _count(
             hit = (given == l).to(tl.int32)
             votes_of = tl.sum(hit * taken[None, :], axis=1)
             total += tl.where(label[None, :] == l, votes_of[:, None], 0)
-            position = (tl.program_id(0) * n_labels + l) * problems + problem
+            position = (tile * n_labels + l) * problems + problem
             tl.store(sizes + position, tl.sum(hit, axis=0).to(tl.uint8), mask=real)
     position = label.to(tl.int64)[None, :] * voxels + voxel[:, None]
     known = inside[:, None] & (label < n_labels)[None, :]
@@ -209,7 +212,7 @@ def count_votes(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each label's votes, (L, N), uint8 where they fit, and label sizes, (B, L).
 
-    ``labels`` are (rows, B), and only those of ``chosen`` (B,) vote; the sizes are of all.
+    ``labels`` are (tiles, B, T), and only those of ``chosen`` (B,) vote; the sizes are of all.
     """
     fits = layout.problems < 2**8
     votes = torch.empty(
@@ -218,14 +221,13 @@ def count_votes(
         dtype=torch.uint8 if fits else torch.int32,
         device=labels.device,
     )
-    blocks = triton.cdiv(layout.voxels, VOXELS)
     sizes = torch.empty(
-        (blocks, layout.n_labels, layout.problems), dtype=torch.uint8, device=labels.device
+        (layout.tiles, layout.n_labels, layout.problems), dtype=torch.uint8, device=labels.device
     )
-    _count[(blocks,)](
+    _count[(layout.tiles,)](
         labels, votes, sizes, chosen.to(torch.uint8), layout.voxels, layout.problems,
         layout.n_labels,
-        VOXELS=VOXELS, PROBLEMS=PROBLEMS, LABELS=triton.next_power_of_2(layout.n_labels),
+        TILE=TILE, PROBLEMS=PROBLEMS, LABELS=triton.next_power_of_2(layout.n_labels),
         num_warps=4,
     )  # fmt: skip
     # PyTorch copies bytes into the type they are summed in: no wider one than a count needs.
