@@ -1,4 +1,4 @@
-"""What the experiments' commands share: flags, the files they write, and what they print."""
+"""What the experiments' commands share: options, the files they write, and what they print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Flag = Annotated[bool, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+"""An option that is given or not, without ``--no-``."""
+OutputFolder = Annotated[Path, Parameter(help="The folder to write to; made where it is missing.")]
+Quiet = Annotated[Flag, Parameter(help="Print nothing, and show no progress.")]
+Json = Annotated[Flag, Parameter(help="Print the numbers as JSON instead of text.")]
 
 
 def write_text(path: Path, text: str) -> None:

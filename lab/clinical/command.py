@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.console import Flag, print_results, write_figure, write_text
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results, write_figure, write_text
 from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ def quality(
     samples: int = 200,
     seed: int = 0,
     spacing: float = 2.0,
-    output: Path = Path("reproduce-quality"),
+    output: OutputFolder = Path("reproduce-quality"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Measure how well uncertainty finds errors; write quality.csv, quality.md and curves.png.
 
@@ -47,14 +47,8 @@ def quality(
         Names the noise, the forest and the made-up patients.
     spacing
         The voxel size of made-up patients, mm.
-    output
-        The folder to write to; made where it is missing.
     quick
         Three coarse patients and 16 samples: to see that it works.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every number as JSON instead of the page.
     """
     chosen = _settings(settings, samples=samples, seed=seed, quick=quick)
     _check_spacing(spacing)
@@ -102,10 +96,10 @@ def biomarkers(
     samples: int = 200,
     seed: int = 0,
     spacing: float = 2.0,
-    output: Path = Path("reproduce-biomarkers"),
+    output: OutputFolder = Path("reproduce-biomarkers"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Compare EOR and RTV of 19 made-up patients with four raters; write tables and boxplots.
 
@@ -120,14 +114,8 @@ def biomarkers(
         Names the noise, the forest and the patients.
     spacing
         The voxel size, mm.
-    output
-        The folder to write to; made where it is missing.
     quick
         Three coarse patients and 16 samples: to see that it works.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every estimate as JSON instead of the page.
     """
     chosen = _settings(settings, samples=samples, seed=seed, quick=quick)
     _check_spacing(spacing)
@@ -170,10 +158,10 @@ def bias(
     *,
     data: Path | None = None,
     seed: int = 0,
-    output: Path = Path("reproduce-bias"),
+    output: OutputFolder = Path("reproduce-bias"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Say for which segmenters dropping uncertain voxels helps; write tables, a page and figures.
 
@@ -183,14 +171,8 @@ def bias(
         The folder brain_tumor_progression_crop: real patients at two dates, measured too.
     seed
         Names the noise, the patients and the raters.
-    output
-        The folder to write to; made where it is missing.
     quick
         Three coarse patients and 8 samples: to see that it works.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every estimate and test as JSON instead of the page.
     """
     folder = prepare_folder(output)
 
@@ -246,10 +228,10 @@ def bias(
 def figures(
     *,
     seed: int = 0,
-    output: Path = Path("reproduce-figures"),
+    output: OutputFolder = Path("reproduce-figures"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Draw made-up patients as the paper's figures 4, 7 and 8 show its own; write three pictures.
 
@@ -257,14 +239,8 @@ def figures(
     ----------
     seed
         Names the noise, the patients and the raters.
-    output
-        The folder to write to; made where it is missing.
     quick
         Coarse patients and eight samples: to see that it works.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the names of the pictures and what they show as JSON.
     """
     folder = prepare_folder(output)
 
@@ -308,10 +284,10 @@ def raters(
     data: Path,
     samples: int = 100,
     seed: int = 0,
-    output: Path = Path("reproduce-raters"),
+    output: OutputFolder = Path("reproduce-raters"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Hold real drawings against each other, and samples against them; write tables and a page.
 
@@ -326,14 +302,8 @@ def raters(
         Samples of each nodule.
     seed
         Names the noise.
-    output
-        The folder to write to; made where it is missing.
     quick
         Three nodules and eight samples: to see that it works.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the rows as JSON instead of a table.
     """
     from lab.clinical import nodules
     from lab.clinical.raters import LIDC, RaterRow, compare_raters, table

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from lab.console import Flag, print_results, write_figure, write_text
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results, write_figure, write_text
 from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 Paths = Annotated[list[Path], Parameter(consume_multiple=True, negative="")]
@@ -24,10 +24,10 @@ def compare(
     crop: int | None = None,
     samples: int = 50,
     seed: int = 0,
-    output: Path = Path("compare"),
+    output: OutputFolder = Path("compare"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Run every method that the paper names on one case; write a table and a picture.
 
@@ -47,14 +47,8 @@ def compare(
         Samples of a method that is quick; the slow ones draw fewer.
     seed
         Names the noise.
-    output
-        The folder to write to; made where it is missing.
     quick
         Eight samples and tiny boxes: to see that it works.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every row as JSON instead of the table.
     """
     if samples < 2:
         raise UsageError(f"--samples must be at least 2, got {samples}")

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.console import Flag, print_results, write_figure, write_text
+from lab.console import Json, OutputFolder, Quiet, print_results, write_figure, write_text
 from lab.words import paragraph
 from perturb_mpm.cli import prepare_folder, shown_progress
 
 
 def lesions(
     *,
-    output: Path = Path("reproduce-lesions"),
+    output: OutputFolder = Path("reproduce-lesions"),
     heads: int = 60,
     samples: int = 80,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Score the probabilities of lesions on made-up heads with satellites; write a page.
 
     Parameters
     ----------
-    output
-        The folder to write to; made where it is missing.
     heads
         How many heads are made.
     samples
         How many segmentations are sampled of each.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the scores as JSON instead of a sentence.
     """
     from lab.decisions.lesions import measure_lesions, page, verdict
 
@@ -47,20 +41,18 @@ def lesions(
 
 def growth(
     *,
-    output: Path = Path("reproduce-growth"),
+    output: OutputFolder = Path("reproduce-growth"),
     heads: int = 40,
     grown: int = 20,
     taught: int = 30,
     samples: int = 40,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Ask whether heads that were scanned twice have grown; write a page and its curve.
 
     Parameters
     ----------
-    output
-        The folder to write to; made where it is missing.
     heads
         How many heads are scanned twice without growth.
     grown
@@ -69,10 +61,6 @@ def growth(
         How many other heads, scanned twice, teach the correlation of errors.
     samples
         How many segmentations are sampled of each scan.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every verdict as JSON instead of a sentence.
     """
     from lab.decisions.growth import draw, learn_correlation, measure_growth, page, verdict
 
@@ -98,11 +86,11 @@ def priority(
     hippocampi: Path | None = None,
     gliomas: Path | None = None,
     probabilities: Path | None = None,
-    output: Path = Path("reproduce-priority"),
+    output: OutputFolder = Path("reproduce-priority"),
     most: int = 50,
     samples: int = 200,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Let a simulated user see cubes in three orders; write how fast the interval narrows.
 
@@ -114,16 +102,10 @@ def priority(
         The folder of the BraTS 2021 patients.
     probabilities
         A folder with CASE.npz of a network that never saw the patient, for the gliomas.
-    output
-        The folder to write to; made where it is missing.
     most
         How many cases of each set are taken by name; of hippocampi, those that chose nothing.
     samples
         How many segmentations are sampled of each case.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every width as JSON instead of a sentence.
     """
     from lab.decisions.priority import (
         CHOICE,
@@ -182,10 +164,10 @@ def priority(
 def progression(
     *,
     data: Path,
-    output: Path = Path("reproduce-progression"),
+    output: OutputFolder = Path("reproduce-progression"),
     samples: int = 100,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Compare two dates of real patients by probabilities of our own making; write a table.
 
@@ -193,14 +175,8 @@ def progression(
     ----------
     data
         The folder with a folder of each patient: Pre_T1post, Pre_mask, Post_T1post, Post_mask.
-    output
-        The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled of each scan.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every change as JSON instead of a sentence.
     """
     from lab.decisions.progression import measure_progression, page, verdict
 
@@ -215,19 +191,9 @@ def progression(
 
 
 def definitions(
-    *, output: Path = Path("definitions"), quiet: Flag = False, json: Flag = False
+    *, output: OutputFolder = Path("definitions"), quiet: Quiet = False, json: Json = False
 ) -> None:
-    """Draw what measures mean, on one made-up structure; write measures.png.
-
-    Parameters
-    ----------
-    output
-        The folder to write to; made where it is missing.
-    quiet
-        Print nothing.
-    json
-        Print the file as JSON instead of a sentence.
-    """
+    """Draw what measures mean, on one made-up structure; write measures.png."""
     from lab.decisions.definitions import draw
 
     path = prepare_folder(output) / "measures.png"

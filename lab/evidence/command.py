@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.console import Flag, print_results, write_text
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results, write_text
 from perturb_mpm.cli import prepare_folder, shown_progress
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def network(
     *,
     data: Path,
     model: Path | None = None,
-    output: Path = Path("reproduce-network"),
+    output: OutputFolder = Path("reproduce-network"),
     samples: int = 128,
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Score a network's hippocampi, its ensemble, dropout and flips, CRFs and tuning; write pages.
 
@@ -51,16 +51,10 @@ def network(
         The folder of the cases: images, labels, probabilities, others and cases.csv.
     model
         A model that perturb-mpm train made of some of these cases, to be scored beside an atlas.
-    output
-        The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled of each case.
     quick
         Six cases and few samples: tells whether it runs, and nothing more.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the means of every method as JSON instead of the verdicts.
     """
     from lab.evidence.measuring import score_given
     from lab.evidence.sets import other_classifiers, read_set
@@ -83,11 +77,11 @@ def gliomas(
     data: Path,
     probabilities: Path | None = None,
     model: Path | None = None,
-    output: Path = Path("reproduce-gliomas"),
+    output: OutputFolder = Path("reproduce-gliomas"),
     samples: int = 128,
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Score networks' and trees' gliomas, CRFs around them and tuning; write pages.
 
@@ -102,16 +96,10 @@ def gliomas(
     model
         A model that perturb-mpm train made of these patients: each is answered by trees that never
         saw it.
-    output
-        The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled of each patient.
     quick
         Six patients and few samples: tells whether it runs, and nothing more.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the means of every method as JSON instead of the verdicts.
     """
     from lab.evidence.sets import read_set
     from perturb_mpm.cli import UsageError

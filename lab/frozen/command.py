@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from lab.console import Flag, print_results, write_text
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results, write_text
 from perturb_mpm.cli import prepare_folder
 
 
@@ -14,12 +14,12 @@ def frozen(
     *,
     data: Path,
     model: Path | None = None,
-    output: Path = Path("frozen"),
+    output: OutputFolder = Path("frozen"),
     samples: int = 32,
     engine: Literal["cpu", "gpu"] = "cpu",
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Compare ``hold`` and ``tolerance`` with full sampling, sample by sample; write a page.
 
@@ -30,18 +30,12 @@ def frozen(
     model
         A model of ``train``, for gliomas of trees too; patients it was trained on are answered by
         trees that never saw them.
-    output
-        The folder to write to; made where it is missing.
     samples
         How many segmentations are sampled each time.
     engine
         cpu, on one thread, or gpu.
     quick
         One patient of each kind.
-    quiet
-        Print nothing.
-    json
-        Print all rows as JSON instead of the findings.
     """
     from lab.frozen.measuring import PAGE_NAME, FrozenRow, findings, measure_frozen, page
 

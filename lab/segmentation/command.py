@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.console import Flag, print_results
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results
 from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ def segmentation(
     *,
     data: Path | None = None,
     forest: Flag = False,
-    output: Path = Path("reproduce-segmentation"),
+    output: OutputFolder = Path("reproduce-segmentation"),
     seed: int = 0,
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Segment each patient with trees and a CRF learned on all others; write tables and a page.
 
@@ -32,16 +32,10 @@ def segmentation(
         The folder of the BraTS 2021 patients; made-up patients where it is not given.
     forest
         Grow a random forest, the paper's kind of classifier, instead of boosted trees.
-    output
-        The folder to write to; made where it is missing.
     seed
         Of the trees, or of the made-up patients.
     quick
         Do little of everything: tells whether it runs, and nothing more.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the tables as JSON instead of the page.
     """
     from lab.segmentation.run import reproduce_segmentation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.console import Flag, print_results
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results
 from perturb_mpm.cli import UsageError, prepare_folder, shown_progress
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 def synthetic(
     *,
-    output: Path = Path("reproduce-synthetic"),
+    output: OutputFolder = Path("reproduce-synthetic"),
     seed: int = 0,
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Repeat the paper's validation on tiny binary grids; write a table, two figures and a page.
 
@@ -27,16 +27,10 @@ def synthetic(
 
     Parameters
     ----------
-    output
-        The folder to write to; made where it is missing.
     seed
         Names the noise; the problems are always the same.
     quick
         Fewer samples and a coarser map: some seconds instead of some minutes.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print the verdicts and the main numbers as JSON instead of a table.
     """
     from lab.synthetic import plan as plans
     from lab.synthetic.run import LARGEST_SEED, reproduce_synthetic

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.console import Flag, print_results
+from lab.console import Flag, Json, OutputFolder, Quiet, print_results
 from perturb_mpm.cli import prepare_folder, shown_progress
 
 
 def volumes(
     *,
     data: Path,
-    output: Path = Path("reproduce-volumes"),
+    output: OutputFolder = Path("reproduce-volumes"),
     quick: Flag = False,
-    quiet: Flag = False,
-    json: Flag = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Sample the volumes of real tumours under noise of several lengths; write a table and a page.
 
@@ -22,14 +22,8 @@ def volumes(
     ----------
     data
         The folder of the BraTS 2021 patients, or one that has it as brats2021_2mm.
-    output
-        The folder to write to; made where it is missing.
     quick
         Two patients and few samples: under a minute instead of some minutes.
-    quiet
-        Print nothing, and show no progress.
-    json
-        Print every row as JSON instead of the page's findings.
     """
     from lab.volumes.measuring import CSV_NAME, PAGE_NAME, reproduce_volumes
     from lab.volumes.patients import patient_folders
