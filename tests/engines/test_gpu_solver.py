@@ -23,6 +23,7 @@ from perturb_mpm.engines import gpu, prepare
 from perturb_mpm.engines import lattice as keys
 from perturb_mpm.engines.gpu import device as devices
 from perturb_mpm.engines.gpu import memory as plan
+from perturb_mpm.engines.gpu import solver as solvers
 from perturb_mpm.engines.gpu.chain import factorize
 from perturb_mpm.engines.gpu.lattice import build
 from perturb_mpm.engines.gpu.messages import kernel_features, morton_order, upload_images
@@ -221,6 +222,18 @@ def test_a_device_with_less_memory_than_it_said_gets_smaller_batches(
         solver.load([crf.energies] * 85)
     with pytest.raises(ValueError, match=r"energies must hold arrays of shape \(4, "):
         solver.load(crf.energies[np.newaxis, :2])
+
+
+@pytest.mark.parametrize("where", ["lattice_filters", "update_marginals"])
+def test_a_device_that_others_have_filled_is_a_memory_error(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(solvers, where, full)
+    with pytest.raises(MemoryError, match=r"the GPU has no memory left .* share as `memory`"):
+        prepare(small(), "gpu", "plain").step()
 
 
 def test_auto_takes_the_gpu_for_large_problems_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from perturb_mpm.engines.gpu.device import (
     free_bytes,
     is_worth_it,
     load_ahead,
+    says_when_full,
 )
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["is_worth_it", "load_ahead", "prepare", "WORTH_IT"]
 
 
+@says_when_full
 def prepare(
     crf: DenseCRF, accuracy: Accuracy, batch: int | None, budget: int | None, *, compact: bool
 ) -> GpuSolver:

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, wraps
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,13 @@ LARGE_BYTES = 2**23
 PINNED_BYTES = 2**26
 THREADS = 8
 IMPATIENT_SECONDS = 1e-4
+FULL = (
+    "the GPU has no memory left beside what other programs take of it: run fewer at once, or give "
+    "each its share as `memory`"
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def is_interpreted() -> bool:
@@ -181,6 +188,21 @@ def _copy(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> Iterator[slic
 def threads() -> ThreadPoolExecutor:
     """Return the threads that move arrays, which stay for the next ones."""
     return ThreadPoolExecutor(THREADS, "perturb-mpm-gpu")
+
+
+def says_when_full(work: Callable[P, R]) -> Callable[P, R]:
+    """Let ``work`` raise MemoryError, as on other engines, where the device has no memory left."""
+
+    @wraps(work)
+    def known(*arguments: P.args, **options: P.kwargs) -> R:
+        import torch
+
+        try:
+            return work(*arguments, **options)
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(FULL) from error
+
+    return known
 
 
 def in_current_stream(work: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

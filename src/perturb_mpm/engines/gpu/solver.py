@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.gpu import memory
 from perturb_mpm.engines.gpu.chain import LatticeFilter
-from perturb_mpm.engines.gpu.device import give_back, on_device, on_host
+from perturb_mpm.engines.gpu.device import give_back, on_device, on_host, says_when_full
 from perturb_mpm.engines.gpu.exact import ExactFilter
 from perturb_mpm.engines.gpu.memory import BatchLayout, Memory, choose_batch
 from perturb_mpm.engines.gpu.messages import (
@@ -124,6 +124,7 @@ class GpuSolver:
         """The most problems at once; asking takes their memory."""
         return self._memory.batch
 
+    @says_when_full
     def load(self, energies: Problems, marginals: Problems | None = None) -> None:
         """Take B ≤ batch problems, started at softmax(−energies) or at the given marginals."""
         self._take_buffers(len(energies), "energies")
@@ -135,6 +136,7 @@ class GpuSolver:
             memory.load_marginals(self._buffers, b, self._taken(problem, "marginals"))
         self._shift(self._buffers.energies, self._buffers.layout)
 
+    @says_when_full
     def perturb(
         self,
         perturbation: Perturbation,
@@ -167,6 +169,7 @@ class GpuSolver:
                 memory.load_marginals(buffers, b, start)
         self._shift(buffers.energies, buffers.layout)
 
+    @says_when_full
     def step(
         self,
         update: Update = "parallel",
@@ -200,6 +203,7 @@ class GpuSolver:
             total += np.float32(np.abs(term.compatibility).max()) * own
         return total
 
+    @says_when_full
     def conditional(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return Σ_b softmax(−U − pairwise) in units of 2⁻³⁰, (L, N)."""
         layout = self._buffers.layout
@@ -223,6 +227,7 @@ class GpuSolver:
             total += (units * taken[first:stop, None, None].long()).sum(0)
         return on_host(memory.in_mask_order(total, self._order))
 
+    @says_when_full
     def count_votes(
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
@@ -245,6 +250,7 @@ class GpuSolver:
         every = np.ones(problems, dtype=np.bool_) if chosen is None else chosen
         return on_device(every, self._device)
 
+    @says_when_full
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
         layout = self._buffers.layout
@@ -261,6 +267,7 @@ class GpuSolver:
         """Return the most probable label, the lowest of equals, (B, N)."""
         return on_host(memory.in_mask_order(self._buffers.labels_by_problem, self._order))
 
+    @says_when_full
     def pairwise(self) -> NDArray[np.float32]:
         """Return the pairwise energies of the current Q, (B, L, N)."""
         layout = self._buffers.layout
