@@ -10,8 +10,8 @@ RUN := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.6.0
 WORKERS ?= auto
-# A test file stays with one worker, which makes what its tests share once.
-SPREAD = -n $(WORKERS) --dist loadfile
+# A test file stays with one worker, which makes what its tests share once; the slow come first.
+SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -15,6 +15,10 @@ except OSError:
     # No GPU: Triton's interpreter stands in for it. Triton asks when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# One worker a core: threads of linear algebra beside the workers would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # The same examples on every run, and no deadline: a slow machine is not a failure. `make torture`
 # draws many more, others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
@@ -23,6 +27,12 @@ settings.load_profile("repeatable")
 
 # A shell that starts a command in the background lets it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have slow tests: no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="module", autouse=True)
