@@ -103,7 +103,7 @@ def priority(
     probabilities
         A folder with CASE.npz of a network that never saw the patient, for the gliomas.
     most
-        How many cases of each set are taken by name; of hippocampi, those that chose nothing.
+        How many cases of each set are taken by name, after those on which the law was chosen.
     samples
         How many segmentations are sampled of each case.
     """
@@ -135,14 +135,14 @@ def priority(
             if data is None:
                 continue
             found = read_set(data, given, None, progress)
-            first = CHOSEN_ON if data == hippocampi else 0
+            first = CHOSEN_ON[name]
             cases = dict(list(found.cases.items())[first : first + most])
             own = dict.fromkeys(cases, found.start.changed(samples=samples))
             asked_of = {name: (OWN_SETTINGS, own)}
             if data == gliomas:
+                learned = temperatures_of_others(found.cases)
                 taught = {
-                    case: own[case].changed(temperature=temperature)
-                    for case, temperature in temperatures_of_others(cases).items()
+                    case: start.changed(temperature=learned[case]) for case, start in own.items()
                 }
                 asked_of[f"{name}, temperature learned"] = (LEARNED_SETTINGS, taught)
             for title, (words, settings) in asked_of.items():

@@ -38,10 +38,12 @@ def test_a_voxel_explains_what_the_formula_says() -> None:
     volume, p = samples.sum(axis=1), samples.mean(axis=0)
     covariance = ((volume - volume.mean())[:, None] * (samples - p)).mean(axis=0)
     spread = p * (1 - p)
+    mean = spread.sum() / 7  # of the voxels that vary
     with np.errstate(invalid="ignore"):
         expected = np.nan_to_num(covariance**2 / (spread * volume.var()))
         own = [
-            np.nan_to_num((covariance + t * spread) ** 2 / ((1 + t) * spread)) for t in OWN_ERRORS
+            np.nan_to_num((covariance + t * mean) ** 2 / (spread + t * mean)) * (spread > 0)
+            for t in OWN_ERRORS
         ]
     alone = explained_share(found.values, found.volumes, (0.0,))
     np.testing.assert_allclose(alone, expected[: len(alone)], rtol=1e-5, atol=1e-12)
@@ -62,7 +64,7 @@ def test_the_law_is_that_of_conditioned_gaussians() -> None:
     sampled = np.cov(volumes, rowvar=False, bias=True)
     weights, gains = [], []
     for number, share in enumerate(OWN_ERRORS):
-        joint = sampled + share * np.diag(np.diag(sampled))
+        joint = sampled + share * np.diag(sampled).mean() * np.eye(5)
         known, rest = list(told), [0, 2, 4]
         away = np.array(list(told.values())) - volumes.mean(axis=0)[known]
         inverse = np.linalg.inv(joint[np.ix_(known, known)])
@@ -97,7 +99,7 @@ def test_who_errs_by_itself_is_asked_for_itself() -> None:
     generator = np.random.default_rng(4)
     shared, alone = generator.normal(size=(2, 500))
     little = 0.01 * generator.normal(size=(500, 3))
-    volumes = np.column_stack([shared[:, None] + little, 2.2 * alone])
+    volumes = np.column_stack([shared[:, None] + little, 2.6 * alone])
     values = volumes.sum(axis=1)
     assert greedy_order(values, volumes, 2, (0.0,))[0] != 3
     assert greedy_order(values, volumes, 2, (4.0,))[0] == 3
@@ -107,6 +109,19 @@ def test_who_errs_by_itself_is_asked_for_itself() -> None:
     law.tell(1, -1.5)  # samples alone would have it near 1
     assert law.probability[0] < 0.01 < agrees[0]
     assert law.gains()[2] > 0.1  # so the third is worth asking for
+
+
+def test_a_cube_in_which_samples_hardly_vary_is_not_taken_for_exact() -> None:
+    """A network that misses a part is sure there: what it says must not be worth more for it."""
+    generator = np.random.default_rng(6)
+    shared, error = generator.normal(size=(2, 500))
+    volumes = np.column_stack([10 * shared + 5 * error, 0.1 * shared])
+    values = 10 * shared
+    assert greedy_order(values, volumes, 1, (0.0,)) == [1]  # samples alone: it says all
+    assert greedy_order(values, volumes, 1, (0.25,)) == [0]
+    law = CubeLaw(values, volumes, (0.0, 0.25, 4.0))
+    law.tell(1, 1.0)  # ten of its deviations away, and a tenth of the other's
+    assert law.probability[1] > law.probability[2] > 0.1
 
 
 def test_independent_voxels_explain_all_together() -> None:

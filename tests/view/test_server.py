@@ -539,10 +539,11 @@ def test_the_next_stroke_is_where_most_of_the_variance_is_explained(tmp_path: Pa
         here = (labels[:, owner.ravel() == square] == VALUES.index(row.values[0])).sum(axis=1)
         counts.append(here * float(np.prod(grid.spacing)) / 1000)  # ml
     own = sum(each.var() for each in counts)
+    mean = own / sum(each.var() > 0 for each in counts)
     for ml in counts:
         if ml.std() > 0:
             shared = np.cov(ml, row.samples_ml, bias=True)[0, 1]
-            gains = [(shared + t * ml.var()) ** 2 / ((1 + t) * ml.var()) for t in OWN_ERRORS]
+            gains = [(shared + t * mean) ** 2 / (ml.var() + t * mean) for t in OWN_ERRORS]
             total = row.samples_ml.var() + np.mean(OWN_ERRORS) * own
             best = max(best, float(np.mean(gains)) / total)
     first = found.locations[0].words

@@ -7,10 +7,12 @@ Cov(m, 1)² / (p (1 − p) Var m). Cubes beside each other say the same twice, s
 greedy: each next cube explains most of what those before it leave.
 
 Samples err over longer distances than classifiers do: by samples alone, a few cubes say nearly all
-about the others. So each cube also has an error of its own, of variance τ Var v, independent of
-those of others: it adds α² τ Var v to the variance of m and α τ Var v to the covariance, where
-α = Cov(m, V) / Var V is what m grows by with the whole volume V; 1, in its unit, if m is the
-volume. How large τ is nobody knows before anything is told: ``OWN_ERRORS`` are equally probable.
+about the others. So each cube that samples disagree about also has an error of its own, of variance
+τ s², where s² is the mean of Var v over these cubes, independent of those of others: it adds α² τ
+s² to the variance of m and α τ s² to the covariance, where α = Cov(m, V) / Var V is what m grows by
+with the whole volume V; 1, in its unit, if m is the volume. The error is as large where samples
+hardly vary: a network is as wrong there, and what it misses it is sure of. How large τ is nobody
+knows before anything is told: ``OWN_ERRORS`` are equally probable.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _SIGNS: Mapping[str, Callable[[NDArray[np.float64], float], NDArray[np.bool_]]] 
 PATCH_MM = 10.0
 """The side of a cube."""
 OWN_ERRORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""τ, the variance of a cube's own error over that of its samples."""
+"""τ, the variance of a cube's own error over the mean variance of cubes in samples."""
 _SAMPLES_EACH = 10  # as many samples for each cube of the list, at least
 _LEAST = 1e-12  # of a variance, relative to what it was
 _COMPARISON = re.compile(r"\s*(.+)\.([^.<>=]*?[^.<>=\s])\s*(<=|>=|<|>)\s*([-+\w.]+)\s*")
@@ -385,12 +387,14 @@ class CubeLaw:
         own_errors: Sequence[float] = OWN_ERRORS,
     ) -> None:
         x, y = volumes - volumes.mean(axis=0), values - values.mean()
-        self._own = np.array(own_errors)[:, np.newaxis]  # (T, 1)
         self._x = x / np.sqrt(max(len(x), 1))  # (S, P)
-        own = self._own * np.square(self._x).sum(axis=0)  # (T, P)
+        sizes = np.square(self._x).sum(axis=0)  # (P,) variances
+        self.own: NDArray[np.float64] = np.multiply.outer(own_errors, _equal_shares(sizes))
+        """The variance of each cube's own error under each τ, (T, P)."""
+        own = self.own
         self._slope = _slope(y, x.sum(axis=1))
         self._middle = np.broadcast_to(volumes.mean(axis=0), own.shape).copy()  # (T, P)
-        self._sizes = np.square(self._x).sum(axis=0) + own  # (T, P) variances
+        self._sizes = sizes + own  # (T, P)
         self._floor = _LEAST * np.maximum(self._sizes, 1.0)
         self._shared = y @ x / max(len(y), 1) + self._slope * own  # (T, P) covariances
         self.variance: NDArray[np.float64] = y.var() + self._slope**2 * own.sum(axis=1)
@@ -416,7 +420,7 @@ class CubeLaw:
         known = size <= floor  # by those told before: it says nothing of others
         size = np.where(known, floor, size)
         along = np.tile(self._x[:, cube] @ self._x, (len(size), 1))  # (T, P)
-        along[:, cube] *= 1 + self._own[:, 0]
+        along[:, cube] += self.own[:, cube]
         for earlier in self._told:
             along -= earlier[:, cube : cube + 1] * earlier
         along = np.where(known, 0.0, along / np.sqrt(size))
@@ -430,6 +434,12 @@ class CubeLaw:
         self._sizes[:, cube] = 0.0
         self.variance = self.variance - share[:, 0] ** 2
         self._told.append(along)
+
+
+def _equal_shares(variances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of variances (P,) that are not 0 in place of each of these."""
+    varies = variances > 0
+    return np.where(varies, variances.sum() / max(varies.sum(), 1), 0.0)
 
 
 def _slope(y: NDArray[np.float64], x: NDArray[np.float64]) -> float:
@@ -495,7 +505,8 @@ def explained_elsewhere(
     if min(half.sum() for half in halves) < 3:
         return shares
     x, y = volumes - volumes.mean(axis=0), values - values.mean()
-    slope, sizes, own = _slope(y, x.sum(axis=1)), x.var(axis=0), np.array(own_errors)
+    slope, sizes = _slope(y, x.sum(axis=1)), _equal_shares(x.var(axis=0))
+    own = np.array(own_errors)
     for fitted, judged in (halves, halves[::-1]):
         total = y[judged].var() + own.mean() * slope**2 * sizes.sum()
         for k in range(1, len(order) + 1):
