@@ -52,6 +52,20 @@ def test_engines_draw_what_the_reference_draws(engine: str, name: str, antitheti
         np.testing.assert_allclose(ours, theirs, atol=4e-6)
 
 
+@pytest.mark.parametrize("far_apart", [0, 10**9], ids=["last axis first", "all axes at once"])
+def test_the_gpu_interpolates_either_way(monkeypatch: pytest.MonkeyPatch, far_apart: int) -> None:
+    need_gpu_or_interpreter()
+    monkeypatch.setattr("perturb_mpm.engines.gpu.perturb_kernel.FAR_APART", far_apart)
+    for crf in (masked_volume(), four_axes()):
+        perturbation = Perturbation(2, lengths=checked_lengths(LENGTHS["mixture"]))
+        found = []
+        for engine in ("reference", "gpu"):
+            solver = prepare(crf, engine, "exact", batch=2)
+            solver.perturb(perturbation, np.array([0, 1]))
+            found.append(solver.marginals())
+        np.testing.assert_allclose(found[1], found[0], atol=4e-6)
+
+
 def test_on_four_axes_too(engine: str) -> None:
     crf = four_axes()
     perturbation = Perturbation(2, lengths=checked_lengths(3.0))

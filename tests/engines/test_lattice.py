@@ -78,7 +78,7 @@ def test_potts_kernels_share_a_group_and_matrices_have_their_own() -> None:
 def test_tables_find_the_nodes_that_smooth_noise_is_made_of() -> None:
     grid = Grid((4, 5), spacing=(1.0, 2.0))
     lattices = length_lattices(((8.0, 0.5), (3.0, 0.5)), grid, 2)
-    tables = NodeTables.build(lattices, grid)
+    tables = NodeTables.build([each.axes for each in lattices], grid)
     nodes = np.random.default_rng(0).normal(size=tables.nodes)
     for f, lattice in enumerate(lattices):
         own = nodes[tables.starts[f] : tables.starts[f + 1]].reshape(lattice.shape)

@@ -11,7 +11,7 @@ from perturb_mpm.noise.gumbel import (
     gumbel,
     key_words,
 )
-from perturb_mpm.noise.nodes import SUPPORT, NodeLattice, NodeTables
+from perturb_mpm.noise.nodes import SUPPORT, Axis, NodeLattice, NodeTables
 from perturb_mpm.noise.perturbation import (
     FARTHEST,
     WHITE,
@@ -37,6 +37,7 @@ __all__ = [
     "gumbel",
     "INDEX_BITS",
     "key_words",
+    "Axis",
     "NodeLattice",
     "NodeTables",
     "Perturbation",

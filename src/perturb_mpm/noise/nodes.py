@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,14 @@ class Axis:
     first: NDArray[np.int64]  # (n,), the first of the SUPPORT nodes of each voxel
     weights: NDArray[np.float64]  # (n, SUPPORT)
     taps: NDArray[np.float64]  # (2·_REACH + 1,)
+
+    @property
+    def with_all_voxels(self) -> Axis:
+        """The axis with a node at every voxel, which sees that one alone."""
+        count = len(self.first)
+        alone = np.zeros((count, SUPPORT))
+        alone[:, 0] = 1
+        return replace(self, nodes=count, first=np.arange(count), weights=alone)
 
 
 class NodeLattice:
@@ -178,22 +186,23 @@ class NodeTables:
     steps: NDArray[np.int64]  # (F, MOST_AXES)
 
     @classmethod
-    def build(cls, lattices: Sequence[NodeLattice], grid: Grid) -> NodeTables:
-        """Make the tables of some lattices on a grid."""
-        rows = [math.prod(lattice.shape) for lattice in lattices]
+    def build(cls, lattices: Sequence[Sequence[Axis]], grid: Grid) -> NodeTables:
+        """Make the tables of some lattices, given by their axes, on a grid."""
+        shapes = [tuple(axis.nodes for axis in axes) for axes in lattices]
+        rows = [math.prod(each) for each in shapes]
         starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         shape = (1,) * (MOST_AXES - grid.ndim) + grid.shape
         count, longest = len(lattices), max(shape)
         firsts = np.zeros((count, MOST_AXES, longest), dtype=np.int64)
         weights = np.zeros((count, MOST_AXES, longest, SUPPORT), dtype=np.float32)
         steps = np.zeros((count, MOST_AXES), dtype=np.int64)
-        for f, lattice in enumerate(lattices):
-            padding = MOST_AXES - len(lattice.axes)
+        for f, axes in enumerate(lattices):
+            padding = MOST_AXES - len(axes)
             weights[f, :padding, 0, 0] = 1
             firsts[f, 0, :] = starts[f]
-            for k, axis in enumerate(lattice.axes):
+            for k, axis in enumerate(axes):
                 here = slice(axis.low, axis.low + len(axis.first))
-                step = math.prod(lattice.shape[k + 1 :])
+                step = math.prod(shapes[f][k + 1 :])
                 firsts[f, padding + k, here] += step * axis.first
                 weights[f, padding + k, here] = axis.weights
                 steps[f, padding + k] = step

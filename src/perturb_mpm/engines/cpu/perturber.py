@@ -527,7 +527,7 @@ class Perturber:
         self._unaries = TiledUnaries(base, checks.read_only(order.view()), grid.index)
         self._threads = threads
         self._lattices = length_lattices(perturbation.lengths, grid, len(unaries))
-        self._tables = NodeTables.build(self._lattices, grid)
+        self._tables = NodeTables.build([each.axes for each in self._lattices], grid)
         self._drawn = ((), np.empty((0, 0), dtype=np.float32))  # the last samples, and their nodes
 
     def fill(

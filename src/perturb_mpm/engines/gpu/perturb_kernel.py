@@ -28,6 +28,8 @@ from perturb_mpm.noise import (
     PHILOX_FACTORS,
     PHILOX_KEY_STEPS,
     PHILOX_ROUNDS,
+    SUPPORT,
+    Axis,
     NodeLattice,
     NodeTables,
     Perturbation,
@@ -54,6 +56,7 @@ UNIT = tl.constexpr(2.0**-24)
 VOXELS = 64 if is_interpreted() else 32
 ELEMENTS = 2**14 if is_interpreted() else 2**11
 NUMBERS_AT_ONCE = 2**26  # of nodes
+FAR_APART = 4  # voxels from a node to the next
 NO_LABEL = tl.constexpr(1e30)
 
 _LOW = 0xFFFFFFFF
@@ -159,6 +162,7 @@ class Noise:
     steps: torch.Tensor  # (F, 4) int64
     shape: tuple[int, ...]  # four numbers
     axes: int
+    last: int  # how many of the three nodes along the last axis have a weight: 1 or 3
 
     @property
     def key(self) -> tuple[int, int]:
@@ -180,10 +184,11 @@ def _perturb(
     voxels, rows, problems, n_labels, stride, node_stride, n_lengths, longest,
     shape_1, shape_2, shape_3, padded,
     ANTITHETIC: tl.constexpr, NOISY: tl.constexpr, TOGETHER: tl.constexpr, START: tl.constexpr,
-    AXES: tl.constexpr, TAPS: tl.constexpr, VOXELS: tl.constexpr, PROBLEMS: tl.constexpr,
+    AXES: tl.constexpr, LAST: tl.constexpr, VOXELS: tl.constexpr, PROBLEMS: tl.constexpr,
     BLOCKS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     LABELS: tl.constexpr = 4 * BLOCKS
+    TAPS: tl.constexpr = 3 ** (AXES - 1) * LAST
     voxel = tl.program_id(0) * VOXELS + tl.arange(0, VOXELS)
     problem = tl.program_id(1) * PROBLEMS + tl.arange(0, PROBLEMS)
     label = tl.arange(0, LABELS)
@@ -210,19 +215,19 @@ def _perturb(
         corner += tl.load(firsts + table + 2 * longest + x2)
         corner += tl.load(firsts + table + 3 * longest + x3)
         for tap in range(TAPS):
-            digit = tap % 3
+            digit = tap % LAST
             node = corner + tl.load(steps + f * 4 + 3) * digit
             share = tl.load(weights + (table + 3 * longest + x3) * 3 + digit)
             if AXES > 1:
-                digit = tap // 3 % 3
+                digit = tap // LAST % 3
                 node += tl.load(steps + f * 4 + 2) * digit
                 share *= tl.load(weights + (table + 2 * longest + x2) * 3 + digit)
             if AXES > 2:
-                digit = tap // 9 % 3
+                digit = tap // (3 * LAST) % 3
                 node += tl.load(steps + f * 4 + 1) * digit
                 share *= tl.load(weights + (table + longest + x1) * 3 + digit)
             if AXES > 3:
-                digit = tap // 27
+                digit = tap // (9 * LAST)
                 node += tl.load(steps + f * 4) * digit
                 share *= tl.load(weights + (table + x0) * 3 + digit)
             at_node = nodes + (node * node_stride)[:, None, None] + node_channel
@@ -289,7 +294,7 @@ def perturb(
         noise.nodes.stride(0), len(noise.firsts), noise.firsts.shape[2],
         *noise.shape[1:], layout.padded,
         ANTITHETIC=noise.perturbation.antithetic, NOISY=(scale if white is None else white) > 0,
-        TOGETHER=white is not None, START=start is not None, AXES=noise.axes, TAPS=3**noise.axes,
+        TOGETHER=white is not None, START=start is not None, AXES=noise.axes, LAST=noise.last,
         VOXELS=VOXELS, PROBLEMS=problems, BLOCKS=blocks, TILE=TILE, num_warps=4,
     )  # fmt: skip
 
@@ -305,7 +310,14 @@ class NoiseDrawer:
         self._device = device
         self._axes = grid.ndim
         self._lattices = length_lattices(perturbation.lengths, grid, n_labels)
-        self._tables = tables = NodeTables.build(self._lattices, grid)
+        axes = [lattice.axes for lattice in self._lattices]
+        # Nodes far apart are interpolated along the last axis first, once for all voxels: each then
+        # reads a third of the rows. Nodes close together would take much memory at every voxel.
+        along = [each[-1] for each in axes]
+        self._interpolated = all(len(each.first) >= FAR_APART * each.nodes for each in along)
+        if self._interpolated:
+            axes = [[*each[:-1], each[-1].with_all_voxels] for each in axes]
+        self._tables = tables = NodeTables.build(axes, grid)
         self._firsts = torch.from_numpy(tables.firsts).to(device)
         self._weights = torch.from_numpy(tables.weights).to(device)
         self._steps = torch.from_numpy(tables.steps).to(device)
@@ -319,11 +331,15 @@ class NoiseDrawer:
             cells = torch.from_numpy(lattice.cells).to(self._device)
             step = max(1, NUMBERS_AT_ONCE // (cells.numel() * (self._n_labels + 4)))
             for first in range(0, len(samples), step):
-                drawn = self._draw_nodes(lattice, cells, numbers[first : first + step]).flatten(2)
+                drawn = self._draw_nodes(lattice, cells, numbers[first : first + step])
+                if self._interpolated:
+                    drawn = _interpolate_last(drawn, lattice.axes[-1])
+                drawn = drawn.flatten(2)
                 stop = int(start) + drawn.shape[2]
                 nodes[int(start) : stop, first : first + step].copy_(drawn.permute(2, 0, 1))
         tables = (self._firsts, self._weights, self._steps, self._tables.shape)
-        return Noise(self.perturbation, numbers, nodes.flatten(1), *tables, self._axes)
+        last = 1 if self._interpolated else SUPPORT
+        return Noise(self.perturbation, numbers, nodes.flatten(1), *tables, self._axes, last)
 
     def _draw_nodes(
         self, lattice: NodeLattice, cells: torch.Tensor, samples: torch.Tensor
@@ -354,6 +370,16 @@ class NoiseDrawer:
         )
         words = torch.stack(philox_twin(counter, (low, high)), 2)  # (b, blocks, 4, cells)
         return words.flatten(1, 2)[:, :count]
+
+
+def _interpolate_last(nodes: torch.Tensor, axis: Axis) -> torch.Tensor:
+    """Return the nodes' values (…, nodes) at the voxels along their last axis, (…, n)."""
+    first = torch.from_numpy(axis.first).to(nodes.device)
+    weights = torch.from_numpy(axis.weights).to(nodes.device)
+    total = nodes.index_select(-1, first) * weights[:, 0]
+    for j in range(1, SUPPORT):
+        total += nodes.index_select(-1, first + j) * weights[:, j]
+    return total
 
 
 def _normal(words: torch.Tensor) -> torch.Tensor:
