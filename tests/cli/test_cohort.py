@@ -211,14 +211,42 @@ def test_biomarkers_takes_both_sessions_of_the_folder(
     assert row["after"] == pytest.approx(float(volumes["sub-1_ses-post"]))
     assert call(*change[:2], "--subject", "3", "--output", str(tmp_path / "one")) == 2
     assert "--sessions must be two of subject 3" in capsys.readouterr().err
-    # Pairs teach the correlation of errors; two are too few.
-    pairs = ["tune", "--pairs", str(out), "--output", str(tmp_path / "tuned"), "--quiet"]
-    assert call(*pairs) == 2
-    assert "--pairs must be at least 3, got 2" in capsys.readouterr().err
+
+
+def test_pairs_of_the_folder_teach_the_correlation_of_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = tuple(f"sub-{n}_ses-{when}" for n in (1, 2) for when in ("pre", "post"))
+    files, out = write_small_cohort(tmp_path, names), tmp_path / "out"
+    assert call("cohort", *files, *SETTINGS, "--noise-length", "8", "--output", str(out)) == 0
+
+    def refuse(*arguments: str) -> str:
+        assert call("tune", *arguments) == 2
+        return capsys.readouterr().err
+
+    tuned = ["--output", str(tmp_path / "tuned")]
+    pairs = ["--pairs", str(out), *tuned]
+    assert "--pairs must be at least 3, got 2" in refuse(*pairs)
+    for option, value in (("--measure", "diameter"), ("--samples", "9"), ("--data", str(out))):
+        assert f"{option} must not be given with --pairs" in refuse(*pairs, option, value)
+    words = "--pairs must have both cases NAME_ses-a and NAME_ses-b"
+    assert words in refuse(*pairs, "--sessions", "a", "b")
     table = tmp_path / "pairs.csv"
-    lines = [f"{n},out/{names[2 * (n % 2)]},out/{names[2 * (n % 2) + 1]}" for n in range(4)]
-    table.write_text("\n".join(["case,before,after", *lines]))
-    assert call("tune", "--pairs", str(table), *pairs[3:], "--json") == 0
+
+    def write_pairs(*rows: tuple[int, int]) -> list[str]:
+        lines = [f"{n},out/{names[a]},out/{names[b]}" for n, (a, b) in enumerate(rows)]
+        table.write_text("\n".join(["case,before,after", *lines]))
+        return ["--pairs", str(table)]
+
+    assert "got two runs of the same files in 2" in refuse(
+        *write_pairs((0, 1), (2, 3), (1, 1)), *tuned
+    )
+    assert call("tune", *write_pairs((0, 1), (2, 3), (0, 3)), *tuned) == 0
+    assert "may be of different patients" in capsys.readouterr().err
+    given = write_pairs((0, 1), (2, 3), (0, 1))
+    assert "is what --pairs names" in refuse(*given, "--output", str(tmp_path))
+    assert table.read_text().startswith("case,before,after")  # what the user wrote
+    assert call("tune", *given, *tuned, "--json") == 0
     learned = json.loads(capsys.readouterr().out)
     settings = read_settings(tmp_path / "tuned" / "settings.toml")
     assert settings.basis.scan_correlation == learned["scan_correlation"]

@@ -315,9 +315,14 @@ def _share(run: Run, name: str) -> NDArray[np.float64]:
     return np.where(run.case.mask, share, 0.0)
 
 
-def _warn(before: Run, after: Run, *, same_grid: bool) -> list[str]:
+def pair_warnings(before: Run, after: Run) -> list[str]:
+    """Return what speaks against two runs being of one patient at two times, by their files."""
     files = [(run.folder.resolve(), *map(Path, run.case.hashes)) for run in (before, after)]
-    warnings = list(other_scan_warnings(files[0], files[1]))
+    return list(other_scan_warnings(files[0], files[1]))
+
+
+def _warn(before: Run, after: Run, *, same_grid: bool) -> list[str]:
+    warnings = pair_warnings(before, after)
     warnings += [words for run in (before, after) if (words := run.describe_correction())]
     if not same_grid:
         warnings.append(

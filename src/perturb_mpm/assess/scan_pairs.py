@@ -61,20 +61,24 @@ class ScanPair:
 
 
 def read_pairs(
-    path: Path, sessions: tuple[str, str] = SESSIONS, truths: Path | None = None
+    path: Path,
+    sessions: tuple[str, str] = SESSIONS,
+    truths: Path | None = None,
+    named_by: str = "table",
 ) -> list[ScanPair]:
     """Read the columns case, before, after and, where volumes are known, truth_before and after.
 
     A folder of ``perturb-mpm cohort`` stands for its subjects of whom both sessions are done: the
     cases sub-NAME_ses-pre and sub-NAME_ses-post, or other sessions by their names. Truths are the
-    cohort's own, or CASE.nii.gz in the folder ``truths``.
+    cohort's own, or CASE.nii.gz in the folder ``truths``. ``named_by`` is the argument that names
+    the path, for errors.
     """
     if path.is_dir():
-        return _pairs_done(path, sessions, truths)
+        return _pairs_done(path, sessions, truths, named_by)
     known = ("truth_before", "truth_after")
     required = ("case", "before", "after")
     pairs = []
-    for row in read_table(Source("table", path), required, known, unique="case"):
+    for row in read_table(Source(named_by, path), required, known, unique="case"):
         before, after = row.path("before"), row.path("after")
         both = tuple(row.path(name) for name in known)
         if before is None or after is None or (both[0] is None) != (both[1] is None):
@@ -83,9 +87,11 @@ def read_pairs(
     return pairs
 
 
-def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) -> list[ScanPair]:
+def _pairs_done(
+    folder: Path, sessions: tuple[str, str], truths: Path | None, named_by: str
+) -> list[ScanPair]:
     """Return the subjects of a cohort's folder of whom both sessions are done, by name."""
-    done = {each.name: each for each in cases_done(folder, truths)}
+    done = {each.name: each for each in cases_done(folder, truths, named_by)}
     endings = [f"_ses-{name.removeprefix('ses-')}" for name in sessions]
     subjects = [name.removesuffix(endings[0]) for name in done if name.endswith(endings[0])]
     pairs = []
@@ -98,8 +104,8 @@ def _pairs_done(folder: Path, sessions: tuple[str, str], truths: Path | None) ->
         pairs.append(ScanPair(subject, folder / before.name, folder / after.name, *both))
     if not pairs:
         raise InputError(
-            f"`table` must have both cases NAME{endings[0]} and NAME{endings[1]} of a subject, "
-            f"got {len(done)} cases in {folder} without such a pair; name the `sessions`"
+            f"`{named_by}` must have both cases NAME{endings[0]} and NAME{endings[1]} of a "
+            f"subject, got {len(done)} cases in {folder} without such a pair; name the `sessions`"
         )
     return pairs
 

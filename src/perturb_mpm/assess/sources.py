@@ -93,14 +93,17 @@ def read_cohort(path: Path, truths: Path | None = None) -> list[CaseFiles]:
     return cases
 
 
-def cases_done(folder: Path, truths: Path | None = None) -> list[CaseFiles]:
+def cases_done(
+    folder: Path, truths: Path | None = None, named_by: str = "table"
+) -> list[CaseFiles]:
     """Return the cases of a cohort's folder that are done, by name, with a truth or without.
 
-    Truths are the cohort's own, or CASE.nii.gz in the folder ``truths``.
+    Truths are the cohort's own, or CASE.nii.gz in the folder ``truths``. ``named_by`` is the
+    argument that names the folder, for errors.
     """
     if truths is not None and not truths.is_dir():
         raise InputError(f"`truth` must be a folder with CASE.nii.gz of each case, got {truths}")
-    source = Source("table", folder / "cohort.json")
+    source = Source(named_by, folder / "cohort.json")
     content = source.read_json()
     try:
         done = [each for each in content["records"] if each["status"] == "done"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -112,6 +112,15 @@ class TuneOptions:
             raise UsageError("--truth must come with the folder of a cohort as --data")
         return found
 
+    def check_pairs_alone(self) -> None:
+        """Refuse what --pairs has no use for: it reads runs that are done."""
+        used = ("pairs", "sessions", "settings", "output", "show")
+        for each in fields(self):
+            if each.name not in used and getattr(self, each.name) != each.default:
+                raise UsageError(
+                    f"--{each.name} must not be given with --pairs, which reads finished runs"
+                )
+
     def check_folds(self, cases: int, kind: str = "cases") -> None:
         """Refuse more folds than cases."""
         if cases < self.folds:
@@ -151,13 +160,16 @@ def tune(*, options: TuneOptions) -> None:
 
 def _tune_pairs(path: Path, options: TuneOptions) -> None:
     """Learn the correlation of the errors of two scans; write settings.toml and pairs.csv."""
-    if options.data is not None:
-        raise UsageError("--data and --pairs must not be given together: learn one by one")
+    options.check_pairs_alone()
+    files = [options.output / name for name in (SETTINGS_NAME, PAIRS_NAME)]
+    if files[1].exists() and files[1].samefile(path):
+        raise UsageError(f"--output must be another folder: {files[1]} is what --pairs names")
     start = _read_settings(options.settings)
     with options.show.progress() as progress:
-        tuned = learn_correlation(read_pairs(path, options.sessions), start, progress)
-    folder = prepare_folder(options.output)
-    files = [folder / SETTINGS_NAME, folder / PAIRS_NAME]
+        pairs = read_pairs(path, options.sessions, named_by="pairs")
+        tuned = learn_correlation(pairs, start, progress)
+    options.show.warn(tuned.warnings)
+    prepare_folder(options.output)
     with write_set():
         write_settings(files[0], tuned.settings, f"By perturb-mpm tune --pairs.\n{tuned.verdict}")
         write_pairs(files[1], tuned)

@@ -13,7 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess import ScanPair, have_same_grid, read_cohort, sampled_volumes
+from perturb_mpm.assess import (
+    ScanPair,
+    have_same_grid,
+    pair_warnings,
+    read_cohort,
+    sampled_volumes,
+)
 from perturb_mpm.biomarkers import ScanCorrelation, fit_correlation
 from perturb_mpm.files import (
     Case,
@@ -138,6 +144,7 @@ class TunedPairs:
     volumes: Mapping[str, Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]]
     """By structure the sampled volumes of both scans of each pair, (S,) ml."""
     found: Mapping[str, ScanCorrelation | None]
+    warnings: Sequence[str] = ()
 
     @property
     def verdict(self) -> str:
@@ -151,7 +158,8 @@ class TunedPairs:
         used = self.settings.basis.scan_correlation
         words = f"Correlation of errors in {len(self.pairs)} pairs of scans: {'; '.join(parts)}. "
         if used > 0:
-            return words + f"Change takes {used:.2f}, the least that is sure."
+            words += f"Change takes {used:.2f}, the least that is sure, "
+            return words + "where both runs were made with these settings."
         return words + "No correlation is sure, so that change takes 0, as without pairs."
 
 
@@ -167,8 +175,16 @@ def learn_correlation(
         raise InputError(f"`pairs` must be at least {FEWEST_PAIRS}, got {len(pairs)}")
     show.stage("reading pairs of scans")
     volumes: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    warnings: list[str] = []
     for done, pair in enumerate(pairs, start=1):
         runs = load_run(pair.before), load_run(pair.after)
+        digests = [sorted(run.case.hashes.values()) for run in runs]
+        if pair.before.resolve() == pair.after.resolve() or digests[0] == digests[1] != []:
+            raise InputError(
+                f"`pairs` must be of two scans, got two runs of the same files in {pair.case}: "
+                f"{pair.before} and {pair.after}"
+            )
+        warnings += [f"{pair.case}: {words}" for words in pair_warnings(*runs)]
         if not have_same_grid(*runs):
             raise InputError(f"`pairs` must be registered: {pair.case} lies on two grids")
         names = [_structures(run) for run in runs]
@@ -180,7 +196,7 @@ def learn_correlation(
     found = {name: fit_correlation(*zip(*each)) for name, each in volumes.items()}
     least = min((each.lower if each else 0.0 for each in found.values()), default=0.0)
     settings = start.changed(scan_correlation=round(least, 3))
-    return TunedPairs(settings, pairs, volumes, found)
+    return TunedPairs(settings, pairs, volumes, found, warnings)
 
 
 def _structures(run: Run) -> list[str]:
