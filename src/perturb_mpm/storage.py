@@ -1,10 +1,10 @@
 """Files that appear whole or not at all, and readers that take whatever bytes they find.
 
 What is written (bytes, JSON, named arrays) takes its name when all of it is on disk, and the same
-content gives the same bytes every time. Bytes become arrays, JSON, TOML and YAML here alone: a size
-is checked before anything is unpacked, nothing is unpickled, and a file that is damaged or meant to
-do harm raises ``DamagedError`` and nothing else. A lock on a file ends when the file is closed or
-with the process.
+content gives the same bytes every time. What others wrote as .npz, JSON, TOML or YAML is read here
+alone: a size is checked before anything is unpacked, nothing is unpickled, and a file that is
+damaged or meant to do harm raises ``DamagedError`` and nothing else. A lock on a file ends when
+the file is closed or with the process.
 """
 
 from __future__ import annotations

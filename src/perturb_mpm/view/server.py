@@ -39,6 +39,7 @@ from perturb_mpm.report import (
     viewer_settings,
 )
 from perturb_mpm.run import report_data
+from perturb_mpm.storage import DamagedError, parse_json, refuse_damage
 from perturb_mpm.view.correction import Edits
 from perturb_mpm.view.session import BusyError, ConflictError, Session
 
@@ -278,12 +279,17 @@ class Gate:
         return int(length)
 
 
+def _entry(body: bytes, name: str) -> Any:  # noqa: ANN401 - whatever it says
+    """Return one entry of a request's JSON; ``DamagedError`` where it has none."""
+    with refuse_damage("the body"):
+        return parse_json(body, "the body")[name]
+
+
 def read_revision(body: bytes) -> int:
     """Return the revision that a request is about."""
-    try:
-        revision = json.loads(body)["revision"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        revision = None
+    revision = None
+    with suppress(DamagedError):
+        revision = _entry(body, "revision")
     if type(revision) is not int:
         raise RefusedError(400, "the body must be JSON with the number of a revision")
     return revision
@@ -292,11 +298,18 @@ def read_revision(body: bytes) -> int:
 def read_runs(body: bytes, n_labels: int, voxels: int) -> list[tuple[int, int, int]]:
     """Return edits as (label, first voxel, number of voxels), after checking each."""
     try:
-        runs = [tuple(run) for run in json.loads(body)["runs"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return _check_runs(_entry(body, "runs"), n_labels, voxels)
+    except DamagedError as error:
+        raise RefusedError(400, "the body must be JSON with a list of runs") from error
+
+
+def _check_runs(runs: Any, n_labels: int, voxels: int) -> list[tuple[int, int, int]]:  # noqa: ANN401
+    try:
+        given = [tuple(run) for run in runs]
+    except TypeError as error:
         raise RefusedError(400, "the body must be JSON with a list of runs") from error
     found = []
-    for run in runs:
+    for run in given:
         if len(run) != 3 or not all(type(number) is int for number in run):
             raise RefusedError(400, "a run must be three whole numbers: label, start and length")
         label, start, length = run
@@ -319,10 +332,10 @@ def read_draft(body: bytes, n_labels: int, voxels: int) -> dict[str, Any]:
     0; ``done`` strokes are not undone.
     """
     try:
-        draft = json.loads(body)["draft"]
+        draft = _entry(body, "draft")
         found = {name: draft[name] for name in ("base", "runs", "strokes", "done")}
         for name in ("base", "runs"):
-            read_runs(json.dumps({"runs": found[name]}).encode(), n_labels, voxels)
+            _check_runs(found[name], n_labels, voxels)
         numbers = [number for stroke in found["strokes"] for run in stroke for number in run]
         whole = all(type(number) is int for number in (*numbers, found["done"]))
         runs = np.array([run for stroke in found["strokes"] for run in stroke])
