@@ -199,8 +199,14 @@ def _receive_narrow(i0, count, first, last, blurred, flat_marginals, tile):
 def _to_tile(rows, first, count, factor, out):
     """Turn rows (·, L−1, B) of consecutive voxels into (L−1, T, B), times a factor."""
     labels, _, problems = out.shape
-    if problems == 1:  # the long loop must be the inner one
-        for l in range(labels):
+    if problems == 1:  # the long loop must be the inner one; four labels at once share their lines
+        for l in range(0, labels - 3, 4):
+            for t in range(count):
+                out[l, t, 0] = np.float32(rows[first + t, l, 0]) * factor
+                out[l + 1, t, 0] = np.float32(rows[first + t, l + 1, 0]) * factor
+                out[l + 2, t, 0] = np.float32(rows[first + t, l + 2, 0]) * factor
+                out[l + 3, t, 0] = np.float32(rows[first + t, l + 3, 0]) * factor
+        for l in range(labels // 4 * 4, labels):
             for t in range(count):
                 out[l, t, 0] = np.float32(rows[first + t, l, 0]) * factor
         return
@@ -251,7 +257,14 @@ def _write_marginals(tile, reference, i0, size, form, marginals):
                     marginals[i0 + t, l, b] = away
         return
     if problems == 1:
-        for l in range(labels):
+        for l in range(0, labels - 3, 4):
+            for t in range(size):
+                i, own = i0 + t, norm[t, 0]
+                marginals[i, l, 0] = fma(values[l, t, 0] * own, unit, rounding)
+                marginals[i, l + 1, 0] = fma(values[l + 1, t, 0] * own, unit, rounding)
+                marginals[i, l + 2, 0] = fma(values[l + 2, t, 0] * own, unit, rounding)
+                marginals[i, l + 3, 0] = fma(values[l + 3, t, 0] * own, unit, rounding)
+        for l in range(labels // 4 * 4, labels):
             for t in range(size):
                 marginals[i0 + t, l, 0] = fma(values[l, t, 0] * norm[t, 0], unit, rounding)
         return

@@ -118,13 +118,21 @@ class _Matrix:
         size = builder.mul(self._width, self._values.itemsize)
         counter, entry = (cgutils.alloca_once(builder, INDEX) for _ in range(2))
         builder.store(ir.Constant(INDEX, 0), counter)
-        for vectors, lanes in ((6, 16), (1, 16), (1, 4), (1, 1)):
-            offsets = [ir.Constant(INDEX, n * lanes) for n in range(vectors)]
+        for vectors, lanes in ((6, 16), (2, 16), (2, 8), (2, 4), (1, 1)):
             kind = ir.VectorType(FLOAT, lanes)
             totals = [cgutils.alloca_once(builder, kind) for _ in range(vectors)]
-            with _steps(builder, counter, self._width, vectors * lanes) as k:
-                for offset, total in zip(offsets, totals):
-                    builder.store(begin(builder.add(k, offset), lanes), total)
+            last_start = builder.sub(self._width, ir.Constant(INDEX, lanes))
+            stop = self._width
+            if vectors == 2:  # the rest of a row, whose last vectors may overlap
+                fits = builder.icmp_signed(">=", last_start, ir.Constant(INDEX, 0))
+                beyond = builder.add(self._width, ir.Constant(INDEX, vectors * lanes - 1))
+                stop = builder.select(fits, beyond, ir.Constant(INDEX, 0))
+            with _steps(builder, counter, stop, vectors * lanes) as k:
+                starts = [builder.add(k, ir.Constant(INDEX, n * lanes)) for n in range(vectors)]
+                if vectors == 2:
+                    starts = [_smaller(builder, at, last_start) for at in starts]
+                for at, total in zip(starts, totals):
+                    builder.store(begin(at, lanes), total)
                 builder.store(first, entry)
                 with _steps(builder, entry, last, 1) as e:
                     later = builder.add(e, ahead)
@@ -132,14 +140,14 @@ class _Matrix:
                     there = builder.icmp_signed("<", later, end)
                     with builder.if_then(builder.and_(begins, there)):
                         _fetch_lines(builder, builder.bitcast(self._row(later), BYTES), size)
-                    row = builder.gep(self._row(e), [k])
+                    row = self._row(e)
                     factor = builder.load(builder.gep(self._factors.data, [e]))
                     factor = _everywhere(builder, factor, lanes)
-                    for offset, total in zip(offsets, totals):
-                        x = _load(builder, self._kind, row, offset, lanes)
+                    for at, total in zip(starts, totals):
+                        x = _load(builder, self._kind, row, at, lanes)
                         builder.store(_multiply_add(builder, factor, x, builder.load(total)), total)
-                for offset, total in zip(offsets, totals):
-                    write(builder.add(k, offset), builder.load(total))
+                for at, total in zip(starts, totals):
+                    write(at, builder.load(total))
 
     def _row(self, entry):
         """Return where the row of an entry starts."""
@@ -154,8 +162,8 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
     """Return ``begin`` + Σ_e shares[e]·source[columns[e]], first ≤ e < last, in the order of e.
 
     Rows have at most four values, and four of them are returned: what lies behind a shorter row
-    means nothing. Rows of entries that follow are fetched meanwhile. ``first`` and ``last`` count
-    the elements of arrays of any shape.
+    means nothing. ``first`` and ``last`` count the elements of arrays of any shape. Nothing is
+    fetched ahead: the processor itself looks as far ahead in rows so short.
     """
     if any(each.layout != "C" for each in (source, columns, shares)):
         raise TypingError("sum_narrow takes C-contiguous arrays")
@@ -173,15 +181,7 @@ def sum_narrow(typing_context, begin, source, columns, shares, first, last):
         counter = cgutils.alloca_once(builder, INDEX)
         builder.store(context.cast(builder, arguments[4], first, types.intp), counter)
         end = context.cast(builder, arguments[5], last, types.intp)
-        size = ir.Constant(INDEX, 1)
-        for length in cgutils.unpack_tuple(builder, numbers.shape):
-            size = builder.mul(size, length)
         with _steps(builder, counter, end, 1) as e:
-            later = builder.add(e, ir.Constant(INDEX, AHEAD))
-            with builder.if_then(builder.icmp_signed("<", later, size)):
-                column = builder.load(builder.gep(numbers.data, [later]))
-                ahead = builder.mul(context.cast(builder, column, columns.dtype, types.intp), width)
-                _fetch(builder, builder.bitcast(builder.gep(values.data, [ahead]), BYTES))
             column = builder.load(builder.gep(numbers.data, [e]))
             start = builder.mul(context.cast(builder, column, columns.dtype, types.intp), width)
             factor = _everywhere(builder, builder.load(builder.gep(factors.data, [e])), NARROW)
@@ -213,10 +213,13 @@ def fetch_value(typing_context, values, i):
     return types.void(values, i), generate
 
 
+def _smaller(builder, a, b):
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
 def _fetch_lines(builder, start, size):
     """Ask for so many bytes from an address on, or for the first of them."""
-    most = ir.Constant(INDEX, FARTHEST)
-    size = builder.select(builder.icmp_signed("<", size, most), size, most)
+    size = _smaller(builder, size, ir.Constant(INDEX, FARTHEST))
     counter = cgutils.alloca_once(builder, INDEX)
     builder.store(ir.Constant(INDEX, 0), counter)
     with _steps(builder, counter, size, LINE) as k:
