@@ -12,6 +12,8 @@ TRITON ?= triton==3.6.0
 WORKERS ?= auto
 # A test file stays with one worker, which makes what its tests share once; the slow come first.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Tests start Python hundreds of times: what it compiles is kept, whatever the shell asks for.
+test test-lowest coverage torture: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
