@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -64,9 +65,15 @@ def test_labels_are_independent_at_a_voxel(noise: NDArray[np.float64]) -> None:
         assert abs(r) < 4.5 / math.sqrt(SAMPLES)
 
 
-def correlation(noise: NDArray[np.float64], offset: tuple[int, int, int]) -> float:
-    """The correlation of the normals behind the noise, over all pairs at an offset."""
-    normal = stats.norm.ppf(np.exp(-np.exp(-noise[:, 0]))).reshape(-1, *GRID.shape)
+@functools.cache
+def drawn_normals(name: str) -> NDArray[np.float64]:
+    """The normals behind the noise of the first label, (S, *GRID.shape)."""
+    noise = drawn(LENGTHS[name], 1500)[:, 0]
+    return np.asarray(stats.norm.ppf(np.exp(-np.exp(-noise)))).reshape(-1, *GRID.shape)
+
+
+def correlation(normal: NDArray[np.float64], offset: tuple[int, int, int]) -> float:
+    """The correlation of normals over all pairs at an offset."""
     one = normal[:, : 9 - offset[0], : 7 - offset[1], : 5 - offset[2]]
     other = normal[:, offset[0] :, offset[1] :, offset[2] :]
     return float((one * other).mean() / normal.var())
@@ -80,7 +87,7 @@ def test_the_correlation_falls_with_the_distance_in_mm(
     squared = sum((o * s) ** 2 for o, s in zip(offset, GRID.spacing))  # mm²
     parts = [(length, weight) for length, weight in checked_lengths(LENGTHS[name]) if length > 0]
     expected = sum(weight * math.exp(-squared / (2 * length**2)) for length, weight in parts)
-    assert correlation(drawn(LENGTHS[name], 1500), offset) == pytest.approx(expected, abs=0.03)
+    assert correlation(drawn_normals(name), offset) == pytest.approx(expected, abs=0.03)
 
 
 def test_an_infinite_length_is_one_draw_for_the_whole_image() -> None:
