@@ -8,8 +8,10 @@ import re
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt
 
 from helpers.report_cases import entropy_bits, report_case, turned
+from perturb_mpm.report import locations
 from perturb_mpm.report.data import ReportData
 from perturb_mpm.report.locations import (
     GAP_MM,
@@ -330,3 +332,19 @@ def test_doubt_away_from_its_label_and_where_no_label_is() -> None:
     (location,) = uncertain_locations(vanished)
     assert location.labels == ("healthy", "enhancing")
     assert location.where == "left part of the image"
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.7, 1.3, 2.5), (4.0, 1.0, 9.0)])
+def test_distances_and_what_is_near_are_those_of_a_distance_transform(
+    spacing: tuple[float, float, float],
+) -> None:
+    rng = np.random.default_rng(5)
+    where = rng.random((9, 12, 11)) < 0.02
+    away = distance_transform_edt(~where, sampling=spacing)
+    voxels = np.argwhere(np.ones_like(where))
+    found = locations._distances(voxels, np.argwhere(where), spacing)
+    np.testing.assert_array_equal(found, away.ravel())
+    near = locations._distances(voxels, np.argwhere(where), spacing, 4.0)
+    np.testing.assert_array_equal(np.isfinite(near), away.ravel() <= 4.0)
+    for radius in (0.0, 1.0, GAP_MM / 2, 4.0, 20.0):
+        np.testing.assert_array_equal(locations._grow(where, radius, spacing), away <= radius)
