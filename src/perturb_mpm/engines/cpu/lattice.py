@@ -33,6 +33,8 @@ Numbers = NDArray[np.int32]
 # Where a vertex has fewer corners than this, blurring takes longer than splatting, and vertices are
 # better stored near their neighbours than near the voxels that touch them.
 CROWDED = 64
+PARTS = 16  # in which a large array is filled: the system finds memory for it as it is written
+AT_ONCE = 1 << 14  # vertices whose place along a curve is computed at once, in the cache
 
 
 @kernel
@@ -250,16 +252,19 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     keys = np.empty((n, d + 1), dtype=np.int64)
     weights = np.empty((n, d + 1), dtype=np.float32)
     threads.run(find_simplices, n, features, scale, code.strides, keys, weights)
-    table, numbers = VertexTable.of(keys.reshape(-1), width=np.int64(d + 1))
+    # As many slots as most lattices end with: a table that grows is filled anew each time.
+    slots = 2 << n.bit_length()
+    table, numbers = VertexTable.of(keys.reshape(-1), slots, np.int64(d + 1))
     columns = numbers.reshape(n, d + 1)
     del keys
     touched = table.count
     directions = code.directions  # (d+1,): each direction's key step
     if blur.dilation:
-        table = add_missing_vertices(table, directions, blur.fewest_neighbours(d), threads)
+        add_missing_vertices(table, directions, blur.fewest_neighbours(d), threads)
     renumbered = np.arange(table.count, dtype=np.int32)
     if table.count * CROWDED > columns.size:
-        renumbered = table.sort(code.curve(table.vertices))
+        some = np.array_split(table.vertices, max(PARTS, table.count // AT_ONCE))
+        renumbered = table.sort(np.concatenate(threads.each(code.curve, some)))
         columns = renumbered[columns]
     steps = blur.passes(directions)
     passes = [_look_up(table, offsets, threads) for offsets, _ in steps]
@@ -278,23 +283,18 @@ class VertexTable:
 
     @classmethod
     def of(
-        cls, keys: NDArray[np.int64], size: int = 1 << 16, width: np.int64 = NO_ROW
+        cls, keys: NDArray[np.int64], size: int, width: np.int64 = NO_ROW
     ) -> tuple[VertexTable, Numbers]:
-        """Give numbers by first touch; return the table and the number of each key, (M,)."""
-        numbers = np.empty(keys.size, dtype=np.int32)
-        table = cls.of_size(size)
-        table.add(keys, width, numbers)
-        return table, numbers
+        """Give numbers by first touch; return the table and the number of each key, (M,).
 
-    @classmethod
-    def of_size(cls, size: int) -> VertexTable:
-        """Return an empty table of so many slots, a power of 2; half of them may be taken."""
-        slots, ids = np.empty(size, dtype=np.int64), np.full(size, EMPTY, dtype=np.int32)
-        return cls(slots, ids, np.empty(0, dtype=np.int64))
+        ``size`` is how many slots there are at first, a power of 2; half of them may be taken.
+        """
+        table = cls(np.empty(size, np.int64), np.full(size, EMPTY, np.int32), keys[:0])
+        return table, table.add(keys, width)
 
-    def add(self, keys: NDArray[np.int64], width: np.int64, numbers: Numbers) -> None:
-        """Give vertices of (M,) keys their numbers, new ones by first touch; grow where it must."""
-        done = 0
+    def add(self, keys: NDArray[np.int64], width: np.int64 = NO_ROW) -> Numbers:
+        """Return the numbers of (M,) keys, new ones by first touch; grow where it must."""
+        numbers, done = np.empty(keys.size, dtype=np.int32), 0
         while True:
             buffer = np.empty(len(self.slots) // 2, dtype=np.int64)
             buffer[: self.count] = self.vertices
@@ -303,19 +303,20 @@ class VertexTable:
             self.vertices = buffer[:count].copy()
             done += more
             if done == len(keys):
-                return
+                return numbers
             larger = VertexTable.of(self.vertices, 4 * len(self.slots))[0]  # with the same numbers
             self.slots, self.ids = larger.slots, larger.ids
 
     def sort(self, curve: NDArray[np.int64]) -> Numbers:
         """Renumber the vertices along a curve; return the new number of each old one."""
-        order = np.argsort(curve, kind="stable")
-        renumbered = np.empty(len(order), dtype=np.int32)
+        order = np.argsort(curve)
+        if (np.diff(curve[order]) == 0).any():  # of equals the first one comes first
+            order = np.argsort(curve, kind="stable")
+        renumbered = np.full(len(order) + 1, EMPTY, dtype=np.int32)
         renumbered[order] = np.arange(len(order), dtype=np.int32)
         self.vertices = self.vertices[order]
-        present = self.ids != EMPTY
-        self.ids[present] = renumbered[self.ids[present]]
-        return renumbered
+        self.ids = renumbered[self.ids]  # EMPTY finds itself at the end
+        return renumbered[:-1]
 
     @property
     def count(self) -> int:
@@ -325,7 +326,7 @@ class VertexTable:
 
 def add_missing_vertices(
     table: VertexTable, directions: NDArray[np.int64], least: int, threads: Threads
-) -> VertexTable:
+) -> None:
     """Add the missing vertices that have at least so many neighbours, after the others."""
     steps = np.concatenate([directions, -directions])
     buffer = np.empty(table.count * len(steps), dtype=np.int64)
@@ -336,11 +337,11 @@ def add_missing_vertices(
         found += count
     wanted = buffer[:found]
     threads.sort(wanted)
-    everything = np.concatenate([table.vertices, wanted[: keep_frequent(wanted, least)]])
-    return VertexTable.of(everything, size=4 << len(everything).bit_length())[0]
+    table.add(wanted[: keep_frequent(wanted, least)])
 
 
 def _look_up(table: VertexTable, steps: NDArray[np.int64], threads: Threads) -> NDArray[np.int32]:
-    found = np.full((table.count, len(steps)), EMPTY, dtype=np.int32)
+    found = np.empty((table.count, len(steps)), dtype=np.int32)
+    threads.each(lambda part: part.fill(EMPTY), np.array_split(found, PARTS))
     threads.run(neighbours, table.count, table.vertices, table.slots, table.ids, steps, found)
     return found

@@ -10,6 +10,7 @@ rows of the exact kernel: ``engines/lattice.py`` says why, and on which part of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -172,7 +173,9 @@ class _FilterMaker:
             ]
         calibrated = self.accuracy != "plain" and len(terms) > 0
         calibration = self._calibration() if calibrated else None
-        return [self._filter(term, calibration) for term in terms]
+        # Much of it is done by one core: two kernels side by side leave the other none to wait for.
+        with ThreadPoolExecutor(min(2, self.threads.count)) as pool:
+            return list(pool.map(lambda term: self._filter(term, calibration), terms))
 
     def _filter(self, term: PairwiseTerm, calibration: Calibration | None) -> Filter:
         threads, given = self.threads, term.features()
