@@ -228,12 +228,12 @@ def _probabilities_inside(
     given = checks.numeric(probabilities, "probabilities")
     checks.labels_first(given, "probabilities")
     grid = Grid(given.shape[1:], spacing, mask)
-    inside = np.empty((grid.voxels, len(given)), dtype=np.float32)  # (N, L)
-    for label, share in enumerate(given):  # a copy of one label at a time
-        inside[:, label] = grid.gather(checks.floats(share, "probabilities"))
+    inside = np.empty((len(given), grid.voxels), dtype=np.float32)  # (L, N)
+    for row, share in zip(inside, given, strict=True):  # a copy of one label at a time
+        row[:] = grid.gather(checks.floats(share, "probabilities"))
     np.maximum(inside, np.float32(_CLIP), out=inside)
-    inside /= inside.sum(axis=1, keepdims=True)
-    return inside, grid
+    inside /= inside.sum(axis=0)
+    return np.ascontiguousarray(inside.T), grid
 
 
 def _standardize(images: ArrayLike, grid: Grid) -> list[NDArray[np.float32]]:
