@@ -186,6 +186,11 @@ def test_the_command_writes_table_numbers_page_and_maps(
     content = json.loads((output / "change.json").read_text())
     page = (output / "report.html").read_text()
     assert content["answer"].split(". ")[0] in page
+    # Only what is compared is outlined.
+    assert "Outline of core." in page
+    key = page.split('<ul class="lines">')[1].split("</ul>")[0]
+    assert key.count("<li>") == 1
+    assert "core</li>" in key
     assert content["answer"] in capsys.readouterr().out.replace("\n", " ")
     assert content["expected_new_ml"]["core"] > content["expected_vanished_ml"]["core"]
     assert float(rows[0]["grew_probability"]) == content["changes"][0]["grew_probability"]

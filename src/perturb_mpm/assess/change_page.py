@@ -63,7 +63,7 @@ def render_change(change: RunChange) -> str:
             maps=_maps(change),
             structure=change.rows[0].structure,
             colour_bar=colour_bar(_SCALE),
-            styles=label_styles(change.after.case.labels.names),
+            styles=label_styles(("", change.rows[0].structure)),
             rows=[_cells(row) for row in change.rows],
             limits=list(dict.fromkeys(row.limits for row in change.rows if row.limits)),
             bases=list(dict.fromkeys(row.rests_on for row in change.rows)),
@@ -125,26 +125,29 @@ def _both_scans(change: RunChange) -> list[ShownSlice]:
     slices = []
     for run, index, words in zip(runs, indices, ("before", "after")):
         shown = _labelled(run) if both is None else both
-        picture = _picture(run, index, shown, None, f"{words}, outlines of labels")
+        picture = _picture(run, name, index, shown, None, f"{words}, outline of {name}")
         slices.append(ShownSlice(picture, words, run.case.geometry.has_orientation))
     return slices
 
 
 def _maps(change: RunChange) -> list[ShownSlice]:
-    """Return where the structure is new and where it vanished, on the slice of the scans."""
+    """Return where the structure is new, on the later scan, and vanished, on the earlier one."""
     if not change.new:
         return []
-    name, run = change.rows[0].structure, change.after
+    name = change.rows[0].structure
     shown = _all_labels(change)
-    sizes = _slice_sums(run, change.new[name] + change.vanished[name])
+    sizes = _slice_sums(change.after, change.new[name] + change.vanished[name])
     index = int(sizes.argmax())
     return [
         ShownSlice(
-            _picture(run, index, shown, maps[name], f"probability: {words}"),
+            _picture(run, name, index, shown, maps[name], f"probability: {words}"),
             words,
             run.case.geometry.has_orientation,
         )
-        for words, maps in (("new", change.new), ("vanished", change.vanished))
+        for words, maps, run in (
+            ("new", change.new, change.after),
+            ("vanished", change.vanished, change.before),
+        )
     ]
 
 
@@ -173,6 +176,7 @@ def _slice_sums(run: Run, volume: NDArray[np.generic]) -> NDArray[np.float64]:
 
 def _picture(
     run: Run,
+    name: str,
     index: int,
     shown: NDArray[np.bool_],
     overlay: NDArray[np.float32] | None,
@@ -188,7 +192,7 @@ def _picture(
     voxel = [0, 0, 0]
     voxel[plane.across] = index
     position = to_mm(case.geometry.affine, (voxel[0], voxel[1], voxel[2]))[plane.looks_along]
-    labels = plane.cut(run.labels, index, box)
+    labels = plane.cut(_structure(run, name).astype(np.uint8), index, box)
     colours = (
         error_overlay(np.zeros(labels.shape, dtype=np.bool_))
         if overlay is None
@@ -201,7 +205,7 @@ def _picture(
         greys=[(next(iter(case.images)), data_uri(grey_png(greys)))],
         overlay=colours,
         labels=labels,
-        styles=label_styles(case.labels.names),
+        styles=label_styles(("", name)),
         description=description,
     )
     return replace(picture, opaque=True)
