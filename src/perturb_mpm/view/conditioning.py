@@ -13,8 +13,11 @@ B = (K + W⁻¹)⁻¹ and a the gradient at the mode, the scores at any voxel v 
 
     m + K_vA a,   with the share  tr(K_vA B K_Av) / (L − 1) / (π²/6)  of its noise explained,
 
-and a sample's noise there follows by Matheron's rule: g + K_vA (a − B (g_A + ε)), cov ε = W⁻¹. The
-length is the one of ``LENGTH_SHARES`` times the run's under which the paint is the most probable.
+and a sample's noise there follows by Matheron's rule: n + K_vA (a − B (g_A + ε)), cov ε = W⁻¹. A
+run draws n alone, all of it correlated, so g_A must be made of it: g_A = (1 − OWN) n_A + √OWN z
+with cov z = K_AA has the covariances K_AA with itself and K_vA with n. To take n_A for g_A would
+explain twice as much as the paint says, and leave intervals that are too narrow. The length is the
+one of ``LENGTH_SHARES`` times the run's under which the paint is the most probable.
 
 People stop painting where the label map is right. So voxels beside the paint in a painted slice
 count as seen, with the label they have and a weight of ``SEEN_WEIGHT``; without them, a stroke of
@@ -51,6 +54,7 @@ _SUREST_NATS = 6.0  # how sure a network can be that a person may still convince
 _REACH = 2.5  # correlation lengths; 4 % are left there
 _IN_DOUBT = 1e-3  # the probability of other labels from which a voxel is looked at
 _LEAST_LEFT = 0.02  # of the noise's variance, so that nothing becomes certain
+_JITTER = 1e-6  # of covariances, so that rounding leaves them positive
 _TOGETHER = 20_000  # voxels whose covariances are in memory at once
 
 
@@ -244,6 +248,7 @@ class _Laplace:
             if abs(value - before) < 1e-4 * (1 + abs(before)):
                 break
         self._factorise(f)
+        self._root = np.linalg.cholesky(covariance + _JITTER * np.eye(len(covariance)))
         self.gradient, self._value = dual, value
 
     @property
@@ -257,11 +262,13 @@ class _Laplace:
     def pull(
         self, noise: NDArray[np.floating], generator: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Return a − B (noise + ε), (L, M), for the noise (L, M) of one sample."""
+        """Return a − B (g + ε), (L, M); g is part of the noise (L, M) of one sample."""
+        part = math.sqrt(OWN) * generator.standard_normal(noise.shape) @ self._root.T
+        part += (1 - OWN) * noise
         root = np.sqrt(self._p)
         drawn = root * generator.standard_normal(noise.shape)
         drawn -= self._p * drawn.sum(axis=0) / self._p.sum(axis=0)  # of covariance W
-        curved = self._curve(noise.astype(np.float64)) + drawn
+        curved = self._curve(part) + drawn
         return self.gradient - (curved - self._solve(curved @ self._covariance))
 
     def trace(self) -> NDArray[np.float64]:
