@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -336,3 +338,16 @@ def test_without_normalisation_the_lattice_has_the_gaussian_s_size() -> None:
         sums[accuracy] = float(solver.pairwise().sum())
     assert sums["calibrated"] == pytest.approx(sums["exact"], rel=0.03)
     assert sums["plain"] < 0.8 * sums["exact"]
+
+
+def test_a_solver_that_is_let_go_gives_its_memory_back_at_once() -> None:
+    crf = smooth_problem()
+    solver = prepare(crf, "cpu", "plain", batch=1, compact=False)
+    solver.load(crf.energies[np.newaxis])
+    memory = weakref.ref(solver._whole)  # type: ignore[attr-defined]
+    gc.disable()
+    try:
+        del solver
+        assert memory() is None
+    finally:
+        gc.enable()

@@ -7,6 +7,7 @@ The same class serves the whole image and a restricted problem (``restricted.py`
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -112,7 +113,8 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, dtype=np.uint8)
-        self.user: Batch | None = None
+        # Weak, so that a solver that nobody uses gives its memory back at once.
+        self.user: Callable[[], Batch | None] = lambda: None
 
     def divide(self, wanted: Sequence[tuple[int, Any]]) -> list[NDArray[Any]]:
         """Return arrays of so many values of a type, (n,) each; what others have is lost."""
@@ -162,10 +164,11 @@ class Batch:
     def take(self, problems: int) -> None:
         """Make the memory that of so many problems, all of them new."""
         labels, memory = self._crf.n_labels - 1, self._memory
-        if problems > self._most or memory.user is not self:
-            if memory.user is not None:
-                memory.user.forget()
-            memory.user = self
+        user = memory.user()
+        if problems > self._most or user is not self:
+            if user is not None:
+                user.forget()
+            memory.user = weakref.ref(self)
             self.buffers = BatchBuffers.allocate(self.kernels, labels, problems, memory)
             self._most = problems
         self.buffers = self.buffers.shape_for(self.kernels, labels, problems)
