@@ -2,7 +2,6 @@
 
 from lab.segmentation.patients import (
     PROBABILITIES,
-    TREE_WORDS,
     LeaveOneOut,
     LeftOut,
     glioma_patients,
@@ -14,7 +13,6 @@ __all__ = [
     "LeaveOneOut",
     "LeftOut",
     "SegmentationOutcome",
-    "TREE_WORDS",
     "glioma_patients",
     "reproduce_segmentation",
 ]

@@ -29,7 +29,7 @@ from perturb_mpm.progress import StagedProgress
 PROBABILITIES = "probabilities"  # the folder of what the trees say
 
 _TREES = (
-    "The classifier is {trees} of `perturb-mpm train`. In a turn it is trained on all others, and\n"
+    "The classifier is {trees}. In a turn it is trained on all others, and\n"
     "the CRF is tuned on these too, on probabilities by trees that saw neither the patient they\n"
     "speak of nor the one left out"
 )
@@ -38,7 +38,10 @@ _MADE_UP = (
     "temperature of its own. In a turn the CRF is tuned on all others"
 )
 _TUNING = "tuning/"
-TREE_WORDS = {False: "the boosted trees", True: "the decision forest"}
+_TREE_WORDS = {
+    False: "the boosted trees of `perturb-mpm train`",
+    True: "the decision forest of `perturb-mpm train --forest`",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +126,7 @@ def glioma_patients(
         patients,
         GLIOMA_REGIONS,
         f"The patients are real: {len(cases)} of {data.name}",
-        _TREES.format(trees=TREE_WORDS[forest]),
+        _TREES.format(trees=_TREE_WORDS[forest]),
         {
             "patients": list(patients),
             "data_sha256": data_sha256,
