@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -30,9 +31,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have slow tests: no worker is left alone with one at the end."""
+    """Begin with the files that have slow tests, then with large ones.
+
+    So no worker is left alone with a long one at the end.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path]))
 
 
 @pytest.fixture(scope="module", autouse=True)

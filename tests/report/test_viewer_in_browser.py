@@ -15,6 +15,8 @@ from helpers.browser import OpenPage, open_page
 from helpers.viewer_run import NAMES, copy_run
 from perturb_mpm.run import Run, load_run
 
+pytestmark = pytest.mark.slow
+
 MOST_PICTURES = 20
 PLAIN_GREY = 40  # of 255: the most that red, green and blue of a grey pixel differ
 

@@ -95,6 +95,7 @@ def test_a_cost_that_grows_too_fast_is_seen(
     assert measure_cost("hungry", tmp_path).kind == "growth"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_disturbed_sets_of_files_are_of_one_question(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,8 @@ from perturb_mpm.run import RunSettings
 from perturb_mpm.view.server import ViewServer
 from perturb_mpm.view.session import open_session
 
+pytestmark = pytest.mark.slow
+
 OEDEMA, CORE = 1, 2
 PATIENCE_S = 240  # machines may be busy
 
