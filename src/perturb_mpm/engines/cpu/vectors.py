@@ -1,7 +1,9 @@
 """Rows of values in vector instructions, written out: the compiler's own pay for long rows only.
 
 A loop that the compiler turns into vectors first asks whether its arrays overlap, then takes 32
-values at a time, and the rest one by one. A row of twenty labels is all rest.
+values at a time, and the rest one by one. A row of twenty labels is all rest. With such loops in
+place of what is here a whole ``sample`` takes 1.4 to 1.7 times the CPU seconds, for the same votes
+(three pairs of runs, 128 samples of problem ``brain-0.4`` of ``lab/benchmarks/problems.py``).
 """
 
 from __future__ import annotations
