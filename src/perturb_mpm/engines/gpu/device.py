@@ -195,11 +195,13 @@ def says_when_full(work: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(work)
     def known(*arguments: P.args, **options: P.kwargs) -> R:
-        import torch
-
         try:
             return work(*arguments, **options)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            import torch  # which may be missing, as ``choose_device`` says
+
+            if not isinstance(error, torch.OutOfMemoryError):
+                raise
             raise MemoryError(FULL) from error
 
     return known
