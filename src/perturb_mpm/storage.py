@@ -26,22 +26,17 @@ import tomllib
 import unicodedata
 import zipfile
 import zlib
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn, Self
+from typing import IO, Any, BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import ExpectedError, in_short
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 __all__ = [
     "atomic_open",
@@ -70,7 +65,6 @@ __all__ = [
     "refuse_damage",
     "error_text",
     "require_file",
-    "GzipWriter",
     "require_size",
     "largest_file",
     "largest_state",
@@ -284,88 +278,6 @@ def write_arrays(
             little = given.astype(given.dtype.newbyteorder("<"), copy=False)
             with archive.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, little, allow_pickle=False)
-
-
-_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, no time, no system
-_GZIP_BLOCK = 1 << 20
-_MOST_GZIP_THREADS = 8
-
-
-class GzipWriter(io.RawIOBase):
-    """A stream whose bytes go to ``file`` as one member of gzip, compressed in threads.
-
-    Each block is compressed for itself, so that equal bytes give equal files on any machine.
-    Seeking is forward alone, over zeros, as writers of images do.
-
-    Examples
-    --------
-    >>> import gzip, io
-    >>> from perturb_mpm.storage import GzipWriter
-    >>> file = io.BytesIO()
-    >>> with GzipWriter(file, level=6) as stream:
-    ...     stream.write(b"voxels")
-    6
-    >>> gzip.decompress(file.getvalue())
-    b'voxels'
-    """
-
-    def __init__(self, file: IO[bytes], level: int) -> None:
-        self._file, self._level = file, level
-        self._rest = bytearray()
-        self._crc = self._size = 0
-        threads = min(os.cpu_count() or 1, _MOST_GZIP_THREADS)
-        self._pool = ThreadPoolExecutor(threads)
-        self._waiting: deque[Future[bytes]] = deque()
-        self._most_waiting = 2 * threads
-
-    def __enter__(self) -> Self:
-        self._file.write(_GZIP_HEADER)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._pool:
-            if kind is None:
-                self._submit(bytes(self._rest), last=True)
-                while self._waiting:
-                    self._file.write(self._waiting.popleft().result())
-                self._file.write(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
-
-    def writable(self) -> bool:
-        """Return that it is."""
-        return True
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        """Take bytes; full blocks are compressed while more come."""
-        given = memoryview(data).cast("B")
-        self._rest += given
-        self._crc = zlib.crc32(given, self._crc)
-        self._size += len(given)
-        while len(self._rest) > _GZIP_BLOCK:
-            self._submit(bytes(self._rest[:_GZIP_BLOCK]), last=False)
-            del self._rest[:_GZIP_BLOCK]
-        return len(given)
-
-    def tell(self) -> int:
-        """Return how many bytes were taken."""
-        return self._size
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Write zeros up to ``offset``."""
-        if whence != os.SEEK_SET or offset < self._size:
-            raise OSError(f"cannot go back from {self._size} to {offset}")
-        self.write(bytes(offset - self._size))
-        return offset
-
-    def _submit(self, block: bytes, *, last: bool) -> None:
-        if len(self._waiting) == self._most_waiting:
-            self._file.write(self._waiting.popleft().result())
-        self._waiting.append(self._pool.submit(_deflate, block, self._level, last=last))
-
-
-def _deflate(block: bytes, level: int, *, last: bool) -> bytes:
-    """Return a piece of a deflate stream that ends at a byte, so that another may follow."""
-    packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return packer.compress(block) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 
 DAMAGE = (

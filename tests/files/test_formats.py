@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from perturb_mpm.files import (
     read_volume,
     save_like,
 )
+from perturb_mpm.files.formats import GzipWriter
 
 PLACED = (".nii.gz", ".nii", ".nrrd", ".mha", ".mgz", ".mgh")
 FLAT = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -350,3 +353,40 @@ def test_damaged_files_are_refused_in_one_line(
     with pytest.raises(InputError, match=message) as caught:
         read_volume(Source("image", path))
     assert "\n" not in str(caught.value)
+
+
+BLOCK = 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 40 * BLOCK + 3])
+def test_a_gzip_stream_in_blocks_gives_its_bytes_back(size: int) -> None:
+    data = np.random.default_rng(0).integers(0, 5, size, dtype=np.uint8).tobytes()
+    file = io.BytesIO()
+    with GzipWriter(file, level=1) as stream:
+        stream.write(data[: size // 3])
+        stream.write(memoryview(data)[size // 3 :])
+        assert stream.tell() == size
+    assert gzip.decompress(file.getvalue()) == data
+
+
+def test_a_gzip_stream_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 20_000
+    found = []
+    for cores in (1, 2, 16):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        file = io.BytesIO()
+        with GzipWriter(file, level=6) as stream:
+            stream.write(data)
+        found.append(file.getvalue())
+    assert found[0] == found[1] == found[2]
+    assert gzip.decompress(found[0]) == data
+
+
+def test_a_gzip_stream_goes_forward_over_zeros_and_never_back() -> None:
+    file = io.BytesIO()
+    with GzipWriter(file, level=6) as stream:
+        stream.write(b"ab")
+        assert stream.seek(5) == 5
+        with pytest.raises(OSError, match="cannot go back from 5 to 4"):
+            stream.seek(4)
+    assert gzip.decompress(file.getvalue()) == b"ab\0\0\0"

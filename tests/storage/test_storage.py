@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
-import io
 import json
 import math
 import os
@@ -27,7 +25,6 @@ from lab.torture.interruptions import AtChange, kill_self
 from perturb_mpm import storage
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.storage import (
-    GzipWriter,
     LockedError,
     atomic_open,
     open_lock,
@@ -227,43 +224,6 @@ def test_the_lock_of_windows_says_that_another_has_it(
         assert locked == [first.fileno()]
         with pytest.raises(branch["LockedError"], match="in use"):
             branch["open_lock"](tmp_path / "lock", "in use")
-
-
-BLOCK = 1 << 20
-
-
-@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 40 * BLOCK + 3])
-def test_a_gzip_stream_in_blocks_gives_its_bytes_back(size: int) -> None:
-    data = np.random.default_rng(0).integers(0, 5, size, dtype=np.uint8).tobytes()
-    file = io.BytesIO()
-    with GzipWriter(file, level=1) as stream:
-        stream.write(data[: size // 3])
-        stream.write(memoryview(data)[size // 3 :])
-        assert stream.tell() == size
-    assert gzip.decompress(file.getvalue()) == data
-
-
-def test_a_gzip_stream_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = bytes(range(256)) * 20_000
-    found = []
-    for cores in (1, 2, 16):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
-        file = io.BytesIO()
-        with GzipWriter(file, level=6) as stream:
-            stream.write(data)
-        found.append(file.getvalue())
-    assert found[0] == found[1] == found[2]
-    assert gzip.decompress(found[0]) == data
-
-
-def test_a_gzip_stream_goes_forward_over_zeros_and_never_back() -> None:
-    file = io.BytesIO()
-    with GzipWriter(file, level=6) as stream:
-        stream.write(b"ab")
-        assert stream.seek(5) == 5
-        with pytest.raises(OSError, match="cannot go back from 5 to 4"):
-            stream.seek(4)
-    assert gzip.decompress(file.getvalue()) == b"ab\0\0\0"
 
 
 def test_arrays_that_are_stored_come_back_beside_those_that_are_compressed(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ import io
 import math
 import os
 import re
+import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,10 @@ from numpy.typing import NDArray
 from perturb_mpm.checks import in_short, number
 from perturb_mpm.files.source import Source
 from perturb_mpm.optional import optional_package
-from perturb_mpm.storage import GzipWriter, atomic_open, largest_file, require_size
+from perturb_mpm.storage import atomic_open, largest_file, require_size
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 NIFTI_ENDINGS = (".nii.gz", ".nii")
 PICTURE_ENDINGS = (".tif", ".tiff", ".png")
@@ -43,6 +49,9 @@ LONGEST_END = 64 << 20  # bytes after the voxels, which no writer leaves
 _LONGEST_PADDING = 1 << 20  # zeros after a gzip stream, which Python's gzip skips one by one
 _CHUNK = 1 << 20
 _COMPRESSION = 6
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, no time, no system
+_GZIP_BLOCK = 1 << 20
+_MOST_GZIP_THREADS = 8
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from left, back, up to right, front, up
 _CODES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 _NRRD_TYPES = {
@@ -111,6 +120,83 @@ class _PackedFile:
 def open_gzip(file: BinaryIO) -> gzip.GzipFile:
     """Return what a compressed file unpacks to, as a stream."""
     return gzip.GzipFile(fileobj=cast("BinaryIO", _PackedFile(file)), mode="rb")
+
+
+class GzipWriter(io.RawIOBase):
+    """A stream whose bytes go to ``file`` as one member of gzip, compressed in threads.
+
+    Each block is compressed for itself, so that equal bytes give equal files on any machine.
+    Seeking is forward alone, over zeros, as writers of images do.
+
+    Examples
+    --------
+    >>> import gzip, io
+    >>> from perturb_mpm.files.formats import GzipWriter
+    >>> file = io.BytesIO()
+    >>> with GzipWriter(file, level=6) as stream:
+    ...     stream.write(b"voxels")
+    6
+    >>> gzip.decompress(file.getvalue())
+    b'voxels'
+    """
+
+    def __init__(self, file: IO[bytes], level: int) -> None:
+        self._file, self._level = file, level
+        self._rest = bytearray()
+        self._crc = self._size = 0
+        threads = min(os.cpu_count() or 1, _MOST_GZIP_THREADS)
+        self._pool = ThreadPoolExecutor(threads)
+        self._waiting: deque[Future[bytes]] = deque()
+        self._most_waiting = 2 * threads
+
+    def __enter__(self) -> Self:
+        self._file.write(_GZIP_HEADER)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._pool:
+            if kind is None:
+                self._submit(bytes(self._rest), last=True)
+                while self._waiting:
+                    self._file.write(self._waiting.popleft().result())
+                self._file.write(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
+
+    def writable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Take bytes; full blocks are compressed while more come."""
+        given = memoryview(data).cast("B")
+        self._rest += given
+        self._crc = zlib.crc32(given, self._crc)
+        self._size += len(given)
+        while len(self._rest) > _GZIP_BLOCK:
+            self._submit(bytes(self._rest[:_GZIP_BLOCK]), last=False)
+            del self._rest[:_GZIP_BLOCK]
+        return len(given)
+
+    def tell(self) -> int:
+        """Return how many bytes were taken."""
+        return self._size
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Write zeros up to ``offset``."""
+        if whence != os.SEEK_SET or offset < self._size:
+            raise OSError(f"cannot go back from {self._size} to {offset}")
+        self.write(bytes(offset - self._size))
+        return offset
+
+    def _submit(self, block: bytes, *, last: bool) -> None:
+        if len(self._waiting) == self._most_waiting:
+            self._file.write(self._waiting.popleft().result())
+        self._waiting.append(self._pool.submit(_deflate, block, self._level, last=last))
+
+
+def _deflate(block: bytes, level: int, *, last: bool) -> bytes:
+    """Return a piece of a deflate stream that ends at a byte, so that another may follow."""
+    packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return packer.compress(block) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 
 @dataclass(frozen=True)
@@ -220,10 +306,8 @@ def _read_metaimage(file: BinaryIO, path: Path) -> StoredVolume:
     if local and 0 < skip < file.tell():
         raise ValueError(f"its HeaderSize must be at least {file.tell()}, got {skip}")
     several = [channels] if channels > 1 else []
-    with _open_voxels(file, path, None if local else header["ElementDataFile"]) as (
-        content,
-        others,
-    ):
+    name = None if local else header["ElementDataFile"]
+    with _open_voxels(file, path, name) as (content, others):
         voxels = _values(content, encoding, dtype, [*several, *sizes], skip)
     if several:
         voxels = np.moveaxis(voxels, 0, -1)
@@ -251,7 +335,7 @@ def write_nrrd(
     several = voxels.ndim == 4
     stored = np.moveaxis(voxels, -1, 0) if several else voxels
     space = _LPS @ affine
-    directions = [_vector(space[:3, axis]) for axis in range(3)]
+    *directions, origin = (f"({_join_numbers(column, ',')})" for column in space[:3].T)
     lines = [
         "NRRD0005",
         f"type: {_NRRD_TYPES[code][0]}",
@@ -262,7 +346,7 @@ def write_nrrd(
         f"kinds: {' '.join(['vector'] * several + ['domain'] * 3)}",
         "endian: little",
         "encoding: gzip",
-        f"space origin: {_vector(space[:3, 3])}",
+        f"space origin: {origin}",
         *(f"{key}:={value}" for key, value in (fields or {}).items()),
         "",
         "",
@@ -497,12 +581,8 @@ def _little(voxels: NDArray[Any]) -> bytes:
     return little.tobytes(order="F")
 
 
-def _vector(values: NDArray[np.float64]) -> str:
-    return f"({','.join(repr(float(v)) for v in values)})"
-
-
-def _join_numbers(values: NDArray[np.float64]) -> str:
-    return " ".join(repr(float(v)) for v in values)
+def _join_numbers(values: NDArray[np.float64], by: str = " ") -> str:
+    return by.join(repr(float(v)) for v in values)
 
 
 def _read_mgh(file: BinaryIO, *, compressed: bool) -> StoredVolume:

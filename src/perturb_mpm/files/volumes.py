@@ -19,6 +19,7 @@ from perturb_mpm.files.formats import (
     GZIP,
     LONGEST_END,
     NIFTI_ENDINGS,
+    GzipWriter,
     format_ending,
     open_gzip,
     output_ending,
@@ -32,7 +33,7 @@ from perturb_mpm.files.geometry import (
     geometry_from_header,
 )
 from perturb_mpm.files.source import Digests, Source
-from perturb_mpm.storage import DEFLATE, GzipWriter, atomic_open, largest_file, require_size
+from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
 
 if TYPE_CHECKING:
     from nibabel.filebasedimages import SerializableImage
