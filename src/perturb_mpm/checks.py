@@ -225,6 +225,17 @@ def finite(array: NDArray[Any], name: str) -> None:
         )
 
 
+def affine(value: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Return a matrix (4, 4) that takes a grid to space, after checking that it leads back too."""
+    matrix: NDArray[np.float64] = numeric(value, name).astype(np.float64)
+    if matrix.shape != (4, 4):
+        raise ValueError(f"{name} must be (4, 4), got shape {matrix.shape}")
+    finite(matrix, name)
+    if np.linalg.det(matrix[:3, :3]) == 0.0:
+        raise ValueError(f"{name} must be invertible, got one that flattens the volume")
+    return matrix
+
+
 def whole(value: ArrayLike, name: str) -> NDArray[np.int64]:
     """Return a copy of ``value`` as int64 after checking that every value is a whole number."""
     array = numeric(value, name)

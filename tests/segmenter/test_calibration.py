@@ -9,7 +9,7 @@ from perturb_mpm.evaluation import dice
 from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
-    expected_calibration_error,
+    calibration_error,
     fit_calibration,
     log_loss,
 )
@@ -52,7 +52,7 @@ def test_temperature_undoes_overconfidence() -> None:
     assert found.temperature == pytest.approx(2.5, rel=0.05)
     before, after = Calibration((1.0, 1.0)), found
     assert log_loss([patient], after) < log_loss([patient], before)
-    errors = [expected_calibration_error(patient, each) for each in (before, after)]
+    errors = [calibration_error(patient, each) for each in (before, after)]
     assert errors[0] > 0.05
     assert errors[1] < 0.01
 
@@ -83,15 +83,6 @@ def test_the_power_of_the_prior_is_the_one_with_the_best_overlap() -> None:
 def test_a_patient_without_tumour_wants_none() -> None:
     healthy = HeldOut(np.tile(np.float32([0.45, 0.55]), (50, 1)), np.zeros(50, np.uint8))
     assert fit_calibration([healthy], (1.9, 0.1)).prior_power > 0
-
-
-def test_calibration_error_by_hand() -> None:
-    probabilities = np.float32([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7], [0.4, 0.6]])
-    labels = np.array([0, 1, 1, 0], dtype=np.uint8)
-    # Bins of 1/5: 0.9 twice (right once), 0.7 and 0.6 together (right once).
-    wanted = (abs(1 - 1.8) + abs(1 - 1.3)) / 4
-    patient, unchanged = HeldOut(probabilities, labels), Calibration((1.0, 1.0))
-    assert expected_calibration_error(patient, unchanged, bins=5) == pytest.approx(wanted)
 
 
 def test_bad_calibrations_are_refused() -> None:

@@ -85,7 +85,7 @@ def test_bad_input_is_refused() -> None:
         prepare({"t1": np.zeros((3, 3, 3))}, AFFINE)
     with pytest.raises(ValueError, match=r"affine must be \(4, 4\)"):
         prepare(images, np.eye(3))
-    with pytest.raises(ValueError, match="affine must be finite and invertible"):
+    with pytest.raises(ValueError, match="affine must be invertible"):
         prepare(images, np.zeros((4, 4)))
     with pytest.raises(ValueError, match="mask must have the images' shape"):
         prepare(images, AFFINE, np.ones((2, 2, 2)))

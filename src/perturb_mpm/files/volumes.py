@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from perturb_mpm import checks
 from perturb_mpm.files.formats import (
     GZIP,
     LONGEST_END,
@@ -229,7 +230,7 @@ def save_nifti(
 
     _check_ending(path)
     voxels = _to_storable(volume)
-    matrix = _to_affine(affine)
+    matrix = checks.affine(affine, "affine")
     image = nib.Nifti1Image(voxels, matrix)
     image.set_sform(matrix, code=_SCANNER)
     image.set_qform(matrix, code=_SCANNER)
@@ -311,13 +312,3 @@ def _to_storable(volume: ArrayLike) -> NDArray[Any]:
             f"got {voxels.dtype}; convert it with astype"
         )
     return voxels
-
-
-def _to_affine(affine: ArrayLike) -> NDArray[np.float64]:
-    """Return a matrix that maps the grid to space and back."""
-    matrix = np.asarray(affine, dtype=np.float64)
-    if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
-        raise ValueError(f"affine must be a finite (4, 4) matrix, got shape {matrix.shape}")
-    if np.linalg.det(matrix[:3, :3]) == 0.0:
-        raise ValueError("affine must be invertible, got one that flattens the volume")
-    return matrix

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.evaluation import dice
+from perturb_mpm.evaluation import dice, top_label
 
 POWERS = tuple(round(0.05 * step, 2) for step in range(21))
 _LEAST = 1e-4  # of a probability, before its logarithm
@@ -98,17 +98,9 @@ def log_loss(patients: Sequence[HeldOut], calibration: Calibration) -> float:
     return float(np.mean(losses))
 
 
-def expected_calibration_error(patient: HeldOut, calibration: Calibration, bins: int = 15) -> float:
-    """Return the mean gap between the top label's probability and how often it is right.
-
-    Voxels are put into bins of equal width by the probability of their most probable label.
-    """
-    probabilities = calibration.apply(patient.probabilities)
-    confidence = probabilities.max(axis=1).astype(np.float64)
-    right = probabilities.argmax(axis=1) == patient.labels
-    index = np.minimum((confidence * bins).astype(np.intp), bins - 1)
-    gap = np.bincount(index, weights=right - confidence, minlength=bins)
-    return float(np.abs(gap).sum() / patient.labels.size)
+def calibration_error(patient: HeldOut, calibration: Calibration) -> float:
+    """Return the mean gap between the top label's probability and how often it is right."""
+    return top_label(calibration.apply(patient.probabilities).T, patient.labels).expected_error
 
 
 def _best_temperature(patients: Sequence[HeldOut], ratio: tuple[float, ...], power: float) -> float:

@@ -78,19 +78,17 @@ class SegmenterModel:
     ensemble: Ensemble
     calibration: Calibration
 
-    def probabilities(self, prepared: Prepared) -> NDArray[np.float32]:
-        """Return the calibrated probabilities (L, *shape) on the patient's own grid.
-
-        Outside the mask background has probability 1.
-        """
-        return self._calibrate(prepared)
-
     def honest_probabilities(self, name: str, prepared: Prepared) -> NDArray[np.float32]:
         """Return the probabilities of a patient by those trees that never saw it."""
         known = any(name in names for names in self.ensemble.folds)
-        return self._calibrate(prepared, self.ensemble.find_fold(name) if known else None)
+        return self.probabilities(prepared, self.ensemble.find_fold(name) if known else None)
 
-    def _calibrate(self, prepared: Prepared, fold: int | None = None) -> NDArray[np.float32]:
+    def probabilities(self, prepared: Prepared, fold: int | None = None) -> NDArray[np.float32]:
+        """Return the calibrated probabilities (L, *shape) on the patient's own grid.
+
+        Outside the mask background has probability 1. With ``fold``, of the trees that were not
+        shown that fold.
+        """
         answers = self.ensemble.predict(feature_table(prepared.scene), fold)  # (N, L)
         outside = np.eye(len(self.labels), dtype=np.float32)[0]
         return prepared.restore(self.calibration.apply(answers).T, outside)

@@ -24,28 +24,13 @@ _TO_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # ITK's axes point left and back
 _TO_SD = 1.349  # the interquartile range of a normal distribution with standard deviation 1
 
 
-@dataclass(frozen=True)
-class Reorientation:
-    """How a volume is turned so that its axes point right, front and up."""
-
-    axes: tuple[int, ...]  # which own axis runs right, front and up
-    flips: tuple[bool, ...]  # which of them run the other way
-
-    def apply(self, volume: NDArray[Any]) -> NDArray[Any]:
-        """Return a turned view of volumes (…, X, Y, Z)."""
-        lead = volume.ndim - 3
-        turned = volume.transpose(*range(lead), *(lead + axis for axis in self.axes))
-        steps: list[Any] = [slice(None, None, -1 if flip else 1) for flip in self.flips]
-        return turned[(..., *steps)]
-
-
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A scene, and the way back to the patient's own grid."""
 
     scene: Scene
     shape: tuple[int, ...]  # of the patient's own grid
-    turn: Reorientation
+    turn: NDArray[np.float64]  # (3, 2), as nibabel has it, to axes that point right, front and up
     box: tuple[slice, ...]  # of the scene in the turned grid
 
     def restore(self, values: NDArray[np.float32], outside: ArrayLike) -> NDArray[np.float32]:
@@ -53,16 +38,14 @@ class Prepared:
 
         Voxels outside the mask take ``outside``, one value for each of the L.
         """
+        from nibabel.orientations import apply_orientation
+
         whole = np.empty((len(values), *self.shape), dtype=values.dtype)
         whole[...] = np.reshape(outside, (-1, 1, 1, 1))
         # What is cut out is a view: what is written to it stands in the own grid.
-        self._cut(whole)[..., self.scene.mask] = values
+        cut = apply_orientation(np.moveaxis(whole, 0, -1), self.turn)[self.box]
+        cut[self.scene.mask] = values.T
         return whole
-
-    def _cut(self, volume: NDArray[Any]) -> NDArray[Any]:
-        box: tuple[Any, ...] = (..., *self.box)
-        cut: NDArray[Any] = self.turn.apply(volume)[box]
-        return cut
 
 
 def prepare(
@@ -85,21 +68,23 @@ def prepare(
     truth
         (X, Y, Z), the true labels 0 … L − 1, where they are known.
     """
+    from nibabel.orientations import apply_orientation, io_orientation
+
     volumes = _check_images(images)
-    matrix = _check_affine(affine)
+    matrix = checks.affine(affine, "affine")
     brain = brain_mask(list(volumes.values())) if mask is None else _check_mask(mask, volumes)
-    turn = find_turn(matrix)
-    spacing = np.linalg.norm(matrix[:3, :3], axis=0)[list(turn.axes)]
-    turned_mask = turn.apply(brain)
+    turn = io_orientation(matrix)  # (3, 2): for each own axis the world's axis, and its sign
+    spacing = np.linalg.norm(matrix[:3, :3], axis=0)[np.argsort(turn[:, 0])]
+    turned_mask = apply_orientation(brain, turn)
     box = bounding_box(turned_mask)
     inside = np.ascontiguousarray(turned_mask[box])
     normalised = np.zeros((len(volumes), *inside.shape), dtype=np.float32)
     for channel, (name, volume) in zip(normalised, volumes.items()):
-        channel[inside] = robust_scores(turn.apply(volume)[box][inside], name)
+        channel[inside] = robust_scores(apply_orientation(volume, turn)[box][inside], name)
     x, y, z = (float(edge) for edge in spacing)
     if truth is not None and truth.shape != brain.shape:
         raise ValueError(f"truth must have the images' shape {brain.shape}, got {truth.shape}")
-    known = None if truth is None else turn.apply(truth)[box][inside]
+    known = None if truth is None else apply_orientation(truth, turn)[box][inside]
     scene = Scene(tuple(volumes), normalised, inside, (x, y, z), truth=known)
     return Prepared(scene, brain.shape, turn, box)
 
@@ -122,18 +107,6 @@ def read_scene(case: CaseFiles, sequences: Sequence[str], scheme: LabelScheme) -
     )
     truth = case.read_truth(found.geometry, scheme)
     return prepare_images(found, f"`data`: case {case.name}", truth).scene
-
-
-def find_turn(affine: NDArray[np.float64]) -> Reorientation:
-    """Return the turn of a grid whose ``affine`` takes voxel indices to mm."""
-    from nibabel.orientations import io_orientation
-
-    # (3, 2): for each own axis the world's axis, and its sign
-    found = io_orientation(affine)  # type: ignore[no-untyped-call]
-    own = np.argsort(found[:, 0])
-    return Reorientation(
-        tuple(int(axis) for axis in own), tuple(bool(found[axis, 1] < 0) for axis in own)
-    )
 
 
 def brain_mask(volumes: Sequence[NDArray[np.float32]]) -> NDArray[np.bool_]:
@@ -183,15 +156,6 @@ def _check_images(images: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float
     for name, volume in volumes.items():
         checks.finite(volume, f"images[{name!r}]")
     return volumes
-
-
-def _check_affine(affine: ArrayLike) -> NDArray[np.float64]:
-    matrix = np.asarray(checks.numeric(affine, "affine"), dtype=np.float64)
-    if matrix.shape != (4, 4):
-        raise ValueError(f"affine must be (4, 4), got {matrix.shape}")
-    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix[:3, :3])) < 1e-12:
-        raise ValueError("affine must be finite and invertible")
-    return matrix
 
 
 def _check_mask(mask: ArrayLike, volumes: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from perturb_mpm.progress import Silent, StagedProgress
 from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
-    expected_calibration_error,
+    calibration_error,
     fit_calibration,
     label_dice,
     log_loss,
@@ -327,7 +327,7 @@ def _report(model: SegmenterModel, held_out: Mapping[str, HeldOut]) -> TrainingR
         prior_power=calibration.prior_power,
         temperature=calibration.temperature,
         calibration_error={
-            when: float(np.mean([expected_calibration_error(each, at) for each in patients]))
+            when: float(np.mean([calibration_error(each, at) for each in patients]))
             for when, at in settings.items()
         },
         log_loss_nats={when: log_loss(patients, at) for when, at in settings.items()},
