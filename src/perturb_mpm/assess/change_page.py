@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from perturb_mpm.report import (
     page_environment,
     radiological_planes,
     slice_picture,
-    to_mm,
 )
 from perturb_mpm.run import measured_patient
 
@@ -50,6 +48,7 @@ class ShownSlice:
 def render_change(change: RunChange) -> str:
     """Return the page as HTML; the same change gives the same text."""
     answer, _, rest = change.answer.partition(". ")
+    slices, maps = _draw_slices(change)
     return (
         page_environment("perturb_mpm.assess")
         .get_template("change.html")
@@ -59,8 +58,8 @@ def render_change(change: RunChange) -> str:
             answer=f"{answer}." if rest else answer,
             rest=rest,
             warnings=change.warnings,
-            slices=_both_scans(change),
-            maps=_maps(change),
+            slices=slices,
+            maps=maps,
             structure=change.rows[0].structure,
             colour_bar=colour_bar(_SCALE),
             styles=label_styles(("", change.rows[0].structure)),
@@ -112,100 +111,66 @@ def _percent(share: float | None) -> str:
     return NOTHING if share is None or math.isnan(share) else probability_text(share)
 
 
-def _both_scans(change: RunChange) -> list[ShownSlice]:
-    """Return an axial slice of each scan; on one grid it is the same slice."""
-    name = change.rows[0].structure
-    runs = (change.before, change.after)
+def _draw_slices(change: RunChange) -> tuple[list[ShownSlice], list[ShownSlice]]:
+    """Return an axial slice of each scan, and where the structure of the first row changed.
+
+    On one grid all show the same slice in one field of view, of what has a label in either scan: it
+    is new on the later scan, and vanished on the earlier one.
+    """
+    name, runs = change.rows[0].structure, (change.before, change.after)
+    shown = [(run.labels > 0) & run.case.mask for run in runs]
+    sizes = [_structure(run, name) for run in runs]
     if change.new:
-        sizes = _slice_sums(change.after, change.new[name] + change.vanished[name])
-        indices = [int(sizes.argmax())] * 2
-    else:
-        indices = [int(_slice_sums(run, _structure(run, name)).argmax()) for run in runs]
-    both = _all_labels(change) if change.new else None
-    slices = []
-    for run, index, words in zip(runs, indices, ("before", "after")):
-        shown = _labelled(run) if both is None else both
-        picture = _picture(run, name, index, shown, None, f"{words}, outline of {name}")
-        slices.append(ShownSlice(picture, words, run.case.geometry.has_orientation))
-    return slices
-
-
-def _maps(change: RunChange) -> list[ShownSlice]:
-    """Return where the structure is new, on the later scan, and vanished, on the earlier one."""
+        shown = [shown[0] | shown[1]] * 2
+        sizes = [change.new[name] + change.vanished[name]] * 2
+    before, after = (_Cut(*each) for each in zip(runs, (name, name), shown, sizes))
+    scans = [before.draw("before"), after.draw("after")]
     if not change.new:
-        return []
-    name = change.rows[0].structure
-    shown = _all_labels(change)
-    sizes = _slice_sums(change.after, change.new[name] + change.vanished[name])
-    index = int(sizes.argmax())
-    return [
-        ShownSlice(
-            _picture(run, name, index, shown, maps[name], f"probability: {words}"),
-            words,
-            run.case.geometry.has_orientation,
-        )
-        for words, maps, run in (
-            ("new", change.new, change.after),
-            ("vanished", change.vanished, change.before),
-        )
+        return scans, []
+    return scans, [
+        after.draw("new", change.new[name]),
+        before.draw("vanished", change.vanished[name]),
     ]
 
 
-def _structure(run: Run, name: str) -> NDArray[np.bool_]:
+def _structure(run: Run, name: str) -> NDArray[Any]:
     members = measured_patient(run).structures[name]
     return np.isin(run.labels, members) & run.case.mask
 
 
-def _labelled(run: Run) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (run.labels > 0) & run.case.mask
-    return found
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """The axial slice of a run in which ``sizes`` (X, Y, Z) are largest, around what is shown."""
 
+    run: Run
+    structure: str
+    shown: NDArray[np.bool_]  # (X, Y, Z)
+    sizes: NDArray[Any]
 
-def _all_labels(change: RunChange) -> NDArray[np.bool_]:
-    """Return what has a label in either scan: both are shown in one field of view."""
-    return _labelled(change.before) | _labelled(change.after)
-
-
-def _slice_sums(run: Run, volume: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return the sum of every axial slice."""
-    across = radiological_planes(run.case.geometry.affine)[0].across
-    others = tuple(axis for axis in range(3) if axis != across)
-    sums: NDArray[np.float64] = volume.astype(np.float64).sum(axis=others)
-    return sums
-
-
-def _picture(
-    run: Run,
-    name: str,
-    index: int,
-    shown: NDArray[np.bool_],
-    overlay: NDArray[np.float32] | None,
-    description: str,
-) -> Picture:
-    case = run.case
-    plane = radiological_planes(case.geometry.affine)[0]
-    spacing: Sequence[float] = case.geometry.spacing
-    steps = (spacing[0], spacing[1], spacing[2])
-    box = field_of_view(shown, case.mask, steps)
-    image = next(iter(case.images.values()))
-    greys = in_window(plane.cut(image, index, box), grey_window(image[case.mask]))
-    voxel = [0, 0, 0]
-    voxel[plane.across] = index
-    position = to_mm(case.geometry.affine, (voxel[0], voxel[1], voxel[2]))[plane.looks_along]
-    labels = plane.cut(_structure(run, name).astype(np.uint8), index, box)
-    colours = (
-        error_overlay(np.zeros(labels.shape, dtype=np.bool_))
-        if overlay is None
-        else entropy_overlay(plane.cut(overlay, index, box), _SCALE)
-    )
-    picture = slice_picture(
-        plane,
-        position,
-        steps,
-        greys=[(next(iter(case.images)), data_uri(grey_png(greys)))],
-        overlay=colours,
-        labels=labels,
-        styles=label_styles(("", name)),
-        description=description,
-    )
-    return replace(picture, opaque=True)
+    def draw(self, caption: str, overlay: NDArray[np.float32] | None = None) -> ShownSlice:
+        """Return the slice with the outline of the structure, and probabilities laid over it."""
+        case, name = self.run.case, self.structure
+        geometry = case.geometry
+        plane = radiological_planes(geometry.affine)[0]
+        index = int(plane.sum_slices(self.sizes).argmax())
+        box = field_of_view(self.shown, case.mask, geometry.spacing)
+        image_name, image = next(iter(case.images.items()))
+        greys = in_window(plane.cut(image, index, box), grey_window(image[case.mask]))
+        labels = plane.cut(_structure(self.run, name).astype(np.uint8), index, box)
+        if overlay is None:
+            words = f"{caption}, outline of {name}"
+            colours = error_overlay(np.zeros(labels.shape, dtype=np.bool_))
+        else:
+            words = f"probability: {caption}"
+            colours = entropy_overlay(plane.cut(overlay, index, box), _SCALE)
+        picture = slice_picture(
+            plane,
+            plane.slice_mm(geometry.affine, index),
+            geometry.spacing,
+            greys=[(image_name, data_uri(grey_png(greys)))],
+            overlay=colours,
+            labels=labels,
+            styles=label_styles(("", name)),
+            description=words,
+        )
+        return ShownSlice(replace(picture, opaque=True), caption, geometry.has_orientation)

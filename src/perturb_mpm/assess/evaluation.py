@@ -78,7 +78,6 @@ from perturb_mpm.report import (
     page_environment,
     radiological_planes,
     slice_picture,
-    to_mm,
     unit_chart,
 )
 from perturb_mpm.storage import read_json, write_json, write_set, write_text
@@ -351,19 +350,16 @@ def _worst_slice(
     """Return the slice with most wrong labels, cut to the foreground and its surroundings."""
     grid, geometry = segmentation.prediction.grid, segmentation.geometry
     plane = radiological_planes(geometry.affine)[0]
-    others = tuple(axis for axis in range(3) if axis != plane.across)
-    index = int((labels != truth).sum(axis=others).argmax())
+    index = int(plane.sum_slices(labels != truth).argmax())
     box = field_of_view((labels > 0) | (truth > 0), inside, geometry.spacing)
     grey = None
     if segmentation.image is not None:
         window = grey_window(segmentation.image[inside])
         grey = in_window(plane.cut(segmentation.image, index, box), window)
-    voxel = [0, 0, 0]
-    voxel[plane.across] = index
     bits = grid.scatter(segmentation.prediction.entropy_bits, 0)
     return WorstSlice(
         plane=plane,
-        position_mm=to_mm(geometry.affine, (voxel[0], voxel[1], voxel[2]))[plane.looks_along],
+        position_mm=plane.slice_mm(geometry.affine, index),
         spacing=geometry.spacing,
         grey=grey,
         labels=plane.cut(labels, index, box).astype(np.uint8),
@@ -483,10 +479,7 @@ def render_evaluation(title: str, assessments: Sequence[CaseAssessment]) -> str:
             cases=len({each.case for each in assessments}),
             outside=[each for each in assessments if each.truth_outside_mask],
             warnings=list(dict.fromkeys(words for each in assessments for words in each.warnings)),
-            answer=answer_in_words(
-                summaries,
-                *_border_reliability(assessments),
-            ),
+            answer=answer_in_words(summaries, *_border_reliability(assessments)),
             evidence=_evidence_words(assessments),
             worse=_worse_than_network(assessments),
             border_mm=BORDER_MM,
@@ -678,10 +671,12 @@ def _reliability_points(curve: Reliability) -> list[tuple[float, float]]:
 def _tables(summaries: Sequence[MetricSummary]) -> list[RegionTable]:
     found = {(s.region, s.metric, s.method == NETWORK, s.against, s.domain): s for s in summaries}
     truths = list(dict.fromkeys(s.against for s in summaries))
-    known = {(s.method == NETWORK, s.against) for s in summaries}
-    columns = [
-        (alone, truth) for truth in truths for alone in (False, True) if (alone, truth) in known
-    ]
+    alone = NETWORK if len(truths) == 1 else f"{NETWORK}, {{}}"
+    columns = {
+        (is_alone, truth): name.format(truth)
+        for truth in truths
+        for is_alone, name in ((False, "{}"), (True, alone))
+    }
     regions = list(dict.fromkeys(s.region for s in summaries))
     tables = []
     for region in sorted(regions, key=lambda name: name != ALL):
@@ -691,14 +686,7 @@ def _tables(summaries: Sequence[MetricSummary]) -> list[RegionTable]:
             if any(cells):
                 rows.append((name, cells))
         used = [any(cells[column] for _, cells in rows) for column in range(len(columns))]
-        names = [_column_name(*each, columns) for each, shown in zip(columns, used) if shown]
+        names = [name for name, shown in zip(columns.values(), used) if shown]
         rows = [(name, [c for c, shown in zip(cells, used) if shown]) for name, cells in rows]
         tables.append(RegionTable(region, names, rows))
     return tables
-
-
-def _column_name(alone: bool, against: str, columns: Sequence[tuple[bool, str]]) -> str:  # noqa: FBT001 - of a column
-    several = len({each for _, each in columns}) > 1
-    if not alone:
-        return against
-    return f"{NETWORK}, {against}" if several else NETWORK

@@ -27,19 +27,11 @@ from perturb_mpm.checks import in_short
 from perturb_mpm.files import InputError, Source, read_table, write_table
 from perturb_mpm.storage import DAMAGE, error_text, read_json, write_json, write_set
 
+_VOLUMES = ("before_ml", "rtv_ml", "eor_frac")
+_EXTENT = ("eor_frac", "eor_lower_frac", "eor_upper_frac")
 COLUMNS = (
-    "case",
-    "method",
-    "before_ml",
-    "rtv_ml",
-    "rtv_lower_ml",
-    "rtv_upper_ml",
-    "eor_frac",
-    "eor_lower_frac",
-    "eor_upper_frac",
-    "rule",
-    "samples_before",
-    "samples_after",
+    *("case", "method", "before_ml", "rtv_ml", "rtv_lower_ml", "rtv_upper_ml", *_EXTENT),
+    *("rule", "samples_before", "samples_after"),
 )
 SESSIONS = ("pre", "post")
 _NUMBER = r"\d+"
@@ -257,70 +249,38 @@ def biomarker_rows(
     With ``certain_only`` there is one of the voxels alone in which all samples agree, the paper's
     correction: it drops what is uncertain, and can only shrink a volume.
     """
-    lines: list[Line] = [
-        _line(case, "original", found.before_ml, found.residual_ml, extent=(found.extent,))
-    ]
-    left, extent_left = found.certain_residual_ml, found.certain_extent
-    if certain_only and left is not None and extent_left is not None:
-        lines.append(
-            _line(
-                case,
-                CERTAIN_ONLY,
-                found.certain_before_ml,
-                left,
-                extent=(extent_left,),
-                rule=PAPER_RULE,
-                samples=found.samples,
-            )
-        )
-    if found.sampled is None:
-        return lines
-    residual, extent = found.sampled.residual_ml, found.sampled.extent
-    before = found.sampled.before_ml.median
-    lines.append(
-        _line(
-            case,
-            "samples, median",
-            before,
-            residual.median,
-            (residual.lower, residual.upper),
-            (extent.median, extent.lower, extent.upper),
-            found.perturbation,
-            found.samples,
-        )
-    )
-    if calibration is not None and calibration.widening is not None:
-        low, high = calibration.widening.widen([residual.lower], [residual.upper])
-        rule = f"conformal, learned on {calibration.cases} cases"
-        interval = (float(low[0]), float(high[0]))
-        lines.append(
-            _line(
-                case,
-                "conformal",
-                before,
-                residual.median,
-                interval,
-                rule=rule,
-                samples=found.samples,
-            )
-        )
-    return lines
+    original = {
+        "method": "original",
+        **dict(zip(_VOLUMES, (found.before_ml, found.residual_ml, found.extent))),
+    }
+    rows: list[dict[str, object]] = [original]
+    samples = dict(zip(("samples_before", "samples_after"), found.samples))
+    if certain_only and found.certain_extent is not None:
+        left = found.certain_before_ml, found.certain_residual_ml, found.certain_extent
+        certain = {"method": CERTAIN_ONLY, "rule": PAPER_RULE, **samples}
+        rows.append({**certain, **dict(zip(_VOLUMES, left))})
+    if found.sampled is not None:
+        residual, extent = found.sampled.residual_ml, found.sampled.extent
+        sampled = {
+            **samples,
+            "before_ml": found.sampled.before_ml.median,
+            "rtv_ml": residual.median,
+            "rtv_lower_ml": residual.lower,
+            "rtv_upper_ml": residual.upper,
+        }
+        share = dict(zip(_EXTENT, (extent.median, extent.lower, extent.upper)))
+        rule = {"method": "samples, median", "rule": found.perturbation}
+        rows.append({**sampled, **share, **rule})
+        if calibration is not None and calibration.widening is not None:
+            ends = calibration.widening.widen([residual.lower], [residual.upper])
+            wide = dict(zip(("rtv_lower_ml", "rtv_upper_ml"), (float(end[0]) for end in ends)))
+            words = f"conformal, learned on {calibration.cases} cases"
+            rows.append({**sampled, **wide, "method": "conformal", "rule": words})
+    return [tuple(_plain({"case": case, **row}.get(name)) for name in COLUMNS) for row in rows]
 
 
-def _line(
-    case: str,
-    method: str,
-    before: float | None,
-    residual: float,
-    interval: tuple[float, float] | None = None,
-    extent: Sequence[float] = (),
-    rule: str | None = None,
-    samples: tuple[int | None, int | None] = (None, None),
-) -> Line:
-    numbers = [*extent, None, None, None][:3]
-    values = [before, residual, *(interval or (None, None)), *numbers]
-    plain = [None if isinstance(v, float) and math.isnan(v) else v for v in values]
-    return (case, method, *plain, rule, *samples)
+def _plain(value: object) -> object:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 @dataclass(frozen=True)

@@ -108,25 +108,22 @@ def rank_cases(
     done = {each.case: each.outcome for each in every if each.outcome is not None}
     far = find_outliers(done)
 
-    def least_dice_first(record: CaseRecord) -> tuple[float, str]:
+    def least_dice_first(record: CaseRecord) -> tuple[bool, float, str]:
         expected = None if record.outcome is None else record.outcome.expected_dice
-        return math.inf if expected is None else expected, record.case
+        return record.outcome is None, math.inf if expected is None else expected, record.case
 
-    first = sorted((each for each in every if each.case in done), key=least_dice_first)
-    failed = sorted((each for each in every if each.case not in done), key=lambda r: r.case)
-    names = dict.fromkeys(each.worker for each in (*first, *failed) if each.worker is not None)
+    every.sort(key=least_dice_first)
+    names = dict.fromkeys(each.worker for each in every if each.worker is not None)
     workers: dict[str | None, int] = {name: number for number, name in enumerate(names, 1)}
     return [
-        *(
-            RankedCase(
-                each, rank, far.get(each.case, ()), workers.get(each.worker), rated.get(each.case)
-            )
-            for rank, each in enumerate(first, 1)
-        ),
-        *(
-            RankedCase(each, worker=workers.get(each.worker), rating=rated.get(each.case))
-            for each in failed
-        ),
+        RankedCase(
+            each,
+            None if each.outcome is None else rank,
+            far.get(each.case, ()),
+            workers.get(each.worker),
+            rated.get(each.case),
+        )
+        for rank, each in enumerate(every, start=1)
     ]
 
 

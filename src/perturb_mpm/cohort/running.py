@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -315,10 +315,9 @@ def run_cohort(
             if finished is not None:
                 finished(record)
             show(count, len(left))
-        if part is not None:
-            return _summarise(runner, cases, skipped)
-        show.stage("writing the tables and the page")
-        return _write_all(runner, cases, skipped)
+        if part is None:
+            show.stage("writing the tables and the page")
+        return _conclude(runner, cases, skipped, with_tables=part is None)
 
 
 def gather_cohort(
@@ -349,7 +348,7 @@ def gather_cohort(
     with _cohort_folder(runner.folder, runner.request):
         left = _find_unfinished(runner, cases, show)
         show.stage("writing the tables and the page")
-        return _write_all(runner, cases, len(cases) - len(left))
+        return _conclude(runner, cases, len(cases) - len(left))
 
 
 def gather_records(names: Sequence[str], folder: Path) -> tuple[CohortResult, list[CaseRecord]]:
@@ -365,13 +364,24 @@ def gather_records(names: Sequence[str], folder: Path) -> tuple[CohortResult, li
             f"`output` must be a folder in which cases were run, got {folder}: {error_text(error)}"
         ) from error
     with _cohort_folder(folder, request):
-        records = [
-            read_record(folder, name) or CaseRecord(name, _NOT_RUN, request, (), None)
-            for name in names
-        ]
-        files = write_results(folder, records, request)
+        return _gather(names, folder, request)
+
+
+def _gather(
+    names: Sequence[str],
+    folder: Path,
+    request: Mapping[str, Any],
+    skipped: int = 0,
+    *,
+    with_tables: bool = True,
+) -> tuple[CohortResult, list[CaseRecord]]:
+    """Return what became of some cases, and their records; one that was never run has failed."""
+    records = [
+        read_record(folder, name) or CaseRecord(name, _NOT_RUN, request, (), None) for name in names
+    ]
+    files = write_results(folder, records, request) if with_tables else {}
     failed = {each.case: each.error or "" for each in records if each.outcome is None}
-    return CohortResult(folder, len(names), 0, failed, files), records
+    return CohortResult(folder, len(names), skipped, dict(sorted(failed.items())), files), records
 
 
 def _find_unfinished(
@@ -398,7 +408,7 @@ def _find_unfinished(
         for name in TABLES.values():
             (runner.folder / name).unlink(missing_ok=True)
     elif withdrawn:
-        _write_all(runner, cases, len(cases) - len(left))
+        _conclude(runner, cases, len(cases) - len(left))
     return left
 
 
@@ -421,26 +431,12 @@ def _check_split(split: int, settings: RunSettings, client: Client | None) -> No
         raise SettingsError(f"`split` must be 1 where `until` ends a case, got {split}")
 
 
-def _write_all(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> CohortResult:
-    """Write tables and page of the cases; the error of each that failed is returned."""
-    files = write_results(runner.folder, _read_records(runner, cases), runner.request)
-    return replace(_summarise(runner, cases, skipped), files=files)
-
-
-def _summarise(runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int) -> CohortResult:
-    """Return what became of the cases, without any table."""
-    records = _read_records(runner, cases)
-    failed = {each.case: each.error or "" for each in records if each.outcome is None}
-    return CohortResult(runner.folder, len(cases), skipped, dict(sorted(failed.items())), {})
-
-
-def _read_records(runner: CaseRunner, cases: Sequence[CaseFiles]) -> list[CaseRecord]:
-    """Return the record of every case; one that was never run counts as failed."""
-    return [
-        read_record(runner.folder, case.name)
-        or CaseRecord(case.name, _NOT_RUN, runner.request, (), None)
-        for case in cases
-    ]
+def _conclude(
+    runner: CaseRunner, cases: Sequence[CaseFiles], skipped: int, *, with_tables: bool = True
+) -> CohortResult:
+    """Return what became of the cases, after writing their tables and page."""
+    names = [case.name for case in cases]
+    return _gather(names, runner.folder, runner.request, skipped, with_tables=with_tables)[0]
 
 
 @contextmanager

@@ -414,22 +414,12 @@ def summarise(rows: Iterable[Measurement]) -> list[MetricSummary]:
     for row in rows:
         groups[row.method, row.region, row.domain, row.metric, row.against].append(row.value)
     summaries = []
-    for (method, region, domain, metric, against), values in groups.items():
+    for key, values in groups.items():
         array = np.array(values)
         defined = array[np.isfinite(array)]
         n = len(defined)
-        summaries.append(
-            MetricSummary(
-                method,
-                region,
-                domain,
-                metric,
-                float(defined.mean()) if n else math.nan,
-                float(defined.std(ddof=1)) if n > 1 else math.nan,
-                float(np.median(defined)) if n else math.nan,
-                n,
-                len(array) - n,
-                against,
-            )
-        )
+        mean, median = (float(f(defined)) if n else math.nan for f in (np.mean, np.median))
+        sd = float(defined.std(ddof=1)) if n > 1 else math.nan
+        undefined = len(array) - n
+        summaries.append(MetricSummary(*key[:4], mean, sd, median, n, undefined, key[4]))
     return summaries

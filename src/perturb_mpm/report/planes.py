@@ -50,6 +50,16 @@ class Plane:
             picture = picture.T
         return picture[:: -1 if self.flip_rows else 1, :: -1 if self.flip_columns else 1]
 
+    def sum_slices(self, volume: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the sum of each slice of a volume (X, Y, Z)."""
+        others = tuple(axis for axis in range(3) if axis != self.across)
+        sums: NDArray[np.float64] = volume.sum(axis=others, dtype=np.float64)
+        return sums
+
+    def slice_mm(self, affine: NDArray[np.float64], index: int) -> float:
+        """Return where a slice lies, in scanner coordinates, mm."""
+        return float(affine[self.looks_along, self.across] * index + affine[self.looks_along, 3])
+
     def position(self, voxel: Voxel, box: Box) -> tuple[float, float]:
         """Return how far down and to the right a voxel's middle lies, from 0 to 1."""
         down = _share(voxel[self.rows], box[self.rows], flipped=self.flip_rows)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,11 +202,15 @@ class LabelledProblem:
         background = np.zeros(1, dtype=np.uint8)
         agreement.add(range(samples), np.broadcast_to(background, (samples, int(rest.sum()))))
         votes = [np.zeros((self.n_labels, 0), dtype=np.int64)]
-        maps_kept = _KeptMaps(len(self.truth))
-        for where, sampler in drawn:
+        kept: list[list[NDArray[np.uint8]]] = [[] for _ in drawn]  # the samples of each part
+        for maps_kept, (where, sampler) in zip(kept, drawn):
             part = SampleDice(labels[where], regions)
-            keepers = (part.add, *((maps_kept.begin(where),) if measures else ()))
-            posterior = sampler.draw(keep=partial(_keep_all, keepers))
+
+            def keep(numbers: range, batch: NDArray[np.uint8]) -> None:
+                part.add(numbers, batch)  # noqa: B023 - called before the next part
+                maps_kept.extend(batch.copy() if measures else ())  # noqa: B023
+
+            posterior = sampler.draw(keep=keep)
             found.volumes_ml[:] += posterior.volumes / 1000
             votes.append(posterior.voxel_counts.astype(np.int64))
             agreement = agreement + part
@@ -221,22 +225,20 @@ class LabelledProblem:
         found = replace(found, dice=agreement.dice(), true_dice=true, pairwise_dice=pairwise)
         if not measures:
             return found
-        measured, truly = (self._measurer(regions, measures, labels) for _ in range(2))
+        patient = self._patient(regions, labels)
+        chosen = find_measures(measures, patient)
+        measured, truly = (Measurer(patient, chosen, tuple(regions)) for _ in range(2))
         for number in range(samples):
-            measured.add(range(number, number + 1), maps_kept.whole(number)[np.newaxis])
+            whole = np.zeros((1, len(self.truth)), dtype=np.uint8)  # background where none is drawn
+            for maps_kept, (where, _) in zip(kept, drawn):
+                whole[0, where] = maps_kept[number]
+            measured.add(range(number, number + 1), whole)
         truly.add(range(1), self.truth[np.newaxis].astype(np.uint8))
         return replace(found, measures=measured.measurements, true_measures=truly.measurements)
 
     def find_measures(self, regions: Regions, measures: Sequence[str]) -> tuple[Measure, ...]:
         """Return measures by their names; ValueError where what they need is missing."""
         return find_measures(measures, self._patient(regions, self.truth)) if measures else ()
-
-    def _measurer(
-        self, regions: Regions, measures: Sequence[str], labels: NDArray[np.integer]
-    ) -> Measurer:
-        """Return what measures regions beside a label map (N,)."""
-        patient = self._patient(regions, labels)
-        return Measurer(patient, find_measures(measures, patient), tuple(regions))
 
     def _patient(self, regions: Regions, labels: NDArray[np.integer]) -> MeasuredPatient:
         return MeasuredPatient(
@@ -262,36 +264,6 @@ class LabelledProblem:
         )
         inside: NDArray[np.bool_] = self.grid.gather(near if near.any() else case.mask)
         return inside
-
-
-class _KeptMaps:
-    """Sampled labels of parts of the mask, put together sample by sample."""
-
-    def __init__(self, voxels: int) -> None:
-        self._voxels = voxels
-        self._parts: list[tuple[NDArray[np.bool_], list[NDArray[np.uint8]]]] = []
-
-    def begin(self, where: NDArray[np.bool_]) -> Callable[[range, NDArray[np.uint8]], None]:
-        """Return what keeps the samples of the voxels ``where`` (N,)."""
-        kept: list[NDArray[np.uint8]] = []
-        self._parts.append((where, kept))
-        return lambda _, labels: kept.extend(labels.copy())
-
-    def whole(self, number: int) -> NDArray[np.uint8]:
-        """Return one sample, (N,); background where nothing was drawn."""
-        labels = np.zeros(self._voxels, dtype=np.uint8)
-        for where, kept in self._parts:
-            labels[where] = kept[number]
-        return labels
-
-
-def _keep_all(
-    keepers: Sequence[Callable[[range, NDArray[np.uint8]], None]],
-    part: range,
-    labels: NDArray[np.uint8],
-) -> None:
-    for keep in keepers:
-        keep(part, labels)
 
 
 @dataclass(frozen=True)
