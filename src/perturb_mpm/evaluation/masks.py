@@ -159,11 +159,14 @@ class SampleDice:
                 f"samples must be ({len(part)}, {self._voxel_count}), got shape {drawn.shape}"
             )
         counts = np.empty((2, len(drawn), len(self._tables)), dtype=np.int64)
+        wanted = np.flatnonzero(self._tables.any(axis=0)).tolist()
+        sizes = np.zeros(self._tables.shape[1], dtype=np.int64)
         for row, labels in enumerate(drawn):
-            sizes = np.bincount(labels, minlength=self._tables.shape[1])
+            for label in wanted:  # a bincount would make every byte an index of eight first
+                sizes[label] = np.count_nonzero(labels == label)
             for column, (table, voxels) in enumerate(zip(self._tables, self._voxels, strict=True)):
                 counts[0, row, column] = np.count_nonzero(table[labels[voxels]])
-                counts[1, row, column] = sizes[: len(table)][table].sum()
+                counts[1, row, column] = sizes[table].sum()
         self._drawn.append(counts)
 
     def __add__(self, other: SampleDice) -> SampleDice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -59,6 +60,7 @@ from perturb_mpm.files.source import (
     require_readable,
 )
 from perturb_mpm.files.volumes import Volume, align, read_volume_3d
+from perturb_mpm.model import Grid
 from perturb_mpm.posterior import decide_labels
 
 
@@ -86,6 +88,11 @@ class Case:
     """Those of the model that made the probabilities, in label values."""
     ensemble: EnsembleMaps | None = None
     """Of several members, whose mean the probabilities are."""
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The voxels inside the mask, with their spacing in mm."""
+        return Grid(self.geometry.shape, self.geometry.spacing, self.mask)
 
     def _repr_html_(self) -> str:
         shape = " × ".join(map(str, self.geometry.shape))

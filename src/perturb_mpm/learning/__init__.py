@@ -7,6 +7,7 @@ from perturb_mpm.learning.evidence import (
     SKILL,
     ImageEvidence,
     Unfamiliar,
+    ask_image_and_grid,
     case_properties,
     familiar_ranges,
     find_unfamiliar,
@@ -19,6 +20,7 @@ from perturb_mpm.learning.objectives import ObjectiveName
 from perturb_mpm.learning.unrolled import Phase, Problem, make_problem
 
 __all__ = [
+    "ask_image_and_grid",
     "case_properties",
     "familiar_ranges",
     "find_unfamiliar",

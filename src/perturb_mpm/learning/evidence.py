@@ -34,7 +34,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -110,37 +112,52 @@ def image_evidence(
     >>> image_evidence(noise[np.newaxis], p).skill < 0.1
     True
     """
-    p, grid = _probabilities_inside(probabilities, spacing, mask)
     checks.number(excluded_mm, "excluded_mm", minimum=0)
-    standard = _standardize(images, grid)  # C times (N,)
     for space, intensity in bandwidths:
         checks.number(space, "bandwidths", positive=True)
         checks.number(intensity, "bandwidths", positive=True)
-    _, candidates = _near_foreground(p, grid)
+    checks.integer(seed, "seed", minimum=0)
+    predicted = _Predicted.of(*_checked_probabilities(probabilities, spacing, mask))
+    sequences = _checked_images(images, predicted.grid.shape)
+    return _find_skill(sequences, predicted, bandwidths, excluded_mm, seed)
+
+
+def _find_skill(
+    images: Sequence[NDArray[Any]],
+    predicted: _Predicted,
+    bandwidths: Sequence[tuple[float, float]] = BANDWIDTHS,
+    excluded_mm: float = EXCLUDED_MM,
+    seed: int = 0,
+) -> ImageEvidence | None:
+    p, grid, candidates = predicted.p, predicted.grid, predicted.near
     if len(candidates) == 0:
         return None
-    rng = np.random.default_rng(checks.integer(seed, "seed", minimum=0))
+    rng = np.random.default_rng(seed)
     asked = rng.choice(candidates, min(_ASKED, len(candidates)), replace=False)
     answering = rng.choice(grid.voxels, min(_ANSWERING, grid.voxels), replace=False)
     position, feature = (
-        [np.stack([each[voxels] for each in of], axis=1) for voxels in (asked, answering)]
-        for of in (_positions(grid), standard)
+        (of[: len(asked)], of[len(asked) :])
+        for voxels in [np.concatenate([asked, answering])]
+        for of in (_positions(grid, voxels), _standardize(images, grid, voxels))
     )  # of the voxels asked and answering, (I, ndim or C) and (J, ndim or C)
     prior = p.mean(axis=0)  # (L,)
     excess = np.zeros((2, len(bandwidths)))  # summed KL of A and of C, nats
+    kernels = np.empty((2, min(_AT_ONCE, len(asked)), len(answering)), dtype=np.float32)
     for start in range(0, len(asked), _AT_ONCE):
         these = slice(start, start + _AT_ONCE)
         i = asked[these]
+        s, g = kernels[:, : len(i)]  # (I, J)
         far2 = _square_distances(position[0][these], position[1])  # (I, J) mm²
         apart2 = _square_distances(feature[0][these], feature[1])  # (I, J) sd²
         allowed = far2 > excluded_mm**2
         for space in {space for space, _ in bandwidths}:
-            s = np.exp(far2 * np.float32(-0.5 / space**2)) * allowed
+            np.exp(np.multiply(far2, np.float32(-0.5 / space**2), out=s), out=s)
+            s *= allowed
             by_position = _excess_nats(p[i], _weighted_mean(s, p[answering], prior))
             for k, (_, intensity) in enumerate(bandwidths):
                 if bandwidths[k][0] != space:
                     continue
-                g = np.exp(apart2 * np.float32(-0.5 / intensity**2))
+                np.exp(np.multiply(apart2, np.float32(-0.5 / intensity**2), out=g), out=g)
                 g *= s
                 excess[0, k] += _excess_nats(p[i], _weighted_mean(g, p[answering], prior))
                 excess[1, k] += by_position
@@ -170,24 +187,28 @@ def grid_temperature(
     >>> grid_temperature(np.stack([1 - edge, edge])) > 1.5
     True
     """
+    return _find_temperature(_Predicted.of(*_checked_probabilities(probabilities, spacing, mask)))
+
+
+def _find_temperature(predicted: _Predicted) -> float | None:
     from scipy.ndimage import correlate1d
 
-    p, grid = _probabilities_inside(probabilities, spacing, mask)
-    box, near = _near_foreground(p, grid)
+    p, near = predicted.p, predicted.near
     if len(near) == 0:
         return None
     if len(near) > _ANSWERING:  # more of them change the third digit
         near = np.random.default_rng(0).choice(near, _ANSWERING, replace=False)
     taps = [_GRID_VARIANCE / 2, 1 - _GRID_VARIANCE, _GRID_VARIANCE / 2]
     target = np.empty((p.shape[1], len(near)))  # (L, M)
+    numbers, here = predicted.in_box()
+    asked = np.searchsorted(numbers, near)
     for label in range(p.shape[1]):
-        whole = grid.scatter(p[:, label], float(label == 0))
-        blurred = whole[box]
-        for axis, size in enumerate(grid.shape):
+        blurred = np.full(here.shape, label == 0, dtype=p.dtype)
+        blurred[here] = p[numbers, label]
+        for axis, size in enumerate(predicted.grid.shape):
             if size > 1:
                 blurred = correlate1d(blurred, taps, axis=axis, mode="nearest")
-        whole[box] = blurred
-        target[label] = grid.gather(whole)[near]
+        target[label] = blurred[here][asked]
     target /= target.sum(axis=0)
     logs = np.log(p[near].T.astype(np.float64))  # (L, M)
     wanted = float((target * logs).sum())
@@ -201,6 +222,29 @@ def grid_temperature(
         else:
             low = middle
     return 1 / float(np.sqrt(low * high))
+
+
+def ask_image_and_grid(
+    images: Sequence[NDArray[np.floating]], probabilities: NDArray[np.floating], grid: Grid
+) -> tuple[ImageEvidence | None, float | None]:
+    """Return ``image_evidence`` and ``grid_temperature`` of a case whose arrays were checked.
+
+    Each is found on a thread of its own.
+
+    Examples
+    --------
+    >>> from perturb_mpm.learning import ask_image_and_grid, grid_temperature
+    >>> edge = 1 / (1 + np.exp(-8.0 * (np.arange(20) - 9.6)))
+    >>> p = np.stack([1 - edge, edge])
+    >>> image, temperature = ask_image_and_grid([edge], p, pm.Grid((20,)))
+    >>> temperature == grid_temperature(p)
+    True
+    """
+    predicted = _Predicted.of(probabilities, grid)
+    with ThreadPoolExecutor(1) as beside:
+        temperature = beside.submit(_find_temperature, predicted)
+        image = _find_skill(images, predicted)
+    return image, temperature.result()
 
 
 def spare_soft_borders(temperature: float) -> float:
@@ -221,43 +265,77 @@ def spare_soft_borders(temperature: float) -> float:
     return math.sqrt(1 + max(3 * added - 1, 0.0))
 
 
-def _probabilities_inside(
+def _checked_probabilities(
     probabilities: ArrayLike, spacing: float | Sequence[float] | None, mask: ArrayLike | None
-) -> tuple[NDArray[np.float32], Grid]:
-    """Return the probabilities inside the mask, (N, L), none of them 0, and their grid."""
+) -> tuple[NDArray[Any], Grid]:
+    """Return probabilities (L, *spatial) as an array, and their grid."""
     given = checks.numeric(probabilities, "probabilities")
     checks.labels_first(given, "probabilities")
-    grid = Grid(given.shape[1:], spacing, mask)
-    inside = np.empty((len(given), grid.voxels), dtype=np.float32)  # (L, N)
-    for row, share in zip(inside, given, strict=True):  # a copy of one label at a time
-        row[:] = grid.gather(checks.floats(share, "probabilities"))
-    np.maximum(inside, np.float32(_CLIP), out=inside)
-    inside /= inside.sum(axis=0)
-    return np.ascontiguousarray(inside.T), grid
+    checks.finite(given, "probabilities")
+    return given, Grid(given.shape[1:], spacing, mask)
 
 
-def _standardize(images: ArrayLike, grid: Grid) -> list[NDArray[np.float32]]:
-    """Return images (C, *spatial) inside the mask, each (N,), in standard deviations."""
+def _checked_images(images: ArrayLike, shape: tuple[int, ...]) -> list[NDArray[Any]]:
+    """Return images (C, *spatial) as arrays (*spatial) of this shape."""
     found = []
-    for image in images if isinstance(images, Sequence) else checks.floats(images, "images"):
-        given = checks.floats(image, "images")
-        if given.shape != grid.shape:
+    for image in images if isinstance(images, Sequence) else checks.numeric(images, "images"):
+        given = checks.numeric(image, "images")
+        if given.shape != shape:
             raise ValueError(
-                f"images must be (channels, *spatial) with the spatial shape {grid.shape} of the "
+                f"images must be (channels, *spatial) with the spatial shape {shape} of the "
                 f"probabilities, got channels of {given.shape}"
             )
         checks.finite(given, "images")
-        inside = grid.gather(given).astype(np.float64)  # (N,)
-        inside -= inside.mean()
-        inside /= inside.std() or 1
-        found.append(inside.astype(np.float32))
+        found.append(given)
     return found
 
 
-def _positions(grid: Grid) -> list[NDArray[np.float32]]:
-    """Return where every voxel inside the mask is along each axis, each (N,), mm."""
-    indices = np.unravel_index(grid.index, grid.shape)
-    return [(each * size).astype(np.float32) for each, size in zip(indices, grid.spacing)]
+@dataclass(frozen=True)
+class _Predicted:
+    """The probabilities of a case, and which voxels lie near predicted foreground."""
+
+    p: NDArray[np.float32]  # (N, L), inside the mask, none of them 0
+    grid: Grid
+    box: tuple[slice, ...]  # holds the voxels near foreground and their neighbours
+    near: NDArray[np.int64]  # (M,), of N
+
+    @classmethod
+    def of(cls, probabilities: NDArray[Any], grid: Grid) -> _Predicted:
+        inside = np.empty((len(probabilities), grid.voxels), dtype=np.float32)  # (L, N)
+        for row, share in zip(inside, probabilities, strict=True):
+            row[:] = grid.gather(share)
+        np.maximum(inside, np.float32(_CLIP), out=inside)
+        inside /= inside.sum(axis=0)
+        p = np.ascontiguousarray(inside.T)
+        return cls(p, grid, *_near_foreground(p, grid))
+
+    def in_box(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return which of the N voxels lie in the box, and which of the box's are among these."""
+        within = np.zeros(self.grid.shape, dtype=np.bool_)
+        within[self.box] = True
+        numbers = np.flatnonzero(self.grid.gather(within))
+        mask = self.grid.mask
+        return numbers, within[self.box] if mask is None else mask[self.box]
+
+
+def _standardize(
+    images: Sequence[NDArray[Any]], grid: Grid, voxels: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return what images have at some voxels, (n, C), in standard deviations inside the mask."""
+    found = np.empty((len(voxels), len(images)), dtype=np.float32)
+    for column, image in zip(found.T, images, strict=True):
+        inside = grid.gather(image).astype(np.float64)  # (N,)
+        inside -= inside.mean()
+        column[:] = inside[voxels] / (inside.std() or 1)
+    return found
+
+
+def _positions(grid: Grid, voxels: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return where some of the voxels inside the mask are, (n, ndim), mm."""
+    indices = np.unravel_index(grid.index[voxels], grid.shape)
+    return np.stack([each * size for each, size in zip(indices, grid.spacing)], axis=1).astype(
+        np.float32
+    )
 
 
 def _near_foreground(
@@ -288,7 +366,9 @@ def _near_foreground(
 def _square_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return |a_i − b_j|², (I, J), for a (I, K) and b (J, K)."""
     squares: NDArray[np.float32] = (a**2).sum(axis=1)[:, np.newaxis] + (b**2).sum(axis=1)
-    squares -= 2 * (a @ b.T)
+    products = a @ b.T
+    products *= 2
+    squares -= products
     return np.maximum(squares, 0, out=squares)
 
 

@@ -25,6 +25,8 @@ Regions = Mapping[str, tuple[int, ...]]
 
 CERTAIN, UNDECIDED, UNCERTAIN = 0, 1, 2
 
+_AT_ONCE = 1 << 14  # voxels
+
 
 def check_nested(regions: Regions) -> None:
     """Refuse regions that do not decide labels: two that overlap, or that are the same."""
@@ -132,9 +134,11 @@ def marginal_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     array([0., 1.])
     """
     bits = np.zeros(p.shape[1])
-    for row in p:  # (N,)
-        bits += _minus_p_log_p(row)
-    return np.maximum(bits, 0.0)
+    for first in range(0, len(bits), _AT_ONCE):  # pieces stay in the cache
+        piece = bits[first : first + _AT_ONCE]
+        for row in p[:, first : first + _AT_ONCE]:
+            piece += _minus_p_log_p(row)
+    return np.maximum(bits, 0.0, out=bits)
 
 
 def vote_entropy(counts: NDArray[Any], samples: int) -> NDArray[np.float64]:

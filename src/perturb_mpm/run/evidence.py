@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -32,10 +31,9 @@ import numpy as np
 from perturb_mpm.files import Case, standard_name
 from perturb_mpm.learning import (
     ImageEvidence,
+    ask_image_and_grid,
     case_properties,
     find_unfamiliar,
-    grid_temperature,
-    image_evidence,
     spare_soft_borders,
 )
 from perturb_mpm.run.settings import DEFAULT_BILATERAL, RunSettings, SettingsError
@@ -85,15 +83,12 @@ class CaseEvidence:
 
 def find_evidence(case: Case) -> CaseEvidence:
     """Return what image and grid say about the probabilities of a case."""
-    images = list(case.images.values())  # C times (X, Y, Z)
-    p, spacing, mask = case.probabilities, case.geometry.spacing, case.mask
     from threadpoolctl import threadpool_limits
 
     # Each is done by one core: products are so small that others would only wait for each other.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(1) as beside:
-        temperature = beside.submit(grid_temperature, p, spacing=spacing, mask=mask)
-        image = image_evidence(images, p, spacing=spacing, mask=mask)
-    return CaseEvidence(image, temperature.result())
+    with threadpool_limits(1, user_api="blas"):
+        found = ask_image_and_grid(list(case.images.values()), case.probabilities, case.grid)
+    return CaseEvidence(*found)
 
 
 def is_decided(settings: RunSettings) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -50,7 +51,7 @@ def build_crf(case: Case, settings: RunSettings | None = None) -> DenseCRF:
     (5, 2)
     """
     settings = decide_settings(settings or RunSettings(), case)
-    grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
+    grid = case.grid
     energies = unary_energies(
         grid.gather(case.probabilities), settings, sampled_temperature(settings)
     )  # (L, N)
@@ -79,10 +80,9 @@ def member_energies(case: Case, settings: RunSettings) -> list[NDArray[Any]]:
         return []
     if case.ensemble is None or case.ensemble.members is None:
         raise ValueError('`members="cycle"` needs several whole `probabilities`, got one')
-    grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
     temperature = sampled_temperature(settings)
     members = case.ensemble.members
-    return [unary_energies(grid.gather(each), settings, temperature) for each in members]
+    return [unary_energies(case.grid.gather(each), settings, temperature) for each in members]
 
 
 def build_sampler(
@@ -124,20 +124,21 @@ def temper(probabilities: NDArray[_Real], temperature: float, clip: float) -> ND
     That is what maps show. Samples take less: of a network that all but excludes a label, what lies
     below the clip would leak into the volume of a large background.
     """
-    with np.errstate(divide="ignore"):  # what is impossible stays so
-        logits = np.log(probabilities)
-    logits /= probabilities.dtype.type(temperature)
-    tempered: NDArray[_Real] = softmax(logits, axis=0)
-    np.maximum(tempered, probabilities.dtype.type(clip), out=tempered)
-    tempered /= tempered.sum(axis=0)
+    tempered = np.empty_like(probabilities)
+    for first in range(0, probabilities.shape[1], _AT_ONCE):
+        piece = tempered[:, first : first + _AT_ONCE]
+        with np.errstate(divide="ignore"):  # what is impossible stays so
+            np.log(probabilities[:, first : first + _AT_ONCE], out=piece)
+        piece /= probabilities.dtype.type(temperature)
+        np.maximum(softmax(piece, axis=0), probabilities.dtype.type(clip), out=piece)
+        piece /= piece.sum(axis=0)
     return tempered
 
 
 def tempered_probabilities(case: Case, settings: RunSettings) -> NDArray[np.float64]:
     """Return the probabilities inside the mask at their temperature, before kernels, (L, N)."""
     temperature = settings.unary.temperature or 1.0
-    grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
-    p = grid.gather(case.probabilities)  # (L, N)
+    p = case.grid.gather(case.probabilities)  # (L, N)
     if temperature != 1:
         p = temper(p, temperature, settings.unary.clip)
     return prior_probabilities(unary_energies(p, settings, 1.0))
@@ -208,14 +209,31 @@ def find_exponent(
     wanted -= float(own.sum() - own[uncertain].sum())
     wanted *= float(own[asked].sum() / own[uncertain].sum())
     logits = np.log(mean[:, asked])
+    logits -= logits.max(axis=0)
     low, high = _LEAST_EXPONENT, 1.0
     for _ in range(12):
         middle = (low + high) / 2
-        if float(marginal_entropy(softmax(middle * logits, axis=0)).sum()) < wanted:
+        if _total_entropy(logits, middle) < wanted:
             high = middle
         else:
             low = middle
     return round(low, 3)
+
+
+def _total_entropy(logits: NDArray[np.float64], exponent: float) -> float:
+    """Return the entropy of softmax(exponent · logits) of all voxels together, bits.
+
+    ``logits`` (L, N) are at most 0, and 0 for the largest of a voxel. With Z = Σ exp(x), a voxel
+    has log Z − Σ x·exp(x) / Z nats, which takes one logarithm and no division of every share.
+    """
+    nats = 0.0
+    for first in range(0, logits.shape[1], _AT_ONCE):
+        scaled = exponent * logits[:, first : first + _AT_ONCE]
+        shares = np.exp(scaled)
+        total = shares.sum(axis=0)
+        scaled *= shares
+        nats += float((np.log(total) - scaled.sum(axis=0) / total).sum())
+    return nats / math.log(2)
 
 
 def _mean_with_field(posterior: Posterior, tempered: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,8 @@ def _labels_before_kernels(run: Run) -> NDArray[np.uint8] | None:
 def summarize_run(run: Run) -> dict[str, Any]:
     """Return all but the files, the warnings and the timings, as values that JSON can hold."""
     case, settings, posterior = run.case, run.settings, run.posterior
-    inside, rows = case.mask, volume_rows(run)
+    inside, rows = _MapsInside.of(run), volume_rows(run)
+    everywhere = np.ones(posterior.grid.voxels, dtype=np.bool_)
     found = None if run.evidence is None else run.evidence.image
     return {
         "title": run.title,
@@ -244,22 +246,22 @@ def summarize_run(run: Run) -> dict[str, Any]:
         "temperature": settings.unary.temperature,
         "evidence": None if run.evidence is None else run.evidence.as_json(),
         "coupling": None if run.coupling is None else run.coupling.as_json(),
-        "regions": [_volumes(run, row) for row in rows if row.kind == "region"],
-        "labels": [_volumes(run, row) for row in rows if row.kind in ("label", "background")],
+        "regions": [_volumes(run, row, inside) for row in rows if row.kind == "region"],
+        "labels": [
+            _volumes(run, row, inside) for row in rows if row.kind in ("label", "background")
+        ],
         "entropy": {
-            "mean_bits": float(run.entropy[inside].mean(dtype=np.float64)),
+            "mean_bits": inside.mean_bits(everywhere),
             "mean_bits_corrected": (
-                posterior.mean_entropy()
-                if run.by_samples
-                else float(run.entropy[inside].mean(dtype=np.float64))
+                posterior.mean_entropy() if run.by_samples else inside.mean_bits(everywhere)
             ),
-            "largest_bits": float(run.entropy.max()),
+            "largest_bits": float(inside.entropy.max()),
             "largest_possible_bits": math.log2(posterior.n_labels),
         },
         "uncertainty": {
             "threshold": 0.05,
             "confidence": 0.95,
-            **{f"{name}_frac": _share(run, inside, each) for name, each in CLASSES.items()},
+            **inside.shares(everywhere),
         },
         "largest_label_change_frac": _largest_change(run),
         "hold": posterior.parameters.get("hold"),
@@ -282,11 +284,33 @@ def summarize_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _volumes(run: Run, row: VolumeRow) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _MapsInside:
+    """The maps of a run inside the mask, (N,) each: a brain is a small part of its volume."""
+
+    labels: NDArray[np.uint8]
+    entropy: NDArray[np.float32]
+    uncertainty: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, run: Run) -> _MapsInside:
+        gather = run.posterior.grid.gather
+        return cls(gather(run.labels), gather(run.entropy), gather(run.uncertainty))
+
+    def mean_bits(self, where: NDArray[np.bool_]) -> float:
+        """Return the mean entropy of some voxels (N,)."""
+        return float(self.entropy[where].mean(dtype=np.float64))
+
+    def shares(self, where: NDArray[np.bool_]) -> dict[str, float]:
+        """Return which share of some voxels (N,) is certain, undecided, uncertain."""
+        found = self.uncertainty[where]
+        return {f"{word}_frac": float((found == each).mean()) for word, each in CLASSES.items()}
+
+
+def _volumes(run: Run, row: VolumeRow, inside: _MapsInside) -> dict[str, Any]:
     """Return one row, with the uncertainty of its voxels; volumes are inside the mask."""
     values = run.case.labels.values
-    members = [values.index(value) for value in row.values]
-    here = np.isin(run.labels, members) & run.case.mask
+    here = np.isin(inside.labels, [values.index(value) for value in row.values])
     found = bool(here.any())
     return {
         **({"values": row.values} if row.kind == "region" else {"value": row.values[0]}),
@@ -298,11 +322,8 @@ def _volumes(run: Run, row: VolumeRow) -> dict[str, Any]:
         "interval_lower_ml": row.interval_ml[0],
         "interval_upper_ml": row.interval_ml[1],
         **_dice_keys(run.agreement.get(row.name)),
-        "mean_entropy_bits": float(run.entropy[here].mean(dtype=np.float64)) if found else None,
-        **{
-            f"{word}_frac": _share(run, here, each) if found else None
-            for word, each in CLASSES.items()
-        },
+        "mean_entropy_bits": inside.mean_bits(here) if found else None,
+        **(inside.shares(here) if found else dict.fromkeys(f"{word}_frac" for word in CLASSES)),
     }
 
 
@@ -323,10 +344,6 @@ def _ensemble(run: Run) -> dict[str, Any] | None:
         "mean_mutual_information_bits": float(inside.mean(dtype=np.float64)),
         "largest_mutual_information_bits": float(inside.max()),
     }
-
-
-def _share(run: Run, where: NDArray[np.bool_], value: int) -> float:
-    return float((run.uncertainty[where] == value).mean())
 
 
 def _largest_change(run: Run) -> float | None:

@@ -511,13 +511,13 @@ def _write_case(path: Path, case: Case) -> None:
         "header": np.array(json.dumps(words)),
         "images": images,
         "box": box,
-        "probabilities": _grid(case.geometry, case.mask).gather(case.probabilities),  # (L, N)
+        "probabilities": case.grid.gather(case.probabilities),  # (L, N)
         "mask": case.mask,
         "affine": case.geometry.affine,
         "nifti_header": np.frombuffer(case.geometry.header.binaryblock, dtype=np.uint8),
     }
     if case.ensemble is not None:
-        information = _grid(case.geometry, case.mask).gather(case.ensemble.mutual_information)
+        information = case.grid.gather(case.ensemble.mutual_information)
         arrays["mutual_information"] = information  # (N,)
     # Compressing these takes longer than sampling a small case, and makes them little smaller.
     write_arrays(path, arrays, stored=("images", "probabilities"))

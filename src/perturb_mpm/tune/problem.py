@@ -28,7 +28,6 @@ from perturb_mpm.measures import (
     Measurer,
     find_measures,
 )
-from perturb_mpm.model import Grid
 from perturb_mpm.posterior import Regions, choose_regions, decide_labels, marginal_entropy
 from perturb_mpm.report import radiological_planes
 from perturb_mpm.run import (
@@ -91,7 +90,7 @@ class LabelledProblem:
         if case.truth is None:
             raise ValueError(f"cases must have a truth to tune on, got {name} without")
         self.name, self.case = name, case
-        self.grid = Grid(case.geometry.shape, case.geometry.spacing, case.mask)
+        self.grid = case.grid
         self.truth = self.grid.gather(case.truth).astype(np.int64)  # (N,)
         foreground = case.probabilities.argmax(axis=0) > 0
         near = domain_mask(
