@@ -77,7 +77,7 @@ def test_the_table_has_the_volumes_of_every_label(posterior: pm.Posterior) -> No
 
 
 def test_the_most_uncertain_slice_is_shown(posterior: pm.Posterior) -> None:
-    assert display.most_uncertain_slice(posterior, -1) == 2
+    assert display.largest_slice(posterior.entropy, -1) == 2
     assert posterior.entropy[..., 2].sum() > posterior.entropy[..., 1].sum()
     figure = posterior.plot()
     assert figure.axes[0].get_title() == "uncertain voxels, slice 2"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Group, Parameter
 
-from perturb_mpm.cli.console import Flag, UsageError, Words
+from perturb_mpm.cli.console import Flag, UsageError, Words, usage_errors
 from perturb_mpm.cohort import CaseReading
 from perturb_mpm.fields import settings_in
 from perturb_mpm.files import LabelScheme, labels_from_text, region_values_from_text
@@ -163,15 +163,13 @@ def settings_from_options(options: SettingsOptions) -> RunSettings:
     given = {name: value for name, value in vars(options).items() if value is not None}
     path, regions, _ = (given.pop(name, None) for name in ("settings", "region", "paper"))
     kernels = {name: given.pop(name) for name in _KERNEL_OPTIONS if name in given}
-    try:
+    with usage_errors():
         settings = RunSettings.of_paper() if options.paper else RunSettings()
         if path is not None:
             settings = read_settings(path)
         if regions is not None:
             given["regions"] = region_values_from_text(regions)
         return settings.changed(**given, kernels=_change_kernels(settings, kernels))
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from error
 
 
 def cohort_settings(options: SettingsOptions) -> RunSettings:

@@ -260,20 +260,16 @@ def _as_json(tuned: Tuned, files: list[Path]) -> dict[str, object]:
 
 def _tables(tuned: Tuned) -> Iterator[Table]:
     """Yield tables of every method on cases left out, side by side."""
-    for title, (header, rows) in (
-        (
-            "Labels and maps of cases left out, means (Dice: of cases with the region)",
-            maps_table(tuned),
-        ),
-        ("Volumes of cases left out: 95 % intervals", intervals_table(tuned)),
-        (
-            "Dice of the label maps of cases left out: 95 % intervals",
-            intervals_table(tuned, "dice"),
-        ),
-        ("Other measures of cases left out: 95 % intervals", intervals_table(tuned, "measures")),
-    ):
-        if not rows:
-            continue
-        table = text_table(header, rows, words=0, title=title)
-        table.columns[0].no_wrap = True
-        yield table
+    maps = "Labels and maps of cases left out, means (Dice: of cases with the region)"
+    left_out = "of cases left out: 95 % intervals"
+    titled = {
+        maps: maps_table(tuned),
+        f"Volumes {left_out}": intervals_table(tuned),
+        f"Dice of the label maps {left_out}": intervals_table(tuned, "dice"),
+        f"Other measures {left_out}": intervals_table(tuned, "measures"),
+    }
+    for title, (header, rows) in titled.items():
+        if rows:
+            table = text_table(header, rows, words=0, title=title)
+            table.columns[0].no_wrap = True
+            yield table

@@ -184,9 +184,13 @@ def sigmoid(values: NDArray[np.float32], source: Source) -> None:
 
 
 def _check_logits(values: NDArray[np.float32], source: Source) -> None:
-    wrong = scaled_logits_advice(values)
-    if wrong is not None:
-        raise source.error(wrong)
+    """Refuse numbers that cannot be logits as they are: whole ones, scaled to be integers."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > _LARGEST_LOGIT and (values == np.rint(values)).all():
+        raise source.error(
+            f"must be a network's raw scores, got whole numbers up to {largest:g}: scores that "
+            "were multiplied to be stored as integers must be divided again"
+        )
 
 
 def check_regions(values: NDArray[np.float32], source: Source) -> None:
@@ -222,15 +226,16 @@ def _not_a_distribution(
 
 def _require_labels_last(volume: Volume, image: Volume) -> Volume:
     """Return maps (X, Y, Z, C); a single one is the probability of the foreground."""
-    axis = labels_axis(volume.voxels.shape, image.geometry.shape)
-    if axis is not None and volume.geometry.shape != image.geometry.shape:
-        raise volume.source.error(
-            f"must have the labels last, got shape {volume.voxels.shape} with the labels on axis "
-            f"{axis}: numpy.moveaxis(maps, {axis}, -1) puts them last"
-        )
-    if volume.voxels.ndim == 4:
-        return volume
-    return replace(volume, voxels=volume.voxels[..., np.newaxis])
+    shape, grid = volume.voxels.shape, image.geometry.shape
+    if volume.voxels.ndim == 3:
+        return replace(volume, voxels=volume.voxels[..., np.newaxis])
+    for axis in range(3) if volume.geometry.shape != grid else ():
+        if (*shape[:axis], *shape[axis + 1 :]) == grid:
+            raise volume.source.error(
+                f"must have the labels last, got shape {shape} with the labels on axis {axis}: "
+                f"numpy.moveaxis(maps, {axis}, -1) puts them last"
+            )
+    return volume
 
 
 def _stack_labels(first: Volume, sources: list[Source], digests: Digests) -> Volume:
@@ -309,27 +314,6 @@ def scale_advice(largest: float) -> str | None:
     for scale, name in _SCALES.items():
         if abs(largest - scale) <= _SCALE_TOLERANCE * scale:
             return f"these look like {name}: divide them by {scale}"
-    return None
-
-
-def scaled_logits_advice(values: NDArray[np.floating]) -> str | None:
-    """Say why numbers cannot be logits as they are: whole ones that were scaled to be integers."""
-    largest = float(np.abs(values).max(initial=0.0))
-    if largest <= _LARGEST_LOGIT or not (values == np.rint(values)).all():
-        return None
-    return (
-        f"must be a network's raw scores, got whole numbers up to {largest:g}: scores that were "
-        "multiplied to be stored as integers must be divided again"
-    )
-
-
-def labels_axis(shape: Sequence[int], grid: Sequence[int]) -> int | None:
-    """Return which axis of a 4-D file holds the labels, where it is not the last one."""
-    if len(shape) != 4:
-        return None
-    for axis in range(3):
-        if tuple(shape[:axis]) + tuple(shape[axis + 1 :]) == tuple(grid):
-            return axis
     return None
 
 

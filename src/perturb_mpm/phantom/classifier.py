@@ -59,7 +59,6 @@ def classify(patient: Phantom) -> NDArray[np.float32]:
     thus taken for it: blood, vessels, choroid plexus.
     """
     from scipy.ndimage import gaussian_filter
-    from scipy.special import softmax
 
     source, grid, mask = RandomSource(patient.seed), patient.grid, patient.mask
     tissue, memberships = patient.tissue, patient.memberships
@@ -78,7 +77,14 @@ def classify(patient: Phantom) -> NDArray[np.float32]:
         logits[label] = np.log(expected) + np.float32(_REGIONAL_SD) * regional
         logits[label] += np.float32(_TRUST) * looks[label]
     logits += np.float32(_VOXEL_SD) * rng.standard_normal(logits.shape, dtype=np.float32)
-    probabilities = np.zeros(memberships.shape, dtype=np.float32)
+    return _softmax_inside(logits, mask)
+
+
+def _softmax_inside(logits: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return probabilities (L, X, Y, Z) from logits (L, N); outside the mask is label 0."""
+    from scipy.special import softmax
+
+    probabilities = np.zeros((len(logits), *mask.shape), dtype=np.float32)
     probabilities[0] = 1.0
     probabilities[:, mask] = softmax(logits, axis=0)
     return probabilities
@@ -92,7 +98,6 @@ def imitate_network(patient: Phantom) -> NDArray[np.float32]:
     takes for oedema, unsure of itself.
     """
     from scipy.ndimage import gaussian_filter, map_coordinates
-    from scipy.special import softmax
 
     source, grid, mask = RandomSource(patient.seed), patient.grid, patient.mask
     memberships = patient.memberships
@@ -116,10 +121,7 @@ def imitate_network(patient: Phantom) -> NDArray[np.float32]:
         top = logits.max(axis=0) + np.float32(0.8)
         raised = logits[OEDEMA] - ball * (background - np.float32(_MISTAKE_NATS))
         logits[OEDEMA] = np.maximum(logits[OEDEMA], np.minimum(raised, top))
-    probabilities = np.zeros(memberships.shape, dtype=np.float32)
-    probabilities[0] = 1.0
-    probabilities[:, mask] = softmax(logits, axis=0)
-    return probabilities
+    return _softmax_inside(logits, mask)
 
 
 def _beside_oedema(patient: Phantom) -> NDArray[np.int64] | None:

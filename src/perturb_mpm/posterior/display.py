@@ -110,8 +110,7 @@ def plot(
     if anatomy.shape != grid.shape:
         raise ValueError(f"`image` must have the shape {grid.shape}, got {anatomy.shape}")
     if index is None:
-        sums = view.turn(posterior.entropy).sum(axis=tuple(set(range(3)) - {axis % 3}))
-        index = 0 if grid.ndim == 2 else int(sums.argmax())
+        index = largest_slice(view.turn(posterior.entropy), axis)
     elif grid.ndim == 3:
         most = view.turn(anatomy).shape[axis] - 1
         index = checks.integer(index, "index", minimum=0, maximum=most)
@@ -183,12 +182,11 @@ def save_nifti(
     return written
 
 
-def most_uncertain_slice(posterior: Posterior, axis: int) -> int:
-    """Return the slice across an axis with the largest sum of entropies; 0 of a 2-D image."""
-    if posterior.grid.ndim == 2:
+def largest_slice(values: NDArray[Any], axis: int) -> int:
+    """Return the slice of an image across an axis with the largest sum; 0 of a 2-D image."""
+    if values.ndim == 2:
         return 0
-    others = tuple(set(range(3)) - {axis % 3})
-    return int(posterior.entropy.sum(axis=others).argmax())
+    return int(values.sum(axis=tuple(set(range(3)) - {axis % 3})).argmax())
 
 
 def _slice(values: NDArray[Any], axis: int, index: int) -> NDArray[Any]:
@@ -277,7 +275,8 @@ def _bright_colours() -> Colormap:
 def _entropy_picture(posterior: Posterior) -> str:
     from matplotlib.image import imsave
 
-    bits = _slice(posterior.entropy, -1, most_uncertain_slice(posterior, -1))
+    entropy = posterior.entropy
+    bits = _slice(entropy, -1, largest_slice(entropy, -1))
     file = io.BytesIO()
     top = math.log2(posterior.n_labels)
     imsave(file, bits[::-1], cmap=_COLOUR_MAP, vmin=0.0, vmax=top, format="png")

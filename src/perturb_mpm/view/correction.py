@@ -266,11 +266,12 @@ class Corrector:
         marginals[:, edited] = certain
         differs = np.abs(marginals - self._own).max(axis=0) > _NOTHING
         differs[edited] = True
-        inside = Correction(self._crf.grid.index[differs], marginals[:, differs])
         outside, labels = _outside(edits, self._crf.grid.index)
         own = np.arange(self._crf.n_labels)[:, np.newaxis] == labels  # the CRF knows nothing of it
-        correction = _join(inside, Correction(outside, own.astype(np.float64)))
-        return Preview(edits, edit, marginals, correction)
+        index = np.concatenate([self._crf.grid.index[differs], outside])
+        order = np.argsort(index)
+        moved = np.concatenate([marginals[:, differs], own], axis=1)
+        return Preview(edits, edit, marginals, Correction(index[order], moved[:, order]))
 
 
 def corrected_run(
@@ -284,11 +285,10 @@ def corrected_run(
         mask.flat[index] = True
         case = replace(case, mask=mask)
         grid = Grid(case.geometry.shape, case.geometry.spacing, mask)
-        own = posterior.grid.index
-        posterior, first_samples = _on_grid(grid, posterior, first_samples, index, labels)
-        marginals = np.zeros((len(marginals), grid.voxels))
-        marginals[:, np.searchsorted(grid.index, own)] = answer.marginals
-        marginals[labels, np.searchsorted(grid.index, index)] = 1
+        extend = _Extension(grid, posterior.grid.index, index)
+        certain = np.arange(posterior.n_labels)[:, np.newaxis] == labels  # (L, M)
+        marginals, first_samples = extend(marginals, certain), extend(first_samples, labels)
+        posterior = _extend_posterior(posterior, extend, certain)
     return replace(
         run,
         case=case,
@@ -299,44 +299,40 @@ def corrected_run(
     )
 
 
-def _on_grid(
-    grid: Grid,
-    posterior: Posterior,
-    first_samples: NDArray[np.uint8] | None,
-    index: NDArray[np.int64],
-    labels: NDArray[np.int64],
-) -> tuple[Posterior, NDArray[np.uint8] | None]:
-    """Return a posterior on a larger grid, where the added voxels have one label for certain."""
-    old, added = (np.searchsorted(grid.index, each) for each in (posterior.grid.index, index))
-    certain = np.arange(posterior.n_labels)[:, np.newaxis] == labels  # (L, M)
+@dataclass(frozen=True, eq=False)
+class _Extension:
+    """Puts arrays (…, N) on a larger grid; ``old`` and ``added`` are indices in the whole image."""
 
-    def extend(values: NDArray[Any] | None, one: float) -> NDArray[Any] | None:
+    grid: Grid
+    old: NDArray[np.int64]  # (N,)
+    added: NDArray[np.int64]  # (M,)
+
+    def __call__(self, values: Any, beside: NDArray[Any]) -> Any:  # noqa: ANN401 - None stays None
         if values is None:
             return None
-        out = np.empty((*values.shape[:-1], grid.voxels), dtype=values.dtype)
-        out[..., old], out[..., added] = values, certain * one
+        out = np.empty((*values.shape[:-1], self.grid.voxels), dtype=values.dtype)
+        for index, part in ((self.old, values), (self.added, beside)):
+            out[..., np.searchsorted(self.grid.index, index)] = part
         return out
 
-    voxel_mm3 = float(np.prod(grid.spacing))
-    volumes = posterior.volumes + voxel_mm3 * certain.sum(axis=1)
-    counts = extend(posterior.voxel_counts, posterior.samples)
-    if first_samples is not None:
-        larger = np.empty((len(first_samples), grid.voxels), dtype=np.uint8)
-        larger[:, old], larger[:, added] = first_samples, labels
-        first_samples = larger
-    extended = Posterior(
-        grid=grid,
-        counts=np.asarray(counts),
+
+def _extend_posterior(
+    posterior: Posterior, extend: _Extension, certain: NDArray[np.bool_]
+) -> Posterior:
+    """Return a posterior on a larger grid, where added voxels have one label, (L, M), for sure."""
+    samples, voxel_mm3 = posterior.samples, float(np.prod(extend.grid.spacing))
+    return Posterior(
+        grid=extend.grid,
+        counts=extend(posterior.voxel_counts, certain * samples),
         sample_index=posterior.sample_index,
-        volumes=volumes,
+        volumes=posterior.volumes + voxel_mm3 * certain.sum(axis=1),
         problem=posterior.problem,
         parameters=posterior.parameters,
         estimator=posterior.estimator,
-        conditional=extend(posterior.voxel_conditional, posterior.samples << FRACTION_BITS),
-        mean_field=extend(posterior.voxel_mean_field, 1),
+        conditional=extend(posterior.voxel_conditional, certain * (samples << FRACTION_BITS)),
+        mean_field=extend(posterior.voxel_mean_field, certain),
         label_changes=posterior.label_changes,
     )
-    return extended, first_samples
 
 
 def _moved_samples(first: NDArray[np.uint8] | None, votes: EditedVotes) -> NDArray[np.uint8] | None:
@@ -371,14 +367,6 @@ def _outside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64],
     """Return the voxels of the image that were set and are not in ``index``, and their labels."""
     voxels = np.setdiff1d(np.array(list(edits), dtype=np.int64), index)
     return voxels, np.array([edits[voxel] for voxel in voxels.tolist()], dtype=np.int64)
-
-
-def _join(one: Correction, other: Correction) -> Correction:
-    """Return both as one, in the order of the image."""
-    index = np.concatenate([one.index, other.index])
-    marginals = np.concatenate([one.marginals, other.marginals], axis=1)
-    order = np.argsort(index)
-    return Correction(index[order], marginals[:, order])
 
 
 LABELS = "labels-corrected.nii.gz"

@@ -28,7 +28,7 @@ from perturb_mpm.evaluation import dice
 from perturb_mpm.files import Source, read_label_map
 from perturb_mpm.measures import CubeLaw
 from perturb_mpm.model import Grid
-from perturb_mpm.report import uncertain_locations
+from perturb_mpm.report import to_mm, uncertain_locations
 from perturb_mpm.run import (
     STATE,
     OutputError,
@@ -435,17 +435,17 @@ def rank_strokes(
         if share < LEAST_EXPLAINED:
             break
         here = owner.ravel() == best
-        middle = indices[here][inside[:, here].std(axis=0).argmax()]
-        mm = affine[:3, :3] @ middle + affine[:3, 3]
+        x, y, z = indices[here][inside[:, here].std(axis=0).argmax()].tolist()
+        mm = to_mm(affine, (x, y, z))
         words = f"{describe_side(mm)}: {100 * share:.0f} %{' more' if found else ''}"
-        found.append(Location((float(mm[0]), float(mm[1]), float(mm[2])), words))
+        found.append(Location(mm, words))
         law.tell(best)
     return LocationList(
         f"Where the next stroke pays: its share of the doubt about {target.name}", found
     )
 
 
-def describe_side(mm: NDArray[np.float64]) -> str:
+def describe_side(mm: tuple[float, float, float]) -> str:
     """Return a position by the patient's sides, such as "R 12, A 30, S 5"."""
     pairs = zip(mm, (("L", "R"), ("P", "A"), ("I", "S")))
     return ", ".join(f"{sides[int(x >= 0)]} {abs(x):.0f}" for x, sides in pairs) + " mm"
