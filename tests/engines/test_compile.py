@@ -238,7 +238,7 @@ def test_sampling_calls_what_is_compiled_ahead() -> None:
     compile_sampling(white=False)
     compile_few_problems()
     entries = [
-        *(perturber.perturb_correlated, perturber.vote_blocks),
+        *(perturber.perturb_correlated, perturber.mark_near),
         *(row_kernels.begin, row_kernels.update, row_kernels.pairwise),
         *(transfer.load_problem, transfer.load_marginals, transfer.unload_marginals),
         transfer.count_votes,

@@ -31,5 +31,5 @@ def test_held_voxels_are_told_with_their_bound(crf: pm.DenseCRF) -> None:
     words = convergence_in_words(posterior)
     assert 0 < posterior.active_share < 0.5
     assert f"Each sample updated {100 * posterior.active_share:.2g} % of the voxels" in words
-    assert "a probability below 0.01" in words
+    assert "hardly ever change their label" in words
     assert f"by {posterior.hold_bound_nats:.2g} nats at most" in words

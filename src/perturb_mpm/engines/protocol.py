@@ -63,12 +63,14 @@ class FrozenVoxels:
     q̄ᵗ, t < T, are the marginals averaged over the noise, and by linearity a sample's pairwise
     energies at active voxels are those of q̄ᵗ plus those of Qᵗ − q̄ᵗ at active voxels alone. Frozen
     voxels keep the last averaged energies. Updates after the T-th use the last of each.
+    Where they are ``steady``, their own noise takes none of them to another label.
     """
 
     active: NDArray[np.int64]  # (A,), rising: the voxels that are updated
     energies: NDArray[np.float32]  # (T, L, A): the pairwise energies of q̄ᵗ
     marginals: NDArray[np.float32]  # (T, L, A): q̄ᵗ
     last: NDArray[np.float32]  # (L, N): the last pairwise energies, of every voxel
+    steady: bool = False
 
 
 def change_between(old: NDArray[np.floating], new: NDArray[np.floating]) -> Change:
@@ -247,10 +249,19 @@ class FreezingSolver(Solver, Protocol):
         solver has now may be lost.
         """
 
-    def count_dissent(
-        self, perturbation: Perturbation, samples: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return how many frozen voxels leave their most probable label in these samples, (B,)."""
+    def find_near(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        pairwise: NDArray[np.float32],
+        nats: float,
+    ) -> NDArray[np.bool_]:
+        """Return which voxels come near to another label in any of some samples (S,), (N,).
+
+        Without noise, and with the same ``pairwise`` energies (L, N) in all samples, a voxel has a
+        most probable label. It is near to another one where the noise of a sample leaves less than
+        so many nats between them.
+        """
 
     def restrict(self, voxels: NDArray[np.int64]) -> RestrictedProblem:
         """Return problems of these voxels alone, (A,), rising.

@@ -120,19 +120,22 @@ class ReferenceSolver:
         """Update only active voxels of the problems that come next by ``perturb``."""
         self._next_frozen = frozen
 
-    def count_dissent(
-        self, perturbation: Perturbation, samples: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return how many frozen voxels leave their most probable label in these samples, (B,)."""
-        frozen = self._next_frozen
-        if frozen is None:
-            return np.zeros(len(samples), dtype=np.int64)
-        taken = frozen.last if self.centre is None else frozen.last - self.centre
-        energies = perturbation.energies(self._crf.energies, self._crf.grid, samples)
-        left = (energies + taken).argmin(axis=1) != (self._crf.energies + taken).argmin(axis=0)
-        left[:, frozen.active] = False
-        count: NDArray[np.int64] = left.sum(axis=1)
-        return count
+    def find_near(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        pairwise: NDArray[np.float32],
+        nats: float,
+    ) -> NDArray[np.bool_]:
+        """Return which voxels come near to another label in any of some samples (S,), (N,)."""
+        taken = pairwise if self.centre is None else pairwise - self.centre
+        usual = (self._crf.energies + taken).argmin(axis=0)  # (N,)
+        away = nats * (usual == np.arange(len(taken))[:, np.newaxis])  # (L, N)
+        near = np.zeros(len(usual), dtype=np.bool_)
+        for sample in samples.tolist():
+            energies = perturbation.energies(self._crf.energies, self._crf.grid, [sample])[0]
+            near |= (energies + taken + away).argmin(axis=0) != usual
+        return near
 
     def step(
         self,

@@ -22,7 +22,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -224,12 +223,6 @@ class Tally:
     def label_changes(self) -> NDArray[np.float64]:
         """The share of the voxels whose label the last update changed, (S,)."""
         return np.concatenate(self._label_changes)
-
-    def beside(self) -> Tally:
-        """Return a tally of the same votes that begins its own list of samples."""
-        other = copy(self)
-        other._sizes, other._label_changes = [], []
-        return other
 
     def add(self, labels: NDArray[np.uint8], label_changes: NDArray[np.float64]) -> None:
         """Count the label maps of a batch, (B, N)."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.posterior import Posterior
 from perturb_mpm.run.model import prior_probabilities
-from perturb_mpm.sampling import Sampler, Sampling
+from perturb_mpm.sampling import Sampler
 
 if TYPE_CHECKING:
     from perturb_mpm.run.state import Run
@@ -145,7 +145,7 @@ def check_coupling(
         moved = _find_largest_shift(run, sampler, expected)
         if not weaken or moved is None or moved.surely_frac <= LARGEST_SHIFT:
             # Samples are asked only where the mean field does not say it already.
-            pilot = _draw_pilot(sampler, samples, run.settings.sampling)
+            pilot = _draw_pilot(sampler, samples)
             moved = _find_largest_shift(run, sampler, expected, pilot)
         first = moved if halving == 0 else first
         if moved is None or moved.surely_frac <= LARGEST_SHIFT or not weaken:
@@ -157,14 +157,13 @@ def check_coupling(
     return replace(run, coupling=check), sampler, pilot
 
 
-def _draw_pilot(sampler: Sampler, samples: int, sampling: Sampling) -> Pilot:
+def _draw_pilot(sampler: Sampler, samples: int) -> Pilot:
     parts: list[NDArray[np.uint8]] = []
     starts: list[NDArray[np.int64]] = []
     posterior = sampler.draw(
         samples,
         keep=lambda _, labels: parts.append(labels.copy()),
         starts=starts,
-        soon=sampling.samples if sampling.until is None else 0,
     )
     return Pilot(posterior, np.concatenate(parts), np.concatenate(starts))
 

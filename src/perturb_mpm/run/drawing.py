@@ -60,7 +60,6 @@ def draw_samples(
                 after=run.votes,
                 progress=lambda done, _: progress(done, goal),
                 keep=None if first.complete else first.add,
-                soon=goal if run.settings.sampling.until is None else 0,
             )
             seconds_each = (time.monotonic() - started) / (stop - drawn)
             reached = posterior.samples < stop

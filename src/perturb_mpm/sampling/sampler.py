@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,9 @@ from perturb_mpm.engines import (
     Compute,
     Engine,
     FreezingSolver,
-    FrozenVoxels,
     NarrowingSolver,
     ReweighingSolver,
     Solver,
-    count_votes,
     prepare_with,
 )
 from perturb_mpm.inference import Schedule, run_updates
@@ -40,19 +38,14 @@ from perturb_mpm.noise import SAMPLES, NoiseLength, Perturbation
 from perturb_mpm.optional import optional_package
 from perturb_mpm.posterior import Estimator, Posterior, Precision, Tally, copy_json, count_type
 from perturb_mpm.progress import Progress, progress_from
-from perturb_mpm.sampling.freezing import FreezeRule, Freezing, find_frozen
+from perturb_mpm.sampling.freezing import FreezeRule, Freezing, NoiseGroup, find_frozen, group_size
 from perturb_mpm.sampling.settings import MOST_SAMPLES, Sampling, Start
 from perturb_mpm.version import version
-
-# Labels (N,), the share that the last update changed, and the label sizes at the start, (L,).
-_Solved = tuple[NDArray[np.uint8], np.float64, NDArray[np.int64]]
 
 Keep = Callable[[range, NDArray[np.uint8]], object]
 
 # After so many samples each time ``until`` is asked, whatever the batch: the result is the same.
 CHECK_EVERY = 32
-# Frozen voxels that may leave their label in a sample, as a share of the active ones.
-MOST_DISSENT = 0.001
 VECTOR = 8  # samples that one instruction updates
 
 
@@ -123,11 +116,12 @@ class Sampler:
 
     @property
     def active(self) -> NDArray[np.bool_]:
-        """The voxels that samples update, (N,); asking prepares the engine."""
-        frozen = None if self._freezing is None else self._freezing.frozen
-        active = np.full(self._crf.grid.voxels, frozen is None)
-        if frozen is not None:
-            active[frozen.active] = True
+        """The voxels that all samples update, (N,); asking prepares the engine."""
+        active = np.ones(self._crf.grid.voxels, dtype=np.bool_)
+        for group in range(-(-self._sampling.samples // group_size(self._sampling))):
+            freezing = self._freezing_of(group)
+            if freezing is not None and freezing.frozen is not None:
+                active &= np.isin(np.arange(len(active)), freezing.frozen.active)
         return active
 
     def prepare(self) -> Engine:
@@ -180,7 +174,6 @@ class Sampler:
         keep: Keep | None = None,
         keeps_solver: bool = False,
         starts: list[NDArray[np.int64]] | None = None,
-        soon: int = 0,
     ) -> Posterior:
         """Draw these samples (all by default), or only those that ``after`` does not have.
 
@@ -189,8 +182,7 @@ class Sampler:
         After each batch ``progress`` is called with (samples drawn, samples asked for), and
         ``keep`` with the numbers of the batch's samples and their labels inside the mask, (B, N);
         with ``keeps_solver`` the solver then still has every one of them. ``starts`` gets the sizes
-        of each label (B, L) in voxels before any kernel has moved them. Samples up to the number
-        ``soon`` will be asked for next: what is solved apart may be solved together with them.
+        of each label (B, L) in voxels before any kernel has moved them.
         """
         numbers = sample_range(self._sampling.samples if samples is None else samples)
         drawn = 0 if after is None else self._count_drawn(after, numbers)
@@ -203,11 +195,11 @@ class Sampler:
             solver, mean_field = self.solver, self._mean_field
             wanted = _BatchOutput(keep is not None, keeps_solver, starts)
             block = CHECK_EVERY if self._sampling.until is not None else len(numbers)
-            for part in _parts(numbers, drawn, solver.batch, block):
-                coming = range(part.start, max(numbers.stop, soon))
-                for piece, labels in self._draw_pieces(part, tally, wanted, coming):
-                    if keep is not None:
-                        keep(piece, solver.labels() if labels is None else labels)
+            for part in self._parts(numbers, drawn, block):
+                self._freeze(part.start // group_size(self._sampling))
+                labels = self._draw_batch(part, tally, wanted)
+                if keep is not None:
+                    keep(part, solver.labels() if labels is None else labels)
                 if progress is not None:
                     progress(drawn + tally.samples, len(numbers))
                 if self._enough(tally.counts, drawn + tally.samples, after):
@@ -245,122 +237,32 @@ class Sampler:
         marginals: NDArray[np.floating] = solver.marginals()[0]
         return marginals
 
-    @cached_property
-    def _freezing(self) -> Freezing | None:
-        """What is frozen; None where every voxel is updated because nobody asked for less."""
+    def _forget_noise(self) -> None:
+        """Forget all that depends on the noise."""
+        # What the first group of samples freezes, and the one that was asked for last.
+        self._freezings: dict[int, Freezing] = {}
+
+    def _freezing_of(self, group: int) -> Freezing | None:
+        """Return what samples of a group freeze, None where nobody asked for any freezing."""
         if self._sampling.hold == 0:
             return None
         if self._members:
             return Freezing(self._sampling.hold, None, 1.0, 0.0, "there are several members")
-        rule = FreezeRule.from_sampling(self._sampling)
-        return find_frozen(self._crf, self.solver, rule, self._mean_field)
+        if group not in self._freezings:
+            together = None
+            if self._sampling.correlated:
+                together = NoiseGroup(self._perturbation, group, self._mean_field)
+            rule = FreezeRule.from_sampling(self._sampling)
+            first = {number: each for number, each in self._freezings.items() if number == 0}
+            found = find_frozen(self._crf, self.solver, rule, together)
+            self._freezings = {**first, group: found}
+        return self._freezings[group]
 
-    def _draw_pieces(
-        self, part: range, tally: Tally, wanted: _BatchOutput, coming: range
-    ) -> Iterator[tuple[range, NDArray[np.uint8] | None]]:
-        """Draw a batch, cut where samples begin or end to freeze voxels; yield each piece.
-
-        Labels (B, N) come with a piece where the solver no longer has them. Correlated noise moves
-        whole regions of frozen voxels in a few samples. What these send then is no longer constant,
-        and every voxel of such a restless sample is updated.
-        """
-        solver, frozen = self._freezing_solver, self._freezing.frozen if self._freezing else None
-        if solver is not None:
-            solver.freeze(frozen)
-        if solver is None or frozen is None or not self._sampling.correlated:
-            yield part, self._draw_batch(part, tally, wanted)
-            return
-        restless = self._find_restless(solver, frozen, part)
-        if tally.conditional is None and not wanted.every_problem:
-            moved = np.array(part)[restless].tolist()
-            self._solve_ahead(solver, frozen, moved, range(part.stop, coming.stop))
-            solver.freeze(frozen)
-            yield part, self._draw_calm(part, restless, tally, wanted)
-            return
-        edges = [0, *(np.flatnonzero(np.diff(restless)) + 1).tolist(), len(part)]
-        for first, last in pairwise(edges):
-            piece = part[first:last]
-            solver.freeze(None if restless[first] else frozen)
-            yield piece, self._draw_batch(piece, tally, wanted)
-
-    def _draw_calm(
-        self, part: range, restless: NDArray[np.bool_], tally: Tally, wanted: _BatchOutput
-    ) -> NDArray[np.uint8] | None:
-        """Draw the calm samples of a batch together, and count all in order with the restless ones.
-
-        The latter are solved already. Return labels (B, N) that the solver no longer has.
-        """
-        if not restless.any():
-            return self._draw_batch(part, tally, wanted)
-        numbers = np.array(part)
-        apart = [self._apart.pop(number) for number in numbers[restless].tolist()]
-        labels, changes, starts = (np.stack(each) for each in zip(*apart, strict=True))
-        solved = [(count_votes(labels, tally.counts), changes, starts, labels)]
-        if not restless.all():
-            calm, begun = tally.beside(), [starts[:0]]
-            calm_output = replace(wanted, starts=None if wanted.starts is None else begun)
-            drawn = self._draw_batch(numbers[~restless].tolist(), calm, calm_output)
-            if not wanted.labels:
-                drawn = labels[:0]
-            elif drawn is None:
-                drawn = self.solver.labels()
-            solved.append((calm.sizes, calm.label_changes, np.concatenate(begun), drawn))
-        order = np.argsort([*np.flatnonzero(restless), *np.flatnonzero(~restless)])
-        sizes, changes, starts, labels = (
-            np.concatenate(each) for each in zip(*solved, strict=True)
-        )
-        tally.add_sizes(sizes[order], changes[order])
-        if wanted.starts is not None:
-            wanted.starts.append(starts[order])
-        return labels[order] if wanted.labels else None
-
-    def _find_restless(
-        self, solver: FreezingSolver, frozen: FrozenVoxels, part: range
-    ) -> NDArray[np.bool_]:
-        """Return which samples move too many frozen voxels, (B,)."""
-        known = self._restless
-        if not all(number in known for number in part):
-            solver.freeze(frozen)
-            moved = solver.count_dissent(self._perturbation, np.array(part, dtype=np.int64))
-            known.update(zip(part, moved > MOST_DISSENT * len(frozen.active), strict=True))
-        return np.array([known[number] for number in part])
-
-    def _next_restless(
-        self, solver: FreezingSolver, frozen: FrozenVoxels, coming: range, most: int
-    ) -> list[int]:
-        """Return the first restless samples of those that are coming."""
-        found: list[int] = []
-        for part in _parts(coming, 0, solver.batch, max(len(coming), 1)):
-            if len(found) >= most:
-                break
-            restless = self._find_restless(solver, frozen, part)
-            found += [n for n in np.array(part)[restless].tolist() if n not in self._apart]
-        return found[: max(most, 0)]
-
-    def _solve_ahead(
-        self, solver: FreezingSolver, frozen: FrozenVoxels, moved: list[int], coming: range
-    ) -> None:
-        """Solve restless samples, and some that are coming, and keep them until their turn.
-
-        They are rare, and one alone takes nearly as long as a vector full of them.
-        """
-        numbers = [number for number in moved if number not in self._apart]
-        if numbers:
-            numbers += self._next_restless(solver, frozen, coming, VECTOR - len(numbers))
-        for first in range(0, len(numbers), solver.batch):
-            some = numbers[first : first + solver.batch]
-            starts: list[NDArray[np.int64]] = []
-            tally = Tally(self._crf.grid, self._crf.n_labels, conditional=False)
-            solver.freeze(None)
-            labels = self._draw_batch(some, tally, _BatchOutput(labels=True, starts=starts))
-            labels = solver.labels() if labels is None else labels  # (B, N)
-            self._apart.update(zip(some, zip(labels, tally.label_changes, starts[0]), strict=True))
-
-    def _forget_noise(self) -> None:
-        """Forget all that depends on the noise."""
-        self.__dict__.pop("_freezing", None)
-        self._restless: dict[int, bool] = {}  # which samples move too many frozen voxels
-        self._apart: dict[int, _Solved] = {}  # samples that were solved before their turn
+    def _freeze(self, group: int) -> None:
+        """Let the solver freeze what samples of a group do."""
+        if self._freezing_solver is not None:
+            freezing = self._freezing_of(group)
+            self._freezing_solver.freeze(None if freezing is None else freezing.frozen)
 
     @property
     def _schedule(self) -> Schedule:
@@ -370,11 +272,11 @@ class Sampler:
         return Schedule(sampling.iterations, sampling.dampings, sampling.sharpness, watch_all=watch)
 
     def _draw_batch(
-        self, part: Sequence[int], tally: Tally, wanted: _BatchOutput
+        self, part: range, tally: Tally, wanted: _BatchOutput
     ) -> NDArray[np.uint8] | None:
         """Draw and count some samples; return labels (B, N) that the solver no longer has."""
         solver, iterations = self.solver, self._sampling.iterations
-        fill = 0 if wanted.every_problem else self._count_fill(len(part))
+        fill = 0 if wanted.every_problem else self._count_fill(part)
         self._begin([*part, *[part[-1]] * fill])
         if wanted.starts is not None:
             starts = solver.count_votes(np.zeros_like(tally.counts))
@@ -390,15 +292,16 @@ class Sampler:
         tally.add_sizes(solver.count_votes(tally.counts), switched)
         return None
 
-    def _count_fill(self, samples: int) -> int:
+    def _count_fill(self, part: range) -> int:
         """Return how many samples to solve once more so that all fill up vectors.
 
         With frozen voxels 32 samples take less than 31; nobody counts those that only fill up.
         """
-        filled = -(-samples // VECTOR) * VECTOR
-        frozen = self._freezing is not None and self._freezing.frozen is not None
-        worth = frozen and self._sampling.tolerance > 0 and samples > VECTOR // 2
-        return filled - samples if worth and filled <= self.solver.batch else 0
+        filled = -(-len(part) // VECTOR) * VECTOR
+        freezing = self._freezing_of(part.start // group_size(self._sampling))
+        frozen = freezing is not None and freezing.frozen is not None
+        worth = frozen and self._sampling.tolerance > 0 and len(part) > VECTOR // 2
+        return filled - len(part) if worth and filled <= self.solver.batch else 0
 
     def _begin(self, part: Sequence[int]) -> None:
         """Let the solver take the perturbed problems of some samples."""
@@ -458,7 +361,7 @@ class Sampler:
         return unaries
 
     def _parameters(self) -> dict[str, object]:
-        freezing, solver = self._freezing, self.solver
+        freezing, solver = self._freezing_of(0), self.solver
         return {
             "method": "perturb-and-mpm",
             **self._sampling.describe(),
@@ -468,6 +371,19 @@ class Sampler:
             "accuracy": solver.accuracy,
             "version": version(),
         }
+
+    def _parts(self, numbers: range, drawn: int, block: int) -> Iterator[range]:
+        """Cut a range into blocks, what is left of these after ``drawn`` numbers into batches.
+
+        No batch has samples of two groups.
+        """
+        size, first = group_size(self._sampling), numbers.start + drawn
+        while first < numbers.stop:
+            end_of_block = numbers.start + (1 + (first - numbers.start) // block) * block
+            end_of_group = (1 + first // size) * size
+            stop = min(first + self.solver.batch, end_of_block, end_of_group, numbers.stop)
+            yield range(first, stop)
+            first = stop
 
     def _enough(self, counts: NDArray[Any], samples: int, after: Posterior | None = None) -> bool:
         """Return whether to stop: asked of every 32 samples' votes, (L, N), those before too."""
@@ -529,14 +445,6 @@ def _converged(
         return still
     left = switched**2 / np.maximum(before - switched, 1e-300)
     return still | ((switched < before) & (left <= tolerance))
-
-
-def _parts(numbers: range, drawn: int, batch: int, block: int) -> Iterator[range]:
-    """Cut a range into blocks, what is left of these after ``drawn`` numbers into batches."""
-    for start in range(numbers.start, numbers.stop, block):
-        stop = min(start + block, numbers.stop)
-        for first in range(max(start, numbers.start + drawn), stop, batch):
-            yield range(first, min(first + batch, stop))
 
 
 class SampleStore:
@@ -650,8 +558,9 @@ def sample(
         Update only the voxels where a sample dissents with a probability above this, and freeze
         the others at marginals averaged over the noise: 0.005 changes fewer votes than the
         filter's own error, and costs several times less. 0 updates every voxel.
-        Where noise is correlated between voxels, 0.0005 does. Where too many are active, or the
-        engine is the GPU, every voxel is updated too; ``Posterior.active_share`` is then 1.
+        Where noise is correlated between voxels, those are updated too that the noise of any of 224
+        samples brings near to another label. Where too many are, or the engine is the GPU, every
+        voxel is updated; ``Posterior.active_share`` is then 1.
     until
         Stop as soon as this precision is reached (a number is its epsilon), asked after every 32
         samples; ``samples`` is then the most to draw.

@@ -53,7 +53,7 @@ def compile_sampling(*, white: bool) -> None:
     everywhere = checks.read_only(np.zeros((LABELS, solver.diagonal.size), dtype=np.float32))
     path = np.zeros((1, LABELS, ACTIVE), dtype=np.float32)
     solver.freeze(FrozenVoxels(np.arange(ACTIVE), path, path, everywhere))
-    solver.count_dissent(perturbation, samples)
+    solver.find_near(perturbation, samples, everywhere, 1.0)
     solver.freeze(None)
     whole = solver._whole
     whole.perturb(perturbation, samples)

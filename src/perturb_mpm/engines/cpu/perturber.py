@@ -60,7 +60,7 @@ NORMAL_NEAR = tuple(np.float32(each) for each in polynomials.NORMAL_NEAR)
 NORMAL_FAR = tuple(np.float32(each) for each in polynomials.NORMAL_FAR)
 GUMBEL_BELOW = tuple(np.float32(each) for each in polynomials.GUMBEL_BELOW)
 GUMBEL_ABOVE = tuple(np.float32(each) for each in polynomials.GUMBEL_ABOVE)
-VOTING_BLOCK = 256  # voxels whose noise is bounded together
+BLOCK_VOXELS = 256  # voxels whose noise is bounded together
 LEAST_VOXELS_PER_NODE = 4
 UNIFORM_STEP = np.float32(2.0**-24)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -88,11 +88,11 @@ class NoiseDraw(NamedTuple):
 
 
 class VoxelBlocks(NamedTuple):
-    """K blocks of F voxels with constant logits, each between the same nodes of one lattice."""
+    """K blocks of V voxels with constant logits, each between the same nodes of one lattice."""
 
-    rows: NDArray[np.int64]  # (F,): where each voxel stands in the engine's order
-    voxels: NDArray[np.int64]  # (F,): where it lies in the whole image
-    logits: NDArray[np.float32]  # (L, F)
+    rows: NDArray[np.int64]  # (V,): which of all voxels each one is
+    voxels: NDArray[np.int64]  # (V,): where it lies in the whole image
+    logits: NDArray[np.float32]  # (L, V)
     edges: NDArray[np.int64]  # (K + 1,): where blocks begin and end among the voxels
     labels: NDArray[np.int64]  # (K,): the most probable label of all voxels of a block
     margins: NDArray[np.float32]  # (L, K): how far every label is at least below it, in nats
@@ -412,31 +412,46 @@ def perturb_correlated(unaries, energies, noise, smooth, white, start, stop):
 
 
 @kernel
-def vote_blocks(blocks, smooth, scale, votes, start, stop):
-    """Let voxels of some blocks leave their label where their noise may be large enough.
+def mark_near(blocks, smooth, scale, nats, near, start, stop):
+    """Mark voxels (V,) of some blocks that noise brings within so many nats of another label.
 
-    Return how many do, (B,).
+    A voxel is looked at in those samples alone whose noise may be large enough in its block.
     """
-    nodes = smooth[1]
-    width, problems = nodes.shape[1], votes.shape[1]
+    nodes, labels = smooth[1], blocks.margins.shape[0]
+    width = nodes.shape[1]
+    problems = width // labels
     low, high = np.empty(width, np.float32), np.empty(width, np.float32)
     buffers = np.empty((2, 27, width), np.float32)
-    left = np.zeros(problems, np.int64)
+    leads = np.empty((problems, labels), np.float32)  # what noise may take off a margin
+    numbers = np.empty(problems, np.int64)
     for k in range(start, stop):
         _bound_normals(k, blocks, nodes, smooth[4], buffers, low, high)
         mine = blocks.labels[k]
+        unsafe = 0  # samples in which the block may have a voxel that is near
         for b in range(problems):
             most = minus_gumbel(low[mine * problems + b])
             safe = True
-            for l in range(blocks.margins.shape[0]):
-                lead = scale * (most - minus_gumbel(high[l * problems + b]))
+            for l in range(labels):
+                lead = scale * (most - minus_gumbel(high[l * problems + b])) + nats
+                leads[unsafe, l] = lead
                 safe = safe and (l == mine or lead < blocks.margins[l, k])
-            if not safe:
-                for v in range(blocks.edges[k], blocks.edges[k + 1]):
-                    label = _vote(v, b, problems, blocks, smooth, scale)
-                    votes[blocks.rows[v], b] = label
-                    left[b] += 1 if label != mine else 0
-    return left
+            numbers[unsafe] = b
+            unsafe += 0 if safe else 1
+        if unsafe == 0:
+            continue
+        for v in range(blocks.edges[k], blocks.edges[k + 1]):
+            found = near[blocks.rows[v]]
+            for u in range(unsafe):
+                if found:
+                    break
+                safe = True
+                for l in range(labels):
+                    margin = blocks.logits[mine, v] - blocks.logits[l, v]
+                    safe = safe and (l == mine or leads[u, l] < margin)
+                if not safe:
+                    b = numbers[u]
+                    found = _is_near(v, b, mine, blocks, smooth, scale, nats)
+            near[blocks.rows[v]] = found
 
 
 @kernel_part
@@ -483,14 +498,16 @@ def _combine_controls(weights, source, target, step):
 
 
 @kernel_part
-def _vote(v, b, problems, blocks, smooth, scale):
-    """Return the label of one voxel in one sample, the lowest of equals."""
+def _is_near(v, b, mine, blocks, smooth, scale, nats):
+    """Tell whether another label of one voxel comes near to its own in one sample."""
     shape, nodes, firsts, weights, steps = smooth
+    labels = blocks.logits.shape[0]
+    problems = nodes.shape[1] // labels
     rest, x3 = blocks.voxels[v] // shape[3], blocks.voxels[v] % shape[3]
     x1, x2 = rest // shape[2], rest % shape[2]
     first = firsts[0, 0, 0] + firsts[0, 1, x1] + firsts[0, 2, x2] + firsts[0, 3, x3]
-    best, highest = 0, np.float32(-np.inf)
-    for l in range(blocks.logits.shape[0]):
+    own, highest = ZERO, np.float32(-np.inf)
+    for l in range(labels):
         normal = ZERO
         for c in range(3):
             for d in range(3):
@@ -500,9 +517,11 @@ def _vote(v, b, problems, blocks, smooth, scale):
                     node = nodes[j + e * steps[0, 3], l * problems + b]
                     normal = fma(plane * weights[0, 3, x3, e], node, normal)
         logit = blocks.logits[l, v] - scale * minus_gumbel(normal)
-        if logit > highest:
-            best, highest = l, logit
-    return best
+        if l == mine:
+            own = logit
+        else:
+            highest = max(highest, logit)
+    return own - highest < nats
 
 
 class Perturber:
@@ -563,32 +582,26 @@ class Perturber:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether noise is small in most blocks of voxels at once, so that ``vote`` saves time."""
+        """Whether noise is small in most blocks of voxels at once, so that bounds save time."""
         if not self.perturbation.correlated or len(self._lattices) != 1:
             return False
         one_length = white_share(self.perturbation.lengths) == 0 and self._tables.shape[0] == 1
         return one_length and self._lattices[0].voxels_per_node >= LEAST_VOXELS_PER_NODE
 
-    def vote(
-        self, blocks: VoxelBlocks, samples: NDArray[np.int64], votes: NDArray[Any]
-    ) -> NDArray[np.int64]:
-        """Change votes (N, B) of frozen voxels where noise is large; return how many, (B,)."""
+    def mark_near(
+        self, blocks: VoxelBlocks, samples: NDArray[np.int64], nats: float, near: NDArray[np.bool_]
+    ) -> None:
+        """Mark voxels (V,) that noise brings within so many nats of another label."""
         smooth, _ = self._smooth(samples)
         scale = np.float32(self.perturbation.scale)
         with announce_compilation():
-            left = self._threads.run(vote_blocks, len(blocks.labels), blocks, smooth, scale, votes)
-        total: NDArray[np.int64] = np.sum(left, axis=0)
-        return total
+            arguments = (blocks, smooth, scale, np.float32(nats), near)
+            self._threads.run(mark_near, len(blocks.labels), *arguments)
 
-    def gather_blocks(
-        self, rows: NDArray[np.int64], order: NDArray[np.int64], logits: NDArray[np.float32]
-    ) -> VoxelBlocks:
-        """Return blocks of the F voxels at ``order`` in the mask, with logits (L, F).
-
-        ``rows`` (F,) is where they stand in the engine's order, in which neighbours are near.
-        """
+    def gather_blocks(self, voxels: NDArray[np.int64], logits: NDArray[np.float32]) -> VoxelBlocks:
+        """Return blocks of some voxels (V,) of the mask, whose neighbours are near, with logits."""
         tables = self._tables
-        index = self._unaries.voxels[order]
+        index = self._unaries.voxels[voxels]
         coordinates = np.unravel_index(index, tables.shape)
         cells = sum(first[x] for first, x in zip(tables.firsts[0], coordinates))  # (F,)
         labels = logits.argmax(axis=0)
@@ -596,7 +609,7 @@ class Perturber:
         together = np.argsort(keys, kind="stable")
         new = np.flatnonzero(np.diff(keys[together], prepend=-1))
         within = np.arange(len(keys)) - np.repeat(new, np.diff(new, append=len(keys)))
-        starts = np.flatnonzero(within % VOTING_BLOCK == 0)
+        starts = np.flatnonzero(within % BLOCK_VOXELS == 0)
         logits = np.ascontiguousarray(logits[:, together])
         controls = np.empty((len(starts), 3, 3, 3), dtype=np.float32)
         for axis, x in enumerate(coordinates[1:]):
@@ -612,7 +625,7 @@ class Perturber:
         sums = tables.weights[0].sum(axis=2)  # (axes, longest); 0 where there is no voxel
         least = np.where(sums > 0, sums, np.inf).min(axis=1).prod()
         return VoxelBlocks(
-            rows[together],
+            together,
             index[together],
             logits,
             np.append(starts, len(keys)),

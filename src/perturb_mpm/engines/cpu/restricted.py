@@ -17,7 +17,7 @@ whole image: what is 0 is skipped without loss. Values are Q − reference, from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -26,12 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.engines.cpu import row_kernels
-from perturb_mpm.engines.cpu.batch import Batch, Path, SharedMemory
+from perturb_mpm.engines.cpu.batch import DEFAULT_BATCH, Batch, Path, SharedMemory
 from perturb_mpm.engines.cpu.chain import Filter
 from perturb_mpm.engines.cpu.compile import announce_compilation, kernel
 from perturb_mpm.engines.cpu.exact import ExactFilter
 from perturb_mpm.engines.cpu.layout import TILE_VALUES, Blurred, Slices, Taps, TiledProblem
-from perturb_mpm.engines.cpu.perturber import Perturber, VoxelBlocks
 from perturb_mpm.engines.cpu.preparation import DIFFERENCE_FORMATS, WHOLE_FORMATS, PreparedKernels
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.protocol import FREE, Change, FrozenVoxels, Update, fixed_point
@@ -293,12 +292,89 @@ class CpuRestricted:
             )
 
 
-class FrozenSamples:
-    """Samples of which active voxels alone are updated; the frozen ones vote once.
+class ConstantMessages:
+    """Voxels that receive the same messages in every sample, and labels by their own noise alone.
 
-    A frozen voxel has log-odds that no sample changes, so that it leaves its most probable label
-    only where the noise is large. Smooth noise is small in most blocks of neighbours at once.
+    Their log-odds without noise are −U − pairwise, plus the centre of a centred CRF.
     """
+
+    def __init__(
+        self, crf: DenseCRF, batch: Batch, pairwise: NDArray[np.float32], voxels: NDArray[np.int64]
+    ) -> None:
+        self._batch, self._pairwise, self._voxels = batch, pairwise, voxels
+        self.logits = -np.asarray(crf.energies[:, voxels], dtype=np.float32)  # (L, V)
+        self.logits -= pairwise[:, voxels]
+        if batch.centre is not None:
+            self.logits += batch.centre[:, voxels]
+        self.usual = self.logits.argmax(axis=0).astype(np.uint8)  # (V,): labels without noise
+
+    def vote(self, perturbation: Perturbation, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the labels of all voxels in some samples, (V, B)."""
+        votes = np.empty((len(self._voxels), len(samples)), dtype=np.uint8)
+        for part in self._parts(len(samples)):
+            votes[part] = self._decide(perturbation, samples, part)
+        return votes
+
+    def find_near(
+        self, perturbation: Perturbation, samples: NDArray[np.int64], nats: float
+    ) -> NDArray[np.bool_]:
+        """Return which voxels come near to another label in any of some samples (S,), (V,).
+
+        Smooth noise is small in most blocks of neighbours at once: few are looked at one by one.
+        """
+        perturber = self._batch.perturber(perturbation)
+        near = np.zeros(len(self._voxels), dtype=np.bool_)
+        if len(near) and perturber.is_smooth:
+            blocks = perturber.gather_blocks(self._voxels, self.logits)
+            for some in _batches(samples):
+                perturber.mark_near(blocks, some, nats, near)
+            return near
+        for some in _batches(samples):
+            for part in self._parts(len(some)):
+                labels = self._decide(perturbation, some, part, nats)
+                near[part] |= (labels != self.usual[part, np.newaxis]).any(axis=1)
+        return near
+
+    def _parts(self, problems: int) -> Iterator[slice]:
+        """Cut the voxels into whole tiles of so many problems that fit into the memory at once."""
+        tile = max(1, TILE_VALUES // problems)
+        at_once = max(tile, VOTING_AT_ONCE // tile * tile)
+        for first in range(0, len(self._voxels), at_once):
+            yield slice(first, min(first + at_once, len(self._voxels)))
+
+    def _decide(
+        self, perturbation: Perturbation, samples: NDArray[np.int64], part: slice, nats: float = 0.0
+    ) -> NDArray[np.uint8]:
+        """Return labels of some voxels where the usual one has so many nats less, (V, B)."""
+        batch, voxels, problems = self._batch, self._voxels[part], len(samples)
+        tile = max(1, TILE_VALUES // problems)
+        shape = (-(-len(voxels) // tile), len(self.logits) - 1, tile * problems)
+        energies = np.zeros(shape, dtype=batch.buffers.energies.dtype)
+        batch.perturber(perturbation).fill(energies, samples, batch.ceiling, voxels)
+        last = self._pairwise[:, voxels]
+        last[self.usual[part], np.arange(len(voxels))] += np.float32(nats)
+        base = np.ascontiguousarray((last[:1] - last[1:]).T, dtype=np.float32)  # (V, L − 1)
+        form, none = WHOLE_FORMATS[False][1], np.zeros((0, 0, 0), dtype=np.float32)
+        marginals: NDArray[Any] = np.empty((*base.shape, problems), dtype=np.float32)
+        votes = np.empty((len(voxels), problems), dtype=np.uint8)
+        with announce_compilation():
+            batch.shift(energies, voxels, problems)
+            batch.kernels.threads.run(
+                row_kernels.begin,
+                len(energies),
+                TiledProblem(energies, base, none, none),
+                *(marginals, votes, form, np.float32(1)),
+            )
+        return votes
+
+
+def _batches(samples: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for first in range(0, len(samples), DEFAULT_BATCH):
+        yield samples[first : first + DEFAULT_BATCH]
+
+
+class FrozenSamples:
+    """Samples of which active voxels alone are updated; the frozen ones vote once."""
 
     def __init__(
         self,
@@ -308,7 +384,7 @@ class FrozenSamples:
         centre: NDArray[np.floating] | None,
         memory: SharedMemory,
     ) -> None:
-        self._kernels, self.voxels, self._centre = kernels, frozen, centre
+        self.voxels = frozen
         rank = np.full(len(kernels.order), -1, dtype=np.int64)
         rank[frozen.active] = np.arange(len(frozen.active))
         rank = rank[kernels.order]  # where each voxel stands in the arrays of ``frozen``
@@ -324,18 +400,15 @@ class FrozenSamples:
             among = restrict_kernels(kernels, self._active)
         self.batch = Batch(crf, among, path, memory)
         self.batch.centre = centre
-        logits = self._frozen_logits(crf, kernels.order[rest])  # (L, F)
-        self._frozen, self._logits = rest, logits
-        self._usual = np.zeros(len(rank), dtype=np.uint8)  # (N,)
-        self._usual[rest] = logits.argmax(axis=0)
-        self._blocks: VoxelBlocks | None = None
-        self._votes = np.empty((len(rank), 0), dtype=np.uint8)  # (N, B)
+        self._frozen = kernels.order[rest]  # (F,), in the order of the mask
+        self._messages = ConstantMessages(crf, self.batch, frozen.last, self._frozen)
+        self._votes = self._messages.usual[:, np.newaxis]  # (F, B), or (F, 1) for all samples
 
     @property
-    def labels(self) -> NDArray[np.uint8]:
-        """The labels in the engine's order, (N, B)."""
-        self._votes[self._active] = self.batch.buffers.labels
-        return self._votes
+    def labels(self) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        """Labels (V, B), or (V, 1) where all samples have the same, and voxels (V,), in pieces."""
+        active = self.batch.kernels.order
+        return [(self.batch.buffers.labels, active), (self._votes, self._frozen)]
 
     def perturb(
         self,
@@ -348,7 +421,8 @@ class FrozenSamples:
         batch = self.batch
         self._perturbation = perturbation
         batch.perturb(perturbation, samples)
-        self.vote(perturbation, samples)
+        if not self.voxels.steady:
+            self._votes = self._messages.vote(perturbation, samples)
         with announce_compilation():
             batch.begin(sharpness)
             if marginals is not None:
@@ -357,15 +431,14 @@ class FrozenSamples:
 
     def add_conditional(self, chosen: NDArray[np.bool_], out: NDArray[np.int64]) -> None:
         """Add Σ_b softmax(−U − pairwise) of chosen problems in units of 2⁻³⁰ to out (L, N)."""
-        frozen = self._kernels.order[self._frozen]
-        out[:, frozen] += int(chosen.sum()) * fixed_point(self._law)
+        out[:, self._frozen] += int(chosen.sum()) * fixed_point(self._law)
         energies = np.zeros(self.batch.buffers.energies.shape, dtype=np.float32)
         self.batch.perturb_energies(self._perturbation.without_noise(), energies)
         self.batch.add_conditional(energies, chosen, out)
 
     def write_marginals(self, out: NDArray[np.float32]) -> None:
         """Write Q into out (B, N, L): frozen voxels have the law of their labels."""
-        out[:, self._kernels.order[self._frozen]] = self._law.T
+        out[:, self._frozen] = self._law.T
         self.batch.write_marginals(out, self.batch.kernels.order)
 
     def shares(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -378,70 +451,10 @@ class FrozenSamples:
     def narrow(self, chosen: NDArray[np.int64]) -> None:
         """Go on with some of the samples."""
         self.batch.narrow(chosen)
-        self._votes = np.ascontiguousarray(self._votes[:, chosen])
+        if not self.voxels.steady:
+            self._votes = np.ascontiguousarray(self._votes[:, chosen])
 
     @cached_property
     def _law(self) -> NDArray[np.float32]:
         """The probability of each label at frozen voxels, (L, F)."""
-        return softmax(self._logits, axis=0)
-
-    def _frozen_logits(self, crf: DenseCRF, voxels: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return −U − pairwise of the last averaged marginals, plus the centre, (L, F)."""
-        logits = -np.asarray(crf.energies[:, voxels], dtype=np.float32)
-        logits -= self.voxels.last[:, voxels]
-        if self._centre is not None:
-            logits += self._centre[:, voxels]
-        return logits
-
-    def vote(self, perturbation: Perturbation, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give frozen voxels their labels: their own noise, and the last averaged energies.
-
-        Return how many of them leave their most probable label, (B,).
-        """
-        if self._votes.shape[1] != len(samples):
-            self._votes = np.empty((len(self._usual), len(samples)), dtype=np.uint8)
-        self._votes[:] = self._usual[:, np.newaxis]
-        perturber, order = self.batch.perturber(perturbation), self._kernels.order[self._frozen]
-        if len(order) and perturber.is_smooth:
-            if self._blocks is None:
-                self._blocks = perturber.gather_blocks(self._frozen, order, self._logits)
-            return perturber.vote(self._blocks, samples, self._votes)
-        tile = max(1, TILE_VALUES // len(samples))
-        at_once = max(tile, VOTING_AT_ONCE // tile * tile)
-        for first in range(0, len(order), at_once):
-            part = slice(first, first + at_once)
-            energies = self._perturb_frozen(perturber, samples, order[part])
-            self._votes[self._frozen[part]] = self._decide(energies, order[part], len(samples))
-        left = self._votes[self._frozen] != self._usual[self._frozen, np.newaxis]
-        count: NDArray[np.int64] = left.sum(axis=0)
-        return count
-
-    def _perturb_frozen(
-        self, perturber: Perturber, samples: NDArray[np.int64], order: NDArray[np.int64]
-    ) -> NDArray[Any]:
-        """Return the perturbed energies of some voxels in tiles, (tiles, L − 1, T·B)."""
-        tile, problems = max(1, TILE_VALUES // len(samples)), len(samples)
-        shape = (-(-len(order) // tile), len(self._logits) - 1, tile * problems)
-        energies = np.zeros(shape, dtype=self.batch.buffers.energies.dtype)
-        perturber.fill(energies, samples, self.batch.ceiling, order)
-        with announce_compilation():
-            self.batch.shift(energies, order, problems)
-        return energies
-
-    def _decide(
-        self, energies: NDArray[Any], order: NDArray[np.int64], problems: int
-    ) -> NDArray[np.uint8]:
-        """Return the labels of some frozen voxels with perturbed energies, (V, B)."""
-        last = self.voxels.last[:, order]
-        base = np.ascontiguousarray((last[:1] - last[1:]).T, dtype=np.float32)  # (V, L − 1)
-        form, none = WHOLE_FORMATS[False][1], np.zeros((0, 0, 0), dtype=np.float32)
-        marginals: NDArray[Any] = np.empty((*base.shape, problems), dtype=np.float32)
-        votes = np.empty((len(order), problems), dtype=np.uint8)
-        with announce_compilation():
-            self._kernels.threads.run(
-                row_kernels.begin,
-                len(energies),
-                TiledProblem(energies, base, none, none),
-                *(marginals, votes, form, np.float32(1)),
-            )
-        return votes
+        return softmax(self._messages.logits, axis=0)

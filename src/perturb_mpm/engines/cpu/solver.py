@@ -20,7 +20,12 @@ from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.batch import Batch, SharedMemory, choose_batch
 from perturb_mpm.engines.cpu.compile import announce_compilation
 from perturb_mpm.engines.cpu.preparation import prepare_kernels
-from perturb_mpm.engines.cpu.restricted import CpuRestricted, FrozenSamples, reach_energies
+from perturb_mpm.engines.cpu.restricted import (
+    ConstantMessages,
+    CpuRestricted,
+    FrozenSamples,
+    reach_energies,
+)
 from perturb_mpm.engines.cpu.store import NO_STORE, KernelStore
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.protocol import (
@@ -144,18 +149,24 @@ class CpuSolver:
             self._next_frozen = None
             return
         if self._made_frozen is None or self._made_frozen.voxels is not frozen:
+            self._made_frozen = None  # gives its memory back first
             self._made_frozen = FrozenSamples(
                 self._crf, self._kernels, frozen, self.centre, self._memory
             )
         self._next_frozen = self._made_frozen
 
-    def count_dissent(
-        self, perturbation: Perturbation, samples: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return how many frozen voxels leave their most probable label in these samples, (B,)."""
-        if self._next_frozen is None:
-            return np.zeros(len(samples), dtype=np.int64)
-        return self._next_frozen.vote(perturbation, samples)
+    def find_near(
+        self,
+        perturbation: Perturbation,
+        samples: NDArray[np.int64],
+        pairwise: NDArray[np.float32],
+        nats: float,
+    ) -> NDArray[np.bool_]:
+        """Return which voxels come near to another label in any of some samples (S,), (N,)."""
+        every = ConstantMessages(self._crf, self._whole, pairwise, self._kernels.order)
+        near = np.zeros(len(self._kernels.order), dtype=np.bool_)
+        near[self._kernels.order] = every.find_near(perturbation, samples, nats)
+        return near
 
     def restrict(self, voxels: NDArray[np.int64]) -> CpuRestricted:
         """Return problems of these voxels (A,), rising, whose neighbours stay as they are."""
@@ -195,15 +206,18 @@ class CpuSolver:
         self, counts: NDArray[np.uint32], chosen: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         """Add the labels of all or some to ``counts`` (L, N); return all sizes, (B, L)."""
-        labels, order = self._labels, self._kernels.order
-        taken = np.ones(labels.shape[1], dtype=np.bool_) if chosen is None else chosen
-        wanted = (("counts", counts, self._crf.energies.shape), ("chosen", taken, labels.shape[1:]))
+        problems = self._present.problems
+        taken = np.ones(problems, dtype=np.bool_) if chosen is None else chosen
+        wanted = (("counts", counts, self._crf.energies.shape), ("chosen", taken, (problems,)))
         for name, array, shape in wanted:
             if array.shape != shape:
                 raise ValueError(f"{name} must be of shape {shape}, got {array.shape}")
-        voxels = len(order) if labels.size else 0  # without problems none has a label to read
-        sizes = self._threads.run(transfer.count_votes, voxels, labels, order, taken, counts)
-        return np.sum(sizes, axis=0)
+        total = np.zeros((problems, len(counts)), dtype=np.int64)
+        for labels, voxels in self._labels if problems else ():  # without any no label is read
+            arguments = (labels, voxels, taken, counts)
+            sizes = self._threads.run(transfer.count_votes, len(labels), *arguments)
+            total += np.sum(sizes, axis=0)
+        return total
 
     def marginals(self) -> NDArray[np.float32]:
         """Return Q, (B, L, N)."""
@@ -217,9 +231,9 @@ class CpuSolver:
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        labels = self._labels  # (N, B)
-        out = np.empty(labels.shape[::-1], dtype=np.uint8)
-        self._threads.run(transfer.unload_labels, len(labels), labels, self._kernels.order, out)
+        out = np.empty((self._present.problems, len(self._index)), dtype=np.uint8)
+        for labels, voxels in self._labels:
+            self._threads.run(transfer.unload_labels, len(labels), labels, voxels, out)
         return out
 
     def pairwise(self) -> NDArray[np.float32]:
@@ -250,9 +264,11 @@ class CpuSolver:
         return self._whole if self._frozen is None else self._frozen.batch
 
     @property
-    def _labels(self) -> NDArray[np.uint8]:
-        """The labels in the engine's order, (N, B)."""
-        return self._whole.buffers.labels if self._frozen is None else self._frozen.labels
+    def _labels(self) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        """Labels (V, B), or (V, 1) where all problems have the same, and voxels (V,), in pieces."""
+        if self._frozen is not None:
+            return self._frozen.labels
+        return [(self._whole.buffers.labels, self._kernels.order)]
 
     @cached_property
     def _index(self) -> NDArray[np.int64]:

@@ -106,8 +106,11 @@ def sort_features(values, order, out, start, stop):
 
 @kernel
 def count_votes(labels, order, chosen, counts, start, stop):
-    """Add the chosen problems' labels (N, B) to counts (L, N); return all label sizes, (B, L)."""
-    problems = labels.shape[1]
+    """Add the chosen problems' labels (V, B) to counts (L, N); return all label sizes, (B, L).
+
+    Labels (V, 1) are those of all problems.
+    """
+    problems = chosen.size
     mine = np.zeros((problems, counts.shape[0]), np.int64)
     alike = np.zeros(counts.shape[0], np.int64)
     taken = 0
@@ -115,7 +118,7 @@ def count_votes(labels, order, chosen, counts, start, stop):
         taken += 1 if chosen[b] else 0
     for i in range(start, stop):
         common, differs = labels[i, 0], np.uint8(0)
-        for b in range(problems):
+        for b in range(labels.shape[1]):
             differs |= labels[i, b] ^ common
         if not differs:  # as in most voxels
             counts[common, order[i]] += taken
@@ -133,10 +136,11 @@ def count_votes(labels, order, chosen, counts, start, stop):
 
 @kernel
 def unload_labels(labels, order, out, start, stop):
-    """Write labels (N, B) as (B, N) at ``order``."""
+    """Write labels (V, B), or (V, 1) of all problems, at ``order`` into out (B, N)."""
+    last = labels.shape[1] - 1
     for i in range(start, stop):
-        for b in range(labels.shape[1]):
-            out[b, order[i]] = labels[i, b]
+        for b in range(len(out)):
+            out[b, order[i]] = labels[i, min(b, last)]
 
 
 @kernel
