@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from helpers.colour_distance import ciede2000, lab
 from helpers.page_pictures import bar_of, faults, luminance, slices_of
 from helpers.report_cases import entropy_bits, pixels_of, report_case
 from perturb_mpm.files.labels import label_colours, rgb
-from perturb_mpm.report import EntropyScale, grey_png, grey_window, in_window
+from perturb_mpm.report import EntropyScale, asset, grey_png, grey_window, in_window
 from perturb_mpm.report.colours import (
     BRIGHTEST_GREY,
     COLOUR_MAPS,
@@ -103,6 +105,14 @@ def test_a_voxel_has_the_colour_of_its_entropy_on_the_bar() -> None:
     assert (pixels[visible] == expected[visible]).all()
     assert (bits[visible] > SHOWN_FROM_BITS - 2 / 256).all()
     assert (bits[~visible] < SHOWN_FROM_BITS).all()
+
+
+@pytest.mark.parametrize("colour_map", COLOUR_MAPS)
+def test_the_colour_maps_are_those_of_matplotlib(colour_map: str) -> None:
+    known = np.round(255 * mpl.colormaps[colour_map](np.arange(256))[:, :3]).astype(np.uint8)
+    kept = json.loads(asset("colour_maps.json"))
+    assert list(kept) == list(COLOUR_MAPS)
+    assert bytes.fromhex(kept[colour_map]) == known.tobytes()
 
 
 @pytest.mark.parametrize("labels", [2, 3, 4, 9, 40])

@@ -125,4 +125,5 @@ def bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
         others = tuple(other for other in range(mask.ndim) if other != axis)
         inside = np.flatnonzero(mask.any(axis=others))
         box.append(slice(int(inside[0]), int(inside[-1]) + 1))
+        mask = mask[(slice(None),) * axis + (box[-1],)]  # the next axis has less to look at
     return tuple(box)

@@ -10,7 +10,14 @@ from perturb_mpm.report.colours import (
     in_window,
     label_styles,
 )
-from perturb_mpm.report.data import Provenance, ReportData, Snapshot, VolumeKind, VolumeRow
+from perturb_mpm.report.data import (
+    Provenance,
+    ReportData,
+    Snapshot,
+    VolumeKind,
+    VolumeRow,
+    shown_images,
+)
 from perturb_mpm.report.findings import Findings
 from perturb_mpm.report.locations import uncertain_locations
 from perturb_mpm.report.pages import number, page_environment
@@ -33,7 +40,6 @@ from perturb_mpm.report.viewer import (
     nifti_bytes,
     niivue,
     script,
-    shown_images,
     viewer_settings,
 )
 

@@ -47,7 +47,7 @@ class PageAnswer:
 def answer(data: ReportData, locations: Sequence[UncertainLocation]) -> PageAnswer:
     """Return the answer that the numbers give; ``locations`` are ranked, the main doubt first."""
     rows = answer_rows(data)
-    nothing = not (data.labels[data.mask] > 0).any()
+    nothing = not ((data.labels > 0) & data.mask).any()
     return PageAnswer(
         _nothing_found(rows, data) if nothing else _found(rows, data),
         _basis(data),
@@ -157,7 +157,7 @@ def _sure(rows: Sequence[VolumeRow], data: ReportData) -> str:
 
 
 def _doubt(data: ReportData, locations: Sequence[UncertainLocation]) -> str:
-    if not (data.uncertainty[data.mask] == UNCERTAIN).any():
+    if not ((data.uncertainty == UNCERTAIN) & data.mask).any():
         if locations:
             return "No voxel is surely uncertain, but there are too few samples to be sure."
         return "No voxel is uncertain."

@@ -8,10 +8,12 @@ brighter than that: what shines is what is uncertain.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from itertools import cycle
 
 import numpy as np
@@ -96,10 +98,10 @@ def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
 
     What the map has before its bright part is below, for a reader who lowers the threshold.
     """
-    import matplotlib as mpl
-
     shares = np.linspace(0.0, 1.0, _FINE)
-    colours = np.round(255 * mpl.colormaps[colour_map](shares)[:, :3])  # (1024, 3)
+    table = np.frombuffer(bytes.fromhex(_colour_maps()[colour_map]), dtype=np.uint8).reshape(-1, 3)
+    numbers = np.minimum((shares * len(table)).astype(np.int64), len(table) - 1)
+    colours = table[numbers].astype(np.float64)  # (1024, 3)
     least = luminance(np.full((1, 3), BRIGHTEST_GREY + 1))  # a browser rounds
     bright = np.flatnonzero(luminance(np.floor(OPACITY * colours)) > least)
     start, stop = shares[bright[0]], shares[bright[-1]]
@@ -107,6 +109,17 @@ def _palette(colour_map: str, first_shown: int) -> NDArray[np.uint8]:
     shown = np.linspace(start, stop, _LEVELS - first_shown)
     nearest = np.round(np.concatenate([below, shown]) * (_FINE - 1)).astype(np.int64)
     return colours[nearest].astype(np.uint8)
+
+
+@cache
+def _colour_maps() -> dict[str, str]:
+    """Return each map of matplotlib that is offered, its 256 colours as hexadecimal digits.
+
+    Importing matplotlib for them would take longer than all pictures of a page.
+    """
+    text = files("perturb_mpm.report").joinpath("assets", "colour_maps.json").read_text("utf-8")
+    found: dict[str, str] = json.loads(text)
+    return found
 
 
 def luminance(colours: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -139,5 +152,9 @@ def in_window(
 ) -> NDArray[np.uint8]:
     """Return an image in whole greys from 0 to ``brightest``; what is no number is black."""
     low, high = window
-    shares = np.nan_to_num((image - low) / (high - low), nan=0.0, posinf=1.0, neginf=0.0)
-    return np.round(np.clip(shares, 0.0, 1.0) * brightest).astype(np.uint8)
+    shares = image - low
+    shares /= high - low
+    np.fmax(shares, 0.0, out=shares)  # of a number and NaN it is the number
+    np.fmin(shares, 1.0, out=shares)
+    shares *= brightest
+    return np.rint(shares, out=shares).astype(np.uint8)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.report.colours import COLOUR_MAPS
+from perturb_mpm.report.colours import COLOUR_MAPS, grey_window
 
 if TYPE_CHECKING:
     from perturb_mpm.report.findings import Findings
@@ -115,6 +116,19 @@ class ReportData:
     before_kernels: NDArray[np.uint8] | None = None  # (X, Y, Z) indices, where kernels act
     findings: Findings | None = None
     oriented: bool = True  # whether the affine says which side of the patient is which
+
+    @cached_property
+    def windows(self) -> dict[str, tuple[float, float]]:
+        """The values of each sequence that are black and brightest."""
+        images = shown_images(self.images, self.mask)
+        return {name: grey_window(image[self.mask]) for name, image in images.items()}
+
+
+def shown_images(
+    images: Mapping[str, NDArray[np.float32]], mask: NDArray[np.bool_]
+) -> Mapping[str, NDArray[np.float32]]:
+    """Return the sequences, and the mask where there is none."""
+    return images or {"mask": mask.astype(np.float32)}
 
 
 def check_data(data: ReportData) -> ReportData:

@@ -130,9 +130,10 @@ def uncertain_voxels(data: ReportData) -> tuple[NDArray[np.bool_], str]:
     Where no voxel is certainly uncertain, as with few samples, those that are undecided count.
     """
     uncertain = data.uncertainty == UNCERTAIN
-    undecided = (data.uncertainty == UNDECIDED) & (data.entropy > 0)
-    if not uncertain.any() and undecided.any():
-        return undecided, "undecided at this number of samples"
+    if not uncertain.any():
+        undecided = (data.uncertainty == UNDECIDED) & (data.entropy > 0)
+        if undecided.any():
+            return undecided, "undecided at this number of samples"
     return uncertain, "uncertain"
 
 
@@ -235,8 +236,13 @@ class _Surroundings:
     def __init__(self, data: ReportData, wrong: float) -> None:
         self.data = data
         self._wrong = wrong  # of all uncertain voxels
-        self._sizes = np.bincount(data.labels.ravel(), minlength=len(data.label_names))
+        found = data.labels > 0
+        self._box = bounding_box(found) if found.any() else (slice(0, 1),) * 3
+        self._corner = np.array([span.start for span in self._box])
+        self._labelled = data.labels[self._box]  # which holds all of the foreground
+        self._sizes = np.bincount(self._labelled.ravel(), minlength=len(data.label_names))
         self._parts = cache(self._label_parts)
+        self._extent = cache(self._measure_extent)
 
     def score(self, wrong: float, pair: tuple[int, int]) -> float:
         """Return how early voxels come whose expected error is ``wrong`` voxels."""
@@ -275,8 +281,6 @@ class _Surroundings:
 
         The usual radius is the median of the balls around voxels of the border itself (n,).
         """
-        from scipy.ndimage import binary_dilation
-
         thick = np.zeros(len(voxels), dtype=bool)
         if not at_border.any():
             return thick
@@ -285,7 +289,7 @@ class _Surroundings:
         corner = voxels.min(axis=0) - edges
         here = np.zeros(tuple(np.ptp(voxels, axis=0) + 1 + 2 * edges), dtype=bool)
         here[tuple((voxels - corner).T)] = True
-        around = np.argwhere(binary_dilation(here) & ~here) + corner
+        around = np.argwhere(_add_neighbours(here) & ~here) + corner
         radii = _distances(voxels, around, self.data.spacing)
         limit = PLAIN_REACH * float(np.median(radii[at_border]))
         middle = voxels[radii > limit]
@@ -297,14 +301,16 @@ class _Surroundings:
 
         Voxels on both sides of it have a distance of 0; infinite where there is no border.
         """
-        from scipy.ndimage import binary_dilation
-
         margins = np.ceil(_FAR_MM / np.array(self.data.spacing)).astype(int)
         corner = np.maximum(voxels.min(axis=0) - margins, 0)
         stop = voxels.max(axis=0) + margins + 1
         labels = self.data.labels[tuple(map(slice, corner, stop))]
         one, other = (labels == each for each in pair)
-        border = (one & binary_dilation(other)) | (other & binary_dilation(one))
+        border = np.zeros(labels.shape, dtype=np.bool_)
+        for before, after in _neighbours(labels.ndim):
+            meet = (one[before] & other[after]) | (other[before] & one[after])
+            border[before] |= meet
+            border[after] |= meet
         return _distances(voxels, np.argwhere(border) + corner, self.data.spacing)
 
     def _change(self, voxels: Voxels, pair: tuple[int, int]) -> tuple[int, int, float]:
@@ -359,39 +365,35 @@ class _Surroundings:
         if part.kind == "thick":
             owner = self._owner(pair)
             beyond = "into" if self._change(voxels, pair)[1] < 0 else "beyond"
-            side = self._side(voxels, np.argwhere(labels == owner))
+            side = self._side(voxels, self._extent(owner))
             border = f"{side} border" if side else "border"
             return f"{border} of {names[owner]}, up to {part.reach_mm:.0f} mm {beyond} it{near}"
         around = _around(voxels, labels.shape)
         here = [label for label in pair if (labels[*around.T] == label).any()]
         if len(here) == 2:
             owner = self._owner(pair)
-            side = self._side(voxels, self._part(around, owner))
+            side = self._side(voxels, self._extent(owner, self._part(around, owner)))
             if side:
                 return f"{side} border of {names[owner]}"
             return f"border of {names[owner]}{near or ', all around'}"
         if here and here[0]:
-            side = self._side(voxels, self._part(around, here[0]))
+            side = self._side(voxels, self._extent(here[0], self._part(around, here[0])))
             return f"{side} part of {names[here[0]]}" if side else f"inside {names[here[0]]}{near}"
         for other in pair:
             if other and self._sizes[other]:
-                side = self._side(voxels, np.argwhere(labels == other))
+                side = self._side(voxels, self._extent(other))
                 apart = f"apart from {names[other]}"
                 return f"{apart}, on its {side} side" if side else f"{apart}{near}"
-        side = self._side(voxels, np.argwhere(self.data.mask))
+        side = self._side(voxels, self._extent())
         return f"{side} part of the image" if side else f"middle of the image{near}"
 
-    def _side(self, voxels: Voxels, region: Voxels) -> str:
+    def _side(self, voxels: Voxels, extent: _Extent | None) -> str:
         """Return on which side of a region voxels lie: "front", "upper left", or nothing."""
-        if not self.data.oriented or not len(region):
+        if extent is None:
             return ""
-        turn = self.data.affine[:3, :3].T
         weights = self.data.entropy[*voxels.T].astype(np.float64) + 1e-9
-        points = region @ turn  # (m, 3) mm, but for the origin
-        low, high = np.percentile(points, [2.5, 97.5], axis=0)
-        half = np.maximum((high - low) / 2, np.abs(turn).max(axis=0) / 2)  # (3,) mm
-        middle = np.average(voxels, axis=0, weights=weights) @ turn
-        off = (middle - points.mean(axis=0)) / half
+        middle = np.average(voxels, axis=0, weights=weights) @ self._turn
+        off = (middle - extent.middle) / extent.half
         for world, axis in enumerate(grid_axes(self.data.affine)):
             if self.data.labels.shape[axis] == 1:  # of a flat image
                 off[world] = 0.0
@@ -403,42 +405,85 @@ class _Surroundings:
             named.add(int(second))
         return " ".join(_SIDES[axis][int(off[axis] > 0)] for axis in _ORDER if axis in named)
 
-    def _part(self, around: Voxels, label: int) -> Voxels:
-        """Return the connected part of a label that most of these voxels belong to."""
-        parts, corner = self._parts(label)
-        here = around - corner
+    @property
+    def _turn(self) -> NDArray[np.float64]:
+        return self.data.affine[:3, :3].T
+
+    def _measure_extent(self, label: int | None = None, part: int | None = None) -> _Extent | None:
+        """Return where a label lies, or one part of it; without a label, where the mask does.
+
+        Nothing where it is empty, or the file does not say how the patient lies.
+        """
+        if not self.data.oriented:
+            return None
+        if label is None:
+            region = np.argwhere(self.data.mask)
+        elif part is None:
+            region = np.argwhere(self._labelled == label) + self._corner
+        else:
+            region = np.argwhere(self._parts(label) == part) + self._corner
+        if not len(region):
+            return None
+        points = region @ self._turn  # (m, 3) mm, but for the origin
+        low, high = np.percentile(points, [2.5, 97.5], axis=0)
+        half = np.maximum((high - low) / 2, np.abs(self._turn).max(axis=0) / 2)
+        return _Extent(points.mean(axis=0), half)
+
+    def _part(self, around: Voxels, label: int) -> int:
+        """Return the number of the part of a label that most of these voxels belong to."""
+        parts = self._parts(label)
+        here = around - self._corner
         here = here[((here >= 0) & (here < parts.shape)).all(axis=1)]
         counts = np.bincount(_at(parts, here))
         counts[0] = 0
-        return np.argwhere(parts == counts.argmax()) + corner
+        return int(counts.argmax())
 
-    def _label_parts(self, label: int) -> tuple[NDArray[np.int32], Voxels]:
-        """Return the numbers of a label's connected parts in its box, and the box's corner."""
+    def _label_parts(self, label: int) -> NDArray[np.int32]:
+        """Return the numbers of a label's connected parts in the box of all labels."""
         from scipy.ndimage import label as connected
 
-        where = self.data.labels == label
-        box = bounding_box(where)
         parts: NDArray[np.int32]
-        parts, _ = connected(where[box], structure=np.ones((3, 3, 3)))
-        return parts, np.array([span.start for span in box])
+        parts, _ = connected(self._labelled == label, structure=np.ones((3, 3, 3)))
+        return parts
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """Where a region lies, in mm but for the origin."""
+
+    middle: NDArray[np.float64]  # (3,)
+    half: NDArray[np.float64]  # (3,) of its width, without what sticks out
 
 
 def _beside(voxels: Voxels, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which voxels (n, 3) are some of them (n,), or neighbours of such."""
-    from scipy.ndimage import binary_dilation
-
     corner = voxels.min(axis=0)
     here = np.zeros(tuple(np.ptp(voxels, axis=0) + 1), dtype=bool)
     here[tuple((voxels[some] - corner).T)] = True
-    return _at(binary_dilation(here, structure=np.ones((3, 3, 3))), voxels - corner)
+    return _at(_add_neighbours(here, corners=True), voxels - corner)
 
 
 def _around(voxels: Voxels, shape: tuple[int, ...]) -> Voxels:
     """Return voxels and their neighbours, each of them once."""
-    from scipy.ndimage import binary_dilation
-
     corner = voxels.min(axis=0) - 1
     here = np.zeros(tuple(np.ptp(voxels, axis=0) + 3), dtype=bool)
     here[tuple((voxels - corner).T)] = True
-    grown = np.argwhere(binary_dilation(here, structure=np.ones((3, 3, 3)))) + corner
+    grown = np.argwhere(_add_neighbours(here, corners=True)) + corner
     return grown[((grown >= 0) & (grown < shape)).all(axis=1)]
+
+
+def _add_neighbours(where: NDArray[np.bool_], *, corners: bool = False) -> NDArray[np.bool_]:
+    """Return voxels with those that share a face with one of them; with ``corners``, a corner."""
+    grown = where.copy()
+    for before, after in _neighbours(where.ndim):
+        start = grown.copy() if corners else where
+        grown[before] |= start[after]
+        grown[after] |= start[before]
+    return grown
+
+
+def _neighbours(axes: int) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Yield, along each axis, all voxels but the last and all but the first."""
+    for axis in range(axes):
+        ahead = (slice(None),) * axis
+        yield (*ahead, slice(None, -1)), (*ahead, slice(1, None))

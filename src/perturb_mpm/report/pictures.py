@@ -23,7 +23,6 @@ from perturb_mpm.report.colours import (
     BRIGHTEST_GREY,
     EntropyScale,
     LabelStyle,
-    grey_window,
     in_window,
     label_styles,
 )
@@ -176,12 +175,6 @@ class Studio:
             shown[voxel] = True
         return field_of_view(shown, self.data.mask, self.data.spacing)
 
-    @cached_property
-    def windows(self) -> dict[str, tuple[float, float]]:
-        """The values of each sequence that are black and brightest."""
-        mask = self.data.mask
-        return {name: grey_window(image[mask]) for name, image in self.data.images.items()}
-
     def entropy_picture(
         self,
         plane: Plane,
@@ -287,7 +280,7 @@ class Studio:
         self, name: str, plane: Plane, index: int, box: Box, brightest: int = BRIGHTEST_GREY
     ) -> str:
         pixels = plane.cut(self.data.images[name], index, box).astype(np.float64)
-        greys = in_window(_average_neighbours(pixels), self.windows[name], brightest)
+        greys = in_window(_average_neighbours(pixels), self.data.windows[name], brightest)
         return data_uri(grey_png(greys))
 
     def _box_at(self, voxel: Voxel, reach_mm: float) -> Box:
@@ -414,7 +407,7 @@ def outline_path(region: NDArray[np.bool_]) -> str:
     parts = []
     while following:
         loop = _walk(following)
-        points = _without_straight(np.array([_inset_middle(a, b) for a, b in loop]))
+        points = _without_straight(_inset_middles(np.array(loop)))
         steps = np.diff(points, axis=0)
         start = f"M{points[0, 0]} {points[0, 1]}"
         parts.append(start + "l" + " ".join(f"{dx} {dy}" for dx, dy in steps) + "z")
@@ -429,16 +422,19 @@ def _edges(region: NDArray[np.bool_]) -> dict[Corner, list[Corner]]:
     padded = np.pad(region.astype(np.int8), 1)
     following: dict[Corner, list[Corner]] = {}
     between_rows = np.diff(padded, axis=0)[:, 1:-1]  # (rows + 1, columns)
-    for y, x in np.argwhere(between_rows):
-        entering = between_rows[y, x] > 0
-        a, b = (int(x), int(y)), (int(x) + 1, int(y))
-        following.setdefault(a if entering else b, []).append(b if entering else a)
+    for (y, x), change in zip(np.argwhere(between_rows).tolist(), _nonzero(between_rows)):
+        a, b = ((x, y), (x + 1, y)) if change > 0 else ((x + 1, y), (x, y))
+        following.setdefault(a, []).append(b)
     between_columns = np.diff(padded, axis=1)[1:-1]  # (rows, columns + 1)
-    for y, x in np.argwhere(between_columns):
-        entering = between_columns[y, x] > 0
-        a, b = (int(x), int(y)), (int(x), int(y) + 1)
-        following.setdefault(b if entering else a, []).append(a if entering else b)
+    for (y, x), change in zip(np.argwhere(between_columns).tolist(), _nonzero(between_columns)):
+        a, b = ((x, y + 1), (x, y)) if change > 0 else ((x, y), (x, y + 1))
+        following.setdefault(a, []).append(b)
     return following
+
+
+def _nonzero(values: NDArray[np.int8]) -> list[int]:
+    found: list[int] = values[values != 0].tolist()
+    return found
 
 
 def _walk(following: dict[Corner, list[Corner]]) -> list[tuple[Corner, Corner]]:
@@ -462,11 +458,14 @@ def _right_turn(last: tuple[Corner, Corner], ways: list[Corner]) -> int:
     return ways.index(right) if right in ways else 0
 
 
-def _inset_middle(a: Corner, b: Corner) -> tuple[int, int]:
-    """Return the middle of an edge, moved into the region on its right."""
-    dx, dy = b[0] - a[0], b[1] - a[1]
-    x, y = (a[0] + b[0]) / 2 - dy * _INSET, (a[1] + b[1]) / 2 + dx * _INSET
-    return round(x * _UNITS), round(y * _UNITS)
+def _inset_middles(edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the middles of edges (n, 2 corners, 2), moved into the region on their right, (n, 2).
+
+    They are in tenths of a pixel.
+    """
+    steps = edges[:, 1] - edges[:, 0]
+    right = np.stack([-steps[:, 1], steps[:, 0]], axis=1)
+    return np.rint((edges.sum(axis=1) / 2 + right * _INSET) * _UNITS).astype(np.int64)
 
 
 def _without_straight(points: NDArray[np.int64]) -> NDArray[np.int64]:

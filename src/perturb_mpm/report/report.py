@@ -14,8 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.evaluation import dice
+from perturb_mpm.model import bounding_box
 from perturb_mpm.posterior import UNCERTAIN, UNDECIDED
-from perturb_mpm.report.answer import PAPER, answer, answer_rows, change_in_words, methods, row_name
+from perturb_mpm.report.answer import (
+    PAPER,
+    PageAnswer,
+    answer,
+    answer_rows,
+    change_in_words,
+    methods,
+    row_name,
+)
 from perturb_mpm.report.charts import (
     changes_bits,
     convergence_curve,
@@ -34,7 +43,7 @@ from perturb_mpm.report.locations import (
 from perturb_mpm.report.pages import find_parameter, page_environment, parameter_rows
 from perturb_mpm.report.pictures import Picture, Studio, colour_bar
 from perturb_mpm.report.planes import Voxel, tilt_degrees
-from perturb_mpm.report.viewer import POLICY, ViewerFragment, pack, viewer_fragment
+from perturb_mpm.report.viewer import POLICY, pack, viewer_fragment
 from perturb_mpm.storage import write_text
 
 MOST_SLICED = 3
@@ -63,51 +72,55 @@ def render_report(data: ReportData, *, viewer: bool = True) -> tuple[str, str]:
     with ThreadPoolExecutor(1) as beside:  # compressing the volumes takes as long as the rest
         packed = beside.submit(pack, data) if viewer else None
         locations = uncertain_locations(data)
+        said = answer(data, locations)
+        page = _page_parts(data, locations, said)
         embedded = viewer_fragment(data, locations, packed.result()) if packed else None
-    return str(answer(data, locations)), _fill_template(data, locations, embedded)
+    template = page_environment().get_template("report.html")
+    return str(said), template.render(**page, viewer=embedded)
 
 
-def _fill_template(
-    data: ReportData, locations: list[UncertainLocation], viewer: ViewerFragment | None
-) -> str:
+def _page_parts(
+    data: ReportData, locations: list[UncertainLocation], said: PageAnswer
+) -> dict[str, Any]:
+    """Return what the page's template shows, but for the viewer."""
     rows = answer_rows(data)
     members = (tuple(map(data.label_values.index, row.values)) for row in rows)
     centres = tuple(each.centre_voxel for each in locations[:MOST_SLICED])
     studio = Studio(data, centres, tuple(members))
     uncertain, rule = uncertain_voxels(data)
     main = locations[0].centre_voxel if locations else label_centre(data)
-    template = page_environment().get_template("report.html")
-    return template.render(
-        data=data,
-        answer=answer(data, locations),
-        run_digest=run_digest(data),
-        structures=[row_name(row) for row in rows],
-        change_in_words=change_in_words,
-        studio=studio,
-        summary=_summary(data),
-        colour_bar=colour_bar(studio.scale),
-        shown_from_bits=SHOWN_FROM_BITS,
-        tilt=_tilt_words(data),
-        slices=_location_slices(studio, locations),
-        uncertain_ml=np.count_nonzero(uncertain) * math.prod(data.spacing) / 1000.0,
-        colours={
+    return {
+        "data": data,
+        "answer": said,
+        "run_digest": run_digest(data),
+        "structures": [row_name(row) for row in rows],
+        "change_in_words": change_in_words,
+        "studio": studio,
+        "summary": _summary(data),
+        "colour_bar": colour_bar(studio.scale),
+        "shown_from_bits": SHOWN_FROM_BITS,
+        "tilt": _tilt_words(data),
+        "slices": _location_slices(studio, locations),
+        "uncertain_ml": np.count_nonzero(uncertain) * math.prod(data.spacing) / 1000.0,
+        "colours": {
             data.label_names[0]: "",
             **{style.name: style.colour for style in studio.styles},
         },
-        locations=[(each, _thumbnail(studio, each)) for each in locations],
-        rule=rule,
-        volumes=[(row, volume_histogram(row)) for row in data.volumes if row.kind != "background"],
-        convergence=_convergence(studio, main),
-        findings=draw_findings(studio),
-        kernels=_kernel_changes(studio),
-        ensemble=_ensemble(studio),
-        truth=_truth(studio, main),
-        policy=POLICY,
-        viewer=viewer,
-        parameters=list(parameter_rows(data.parameters)),
-        paper=PAPER,
-        methods=methods(data),
-    )
+        "locations": [(each, _thumbnail(studio, each)) for each in locations],
+        "rule": rule,
+        "volumes": [
+            (row, volume_histogram(row)) for row in data.volumes if row.kind != "background"
+        ],
+        "convergence": _convergence(studio, main),
+        "findings": draw_findings(studio),
+        "kernels": _kernel_changes(studio),
+        "ensemble": _ensemble(studio),
+        "truth": _truth(studio, main),
+        "policy": POLICY,
+        "parameters": list(parameter_rows(data.parameters)),
+        "paper": PAPER,
+        "methods": methods(data),
+    }
 
 
 def run_digest(data: ReportData) -> str:
@@ -185,22 +198,23 @@ def _kernel_changes(studio: Studio) -> dict[str, Any] | None:
     changed = (before != data.labels) & data.mask  # (X, Y, Z)
     rows = [row for row in data.volumes if row.kind in ("region", "label")]
     members = [[data.label_values.index(value) for value in row.values] for row in rows]
-    # The slice along each axis that has the most of it.
-    voxel = tuple(
-        int(changed.sum(axis=tuple({0, 1, 2} - {axis})).argmax()) for axis in range(changed.ndim)
-    )
+    known = before[data.mask]
+    pictures: list[Picture] = []
+    if changed.any():
+        box = bounding_box(changed)
+        # The slice along each axis that has the most of it.
+        x, y, z = (
+            span.start + int(changed[box].sum(axis=tuple({0, 1, 2} - {axis})).argmax())
+            for axis, span in enumerate(box)
+        )
+        pictures = [studio.change_picture(plane, (x, y, z), changed) for plane in studio.planes]
     return {
         "changed_ml": float(changed.sum()) * voxel_ml,
         "volumes": [
-            (row, float(np.isin(before[data.mask], labels).sum()) * voxel_ml)
+            (row, float(np.isin(known, labels).sum()) * voxel_ml)
             for row, labels in zip(rows, members, strict=True)
         ],
-        "pictures": [
-            studio.change_picture(plane, (voxel[0], voxel[1], voxel[2]), changed)
-            for plane in studio.planes
-        ]
-        if changed.any()
-        else [],
+        "pictures": pictures,
     }
 
 

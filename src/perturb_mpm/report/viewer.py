@@ -23,11 +23,10 @@ from perturb_mpm.report.colours import (
     OPAQUE_GREY,
     SHOWN_FROM_BITS,
     EntropyScale,
-    grey_window,
     in_window,
     label_styles,
 )
-from perturb_mpm.report.data import ReportData
+from perturb_mpm.report.data import ReportData, shown_images
 from perturb_mpm.report.locations import UncertainLocation, label_centre, uncertain_locations
 from perturb_mpm.report.pages import page_environment
 from perturb_mpm.report.planes import Box, box_around, to_mm
@@ -183,6 +182,12 @@ def nifti_bytes(
 
     ``labels`` marks a label map, which is drawn with outlines.
     """
+    return _nifti_file(volume, affine, slope=slope, labels=labels).tobytes()
+
+
+def _nifti_file(
+    volume: NDArray[Any], affine: NDArray[np.float64], *, slope: float, labels: bool
+) -> NDArray[np.uint8]:
     from nibabel.nifti1 import Nifti1Header
 
     header = Nifti1Header(endianness="<")
@@ -195,9 +200,12 @@ def nifti_bytes(
     header["vox_offset"], header["magic"] = _DATA_START, b"n+1"
     if labels:
         header["intent_code"] = _LABEL_INTENT
-    data = volume.astype(volume.dtype.newbyteorder("<"), copy=False)
     start: bytes = header.binaryblock
-    return start.ljust(_DATA_START, b"\0") + data.tobytes(order="F")
+    file = np.empty(_DATA_START + volume.nbytes, dtype=np.uint8)
+    file[:_DATA_START] = np.frombuffer(start.ljust(_DATA_START, b"\0"), dtype=np.uint8)
+    stored = file[_DATA_START:].view(volume.dtype.newbyteorder("<"))
+    stored.reshape(volume.shape, order="F")[...] = volume
+    return file
 
 
 @dataclass(frozen=True)
@@ -220,24 +228,27 @@ def pack(
     grid = BrowserGrid(data.affine, data.mask.shape, box_around(data.mask, margins, every))
 
     def text(cut: NDArray[Any], *, slope: float = 1.0, labels: bool = False) -> str:
-        file = nifti_bytes(grid.turn(cut), grid.affine, slope=slope, labels=labels)
-        return base64.b64encode(gzip.compress(file, 6, mtime=0)).decode()
+        file = _nifti_file(grid.turn(cut), grid.affine, slope=slope, labels=labels)
+        return base64.b64encode(gzip.compress(file.data, 6, mtime=0)).decode()
 
     def in_255_steps(volume: NDArray[np.floating], top: float) -> str:
-        steps = np.round(np.clip(volume[grid.box] / top, 0.0, 1.0) * 255)
+        steps = volume[grid.box] / top
+        np.clip(steps, 0.0, 1.0, out=steps)
+        steps *= 255
+        np.rint(steps, out=steps)
         return text(steps.astype(np.uint8), slope=top / 255)
 
     mask = data.mask[grid.box]
     grey = {
-        name: in_window(image[grid.box], grey_window(image[data.mask]), brightest=255)
+        name: in_window(image[grid.box], data.windows[name], brightest=255)
         for name, image in shown_images(data.images, data.mask).items()
     }
     for levels, outside in _REDUCTIONS:
         step = 256 // levels
-        images = [
-            text(np.where(mask | outside, image // step * step, 0).astype(np.uint8))
-            for image in grey.values()
-        ]
+        images = []
+        for image in grey.values():
+            coarse = image if step == 1 else image // step * step
+            images.append(text(coarse if outside else coarse * mask))
         if sum(map(len, images)) <= image_bytes:
             break
     images = _take_while_fitting(images, image_bytes)
@@ -263,13 +274,6 @@ def pack(
         f"This page contains reduced volumes: {', '.join(less)}. "
         "perturb-mpm view shows all of it, and lets you correct labels.",
     )
-
-
-def shown_images(
-    images: Mapping[str, NDArray[np.float32]], mask: NDArray[np.bool_]
-) -> Mapping[str, NDArray[np.float32]]:
-    """Return the sequences, and the mask where there is none."""
-    return images or {"mask": mask.astype(np.float32)}
 
 
 def _take_while_fitting(texts: Iterable[str], most: int) -> list[str]:

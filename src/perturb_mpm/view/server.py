@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from email.message import Message
@@ -25,13 +25,11 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.files import Case
 from perturb_mpm.posterior import marginal_entropy
 from perturb_mpm.report import (
     BrowserGrid,
     asset,
     box_around,
-    grey_window,
     nifti_bytes,
     niivue,
     script,
@@ -44,10 +42,6 @@ from perturb_mpm.view.correction import Edits
 from perturb_mpm.view.session import BusyError, ConflictError, Session
 
 _MARGIN_VOXELS = 10
-
-
-def _images(case: Case) -> Mapping[str, NDArray[np.float32]]:
-    return shown_images(case.images, case.mask)
 
 
 class Volumes:
@@ -63,7 +57,7 @@ class Volumes:
             "labels": lambda: self._labels(run.labels),
             "entropy": lambda: self._file(run.entropy),
         }
-        for k, image in enumerate(_images(run.case).values()):
+        for k, image in enumerate(shown_images(run.case.images, run.case.mask).values()):
             self._makers[f"image-{k}"] = partial(self._file, image)
         for label in range(len(run.case.labels)):
             self._makers[f"share-{label}"] = partial(self._share, label)
@@ -167,7 +161,7 @@ def render_page(session: Session, token: str, nonce: str) -> str:
     data = report_data(run)
     settings = viewer_settings(
         data,
-        {name: grey_window(image[data.mask]) for name, image in _images(run.case).items()},
+        data.windows,
         len(data.sampled_labels),
         lambda name: {"url": f"/volumes/{name}"},
         withoutWebgl=WITHOUT_WEBGL,
