@@ -168,12 +168,14 @@ class GzipWriter(io.RawIOBase):
     def write(self, data: ReadableBuffer, /) -> int:
         """Take bytes; full blocks are compressed while more come."""
         given = memoryview(data).cast("B")
-        self._rest += given
         self._crc = zlib.crc32(given, self._crc)
         self._size += len(given)
-        while len(self._rest) > _GZIP_BLOCK:
-            self._submit(bytes(self._rest[:_GZIP_BLOCK]), last=False)
-            del self._rest[:_GZIP_BLOCK]
+        start, stop = 0, _GZIP_BLOCK - len(self._rest)
+        while stop < len(given):
+            self._submit(bytes(self._rest) + given[start:stop], last=False)
+            self._rest.clear()
+            start, stop = stop, stop + _GZIP_BLOCK
+        self._rest += given[start:]
         return len(given)
 
     def tell(self) -> int:

@@ -88,9 +88,12 @@ class Grid:
         Voxels outside the mask take ``outside``: one value, or one for each leading index.
         """
         leading = values.shape[:-1]
-        full = np.empty((*leading, math.prod(self.shape)), dtype=values.dtype)
-        full[...] = np.asarray(outside)[..., np.newaxis]
-        full[..., self.index] = values
+        full = np.zeros((*leading, math.prod(self.shape)), dtype=values.dtype)
+        each = np.broadcast_to(outside, leading)
+        for row in np.ndindex(leading):  # all at once, NumPy would go from row to row
+            if each[row]:
+                full[row] = each[row]
+            full[row][self.index] = values[row]
         return full.reshape(*leading, *self.shape)
 
     def positions(self) -> NDArray[np.float64]:
