@@ -103,7 +103,7 @@ def rank_dice(study: Study, candidate: Candidate) -> list[RankScore]:
 def _soft_dice(study: Study, candidate: Candidate, case: int, members: Sequence[int]) -> float:
     """Return the Dice that the maps at the grid's temperature expect of their labels."""
     problem = study.problems[case]
-    maps = problem.blend(candidate.samples[case], problem.grid_temperature)
+    maps = problem.blend(candidate.samples[case].mean_field, problem.grid_temperature)
     labels = decide_labels(maps, problem.choose(study.decisions))
     return expected_dice(np.isin(labels, members), maps[list(members)].sum(axis=0))
 

@@ -29,15 +29,6 @@ from perturb_mpm.engines import (
 )
 from perturb_mpm.model import DenseCRF
 
-__all__ = [
-    "ConvergenceWarning",
-    "in_turn",
-    "mean_field",
-    "MeanField",
-    "run_updates",
-    "Schedule",
-]
-
 # The largest change of a marginal that counts as converged where no tolerance is given.
 USUAL_TOLERANCE = 0.01
 

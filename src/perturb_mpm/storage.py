@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import hashlib
 import io
 import json
 import logging
@@ -37,38 +38,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm.checks import ExpectedError, in_short
-
-__all__ = [
-    "atomic_open",
-    "write_set",
-    "fold_name",
-    "write_text",
-    "write_json",
-    "json_text",
-    "json_ready",
-    "nested_differences",
-    "MISSING",
-    "write_arrays",
-    "read_arrays",
-    "open_lock",
-    "LockedError",
-    "arrays_in",
-    "array_names",
-    "read_json",
-    "parse_json",
-    "read_toml",
-    "read_yaml",
-    "parse_toml",
-    "DAMAGE",
-    "DEFLATE",
-    "DamagedError",
-    "refuse_damage",
-    "error_text",
-    "require_file",
-    "require_size",
-    "largest_file",
-    "largest_state",
-]
 
 # What file systems without fsync answer, some of them on a network.
 _NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
@@ -356,6 +325,12 @@ def require_file(path: Path) -> None:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise DamagedError(f"{path} must be a file, got a pipe or a device")
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -83,12 +83,12 @@ def test_the_validator_finds_no_error(layout: str, tmp_path: Path) -> None:
 def test_the_runs_of_a_session_have_images_of_their_own(tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "data", ("sub-01_run-1", "sub-01_run-2"))
     first, second = find_bids_cases(BidsRequest(data, tmp_path / "out"))
-    assert [path.name for path in first.files.images] == [
+    assert [path.name for path in first.images] == [
         "sub-01_run-1_FLAIR.nii.gz",
         "sub-01_run-1_T1w.nii.gz",
     ]
-    assert first.files.image_names == second.files.image_names == ("FLAIR", "T1w")
-    assert (second.files.name, second.run) == ("sub-01_run-2", "2")
+    assert first.image_names == second.image_names == ("FLAIR", "T1w")
+    assert second.name == "sub-01_run-2"
 
 
 def test_the_usual_output_lies_in_the_dataset_and_is_never_read(tmp_path: Path) -> None:

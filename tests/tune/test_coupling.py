@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -90,10 +91,7 @@ def test_candidates_are_sampled_without_the_truth() -> None:
     assert [each.settings.unary.sampling_temperature == 1 for each in found[:2]] == [True, False]
     assert not any(each.has_kernels for each in found)
     other = {name: layered_case(9 + i) for i, name in enumerate(cases)}
-    mixed = {
-        name: case.__class__(**{**vars(case), "truth": other[name].truth})
-        for name, case in cases.items()
-    }
+    mixed = {name: replace(case, truth=other[name].truth) for name, case in cases.items()}
     again = find_candidates(
         prepare_study(mixed, START, TuningOptions(folds=3, samples=8), Silent()),
         RunSettings(kernels=()),

@@ -33,7 +33,7 @@ def test_samples_are_those_of_run(strength: float) -> None:
     wanted = sampler.draw(keep=lambda _, labels: kept.append(labels.copy())).volumes / 1000
     np.testing.assert_allclose(found.volumes_ml[:, 1:], wanted[:, 1:])
     assert (found.mean_field is None) == (strength == 0)
-    maps = problem.blend(found, problem.grid_temperature)
+    maps = problem.blend(found.mean_field, problem.grid_temperature)
     labels = maps.argmax(axis=0)
     for name, members in REGIONS.items():
         mine = np.isin(labels, members)
@@ -51,7 +51,7 @@ def test_maps_are_those_of_run(tmp_path: Path) -> None:
     found = problem.sample(settings, 8, 0, REGIONS, {})
     learned = settings.changed(temperature=1.7, learned_cases=3)
     run = run_case(case, learned, tmp_path / "run", title="p")
-    ours = problem.grid.scatter(problem.blend(found, 1.7), 0)
+    ours = problem.grid.scatter(problem.blend(found.mean_field, 1.7), 0)
     np.testing.assert_allclose(ours, run.marginals, atol=2e-3)
 
 

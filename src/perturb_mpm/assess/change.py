@@ -151,8 +151,8 @@ def compare_runs(
         )
     new, vanished = _changed_maps(before, after, names, together) if same_grid else ({}, {})
     rows = [_row((before, after), asked, found, column) for column in found[0].columns]
-    warnings = [*_warn(before, after, same_grid=same_grid), *_small_warnings(rows)]
-    return RunChange(before, after, asked, tuple(rows), new, vanished, tuple(warnings))
+    warnings = tuple(_find_warnings(before, after, rows))
+    return RunChange(before, after, asked, tuple(rows), new, vanished, warnings)
 
 
 def have_same_grid(before: Run, after: Run) -> bool:
@@ -321,24 +321,20 @@ def pair_warnings(before: Run, after: Run) -> list[str]:
     return list(other_scan_warnings(files[0], files[1]))
 
 
-def _warn(before: Run, after: Run, *, same_grid: bool) -> list[str]:
-    warnings = pair_warnings(before, after)
-    warnings += [words for run in (before, after) if (words := run.describe_correction())]
-    if not same_grid:
-        warnings.append(
+def _find_warnings(before: Run, after: Run, rows: Sequence[ChangeRow]) -> Iterator[str]:
+    """Yield what speaks against the comparison, or may look like a change."""
+    yield from pair_warnings(before, after)
+    yield from (words for run in (before, after) if (words := run.describe_correction()))
+    if not have_same_grid(before, after):
+        yield (
             "the scans lie on different grids: sizes are compared, places are not; register them "
             "to see what is new and what vanished"
         )
     elif (overlap := dice(before.case.mask, after.case.mask)) < _LEAST_DICE:
-        warnings.append(
+        yield (
             f"the masks of the scans hardly overlap (Dice {overlap:.2f}): they may be of different "
             "patients, or not registered"
         )
-    return warnings + list(_unlike_warnings(before, after))
-
-
-def _unlike_warnings(before: Run, after: Run) -> Iterator[str]:
-    """Yield what differs in how the scans were made or sampled: it may look like a change."""
     one, other = (run.case.geometry.spacing for run in (before, after))
     if any(max(pair) > _UNLIKE_VOXELS * min(pair) for pair in zip(sorted(one), sorted(other))):
         sizes = [" × ".join(f"{step:.3g}" for step in each) for each in (one, other)]
@@ -358,6 +354,7 @@ def _unlike_warnings(before: Run, after: Run) -> Iterator[str]:
             "the runs have settings from different sources: part of a difference may come from "
             "that; run both scans with the same settings"
         )
+    yield from _small_warnings(rows)
 
 
 def _small_warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:

@@ -24,13 +24,7 @@ from perturb_mpm.biomarkers import (
     region_volume_ml,
     sampled_change,
 )
-from perturb_mpm.files import (
-    Geometry,
-    InputError,
-    Source,
-    other_patient_warnings,
-    read_volume,
-)
+from perturb_mpm.files import Geometry, InputError, Source, other_patient_warnings, read_volume
 from perturb_mpm.posterior import Posterior
 
 PAPER_RULE = "no sample dissents (entropy 0, the paper's rule)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,13 +27,7 @@ from perturb_mpm.files import (
     require_same_grid,
 )
 from perturb_mpm.measures import LesionCandidates
-from perturb_mpm.posterior import (
-    MarginalKind,
-    Posterior,
-    Regions,
-    decide_labels,
-    marginal_entropy,
-)
+from perturb_mpm.posterior import MarginalKind, Posterior, Regions, decide_labels, marginal_entropy
 from perturb_mpm.run import (
     FINDING_FILES,
     STATE,
@@ -45,7 +38,7 @@ from perturb_mpm.run import (
     measured_patient,
     sampled_share,
 )
-from perturb_mpm.storage import DAMAGE
+from perturb_mpm.storage import DAMAGE, file_digest
 
 NETWORK = "network alone"
 """The method that every run is measured beside: the probabilities it was made from."""
@@ -125,7 +118,7 @@ def _check_case(folder: Path, known: str | None) -> None:
     path = folder / STATE / "run.json"
     if known is None or not path.is_file():
         return  # of an earlier version; a folder without a run is refused where it is read
-    if hashlib.sha256(path.read_bytes()).hexdigest() != known:
+    if file_digest(path) != known:
         raise InputError(
             f"`table` must be a cohort with its own cases, got another run in {folder}: remove "
             "that folder and run the cohort again"

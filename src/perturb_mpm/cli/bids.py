@@ -20,13 +20,7 @@ from perturb_mpm.cli.console import (
     in_options,
     shown_progress,
 )
-from perturb_mpm.cli.options import (
-    INPUTS,
-    OUTPUT,
-    ReadingOptions,
-    SettingsOptions,
-    cohort_settings,
-)
+from perturb_mpm.cli.options import INPUTS, OUTPUT, ReadingOptions, SettingsOptions, cohort_settings
 from perturb_mpm.cohort import BidsRequest, run_participants, write_group_results
 from perturb_mpm.run import RunSettings
 

@@ -28,13 +28,7 @@ from perturb_mpm.cli.console import (
     whole_number,
     write_json_text,
 )
-from perturb_mpm.cli.options import (
-    INPUTS,
-    OUTPUT,
-    ReadingOptions,
-    SettingsOptions,
-    cohort_settings,
-)
+from perturb_mpm.cli.options import INPUTS, OUTPUT, ReadingOptions, SettingsOptions, cohort_settings
 from perturb_mpm.cohort import (
     MOST_PARTS,
     CaseCheck,

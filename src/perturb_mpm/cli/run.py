@@ -12,15 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.table import Table
 
-from perturb_mpm.cli.console import (
-    SHOW,
-    Files,
-    Flag,
-    Show,
-    UsageError,
-    describe_run,
-    text_table,
-)
+from perturb_mpm.cli.console import SHOW, Files, Flag, Show, UsageError, describe_run, text_table
 from perturb_mpm.cli.options import (
     INPUTS,
     OUTPUT,

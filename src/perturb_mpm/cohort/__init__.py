@@ -5,7 +5,6 @@ runs them. A case that fails is one row, and the same call again goes on where i
 """
 
 from perturb_mpm.cohort.bids_app import (
-    BidsCase,
     BidsRequest,
     find_bids_cases,
     run_participants,
@@ -43,7 +42,6 @@ __all__ = [
     "CohortPart",
     "gather_cohort",
     "BidsRequest",
-    "BidsCase",
     "find_bids_cases",
     "run_participants",
     "write_group_results",

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from perturb_mpm.cohort.one_case import CaseReading
@@ -70,25 +71,16 @@ class BidsRequest:
         return self.output / RUNS
 
 
-@dataclass(frozen=True)
-class BidsCase:
-    """A case, and the entities that its files carry."""
-
-    files: CaseFiles
-    subject: str
-    session: str | None = None
-    run: str | None = None
-
-
-def find_bids_cases(request: BidsRequest) -> list[BidsCase]:
+def find_bids_cases(request: BidsRequest) -> list[CaseFiles]:
     """Return the chosen cases, sorted by name; a label that no case has is refused."""
     _check_dataset(request)
     cases = list(_find_every_case(request))
-    check_names([each.files for each in cases])
-    for option, wanted, known in (
-        ("participant_label", request.participants, {each.subject for each in cases}),
-        ("session_label", request.sessions, {each.session or "" for each in cases}),
+    check_names(cases)
+    for option, wanted, entity in (
+        ("participant_label", request.participants, "sub"),
+        ("session_label", request.sessions, "ses"),
     ):
+        known = {_entity(each.name, entity) or "" for each in cases}
         missing = [label for label in wanted if label not in known]
         if missing:
             there = " ".join(sorted(known - {""})) or "none"
@@ -96,13 +88,13 @@ def find_bids_cases(request: BidsRequest) -> list[BidsCase]:
                 f"`{option}` must be of images in the dataset, got {' '.join(missing)}; "
                 f"it has {there}"
             )
-    chosen = [each for each in cases if _is_chosen(each.files.name, request)]
+    chosen = [each for each in cases if _is_chosen(each.name, request)]
     if not chosen:
         raise InputError(
             "`participant_label` and `session_label` must choose a session that is there, got "
             f"{' '.join(request.participants)} and {' '.join(request.sessions)}"
         )
-    return sorted(chosen, key=lambda each: each.files.name)
+    return sorted(chosen, key=lambda each: each.name)
 
 
 def run_participants(
@@ -115,26 +107,21 @@ def run_participants(
     show = progress or Silent()
     cases = find_bids_cases(request)
     named = replace(request.reading, labels=request.reading.labels or _read_labels(request))
-    parts: list[CohortResult] = []
-    for subject in dict.fromkeys(each.subject for each in cases):
-        own = [each for each in cases if each.subject == subject]
-        result = run_cohort(
-            [each.files for each in own],
-            settings,
-            request.runs,
-            reading=named,
-            part=CohortPart(1, 1, f"sub-{subject}"),
-            progress=show,
+    total = CohortResult(request.runs, len(cases), 0, {}, {})
+    for subject, group in groupby(cases, lambda each: each.name.split("_")[0]):
+        own, part = list(group), CohortPart(1, 1, subject)
+        result = run_cohort(own, settings, request.runs, reading=named, part=part, progress=show)
+        total = replace(
+            total,
+            skipped=total.skipped + result.skipped,
+            failed=total.failed | result.failed,
         )
-        parts.append(result)
-        for each in own:
-            if each.files.name in result.failed:
-                _withdraw(request, each)  # what is there is of other inputs
+        for name in (each.name for each in own):
+            if name in result.failed:
+                _withdraw(request, name)  # what is there is of other inputs
             else:
-                _publish(request, each)
-    failed = {name: error for part in parts for name, error in part.failed.items()}
-    skipped = sum(part.skipped for part in parts)
-    return CohortResult(request.runs, len(cases), skipped, failed, {})
+                _publish(request, name)
+    return total
 
 
 def write_group_results(
@@ -195,20 +182,19 @@ def _check_dataset(request: BidsRequest) -> None:
         ) from error
 
 
-def _find_every_case(request: BidsRequest) -> Iterator[BidsCase]:
+def _find_every_case(request: BidsRequest) -> Iterator[CaseFiles]:
     """Yield a case a session, or a case a run where its probabilities carry runs."""
     pipelines = () if request.reading.model else _find_pipelines(request)
     for found in find_cases(CaseFolders(request.dataset, without_probabilities=True), "bids"):
-        subject, session = _entity(found.name, "sub") or "", _entity(found.name, "ses")
         case = replace(found, truth=None)
         if request.reading.model:
-            yield BidsCase(case, subject, session)
+            yield case
             continue
         inside = Path(*found.name.split("_"), "anat")
         maps = [path for each in pipelines for path in _find_maps(each / inside, request)]
         for run in dict.fromkeys(_entity(path.name, "run") for path in maps) or (None,):
             own = tuple(path for path in maps if _entity(path.name, "run") == run)
-            yield BidsCase(_select_run(case, own, run, pipelines), subject, session, run)
+            yield _select_run(case, own, run, pipelines)
 
 
 def _find_pipelines(request: BidsRequest) -> tuple[Path, ...]:
@@ -318,7 +304,7 @@ def _read_labels(request: BidsRequest) -> LabelScheme | None:
     """
     if request.reading.model or request.reading.kind == "labels":
         return None
-    found = {names for each in _find_every_case(request) if (names := _label_names(each.files))}
+    found = {names for each in _find_every_case(request) if (names := _label_names(each))}
     if len(found) != 1:
         return None
     (names,) = found
@@ -338,10 +324,9 @@ def _label_names(case: CaseFiles) -> tuple[str, ...]:
     return ()
 
 
-def _publish(request: BidsRequest, case: BidsCase) -> None:
+def _publish(request: BidsRequest, case: str) -> None:
     """Give the files of a finished case BIDS names, and write what describes them."""
-    folder = request.runs / case.files.name
-    names = bids_names(case.subject, case.session, case.run)
+    folder, names = request.runs / case, _output_names(case)
     summary = read_json(folder / "summary.json")
     written = {name: path for name, path in names.items() if name in summary["files"]}
     for name, path in names.items():
@@ -356,11 +341,16 @@ def _publish(request: BidsRequest, case: BidsCase) -> None:
     write_bids_sidecars(request.output, written, scheme, math.log2(len(labels)), version())
 
 
-def _withdraw(request: BidsRequest, case: BidsCase) -> None:
+def _withdraw(request: BidsRequest, case: str) -> None:
     """Remove the files of a case under BIDS names; those in runs/ stay."""
-    names = bids_names(case.subject, case.session, case.run)
+    names = _output_names(case)
     for path in (*names.values(), *bids_sidecar_names(names)):
         (request.output / path).unlink(missing_ok=True)
+
+
+def _output_names(case: str) -> dict[str, str]:
+    """Return the path of every output of a case in the derivative dataset, by its plain name."""
+    return bids_names(_entity(case, "sub") or "", _entity(case, "ses"), _entity(case, "run"))
 
 
 def _link(source: Path, target: Path) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -414,6 +414,19 @@ class CubeLaw:
         gain = np.square(self._shared) / np.where(known, 1.0, self._sizes)
         return np.asarray(self.probability @ np.where(known, 0.0, gain))
 
+    def choose(self, most: int, least: float) -> Iterator[tuple[int, float]]:
+        """Tell the cube of the largest gain, and so on while that is above ``least``; yield both.
+
+        ``most`` is how many are told at most.
+        """
+        for _ in range(most):
+            gains = self.gains()
+            best = int(gains.argmax())
+            if gains[best] <= least:
+                return
+            yield best, float(gains[best])
+            self.tell(best)
+
     def tell(self, cube: int, volume: float | None = None) -> None:
         """Condition on a cube; its volume, where it is known, says which τ are probable."""
         size, floor = (each[:, cube, np.newaxis] for each in (self._sizes, self._floor))  # (T, 1)
@@ -478,15 +491,7 @@ def greedy_order(
     """
     law = CubeLaw(values, volumes, own_errors)
     least = _LEAST * float(law.variance.max())
-    order: list[int] = []
-    while len(order) < min(most, volumes.shape[1]):
-        gains = law.gains()
-        best = int(gains.argmax())
-        if gains[best] <= least:
-            break
-        order.append(best)
-        law.tell(best)
-    return order
+    return [cube for cube, _ in law.choose(min(most, volumes.shape[1]), least)]
 
 
 def explained_elsewhere(

@@ -22,14 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.model import Grid
-from perturb_mpm.noise.gumbel import (
-    STREAMS,
-    bits,
-    checked_samples,
-    checked_seed,
-    gumbel,
-    uniform,
-)
+from perturb_mpm.noise.gumbel import STREAMS, bits, checked_samples, checked_seed, gumbel, uniform
 from perturb_mpm.noise.nodes import NodeLattice, longest_axis
 
 NoiseLength = float | str | Sequence[tuple[float, float]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from perturb_mpm.segmenter.features import feature_names, feature_table
 from perturb_mpm.segmenter.preprocessing import Prepared, prepare_images
 from perturb_mpm.segmenter.scene import map_in_threads
 from perturb_mpm.segmenter.trees import ARRAYS, Trees
-from perturb_mpm.storage import DAMAGE, arrays_in, error_text, parse_json, write_arrays
+from perturb_mpm.storage import DAMAGE, arrays_in, error_text, file_digest, parse_json, write_arrays
 
 _FORMAT = "perturb-mpm segmenter 4"
 _METADATA = "model.json"  # the name of the array that holds JSON, one number a byte
@@ -224,5 +223,4 @@ def case_from_model(
     prepared = prepare_images(replace(image_set, images=images))
     scheme = choose_scheme(len(model.labels), labels, model.labels, background)
     case = Case.from_images(image_set, model.probabilities(prepared), scheme)
-    digest = hashlib.sha256(model_path.read_bytes()).hexdigest()
-    return replace(case, hashes={**case.hashes, model_path.name: digest})
+    return replace(case, hashes={**case.hashes, model_path.name: file_digest(model_path)})

@@ -13,13 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.assess import (
-    ScanPair,
-    have_same_grid,
-    pair_warnings,
-    read_cohort,
-    sampled_volumes,
-)
+from perturb_mpm.assess import ScanPair, have_same_grid, pair_warnings, read_cohort, sampled_volumes
 from perturb_mpm.biomarkers import ScanCorrelation, fit_correlation
 from perturb_mpm.files import (
     Case,

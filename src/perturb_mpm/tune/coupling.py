@@ -23,12 +23,7 @@ from perturb_mpm.learning import ImageEvidence
 from perturb_mpm.posterior import Regions
 from perturb_mpm.run import DEFAULT_BILATERAL, CaseEvidence, KernelSettings, RunSettings
 from perturb_mpm.tune.calibration import SHARES, TemperatureTable, tabulate_temperatures
-from perturb_mpm.tune.intervals import (
-    SampledMeasure,
-    measure_dice,
-    measure_volumes,
-    other_measures,
-)
+from perturb_mpm.tune.intervals import SampledMeasure, measure_dice, measure_volumes, other_measures
 from perturb_mpm.tune.problem import CaseSamples, LabelledProblem, nan_mean, score_maps
 from perturb_mpm.tune.study import Study
 
@@ -165,7 +160,7 @@ def _overlap(
     problem: LabelledProblem, samples: CaseSamples, regions: Regions, decisions: Regions
 ) -> float:
     """Return the mean Dice of the regions; NaN where the truth has none."""
-    marginals = problem.blend(samples, problem.grid_temperature)
+    marginals = problem.blend(samples.mean_field, problem.grid_temperature)
     return nan_mean(list(score_maps(problem, marginals, regions, decisions).dice.values()))
 
 

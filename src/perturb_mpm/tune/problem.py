@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,7 @@ from perturb_mpm.evaluation import (
 )
 from perturb_mpm.files import Case
 from perturb_mpm.learning import case_properties
-from perturb_mpm.measures import (
-    Measure,
-    MeasuredPatient,
-    Measurements,
-    Measurer,
-    find_measures,
-)
+from perturb_mpm.measures import Measure, MeasuredPatient, Measurements, Measurer, find_measures
 from perturb_mpm.posterior import Regions, choose_regions, decide_labels, marginal_entropy
 from perturb_mpm.report import radiological_planes
 from perturb_mpm.run import (
@@ -152,12 +146,14 @@ class LabelledProblem:
         p = self.probabilities if voxels is None else self.probabilities[:, voxels]
         return temper(p, temperature, _CLIP)
 
-    def blend(self, samples: CaseSamples, temperature: float) -> NDArray[np.float32]:
+    def blend(
+        self, mean_field: NDArray[np.float32] | None, temperature: float
+    ) -> NDArray[np.float32]:
         """Return the maps that ``run`` makes: half mean field, half tempered probabilities."""
         tempered = self.temper(temperature)
-        if samples.mean_field is None:
+        if mean_field is None:
             return tempered
-        blended: NDArray[np.float32] = (tempered + samples.mean_field) * np.float32(0.5)
+        blended: NDArray[np.float32] = (tempered + mean_field) * np.float32(0.5)
         return blended
 
     def sample(
@@ -182,58 +178,55 @@ class LabelledProblem:
             until=None,
             noise_length=assumed_length_mm(self.case) if length is None else length,
         )
-        sampled = settings.unary.sampling_temperature or self.grid_temperature
-        possible = self.temper(sampled)[1:].sum(axis=0) > IMPOSSIBLE
-        parts = [(settings.changed(strength=0.0, iterations=0, tolerance=0.0), possible)]
-        if settings.has_kernels:
-            parts = [(settings, self._play), (parts[0][0], possible & ~self._play)]
-        drawn = [(where, self._sampler(how, where)) for how, where in parts if where.any()]
-
+        tempered = self.temper(settings.unary.sampling_temperature or self.grid_temperature)
+        parts = self._samplers(settings, tempered[1:].sum(axis=0) > IMPOSSIBLE)
         mean_field = None
         if settings.has_kernels:
-            mean_field = self.temper(sampled)
-            mean_field[:, self._play] = drawn[0][1].mean_field()
-        found = CaseSamples(np.zeros((samples, self.n_labels)), {}, {}, {}, mean_field)
-        maps = self.blend(found, self.grid_temperature)
+            mean_field = tempered
+            mean_field[:, self._play] = parts[0][1].mean_field()
+        maps = self.blend(mean_field, self.grid_temperature)
         labels = decide_labels(maps, self.choose(decisions))
-        rest = ~np.any([where for where, _ in drawn], axis=0) if drawn else np.ones_like(possible)
-        agreement = SampleDice(labels[rest], regions)
-        background = np.zeros(1, dtype=np.uint8)
-        agreement.add(range(samples), np.broadcast_to(background, (samples, int(rest.sum()))))
-        votes = [np.zeros((self.n_labels, 0), dtype=np.int64)]
-        kept: list[list[NDArray[np.uint8]]] = [[] for _ in drawn]  # the samples of each part
-        for maps_kept, (where, sampler) in zip(kept, drawn):
-            part = SampleDice(labels[where], regions)
+        volumes_ml = np.zeros((samples, self.n_labels))
+        votes = np.zeros((self.n_labels, len(labels)), dtype=np.int64)
+        kept: list[list[NDArray[np.uint8]]] = [[] for _ in parts]  # by part and sample, (n,)
+        for own, (where, sampler) in zip(kept, parts):
+            posterior = sampler.draw(keep=partial(_keep, own))
+            volumes_ml += posterior.volumes / 1000
+            votes[:, where] = posterior.voxel_counts
 
-            def keep(numbers: range, batch: NDArray[np.uint8]) -> None:
-                part.add(numbers, batch)  # noqa: B023 - called before the next part
-                maps_kept.extend(batch.copy() if measures else ())  # noqa: B023
+        def join_parts(number: int) -> NDArray[np.uint8]:
+            whole = np.zeros(len(labels), dtype=np.uint8)  # background where none is drawn
+            for own, (where, _) in zip(kept, parts):
+                whole[where] = own[number]
+            return whole
 
-            posterior = sampler.draw(keep=keep)
-            found.volumes_ml[:] += posterior.volumes / 1000
-            votes.append(posterior.voxel_counts.astype(np.int64))
-            agreement = agreement + part
-        counted = np.concatenate(votes, axis=1)  # (L, n): elsewhere all samples are background
+        asked = labels, regions, measures
+        dice, measured = self._compare(map(join_parts, range(samples)), *asked)
+        true_dice, truly = self._compare([self.truth.astype(np.uint8)], *asked)
         pairwise = {
-            name: pairwise_dice(counted[list(members)].sum(axis=0), samples)
+            name: pairwise_dice(votes[list(members)].sum(axis=0), samples)
             for name, members in regions.items()
         }
-        truth = SampleDice(labels, regions)
-        truth.add(range(1), self.truth[np.newaxis])
-        true = {name: float(each[0]) for name, each in truth.dice().items()}
-        found = replace(found, dice=agreement.dice(), true_dice=true, pairwise_dice=pairwise)
-        if not measures:
-            return found
-        patient = self._patient(regions, labels)
-        chosen = find_measures(measures, patient)
-        measured, truly = (Measurer(patient, chosen, tuple(regions)) for _ in range(2))
-        for number in range(samples):
-            whole = np.zeros((1, len(self.truth)), dtype=np.uint8)  # background where none is drawn
-            for maps_kept, (where, _) in zip(kept, drawn):
-                whole[0, where] = maps_kept[number]
-            measured.add(range(number, number + 1), whole)
-        truly.add(range(1), self.truth[np.newaxis].astype(np.uint8))
-        return replace(found, measures=measured.measurements, true_measures=truly.measurements)
+        true = {name: float(each[0]) for name, each in true_dice.items()}
+        return CaseSamples(volumes_ml, dice, true, pairwise, mean_field, measured, truly)
+
+    def _compare(
+        self,
+        maps: Iterable[NDArray[np.uint8]],
+        labels: NDArray[np.integer],
+        regions: Regions,
+        measures: Sequence[str],
+    ) -> tuple[Mapping[str, NDArray[np.float64]], Measurements | None]:
+        """Return the Dice of a label map (N,) with others by region, and the others' measures."""
+        agreement, measurer = SampleDice(labels, regions), None
+        if measures:
+            patient = self._patient(regions, labels)
+            measurer = Measurer(patient, find_measures(measures, patient), tuple(regions))
+        for number, each in enumerate(maps):
+            agreement.add(range(number, number + 1), each[np.newaxis])
+            if measurer is not None:
+                measurer.add(range(number, number + 1), each[np.newaxis])
+        return agreement.dice(), None if measurer is None else measurer.measurements
 
     def find_measures(self, regions: Regions, measures: Sequence[str]) -> tuple[Measure, ...]:
         """Return measures by their names; ValueError where what they need is missing."""
@@ -248,10 +241,20 @@ class LabelledProblem:
             across=radiological_planes(self.case.geometry.affine)[0].across,
         )
 
-    def _sampler(self, settings: RunSettings, where: NDArray[np.bool_]) -> Sampler:
-        """Return a sampler of some of the voxels, (N,)."""
-        part = replace(self.case, mask=self.grid.scatter(where, outside=False))
-        return build_sampler(build_crf(part, settings), settings)
+    def _samplers(
+        self, settings: RunSettings, possible: NDArray[np.bool_]
+    ) -> list[tuple[NDArray[np.bool_], Sampler]]:
+        """Return which voxels are drawn, (N,), and how: with kernels first, where there are any."""
+        bare = settings.changed(strength=0.0, iterations=0, tolerance=0.0)
+        parts = [(possible, bare)]
+        if settings.has_kernels:
+            parts = [(self._play, settings), (possible & ~self._play, bare)]
+        found = []
+        for where, how in parts:
+            if where.any():
+                part = replace(self.case, mask=self.grid.scatter(where, outside=False))
+                found.append((where, build_sampler(build_crf(part, how), how)))
+        return found
 
     @cached_property
     def _play(self) -> NDArray[np.bool_]:
@@ -263,6 +266,11 @@ class LabelledProblem:
         )
         inside: NDArray[np.bool_] = self.grid.gather(near if near.any() else case.mask)
         return inside
+
+
+def _keep(kept: list[NDArray[np.uint8]], _: range, labels: NDArray[np.uint8]) -> None:
+    """Add the label maps (B, n) of a batch, whose memory the sampler uses again."""
+    kept.extend(labels.copy())
 
 
 @dataclass(frozen=True)

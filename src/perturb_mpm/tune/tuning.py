@@ -146,17 +146,12 @@ def learn_ranges(study: Study) -> dict[str, tuple[float, float]]:
 
 def _score_lessons(study: Study, lessons: CrossFit[Lesson]) -> list[MapScore]:
     """Score the maps of each case under what was learned without its fold."""
-    return [
-        score_maps(
-            problem,
-            problem.blend(
-                lesson.candidate.samples[i], lesson.temperature.for_case(problem.grid_temperature)
-            ),
-            study.regions,
-            study.decisions,
-        )
-        for i, (problem, lesson) in enumerate(zip(study.problems, lessons.without, strict=True))
-    ]
+    scores = []
+    for i, (problem, lesson) in enumerate(zip(study.problems, lessons.without, strict=True)):
+        temperature = lesson.temperature.for_case(problem.grid_temperature)
+        maps = problem.blend(lesson.candidate.samples[i].mean_field, temperature)
+        scores.append(score_maps(problem, maps, study.regions, study.decisions))
+    return scores
 
 
 def _score_plain(study: Study, bare: Candidate) -> dict[str, list[MapScore]]:

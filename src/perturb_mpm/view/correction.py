@@ -15,12 +15,11 @@ set. ``recover`` removes or finishes what it left behind, whenever the run is op
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -55,6 +54,7 @@ from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
     error_text,
+    file_digest,
     largest_state,
     read_arrays,
     read_json,
@@ -255,8 +255,8 @@ class Corrector:
     def _interim(self, votes: EditedVotes, edits: Edits, edit: Edit) -> Correction:
         """Return the correction by the samples solved so far."""
         marginals = self._own.copy()
-        shares = self._own[:, votes.voxels] + votes.changes / votes.samples
-        marginals[:, votes.voxels] = _normalise(shares)
+        shares = np.maximum(self._own[:, votes.voxels] + votes.changes / votes.samples, 0.0)
+        marginals[:, votes.voxels] = shares / shares.sum(axis=0)
         return self._answer(edits, edit, marginals).correction
 
     def _answer(self, edits: Edits, edit: Edit, marginals: NDArray[np.float64]) -> Preview:
@@ -349,11 +349,6 @@ def _log(shares: NDArray[np.floating], least: float = _LEAST_SHARE) -> NDArray[n
     return np.log(np.maximum(shares, least, dtype=np.float64))
 
 
-def _normalise(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    positive = np.maximum(shares, 0.0)
-    return positive / positive.sum(axis=0)
-
-
 def _inside(edits: Edits, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions in ``index`` of the edits that are there, and their labels."""
     voxels = np.array(list(edits), dtype=np.int64)
@@ -382,7 +377,7 @@ ABOUT = "Voxels set by hand: their indices from 0 and their labels as in labels.
 _STAGED = "new-"  # how names begin until a set is current
 
 
-Interval = tuple[float, float] | None
+Interval = Sequence[float] | None
 """Both ends of 95 %, ml; None where it is not known."""
 
 
@@ -437,7 +432,7 @@ class CorrectionFiles:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._state = run.folder / STATE
-        self._run_digest = _digest(self._state / "run.json")
+        self._run_digest = file_digest(self._state / "run.json")
         self._edits = EditsFile(
             run.folder / EDITS, str(run.posterior.problem), run.case.labels, run.case.geometry
         )
@@ -452,26 +447,17 @@ class CorrectionFiles:
         correction = self._read_marginals(edits)
         saved = self._read_manifest() or {}
         paths = {name: self.run.folder / name for name in FILES}
-        whole = all(p.is_file() and _digest(p) == saved.get(name) for name, p in paths.items())
+        whole = all(p.is_file() and file_digest(p) == saved.get(name) for name, p in paths.items())
         if correction is None:
             return edits, no_correction(self.run.posterior.n_labels), False
         return edits, correction, whole
 
     def read_volumes(self) -> list[VolumeChange]:
-        """Return the volumes of the current correction, as they were saved."""
+        """Return the volumes of the current set, where ``read`` found it whole."""
         try:
             found = read_json(self.run.folder / CORRECTED_SUMMARY)["corrected"]["volumes"]
-            return [
-                VolumeChange(
-                    str(each["name"]),
-                    float(each["before_ml"]),
-                    float(each["after_ml"]),
-                    _read_interval(each["before_interval_ml"]),
-                    _read_interval(each["after_interval_ml"]),
-                )
-                for each in found
-            ]
-        except (FileNotFoundError, DamagedError, *DAMAGE):
+            return [VolumeChange(**each) for each in found]
+        except DAMAGE:  # another version saved it
             return []
 
     def save(self, edits: Edits, correction: Correction, corrected: Run) -> None:
@@ -484,7 +470,7 @@ class CorrectionFiles:
             self._write_maps(staged, edits, correction)
             self._write_pages(staged, edits, correction, corrected)
             replace(self._edits, path=staged[EDITS]).write(edits, self.run.labels)
-            digests = {name: _digest(path) for name, path in staged.items()}
+            digests = {name: file_digest(path) for name, path in staged.items()}
             write_json(self._state / MANIFEST, {"format": FORMAT, "files": digests})
         except BaseException:
             with suppress(OSError):
@@ -535,7 +521,7 @@ class CorrectionFiles:
             staged, visible = self._staged_path(name), self.run.folder / name
             wanted = None if current is None else current.get(name)
             if staged.exists():
-                if wanted is not None and _digest(staged) == wanted:
+                if wanted is not None and file_digest(staged) == wanted:
                     staged.replace(visible)
                 else:
                     staged.unlink()
@@ -557,7 +543,7 @@ class CorrectionFiles:
 
     def _check_run(self) -> None:
         """Refuse to write beside another run: locks do not work on every file system."""
-        if _digest(self._state / "run.json") != self._run_digest:
+        if file_digest(self._state / "run.json") != self._run_digest:
             raise OutputError(
                 f"{self.run.folder} now contains another run than the one that is shown; open it "
                 "again"
@@ -642,10 +628,6 @@ class CorrectionFiles:
         return Correction(arrays["index"], arrays["marginals"])
 
 
-def _read_interval(ends: list[float] | None) -> Interval:
-    return None if ends is None else (float(ends[0]), float(ends[1]))
-
-
 def _check_fit(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
     """Refuse what does not fit the run: it would be written anywhere in its maps."""
     if index.dtype != np.int64 or index.ndim != 1 or marginals.dtype != np.float64:
@@ -654,11 +636,6 @@ def _check_fit(index: NDArray[Any], marginals: NDArray[Any], run: Run) -> None:
         raise ValueError("its marginals do not fit its voxels")
     checks.in_range(index, "index", run.case.mask.size)
     checks.finite(marginals, "marginals")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class EditsError(ExpectedError):
@@ -676,17 +653,23 @@ class EditsFile:
 
     def write(self, edits: Edits, old_labels: NDArray[np.uint8]) -> None:
         """Write the edits in their order; ``old_labels`` (X, Y, Z) are the run's own."""
-        page = {
-            "format": FORMAT,
-            "about": ABOUT,
-            "run": self.run,
-            "shape": list(self.geometry.shape),
-            "edits": [
-                self._entry(order, voxel, label, old_labels)
-                for order, (voxel, label) in enumerate(edits.items(), start=1)
-            ],
-        }
-        write_text(self.path, _text(page))
+        entries = []
+        for order, (voxel, label) in enumerate(edits.items(), start=1):
+            indices = [int(i) for i in np.unravel_index(voxel, self.geometry.shape)]
+            mm = self.geometry.affine[:3, :3] @ indices + self.geometry.affine[:3, 3]
+            entry = {
+                "order": order,
+                "voxel": indices,
+                "position_mm": [round(float(x), 3) for x in mm],
+                "old_label": self.labels.values[int(old_labels.flat[voxel])],
+                "new_label": self.labels.values[label],
+            }
+            entries.append("    " + json.dumps(entry))
+        page = {"format": FORMAT, "about": ABOUT, "run": self.run, "shape": self.geometry.shape}
+        head = json.dumps({**page, "edits": []}, indent=2, ensure_ascii=False)
+        lines = ",\n".join(entries)  # one for each edit
+        listed = f"[\n{lines}\n  ]\n}}\n" if entries else "[]\n}\n"
+        write_text(self.path, head.removesuffix("[]\n}") + listed)
 
     def read(self) -> dict[int, int]:
         """Return the edits in their order, none where there is no file."""
@@ -702,19 +685,6 @@ class EditsFile:
             words = in_short(error_text(error), 300)
             raise EditsError(f"{self.path} is not a list of edits of this run: {words}") from error
 
-    def _entry(
-        self, order: int, voxel: int, label: int, old_labels: NDArray[np.uint8]
-    ) -> dict[str, Any]:
-        indices = [int(i) for i in np.unravel_index(voxel, self.geometry.shape)]
-        mm = self.geometry.affine[:3, :3] @ indices + self.geometry.affine[:3, 3]
-        return {
-            "order": order,
-            "voxel": indices,
-            "position_mm": [round(float(x), 3) for x in mm],
-            "old_label": self.labels.values[int(old_labels.flat[voxel])],
-            "new_label": self.labels.values[label],
-        }
-
     def _parse(self, page: dict[str, Any]) -> dict[int, int]:
         if page["format"] != FORMAT:
             raise ValueError(f"its format must be {FORMAT}, got {page['format']}")
@@ -725,10 +695,3 @@ class EditsFile:
             voxel = np.ravel_multi_index(entry["voxel"], self.geometry.shape)
             edits[int(voxel)] = self.labels.values.index(entry["new_label"])
         return edits
-
-
-def _text(page: dict[str, Any]) -> str:
-    """Write JSON with one line for each edit."""
-    edits = ",\n".join("    " + json.dumps(entry) for entry in page["edits"])
-    head = json.dumps({**page, "edits": []}, indent=2, ensure_ascii=False)
-    return head.removesuffix("[]\n}") + (f"[\n{edits}\n  ]\n}}\n" if edits else "[]\n}\n")

@@ -29,15 +29,7 @@ from perturb_mpm.files import Source, read_label_map
 from perturb_mpm.measures import CubeLaw
 from perturb_mpm.model import Grid
 from perturb_mpm.report import to_mm, uncertain_locations
-from perturb_mpm.run import (
-    STATE,
-    OutputError,
-    Run,
-    load_run,
-    lock_run,
-    report_data,
-    volume_rows,
-)
+from perturb_mpm.run import STATE, OutputError, Run, load_run, lock_run, report_data, volume_rows
 from perturb_mpm.view.correction import (
     Correction,
     CorrectionError,
@@ -428,18 +420,12 @@ def rank_strokes(
     law = CubeLaw(target.samples_ml, counts)
     total = float(law.variance.mean())
     found: list[Location] = []
-    while len(found) < MOST_LOCATIONS and total > 0:
-        gains = law.gains()
-        best = int(gains.argmax())
-        share = float(gains[best]) / total
-        if share < LEAST_EXPLAINED:
-            break
-        here = owner.ravel() == best
+    for square, gain in law.choose(MOST_LOCATIONS, LEAST_EXPLAINED * total) if total else ():
+        here = owner.ravel() == square
         x, y, z = indices[here][inside[:, here].std(axis=0).argmax()].tolist()
         mm = to_mm(affine, (x, y, z))
-        words = f"{describe_side(mm)}: {100 * share:.0f} %{' more' if found else ''}"
+        words = f"{describe_side(mm)}: {100 * gain / total:.0f} %{' more' if found else ''}"
         found.append(Location(mm, words))
-        law.tell(best)
     return LocationList(
         f"Where the next stroke pays: its share of the doubt about {target.name}", found
     )
