@@ -416,3 +416,27 @@ def test_groups_of_samples_are_the_same_in_any_ranges_and_batches(
     np.testing.assert_allclose(np.array(sizes) * np.prod(drawn.grid.spacing), drawn.volumes)
     assert np.concatenate(starts).shape == (40, drawn.n_labels)
     assert (np.concatenate(starts).sum(axis=1) == drawn.grid.voxels).all()
+
+
+@pytest.mark.parametrize("length", [0.0, 30.0])
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_the_kernels_of_all_voxels_can_be_forgotten_and_come_back(
+    engine: pm.Engine, length: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezing, "GROUP", 12)
+    sampling = Sampling(samples=12, seed=2, tolerance=1e-4, hold=0.01, noise_length=length)
+    sampler, other = (Sampler(certain_problem(), sampling, Compute(engine)) for _ in range(2))
+    sampler.forget_whole()
+    if engine == "cpu":
+        with pytest.raises(RuntimeError, match="prepare the engine again"):
+            sampler.solver.load(sampler.crf.energies[np.newaxis])
+    for numbers in (range(5), range(5, 12), range(10, 16)):  # the last two belong to two groups
+        mine, wanted = sampler.draw(numbers), other.draw(numbers)
+        np.testing.assert_array_equal(mine.counts, wanted.counts)
+        np.testing.assert_array_equal(mine.volumes, wanted.volumes)
+        assert mine.active_share < 1
+    longer = Sampling(samples=13, seed=2, tolerance=1e-4, hold=0.01, noise_length=30.0)
+    kept = Sampler(certain_problem(), longer, Compute(engine))
+    kept.forget_whole()  # whose other group needs them soon
+    kept.solver.load(kept.crf.energies[np.newaxis])
+    assert kept.solver.marginals().shape[1:] == kept.crf.energies.shape

@@ -249,6 +249,13 @@ class FreezingSolver(Solver, Protocol):
         solver has now may be lost.
         """
 
+    def forget_whole(self) -> None:
+        """Let go of what only problems without frozen voxels need.
+
+        Until the solver is prepared anew it can be asked for nothing but samples that freeze
+        what was frozen last.
+        """
+
     def find_near(
         self,
         perturbation: Perturbation,

@@ -120,6 +120,9 @@ class ReferenceSolver:
         """Update only active voxels of the problems that come next by ``perturb``."""
         self._next_frozen = frozen
 
+    def forget_whole(self) -> None:
+        """Keep everything: small problems have nothing to let go of."""
+
     def find_near(
         self,
         perturbation: Perturbation,

@@ -329,6 +329,7 @@ def _begin(
         if before is None:
             show.stage("checking what the kernels do to volumes")
             run, sampler, pilot = check_coupling(run, sampler, _build_sampler)
+            sampler.forget_whole()  # a third of the memory of a brain
         warnings = _collect_warnings(run, wanted.settings, show)
         if overwrite:
             clear(layout)

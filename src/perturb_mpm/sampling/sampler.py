@@ -86,6 +86,7 @@ class Sampler:
                 )
         if self._members and self._sampling.estimator != "votes":
             raise ValueError(f'members need estimator "votes", got "{self._sampling.estimator}"')
+        self._forgot_whole = False
         self._forget_noise()
 
     @property
@@ -148,6 +149,20 @@ class Sampler:
         if isinstance(solver, ReweighingSolver) and solver.reweigh(other._crf):
             other.__dict__["solver"] = self.__dict__.pop("solver")
         return other
+
+    def forget_whole(self) -> None:
+        """Let go of the kernels of all voxels where samples need those of active voxels alone.
+
+        They are prepared again should anything ask for them, which takes as long as the first time.
+        """
+        if self._freezing_solver is None or self._sampling.samples > group_size(self._sampling):
+            return
+        self.mean_field()  # which every posterior has: now it can still be solved
+        freezing = self._freezing_of(0)
+        if freezing is not None and freezing.frozen is not None:
+            self._freezing_solver.freeze(freezing.frozen)
+            self._freezing_solver.forget_whole()
+            self._forgot_whole = True
 
     def with_perturbation(self, perturbation: Perturbation) -> Sampler:
         """Return a sampler of the same CRF, on the same engine, with noise drawn outside of it.
@@ -249,6 +264,7 @@ class Sampler:
         if self._members:
             return Freezing(self._sampling.hold, None, 1.0, 0.0, "there are several members")
         if group not in self._freezings:
+            self._remember_whole()
             together = None
             if self._sampling.correlated:
                 together = NoiseGroup(self._perturbation, group, self._mean_field)
@@ -257,6 +273,13 @@ class Sampler:
             found = find_frozen(self._crf, self.solver, rule, together)
             self._freezings = {**first, group: found}
         return self._freezings[group]
+
+    def _remember_whole(self) -> None:
+        """Prepare the engine anew where it has forgotten what all voxels need."""
+        if self._forgot_whole:
+            self._forgot_whole = False
+            for name in ("solver", "_freezing_solver"):
+                self.__dict__.pop(name, None)
 
     def _freeze(self, group: int) -> None:
         """Let the solver freeze what samples of a group do."""

@@ -19,7 +19,7 @@ from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.batch import Batch, SharedMemory, choose_batch
 from perturb_mpm.engines.cpu.compile import announce_compilation
-from perturb_mpm.engines.cpu.preparation import prepare_kernels
+from perturb_mpm.engines.cpu.preparation import PreparedKernels, prepare_kernels
 from perturb_mpm.engines.cpu.restricted import (
     ConstantMessages,
     CpuRestricted,
@@ -68,14 +68,12 @@ class CpuSolver:
         self._crf = crf
         self._threads = Threads(threads)
         compact = compact and accuracy != "exact"
-        self._kernels = prepare_kernels(
-            crf, accuracy, self._threads, budget, store, compact=compact
-        )
-        if self._kernels.nbytes > WORTH_GIVING_BACK:
+        kernels = prepare_kernels(crf, accuracy, self._threads, budget, store, compact=compact)
+        if kernels.nbytes > WORTH_GIVING_BACK:
             give_back()
-        self.batch = choose_batch(crf, batch, self._kernels, budget)
+        self.batch = choose_batch(crf, batch, kernels, budget)
         self._memory = SharedMemory()
-        self._whole = Batch(crf, self._kernels, memory=self._memory)
+        self._every_voxel: Batch | None = Batch(crf, kernels, memory=self._memory)
         self._made_frozen: FrozenSamples | None = None  # the last that was asked for
         self._next_frozen: FrozenSamples | None = None  # what ``freeze`` asks for
         self._frozen: FrozenSamples | None = None  # what the present problems are
@@ -139,7 +137,7 @@ class CpuSolver:
         for each in (slices.coefficients, slices.totals, slices.diagonals):
             np.multiply(each, np.float32(factor), out=each)
         self._crf = crf
-        self._whole = Batch(crf, self._kernels, memory=self._memory)
+        self._every_voxel = Batch(crf, self._kernels, memory=self._memory)
         self._made_frozen = self._next_frozen = self._frozen = None
         return True
 
@@ -149,11 +147,18 @@ class CpuSolver:
             self._next_frozen = None
             return
         if self._made_frozen is None or self._made_frozen.voxels is not frozen:
-            self._made_frozen = None  # gives its memory back first
+            self._made_frozen = self._next_frozen = self._frozen = None  # their memory goes first
             self._made_frozen = FrozenSamples(
                 self._crf, self._kernels, frozen, self.centre, self._memory
             )
         self._next_frozen = self._made_frozen
+
+    def forget_whole(self) -> None:
+        """Let go of what only problems without frozen voxels need; they cannot be asked for."""
+        if self._next_frozen is not None:
+            self._every_voxel = self._frozen = None
+            self.__dict__.pop("_index", None)
+            give_back()
 
     def find_near(
         self,
@@ -231,7 +236,7 @@ class CpuSolver:
 
     def labels(self) -> NDArray[np.uint8]:
         """Return the most probable label, the lowest of equals, (B, N)."""
-        out = np.empty((self._present.problems, len(self._index)), dtype=np.uint8)
+        out = np.empty((self._present.problems, self._crf.grid.voxels), dtype=np.uint8)
         for labels, voxels in self._labels:
             self._threads.run(transfer.unload_labels, len(labels), labels, voxels, out)
         return out
@@ -257,6 +262,18 @@ class CpuSolver:
         rising = np.argsort(index)
         with announce_compilation():
             return reach_energies(self._kernels, index[rising], changes[:, rising])
+
+    @property
+    def _whole(self) -> Batch:
+        """The problems of all voxels."""
+        if self._every_voxel is None:
+            raise RuntimeError("the kernels of all voxels are forgotten: prepare the engine again")
+        return self._every_voxel
+
+    @property
+    def _kernels(self) -> PreparedKernels:
+        """The kernels of all voxels."""
+        return self._whole.kernels
 
     @property
     def _present(self) -> Batch:
