@@ -33,8 +33,8 @@ def _mend_interpreter() -> None:
 
     NumPy 2.4 refuses int() of arrays with one axis. A float32 product of matrices depends, on some
     processors, on where a column stands, which it does on no GPU: sums are made in float64. The
-    interpreter patches the language anew for every function that a kernel calls, which takes most
-    of its time.
+    interpreter patches the language anew for every function that a kernel calls, and finds the
+    types of every shape and every number, which nobody asks for: that took most of its time.
     """
     from triton.runtime import interpreter
 
@@ -61,6 +61,36 @@ def _mend_interpreter() -> None:
         product = np.matmul(a.data, b.data, dtype=np.float64).astype(d.data.dtype)
         return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
 
+    def gather(self: Any, values: Any, type: Any = None) -> None:
+        self.values = list(values)
+        if type is not None:
+            gather_typed(self, values, type)
+
+    def find_member(self: Any, name: str) -> Any:
+        if name != "type":
+            return member(self, name)
+        self.type = core._type_for_tuple_values(self.values)
+        return self.type
+
+    def shape_block(self: Any, element: Any, shape: Any) -> None:
+        sizes = tuple(int(size) for size in shape)
+        if (element.name, sizes) not in blocks:
+            make_block(self, element, shape)
+            blocks[element.name, sizes] = vars(self).copy()
+        vars(self).update(blocks[element.name, sizes])
+
+    def numpy_type(type: Any) -> Any:
+        if type.name not in types:
+            types[type.name] = find_type(type)
+        return types[type.name]
+
+    core = interpreter.tl.core
+    gather_typed, member = core.tuple.__init__, core.tuple.__getattr__
+    core.tuple.__init__, core.tuple.__getattr__ = gather, find_member
+    blocks: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    make_block, core.block_type.__init__ = core.block_type.__init__, shape_block
+    types: dict[str, Any] = {}
+    find_type, interpreter._get_np_dtype = interpreter._get_np_dtype, numpy_type
     LANGUAGE = {id(interpreter.tl), id(interpreter.tl.core)}
     interpreter._patch_lang_tensor = tensor
     interpreter._patch_lang = language
