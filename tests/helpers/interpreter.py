@@ -61,10 +61,10 @@ def _mend_interpreter() -> None:
         product = np.matmul(a.data, b.data, dtype=np.float64).astype(d.data.dtype)
         return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
 
-    def gather(self: Any, values: Any, type: Any = None) -> None:
+    def gather(self: Any, values: Any, kind: Any = None) -> None:
         self.values = list(values)
-        if type is not None:
-            gather_typed(self, values, type)
+        if kind is not None:
+            gather_typed(self, values, kind)
 
     def find_member(self: Any, name: str) -> Any:
         if name != "type":
@@ -79,10 +79,10 @@ def _mend_interpreter() -> None:
             blocks[element.name, sizes] = vars(self).copy()
         vars(self).update(blocks[element.name, sizes])
 
-    def numpy_type(type: Any) -> Any:
-        if type.name not in types:
-            types[type.name] = find_type(type)
-        return types[type.name]
+    def numpy_type(kind: Any) -> Any:
+        if kind.name not in types:
+            types[kind.name] = find_type(kind)
+        return types[kind.name]
 
     core = interpreter.tl.core
     gather_typed, member = core.tuple.__init__, core.tuple.__getattr__
