@@ -235,13 +235,15 @@ def write_arrays(
     compress = compress and not to_cache
     with (
         atomic_open(path, survives_power_cut=not to_cache) as file,
-        zipfile.ZipFile(file, "w", compresslevel=_COMPRESSION) as archive,
+        zipfile.ZipFile(file, "w") as archive,
     ):
         for name, array in arrays.items():
             # An entry named by ZipInfo has the first date that zip knows, not the present one.
             entry = zipfile.ZipInfo(f"{name}.npy")
             packed = compress and name not in stored
             entry.compress_type = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+            # Such an entry does not take the level of its archive. Python 3.13 names it without _.
+            entry._compresslevel = _COMPRESSION  # type: ignore[attr-defined]
             entry.create_system, entry.external_attr = _UNIX, _READABLE_BY_ALL
             given = np.asarray(array)
             little = given.astype(given.dtype.newbyteorder("<"), copy=False)

@@ -444,9 +444,10 @@ def _region_values(dataset: Dataset | None, scheme: LabelScheme) -> RegionValues
 
 def _mismatch_warnings(found: _Distribution, mask: NDArray[np.bool_]) -> Iterator[str]:
     """Yield what speaks against the maps being those of the patient in the mask."""
-    inside = found.probabilities[:, mask]  # (L, N)
-    alike = inside.shape[1] > 1 and np.ptp(inside, axis=1).max() < _UNIFORM
-    if alike and inside[0].max() <= 1 / 2:  # a patient without a tumour is all background
+    several = np.count_nonzero(mask) > 1
+    alike = several and all(np.ptp(share[mask]) < _UNIFORM for share in found.probabilities)
+    # A patient without a tumour is all background.
+    if alike and found.probabilities[0][mask].max() <= 1 / 2:
         yield "the probabilities are the same at every voxel: they say nothing about any place"
         return
     if not found.labels.has_background:

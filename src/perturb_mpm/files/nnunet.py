@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -375,7 +375,11 @@ def read_prediction(
     label_map = _read_label_map(source, image, reference, digests)
     grid = image
     if reference is not None:
-        grid = read_volume(Source("reference", Path(reference)), digests)
+        stated_by = Source("reference", Path(reference))
+        if image is not None and image.source.path == stated_by.path:
+            grid = replace(image, source=stated_by)
+        else:
+            grid = read_volume(stated_by, digests)
         label_map = label_map and _turn_to_reference(label_map, grid)
     elif label_map is not None:
         grid = label_map

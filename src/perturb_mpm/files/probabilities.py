@@ -344,8 +344,8 @@ def background_warning(
     found = labels[around]
     if len(found) < _FEWEST_VOXELS:
         return None
-    counts = np.bincount(found, minlength=len(names))
-    most = int(counts.argmax())
+    counts = [np.count_nonzero(found == label) for label in range(len(names))]
+    most = int(np.argmax(counts))
     if most == 0 or counts[most] < BACKGROUND_SHARE * len(found):
         return None
     share = 100 * counts[most] / len(found)
