@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -50,6 +50,7 @@ BACKGROUND_COLOUR = "#ff6fd8"  # seen where a label was painted over with backgr
 _MARGIN_VOXELS = 3
 # Tried in turn until the sequences fit: grey levels, and whether the outside of the mask is shown.
 _REDUCTIONS = ((256, True), (64, True), (64, False), (32, False), (16, False))
+_NIIVUE = "niivue.umd.js.gz"
 _SCRIPTS = ("volume.js", "scene.js", "viewer.js")
 # Of the NIfTI header.
 _LABEL_INTENT = 1002
@@ -59,18 +60,21 @@ _DATA_START = 352
 
 def asset(name: str) -> str:
     """Return the text of one file."""
-    return files("perturb_mpm.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return _asset_bytes(name).decode()
+
+
+def _asset_bytes(name: str) -> bytes:
+    return files("perturb_mpm.report").joinpath("assets", name).read_bytes()
 
 
 def niivue() -> str:
     """Return the NiiVue library, a plain script."""
-    return asset("niivue.umd.js")
+    return gzip.decompress(_asset_bytes(_NIIVUE)).decode()
 
 
-@cache
 def niivue_packed() -> str:
     """Return the NiiVue library gzipped, in base64: a third of its size."""
-    return base64.b64encode(gzip.compress(niivue().encode(), 9, mtime=0)).decode()
+    return base64.b64encode(_asset_bytes(_NIIVUE)).decode()
 
 
 def script(*last: str) -> str:
@@ -204,7 +208,9 @@ def _nifti_file(
     file = np.empty(_DATA_START + volume.nbytes, dtype=np.uint8)
     file[:_DATA_START] = np.frombuffer(start.ljust(_DATA_START, b"\0"), dtype=np.uint8)
     stored = file[_DATA_START:].view(volume.dtype.newbyteorder("<"))
-    stored.reshape(volume.shape, order="F")[...] = volume
+    stored = stored.reshape(volume.shape, order="F")
+    for y in range(volume.shape[1]):  # a plane fits into the cache
+        stored[:, y] = volume[:, y]
     return file
 
 
