@@ -77,7 +77,10 @@ def number(
     """Return ``value`` as a float after checking that it is finite and inside its limits."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {_short(value)}")
-    result = _as_float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # a whole number of more than 300 digits
+        result = math.inf
     rules = []
     if not math.isfinite(result):
         rules.append((False, "finite"))
@@ -295,13 +298,6 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """Return ``array`` itself, protected against writing."""
     array.flags.writeable = False
     return array
-
-
-def _as_float(value: numbers.Real) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # a whole number of more than 300 digits
-        return math.inf
 
 
 def _short(value: object) -> str:

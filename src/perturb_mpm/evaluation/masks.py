@@ -357,7 +357,7 @@ def _polygons(inside: set[tuple[int, ...]]) -> list[NDArray[np.float64]]:
     for axis, side in itertools.product(range(3), (0, 1)):
         around = [np.insert((u, v), axis, side) for u, v in ((0, 0), (0, 1), (1, 1), (1, 0))]
         cycle = [tuple(int(c) for c in corner) for corner in around]
-        edges = [_edge(cycle[k], cycle[(k + 1) % 4]) for k in range(4)]
+        edges = [(min(pair), max(pair)) for pair in zip(cycle, cycle[1:] + cycle[:1])]
         crossed = [edge for edge in edges if (edge[0] in inside) != (edge[1] in inside)]
         pairs = [crossed] if len(crossed) == 2 else []
         if len(crossed) == 4:
@@ -377,10 +377,6 @@ def _polygons(inside: set[tuple[int, ...]]) -> list[NDArray[np.float64]]:
             del links[edge]
         polygons.append(np.array([np.mean(edge, axis=0) for edge in loop]))
     return polygons
-
-
-def _edge(one: tuple[int, ...], other: tuple[int, ...]) -> _Edge:
-    return (one, other) if one < other else (other, one)
 
 
 def _fan_area(polygon: NDArray[np.float64]) -> float:

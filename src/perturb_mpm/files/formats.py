@@ -524,7 +524,11 @@ def _values(
     require_size(count * max(dtype.itemsize, 4), largest_file())
     expected = count * dtype.itemsize
     if encoding == "raw":
-        _skip_bytes(file, skip, expected)
+        if skip < -1:
+            raise ValueError(f"its HeaderSize must be −1, 0 or more, got {skip}")
+        if skip:  # as ITK does
+            end = os.fstat(file.fileno()).st_size
+            file.seek(skip if skip > 0 else max(0, end - expected))
         content = file.read(expected)
     elif encoding in {"gzip", "gz"}:
         stream = open_gzip(file)
@@ -541,16 +545,6 @@ def _values(
     if os.fstat(file.fileno()).st_size - file.tell() > LONGEST_END:
         raise ValueError(f"more than {LONGEST_END >> 20} MiB follow its voxels")
     return np.frombuffer(content, dtype=dtype).reshape(sizes, order="F")
-
-
-def _skip_bytes(file: BinaryIO, skip: int, expected: int) -> None:
-    """Go to raw voxels of so many bytes, as ITK does."""
-    if skip > 0:
-        file.seek(skip)
-    elif skip == -1:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - expected))
-    elif skip:
-        raise ValueError(f"its HeaderSize must be −1, 0 or more, got {skip}")
 
 
 def _inflate(file: BinaryIO, expected: int) -> bytes:

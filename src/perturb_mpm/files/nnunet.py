@@ -100,8 +100,9 @@ class NestedRegions:
         result = np.zeros((len(row_of), *regions.shape[1:]), dtype=np.float32)
         for index, region in enumerate(self.regions):
             rest = regions[index].copy()  # (X, Y, Z)
-            for inner in self._directly_inside(index):
-                rest -= regions[inner]
+            for inner, around in enumerate(self._around):
+                if around == index:
+                    rest -= regions[inner]
             result[row_of[region.painted]] += np.maximum(rest, 0, out=rest)
         outermost = [index for index, around in enumerate(self._around) if around is None]
         result[0] = np.maximum(1 - regions[outermost].sum(axis=0), 0)
@@ -135,9 +136,6 @@ class NestedRegions:
         own = self.regions[index].labels
         around = [i for i, region in enumerate(self.regions) if region.labels > own]
         return min(around, key=lambda i: len(self.regions[i].labels), default=None)
-
-    def _directly_inside(self, index: int) -> list[int]:
-        return [inner for inner, around in enumerate(self._around) if around == index]
 
     def _name(self, value: int) -> str:
         """Return the region that is this label alone, or the one of which it is the rest."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import overload
 
+import numpy as np
+
 from perturb_mpm.biomarkers import MeasureScale
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.measures import relations, shapes
@@ -100,6 +102,8 @@ def define_measure(
     return define if function is None else define(function)
 
 
+# In float64; the standard deviation divides by n, as IBSI has it.
+_MEAN, _SD = (partial(each, dtype="f8") for each in (np.mean, np.std))
 _PLAIN: Mapping[str, tuple[str, Compute]] = {
     "volume": ("ml", shapes.volume_ml),
     "area": ("mm2", shapes.surface_area_mm2),
@@ -113,7 +117,7 @@ _PLAIN: Mapping[str, tuple[str, Compute]] = {
     "dice": ("", relations.dice_with_label_map),
     "surface_dice": ("", relations.surface_dice),
     "hd95": ("mm", relations.hausdorff95_mm),
-    "mean_dose": ("gy", relations.mean_dose_gy),
+    "mean_dose": ("gy", partial(relations.dose, summarize=_MEAN)),
 }
 _BESIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
     "distance": ("mm", relations.distance_mm),
@@ -121,12 +125,15 @@ _BESIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
     "overlap": ("ml", relations.overlap_ml),
 }
 _INSIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
-    "mean": ("", relations.mean_intensity),
-    "sd": ("", relations.sd_intensity),
-    "median": ("", partial(relations.percentile_intensity, percent=50)),
-    "p10": ("", partial(relations.percentile_intensity, percent=10)),
-    "p90": ("", partial(relations.percentile_intensity, percent=90)),
-    "entropy": ("bits", relations.entropy_intensity),
+    name: (unit, partial(relations.intensity, summarize=summarize))
+    for name, unit, summarize in (
+        ("mean", "", _MEAN),
+        ("sd", "", _SD),
+        ("median", "", partial(np.percentile, q=50)),
+        ("p10", "", partial(np.percentile, q=10)),
+        ("p90", "", partial(np.percentile, q=90)),
+        ("entropy", "bits", relations.bin_entropy),
+    )
 }
 MEASURES = (*_PLAIN, *(f"{name}:MASK" for name in _BESIDE), *(f"{n}:IMAGE" for n in _INSIDE))
 """What is built in; also dX and vX with a dose, as in d95 and v20."""
@@ -185,11 +192,14 @@ def _with(compute: Callable[[Structure, str], float], argument: str) -> Compute:
 
 
 def _dose_measure(word: str, kind: str, number: float) -> Measure:
+    """Return V_x, the share that gets at least x Gy, or D_x, what the best treated x % get."""
     if kind == "v":
-        return Measure(word, "", partial(relations.volume_at_dose, least_gy=number))
+        share = partial(relations.dose, summarize=lambda gray: (gray >= number).mean())
+        return Measure(word, "", share)
     if not 0 < number <= 100:
         raise ValueError(f"`measure` dX needs a percentage above 0, at most 100, got {word}")
-    return Measure(word, "gy", partial(relations.dose_to_volume_gy, percent=number))
+    least = partial(np.percentile, q=100 - number)
+    return Measure(word, "gy", partial(relations.dose, summarize=least))
 
 
 def _require(argument: str, known: Sequence[str], word: str, kind: str) -> None:

@@ -6,6 +6,7 @@ Distances are between centres of voxels, so that neighbours by a face are a voxe
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,54 +127,24 @@ def _distances(structure: Structure) -> SurfaceDistances:
     return structure.cache["surface distances"]
 
 
-def mean_intensity(structure: Structure, image: str) -> float:
-    """Return the mean of an image inside; NaN where it is empty."""
+def intensity(
+    structure: Structure, image: str, summarize: Callable[[NDArray[np.floating]], np.floating]
+) -> float:
+    """Return a statistic of an image inside; NaN where it is empty."""
     values = structure.intensities(image)
-    return float(values.mean(dtype=np.float64)) if len(values) else math.nan
+    return float(summarize(values)) if len(values) else math.nan
 
 
-def sd_intensity(structure: Structure, image: str) -> float:
-    """Return the standard deviation of an image inside (n, as IBSI has it)."""
-    values = structure.intensities(image)
-    return float(values.std(dtype=np.float64)) if len(values) else math.nan
-
-
-def percentile_intensity(structure: Structure, image: str, percent: float) -> float:
-    """Return a percentile of an image inside."""
-    values = structure.intensities(image)
-    return float(np.percentile(values, percent)) if len(values) else math.nan
-
-
-def entropy_intensity(structure: Structure, image: str) -> float:
-    """Return the entropy in bits of an image inside, in 32 bins between its extremes there."""
-    values = structure.intensities(image)
-    if len(values) == 0:
-        return math.nan
+def bin_entropy(values: NDArray[np.floating]) -> np.floating:
+    """Return the entropy in bits of values (V,), in 32 bins between their extremes."""
     counts, _ = np.histogram(values, bins=ENTROPY_BINS)
     shares = counts[counts > 0] / len(values)
-    return float(-(shares * np.log2(shares)).sum())
+    return -(shares * np.log2(shares)).sum()
 
 
-def dose_to_volume_gy(structure: Structure, percent: float) -> float:
-    """Return D_x: the dose that the best treated x % of the volume get at least, Gy."""
-    values = _doses(structure)
-    return float(np.percentile(values, 100 - percent)) if len(values) else math.nan
-
-
-def volume_at_dose(structure: Structure, least_gy: float) -> float:
-    """Return V_x: the share of the volume that gets at least x Gy."""
-    values = _doses(structure)
-    return float((values >= least_gy).mean()) if len(values) else math.nan
-
-
-def mean_dose_gy(structure: Structure) -> float:
-    """Return the mean dose, Gy."""
-    values = _doses(structure)
-    return float(values.mean(dtype=np.float64)) if len(values) else math.nan
-
-
-def _doses(structure: Structure) -> NDArray[np.floating]:
+def dose(structure: Structure, summarize: Callable[[NDArray[np.floating]], np.floating]) -> float:
+    """Return a statistic of the dose inside; NaN where it is empty, or beyond the dose's grid."""
     if structure.patient.dose_gy is None:
         raise ValueError("a measure of dose needs a `dose`, got none")
     values = structure.values(structure.patient.dose_gy)
-    return values[:0] if np.isnan(values).any() else values  # undefined beyond the dose's grid
+    return math.nan if np.isnan(values).any() or not len(values) else float(summarize(values))

@@ -52,7 +52,11 @@ def components(structure: Structure) -> float:
 
 def diameter_mm(structure: Structure) -> float:
     """Return the longest distance between two of its voxels, in any direction."""
-    return longest_distance(extreme_points(structure.mask) * np.array(structure.spacing))
+    points = extreme_points(structure.mask) * np.array(structure.spacing)
+    if len(points) < 2:
+        return 0.0
+    one, other = farthest_pair(points)
+    return float(np.linalg.norm(points[one] - points[other]))
 
 
 def bidirectional_mm2(structure: Structure) -> float:
@@ -142,14 +146,6 @@ def extreme_points(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
         at = np.arange(size).reshape([-1 if k == axis else 1 for k in range(mask.ndim)])
         outer &= (at == np.expand_dims(first, axis)) | (at == np.expand_dims(last, axis))
     return np.argwhere(outer)
-
-
-def longest_distance(points: NDArray[np.float64]) -> float:
-    """Return the largest distance between two points (P, ndim), 0 of fewer than two."""
-    if len(points) < 2:
-        return 0.0
-    one, other = farthest_pair(points)
-    return float(np.linalg.norm(points[one] - points[other]))
 
 
 def farthest_pair(points: NDArray[np.float64]) -> tuple[int, int]:

@@ -170,7 +170,9 @@ class DenseCRF:
         if engine == "auto" and self.grid.voxels <= EXACT_VOXELS:
             engine = "reference"
         one_hot = (x == np.arange(self.n_labels)[:, np.newaxis]).astype(np.float64)  # (L, N)
-        solver = prepare(self._without_self_term(), engine=engine, accuracy=accuracy, batch=1)
+        apart = copy.copy(self)
+        apart.self_term = False
+        solver = prepare(apart, engine=engine, accuracy=accuracy, batch=1)
         solver.load(self.energies[np.newaxis], one_hot[np.newaxis])
         energies = self.energies if solver.centre is None else self.energies - solver.centre
         unary = np.take_along_axis(energies, x[np.newaxis], axis=0)
@@ -198,11 +200,6 @@ class DenseCRF:
             )
             for term, kernel, matrix in zip(self.terms, other.kernels, weighted, strict=True)
         )
-        return other
-
-    def _without_self_term(self) -> DenseCRF:
-        other = copy.copy(self)
-        other.self_term = False
         return other
 
     def _term(self, kernel: Kernel, default: NDArray[np.float64]) -> PairwiseTerm:

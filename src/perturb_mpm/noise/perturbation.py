@@ -76,25 +76,10 @@ def _from_text(text: str) -> list[tuple[float, float]]:
         ) from None
 
 
-def describe_lengths(lengths: Lengths) -> list[list[object]]:
-    """Return the parts as values that JSON can hold; infinity is "inf"."""
-    return [["inf" if math.isinf(length) else length, weight] for length, weight in lengths]
-
-
 def _checked_length(value: object) -> float:
     if isinstance(value, float) and value == math.inf:
         return value
     return checks.number(value, "noise_length", minimum=0)
-
-
-def check_fits(lengths: Lengths, grid: Grid) -> None:
-    """Raise where the image is too long for noise of a length; nothing is drawn."""
-    longest = longest_axis(grid.ndim)
-    if lengths != WHITE and max(grid.shape) > longest:
-        raise ValueError(
-            f"noise_length must be 0 on images of more than {longest} voxels along one of "
-            f"{grid.ndim} axes, got shape {grid.shape}"
-        )
 
 
 def length_lattices(lengths: Lengths, grid: Grid, n_labels: int) -> list[NodeLattice]:
@@ -176,16 +161,22 @@ class Perturbation:
         return replace(self, scale=0.0, lengths=WHITE)
 
     def check(self, grid: Grid) -> None:
-        """Raise where the noise does not fit the image; nothing is drawn."""
-        check_fits(self.lengths, grid)
+        """Raise where the image is too long for noise of a length; nothing is drawn."""
+        longest = longest_axis(grid.ndim)
+        if self.correlated and max(grid.shape) > longest:
+            raise ValueError(
+                f"noise_length must be 0 on images of more than {longest} voxels along one of "
+                f"{grid.ndim} axes, got shape {grid.shape}"
+            )
 
     def describe(self) -> dict[str, object]:
         """Return all that makes the perturbation, as values that JSON can hold."""
+        lengths = [["inf" if math.isinf(mm) else mm, weight] for mm, weight in self.lengths]
         return {
             "seed": self.seed,
             "scale": self.scale,
             "antithetic": self.antithetic,
-            **({"lengths_mm": describe_lengths(self.lengths)} if self.correlated else {}),
+            **({"lengths_mm": lengths} if self.correlated else {}),
         }
 
     def energies(

@@ -117,10 +117,6 @@ class Disease:
         """Return the same tumour with its mass effect multiplied by ``factor``."""
         return replace(self, push=self.push * factor)
 
-    def with_oedema(self, factor: float) -> Disease:
-        """Return the same tumour with the volume of its oedema multiplied by ``factor``."""
-        return replace(self, oedema_ml=self.oedema_ml * factor)
-
     @property
     def core_radius_mm(self) -> float:
         """The radius of a ball of the core's volume."""

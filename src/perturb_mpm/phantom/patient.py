@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -154,9 +154,8 @@ def resect(patient: Phantom, residual_ml: float = 0.0) -> Phantom:
     around = anatomy(source, grid, disease)
     surgery = resection(source, grid, disease, around, residual_ml)
     outside = 1.0 - surgery.all
-    swelling = oedema(
-        source, grid, disease.with_oedema(_OEDEMA_LEFT), around, around.mask & (outside > 0.5)
-    )
+    drained = replace(disease, oedema_ml=disease.oedema_ml * _OEDEMA_LEFT)
+    swelling = oedema(source, grid, drained, around, around.mask & (outside > 0.5))
     lesions = {
         "oedema": swelling * outside,
         "enhancing": surgery.residual,

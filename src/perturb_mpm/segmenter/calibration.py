@@ -125,10 +125,13 @@ def _overlaps(patient: HeldOut, ratio: tuple[float, ...]) -> list[float]:
     """Return the overlap for each of the powers."""
     scores = np.log(np.maximum(patient.probabilities, _LEAST))
     tilt = np.log(np.asarray(ratio, dtype=np.float32))
-    return [
-        mean_overlap((scores + np.float32(power) * tilt).argmax(axis=1), patient.labels, len(ratio))
-        for power in POWERS
-    ]
+    overlaps = []
+    for power in POWERS:
+        found = (scores + np.float32(power) * tilt).argmax(axis=1)
+        known = [each for each in label_dice(found, patient.labels, len(ratio)) if each is not None]
+        # Without any label to find, 1 if none is found, else 0.
+        overlaps.append(float(np.mean(known)) if known else 1.0 - float((found > 0).any()))
+    return overlaps
 
 
 def label_dice(
@@ -141,11 +144,3 @@ def label_dice(
     pairs = [(found > 0, truth > 0)]
     pairs += [(found == label, truth == label) for label in range(1, n_labels)]
     return [dice(ours, theirs) if theirs.any() else None for ours, theirs in pairs]
-
-
-def mean_overlap(
-    found: NDArray[np.integer[Any]], truth: NDArray[np.integer[Any]], n_labels: int
-) -> float:
-    """Return the mean of ``label_dice``; without any label to find, 1 if none is found, else 0."""
-    overlaps = [each for each in label_dice(found, truth, n_labels) if each is not None]
-    return float(np.mean(overlaps)) if overlaps else 1.0 - float((found > 0).any())
