@@ -47,15 +47,16 @@ of `run` with the strength {strength:g}, the most that the image's evidence give
 TIME = "Time is CPU time of sampling alone, against full sampling of ten iterations."
 NOISE = """Correlated noise does not average out over the voxels of a region. There a voxel is
 frozen only if the noise of none of 224 samples, of which these are the first, brings it within
-1 nat of another label; which voxels these are is found out once, and its time counts here in full.
+0.7 nats, and half of what all others together send, of another label; which voxels these are is
+found out once, and its time counts here in full.
 `tolerance` serves any noise, with weak kernels.
 Under our kernels at full strength samples creep on for many tens of updates: neither converged
 samples nor the 40 updates that they are compared with have converged there. `run --paper` makes ten
 updates and asks no rule."""
 
 CHOICE = """The values of `hold` and `tolerance`, and how far updates are relaxed, were chosen on
-some of these gliomas, the 1 nat on BraTS2021_01658 at 1 mm with its network: on others the
-differences may be larger."""
+some of these gliomas, the 0.7 nats on BraTS2021_01658 at 1 mm and BraTS2021_00006 at 2 mm with
+their networks: on others the differences may be larger."""
 
 
 COLUMNS = ("case", "probabilities", "kernels", "noise", "estimator", "", "active", "bound, nats",

@@ -12,15 +12,16 @@ above ε. h is looked up in a table of two labels.
 
 Noise that is correlated between voxels does not average out: in a few samples whole regions turn
 at once, and what these send is no longer constant. So ``GROUP`` samples freeze voxels together, and
-a voxel is active in all of them if the noise of any one brings it near to another label, to less
-than ``NEAR_NATS`` of log-odds. All others keep their label in every sample of the group, and q̄ is h
-of the mean field's log-odds, for all updates.
+a voxel is active in all of them if the noise of any one brings it near to another label: nearer
+than ``NEAR_NATS`` and half of what all others together send. All others keep their label in every
+sample of the group, and q̄ is h of the mean field's log-odds, for all updates.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,7 +29,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perturb_mpm.engines import LEAST_MARGINAL, FreezingSolver, FrozenVoxels, Solver, softmax
+from perturb_mpm.engines import (
+    LEAST_MARGINAL,
+    FreezingSolver,
+    FrozenVoxels,
+    Solver,
+    available_cores,
+)
 from perturb_mpm.inference import in_turn
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation
@@ -43,10 +50,11 @@ STEP = 1 / 32
 
 # Samples whose noise decides together: seven batches of 32 hold the 200 samples that are usual.
 GROUP = 224
-# Chosen on the ten samples of BraTS2021_01658 at 1 mm, with its network, whose noise moves most: at
-# 0.5, 1 and 2 nats .038, .022 and .007 % of the votes differ at most from those of full sampling,
-# with 15, 18 and 25 % of the voxels active.
-NEAR_NATS = 1.0
+# Beside half of what all others together send. Chosen on two gliomas with a network: on the ten
+# samples of BraTS2021_01658 at 1 mm whose noise moves most, margins of 0.5, 1 and 2 nats left at
+# most .038, .022 and .007 % of the votes different from full sampling, with 15, 18 and 25 % of the
+# voxels active; three times as strong kernels on BraTS2021_00006 at 2 mm left .08 % at 1 nat.
+NEAR_NATS = 0.7
 
 MOST_STORED_BYTES = 1 << 30
 """Of averaged energies; what takes more is computed a second time instead."""
@@ -71,9 +79,11 @@ class FreezeRule:
     still_nats: float = 1e-3
     reason_against: str = ""
     """Why no voxel can be frozen, where that is so."""
+    threads: int | None = None
+    """On how many to compute; as many as there are cores by default."""
 
     @classmethod
-    def from_sampling(cls, sampling: Sampling) -> FreezeRule:
+    def from_sampling(cls, sampling: Sampling, threads: int | None = None) -> FreezeRule:
         """Return the rule of some samples."""
         reason = "there is no cold start to follow" if sampling.start == "warm" else ""
         return cls(
@@ -83,12 +93,17 @@ class FreezeRule:
             sampling.iterations,
             sampling.dampings,
             reason_against=reason,
+            threads=threads,
         )
 
     @property
     def table(self) -> NDArray[np.float32]:
         """The table of h."""
         return averaging_table(self.scale, self.sharpness)
+
+    def average(self, logits: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return h of log-odds, (L, N)."""
+        return averaged_marginals(logits, self.table, self.threads)
 
 
 @dataclass(frozen=True)
@@ -161,10 +176,12 @@ def find_frozen(
     elif size <= MOST_STORED_BYTES:
         steps = list(_averaged_steps(crf, solver, rule))
     last, q = deque(steps or _averaged_steps(crf, solver, rule), maxlen=1)[0]
-    dissent = 1.0 - softmax(_centred_logits(crf, solver) - last, axis=0).max(axis=0)  # (N,)
-    moved = dissent > rule.epsilon
+    moved = _find_dissent(_centred_logits(crf, solver), last, rule.threads) > rule.epsilon  # (N,)
+    strongest = 0.0
     if group is not None:
-        moved |= solver.find_near(group.perturbation, group.samples, last, NEAR_NATS)
+        strongest = strongest_message(crf, solver)
+        nats = NEAR_NATS + strongest / 2
+        moved |= solver.find_near(group.perturbation, group.samples, last, nats)
     active = np.flatnonzero(moved)
     share = len(active) / crf.grid.voxels
     if share > rule.most_active:
@@ -176,7 +193,7 @@ def find_frozen(
     ]
     energies, averages = (np.stack(each) for each in zip(*path, strict=True))  # (T, L, A)
     if group is not None:
-        bound = bound_correlated_messages(crf, solver, np.delete(q.max(axis=0), active))
+        bound = bound_correlated_messages(strongest, np.delete(q.max(axis=0), active))
     else:
         bound = bound_frozen_messages(crf, solver, averaged_variance(q, rule), active)
     frozen = FrozenVoxels(active, energies, averages, last, steady=group is not None)
@@ -187,7 +204,7 @@ def _averaged_mean_field(
     crf: DenseCRF, solver: Solver, rule: FreezeRule, mean_field: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return q̄ = h(log-odds of the mean field) and its energies against label 0's, (L, N)."""
-    q = averaged_marginals(np.log(np.maximum(mean_field, LEAST_MARGINAL)), rule.table)
+    q = rule.average(np.log(np.maximum(mean_field, LEAST_MARGINAL)))
     sent = send_marginals(crf, solver, q)
     return (sent - sent[0]).astype(np.float32), q
 
@@ -197,7 +214,7 @@ def _averaged_steps(
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Follow the averaged mean field: the energies of q̄ᵗ against label 0's, and q̄ᵗ, (L, N)."""
     centred = _centred_logits(crf, solver)
-    q = averaged_marginals(-np.asarray(crf.energies, dtype=np.float32), rule.table)
+    q = rule.average(-np.asarray(crf.energies, dtype=np.float32))
     before = None
     for t in range(rule.iterations):
         sent = send_marginals(crf, solver, q)
@@ -207,8 +224,31 @@ def _averaged_steps(
             return
         before = energies
         if t + 1 < rule.iterations:
-            new = averaged_marginals(centred - energies, rule.table)
+            new = rule.average(centred - energies)
             q = _damp(q, new, in_turn(rule.dampings, t))
+
+
+def _find_dissent(
+    logits: NDArray[np.float32], last: NDArray[np.float32], threads: int | None
+) -> NDArray[np.float32]:
+    """Return 1 − max softmax(logits − last) of (L, N), (N,)."""
+    out = np.empty(logits.shape[1], dtype=np.float32)
+
+    def dissent(part: slice) -> None:
+        x = logits[:, part] - last[:, part]
+        x -= x.max(axis=0)
+        np.exp(x, out=x)
+        out[part] = 1 - 1 / x.sum(axis=0)
+
+    _in_chunks(dissent, logits.shape[1], threads)
+    return out
+
+
+def _in_chunks(work: Callable[[slice], None], voxels: int, threads: int | None) -> None:
+    """Let threads work on some voxels each."""
+    parts = [slice(first, first + CHUNK) for first in range(0, voxels, CHUNK)]
+    with ThreadPoolExecutor(threads or available_cores()) as pool:
+        list(pool.map(work, parts))
 
 
 def _centred_logits(crf: DenseCRF, solver: Solver) -> NDArray[np.float32]:
@@ -259,21 +299,24 @@ def bound_frozen_messages(
     return float(np.sqrt((root * moved).max()))
 
 
-def bound_correlated_messages(
-    crf: DenseCRF, solver: Solver, certainty: NDArray[np.float32]
-) -> float:
+def strongest_message(crf: DenseCRF, solver: Solver) -> float:
+    """Return how far all voxels together move the energies of two labels, at most, in nats.
+
+    They do where each is certain of the same label.
+    """
+    one_label = np.zeros(crf.energies.shape, dtype=np.float32)
+    one_label[0] = 1
+    return float(np.ptp(send_marginals(crf, solver, one_label), axis=0).max())
+
+
+def bound_correlated_messages(strongest: float, certainty: NDArray[np.float32]) -> float:
     """Return how far noise moves a frozen message in the mean, at most, in nats.
 
     E|Q_j − q̄_j| ≤ 2·(1 − q̄_j) of the most probable label, however the noise of neighbours is
-    correlated; ``certainty`` (F,) is q̄_j of frozen voxels. All voxels together send at most what
-    they do where each is certain of one label.
+    correlated; ``certainty`` (F,) is q̄_j of frozen voxels, ``strongest`` what all voxels together
+    send at most.
     """
-    if certainty.size == 0:
-        return 0.0
-    one_label = np.zeros(crf.energies.shape, dtype=np.float32)
-    one_label[0] = 1
-    strongest = np.ptp(send_marginals(crf, solver, one_label), axis=0).max()
-    return float(2 * (1 - certainty.min()) * strongest)
+    return 2 * (1 - float(certainty.min())) * strongest if certainty.size else 0.0
 
 
 @lru_cache(maxsize=8)
@@ -294,7 +337,7 @@ def averaging_table(scale: float, sharpness: float, power: int = 1) -> NDArray[n
 
 
 def averaged_marginals(
-    logits: NDArray[np.floating], table: NDArray[np.float32]
+    logits: NDArray[np.floating], table: NDArray[np.float32], threads: int | None = None
 ) -> NDArray[np.float32]:
     """Return E_γ softmax(β(logits + τγ)), (L, N): exact for two labels.
 
@@ -302,8 +345,8 @@ def averaged_marginals(
     is nearly certain.
     """
     out = np.empty(logits.shape, dtype=np.float32)
-    for first in range(0, logits.shape[1], CHUNK):
-        part = slice(first, first + CHUNK)
+
+    def average(part: slice) -> None:
         x = logits[:, part].astype(np.float32)
         x -= x.max(axis=0)
         shares = np.exp(x)
@@ -319,6 +362,8 @@ def averaged_marginals(
             low = table[index]
             q[l] = low + gap * (table[index + 1] - low)
         q /= q.sum(axis=0)
+
+    _in_chunks(average, logits.shape[1], threads)
     return out
 
 

@@ -268,7 +268,7 @@ class Sampler:
             together = None
             if self._sampling.correlated:
                 together = NoiseGroup(self._perturbation, group, self._mean_field)
-            rule = FreezeRule.from_sampling(self._sampling)
+            rule = FreezeRule.from_sampling(self._sampling, self._compute.threads)
             first = {number: each for number, each in self._freezings.items() if number == 0}
             found = find_frozen(self._crf, self.solver, rule, together)
             self._freezings = {**first, group: found}
