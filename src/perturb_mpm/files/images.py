@@ -22,7 +22,7 @@ from perturb_mpm.files.source import (
     all_paths,
     require_readable,
 )
-from perturb_mpm.files.volumes import Volume, align, copy_planes, read_volume, read_volume_3d
+from perturb_mpm.files.volumes import Volume, align, read_volume, read_volume_3d
 
 MOST_READERS = 4  # files that are unpacked at the same time
 _COLOURS = ("_red", "_green", "_blue")
@@ -115,12 +115,7 @@ def _read_side_by_side(sources: Sequence[Source]) -> Iterator[tuple[Volume, Dige
 
     def read(source: Source) -> tuple[Volume, Digests]:
         digests = Digests()
-        volume = read_volume(source, digests)
-        if volume.voxels.ndim == 3:
-            voxels = np.empty(volume.voxels.shape, dtype=np.float32)
-            copy_planes(volume.voxels, voxels)
-            volume = replace(volume, voxels=voxels)
-        return volume, digests
+        return read_volume(source, digests), digests
 
     with ThreadPoolExecutor(MOST_READERS) as pool:
         yield from pool.map(read, sources)

@@ -157,7 +157,8 @@ def normalise(values: NDArray[np.float32], source: Source) -> NDArray[np.bool_]:
     empty: NDArray[np.bool_] = sums == 0
     values[0, empty] = 1
     sums[empty] = 1
-    off = np.abs(sums - 1) > SUM_TOLERANCE
+    errors = sums - 1
+    off = np.abs(errors, out=errors) > SUM_TOLERANCE
     if off.any():
         raise _not_a_distribution(values, sums, off, source)
     values /= sums

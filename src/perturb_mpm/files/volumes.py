@@ -38,6 +38,7 @@ from perturb_mpm.files.source import Digests, Source
 from perturb_mpm.storage import DEFLATE, atomic_open, largest_file, require_size
 
 if TYPE_CHECKING:
+    from nibabel.arrayproxy import ArrayProxy
     from nibabel.nifti1 import Nifti1Image
 
 
@@ -147,14 +148,21 @@ def _read_nifti(source: Source, file: BufferedReader) -> tuple[NDArray[np.float3
     except KeyError as error:
         raise source.error("has a unit of length that NIfTI does not know") from error
     _require_invertible(source, geometry.affine)
-    voxels = np.asanyarray(image.dataobj, dtype=np.float32)
+    proxy = cast("ArrayProxy", image.dataobj)
+    scaled = proxy.slope != 1 or proxy.inter != 0
+    stored = np.asanyarray(proxy, dtype=np.float32) if scaled else proxy.get_unscaled()
     after = 0
     # Only at its end does a gzip stream compare its checksum.
     while part := stream.read(_CHUNK):
         after += len(part)
         if after > LONGEST_END:
             raise ValueError(f"more than {LONGEST_END >> 20} MiB follow its voxels")
-    return voxels.reshape(shape, order="F"), geometry
+    given = stored.reshape(shape, order="F")
+    if given.ndim > 3:
+        return given.astype(np.float32, copy=False), geometry
+    voxels = np.empty(shape, dtype=np.float32)
+    copy_planes(given, voxels)
+    return voxels, geometry
 
 
 def copy_planes(given: NDArray[Any], target: NDArray[Any]) -> None:

@@ -142,13 +142,13 @@ def _find_skill(
     )  # of the voxels asked and answering, (I, ndim or C) and (J, ndim or C)
     prior = p.mean(axis=0)  # (L,)
     excess = np.zeros((2, len(bandwidths)))  # summed KL of A and of C, nats
-    kernels = np.empty((2, min(_AT_ONCE, len(asked)), len(answering)), dtype=np.float32)
+    arrays = np.empty((5, min(_AT_ONCE, len(asked)), len(answering)), dtype=np.float32)
     for start in range(0, len(asked), _AT_ONCE):
         these = slice(start, start + _AT_ONCE)
         i = asked[these]
-        s, g = kernels[:, : len(i)]  # (I, J)
-        far2 = _square_distances(position[0][these], position[1])  # (I, J) mm²
-        apart2 = _square_distances(feature[0][these], feature[1])  # (I, J) sd²
+        far2, apart2, s, g, work = arrays[:, : len(i)]  # (I, J) mm², sd²
+        _square_distances(position[0][these], position[1], far2, work)
+        _square_distances(feature[0][these], feature[1], apart2, work)
         allowed = far2 > excluded_mm**2
         for space in {space for space, _ in bandwidths}:
             np.exp(np.multiply(far2, np.float32(-0.5 / space**2), out=s), out=s)
@@ -363,13 +363,18 @@ def _near_foreground(
     return box, np.flatnonzero(grid.gather(near))
 
 
-def _square_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return |a_i − b_j|², (I, J), for a (I, K) and b (J, K)."""
-    squares: NDArray[np.float32] = (a**2).sum(axis=1)[:, np.newaxis] + (b**2).sum(axis=1)
-    products = a @ b.T
-    products *= 2
-    squares -= products
-    return np.maximum(squares, 0, out=squares)
+def _square_distances(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    out: NDArray[np.float32],
+    work: NDArray[np.float32],
+) -> None:
+    """Write |a_i − b_j|², (I, J), for a (I, K) and b (J, K), to ``out``; both are (I, J)."""
+    np.add((a**2).sum(axis=1)[:, np.newaxis], (b**2).sum(axis=1), out=out)
+    np.matmul(a, b.T, out=work)
+    work *= 2
+    out -= work
+    np.maximum(out, 0, out=out)
 
 
 def _excess_nats(p: NDArray[np.float32], predicted: NDArray[np.float32]) -> float:
