@@ -252,8 +252,8 @@ def law_in_words(law: Mapping[str, Any]) -> str:
     lengths = law.get("lengths_mm")
     words = "independent Gumbel noise at every voxel"
     if lengths:
-        over = " and ".join(_length_in_words(length) for length, _ in lengths)
-        words = f"Gumbel noise correlated over {over}"
+        over = ("the whole image" if mm == "inf" else f"{mm:g} mm" for mm, _ in lengths)
+        words = f"Gumbel noise correlated over {' and '.join(over)}"
     if law.get("scale", 1.0) != 1.0:
         words += f" times {law['scale']:g}"
     if law.get("antithetic"):
@@ -261,7 +261,3 @@ def law_in_words(law: Mapping[str, Any]) -> str:
     if law.get("estimator") == "conditional":
         words += ", conditional estimates"
     return words if lengths else f"{words}, which makes volumes far too certain"
-
-
-def _length_in_words(length_mm: float | str) -> str:
-    return "the whole image" if length_mm == "inf" else f"{length_mm:g} mm"

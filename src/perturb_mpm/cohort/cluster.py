@@ -257,7 +257,12 @@ def worker_versions() -> dict[str, str]:
 def check_versions(client: Client) -> None:
     """Refuse workers whose versions are not those of this program, by name."""
     here = worker_versions()
-    for address, there in sorted(_read_versions(client).items()):
+    for address, there in sorted(_ask_workers(client, worker_versions).items()):
+        if isinstance(there, Exception):
+            raise ClusterError(
+                f"`scheduler` must have workers with perturb-mpm {version()}, got {address} "
+                f"without: {there}"
+            )
         _require_same(address, there, here)
 
 
@@ -270,17 +275,6 @@ def _require_same(address: str, there: Mapping[str, str], here: Mapping[str, str
             f"`scheduler` must have workers with {wanted} as here, got {address} with {found}: "
             "install the same on every machine"
         )
-
-
-def _read_versions(client: Client) -> dict[str, dict[str, str]]:
-    found = _ask_workers(client, worker_versions)
-    for address, versions in found.items():
-        if isinstance(versions, Exception):
-            raise ClusterError(
-                f"`scheduler` must have workers with perturb-mpm {version()}, got {address} "
-                f"without: {versions}"
-            )
-    return found
 
 
 def _ask_workers(client: Client, question: Callable[..., Any]) -> dict[str, Any]:

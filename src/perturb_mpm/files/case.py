@@ -265,10 +265,10 @@ def _case_from_arrays(
     """Return the case of arrays in memory."""
     from nibabel.nifti1 import Nifti1Header
 
-    listed = list(images.values()) if isinstance(images, Mapping) else list(images)
-    names = image_names or (list(images) if isinstance(images, Mapping) else None)
-    names = list(names or (f"image {number}" for number in range(1, len(listed) + 1)))
-    arrays = [np.array(each, dtype=np.float32) for each in listed]
+    if not isinstance(images, Mapping):
+        images = {f"image {number}": each for number, each in enumerate(images, start=1)}
+    names = list(image_names or images)
+    arrays = [np.array(each, dtype=np.float32) for each in images.values()]
     shape = arrays[0].shape
     if len(names) != len(arrays) or len(shape) != 3 or any(e.shape != shape for e in arrays):
         shapes = ", ".join(str(each.shape) for each in arrays)

@@ -37,6 +37,10 @@ DIAMETERS = {  # measure -> its code
     "perpendicular_diameter": ("103340004", "SCT", "Short Axis"),
 }
 _VOLUME = ("118565006", "SCT", "Volume")
+_EQUIPMENT = (  # what a report takes of an object's numbers and names
+    *("series_instance_uid", "series_number", "sop_instance_uid", "instance_number"),
+    "manufacturer",
+)
 _MILLILITRE, _MILLIMETRE = ("ml", "UCUM", "milliliter"), ("mm", "UCUM", "millimeter")
 
 
@@ -72,6 +76,7 @@ def write_dicom_report(
         ).encode()
     ).digest()
     parameters = [text[:64] for text in (f"95 % interval: {basis}", *settings)]
+    equipment = describe_equipment(series, identity, 3)
     with Source("dicom_series", series_folder).refuse_damage():
         report = hd.sr.MeasurementReport(
             observation_context=_observer(hd, identity),
@@ -86,7 +91,7 @@ def write_dicom_report(
             content=report[0],
             series_description="perturb-mpm measurements",
             is_complete=True,
-            **_report_equipment(describe_equipment(series, identity, 3)),
+            **{name: equipment[name] for name in _EQUIPMENT},
         )
     take_dates_of_series(dataset, series)
     path = folder / REPORT_FILE
@@ -104,15 +109,6 @@ def _observer(hd: Any, identity: bytes) -> Any:  # noqa: ANN401
             ),
         )
     )
-
-
-def _report_equipment(equipment: dict[str, Any]) -> dict[str, Any]:
-    """Return what a report takes of an object's numbers and names."""
-    taken = (
-        *("series_instance_uid", "series_number", "sop_instance_uid", "instance_number"),
-        "manufacturer",
-    )
-    return {name: equipment[name] for name in taken}
 
 
 def _group(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from perturb_mpm.files.labels import join_values
 from perturb_mpm.files.source import InputError
 
 Value = TypeVar("Value")
@@ -45,14 +46,10 @@ def select_sequences(
     missing = [name for name in wanted if name not in found]
     if missing:
         raise InputError(
-            f"{what}: the sequences {_join(wanted)} are needed, {_join(missing)} is missing; "
-            f"got {_join(images)}. Name them so in the files or by `image_names`"
+            f"{what}: the sequences {join_values(wanted)} are needed, {join_values(missing)} is "
+            f"missing; got {join_values(images)}. Name them so in the files or by `image_names`"
         )
     return {name: found[name] for name in wanted}
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def name_images(paths: Sequence[Path], channels: dict[int, str] | None = None) -> list[str]:

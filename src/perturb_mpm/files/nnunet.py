@@ -458,7 +458,11 @@ class _Placement:
         # The most likely first: what the reader does, then what any of nnU-Net's readers does.
         likely = [self.known] if self.known else []
         ordered = dict.fromkeys([*likely, _AS_STORED, self.from_ras, *every])
-        self.turns = [turn for turn in ordered if _turn_shape(shape, turn) == grid.geometry.shape]
+        self.turns = [
+            turn
+            for turn in ordered
+            if tuple(size for _, size in sorted(zip(turn, shape))) == grid.geometry.shape
+        ]
 
     @property
     def is_likely(self) -> bool:
@@ -577,11 +581,6 @@ def _turn_axes(array: NDArray[Any], turn: Turn) -> NDArray[Any]:
 
     view: NDArray[Any] = apply_orientation(array, np.array(turn))
     return view
-
-
-def _turn_shape(shape: tuple[int, ...], turn: Turn) -> tuple[int, ...]:
-    sizes = {axis: size for size, (axis, _) in zip(shape, turn)}
-    return sizes[0], sizes[1], sizes[2]
 
 
 def _turn_from_ras(geometry: Geometry, shape: tuple[int, ...]) -> Turn:

@@ -306,7 +306,8 @@ def run_forwards(problem: Problem, parameters: Parameters, iterations: int) -> U
         kernel.matrix(change).astype(dtype)
         for kernel, change in zip(problem.kernels, parameters.kernels, strict=True)
     ]
-    unary = _unary_energies(problem, parameters)
+    unary: NDArray[Any] = problem.energies / dtype.type(parameters.temperature)  # U', (N, L)
+    unary -= parameters.bias.astype(dtype)
     unrolled = UnrolledMeanField(parameters, [softmax(-unary)], [], filters, matrices)
     for _ in range(iterations):
         q = unrolled.marginals[-1]
@@ -317,13 +318,6 @@ def run_forwards(problem: Problem, parameters: Parameters, iterations: int) -> U
             energies += _deviation(problem, filtered[m], unrolled.filtered[0][m]) @ matrix
         unrolled.marginals.append(softmax(-energies))
     return unrolled
-
-
-def _unary_energies(problem: Problem, parameters: Parameters) -> NDArray[Any]:
-    """Return U' = U / T − bias, (N, L)."""
-    scaled: NDArray[Any] = problem.energies / problem.energies.dtype.type(parameters.temperature)
-    scaled -= parameters.bias.astype(scaled.dtype)
-    return scaled
 
 
 def run_backwards(

@@ -119,12 +119,12 @@ _PLAIN: Mapping[str, tuple[str, Compute]] = {
     "hd95": ("mm", relations.hausdorff95_mm),
     "mean_dose": ("gy", partial(relations.dose, summarize=_MEAN)),
 }
-_BESIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
+_BESIDE: Mapping[str, tuple[str, Callable[..., float]]] = {
     "distance": ("mm", relations.distance_mm),
     "contact": ("mm2", relations.contact_mm2),
     "overlap": ("ml", relations.overlap_ml),
 }
-_INSIDE: Mapping[str, tuple[str, Callable[[Structure, str], float]]] = {
+_INSIDE: Mapping[str, tuple[str, Callable[..., float]]] = {
     name: (unit, partial(relations.intensity, summarize=summarize))
     for name, unit, summarize in (
         ("mean", "", _MEAN),
@@ -178,17 +178,13 @@ def _measures_named(word: str | Measure | Compute, patient: MeasuredPatient) -> 
         if name in _BESIDE:
             _require(argument, (*patient.masks, *patient.structures), word, "a mask or structure")
             unit, beside = _BESIDE[name]
-            yield Measure(word, unit, _with(beside, argument))
+            yield Measure(word, unit, partial(beside, other=argument))
         elif name in _INSIDE:
             _require(argument, tuple(patient.images), word, "an image")
             unit, inside = _INSIDE[name]
-            yield Measure(word, unit, _with(inside, argument))
+            yield Measure(word, unit, partial(inside, image=argument))
         else:
             yield _import_measure(word)
-
-
-def _with(compute: Callable[[Structure, str], float], argument: str) -> Compute:
-    return lambda structure: compute(structure, argument)
 
 
 def _dose_measure(word: str, kind: str, number: float) -> Measure:

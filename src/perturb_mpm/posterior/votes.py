@@ -359,7 +359,26 @@ def write_file(posterior: Posterior, path: str | os.PathLike[str], *, compress: 
     """Write the file, whole or not at all."""
     if not Path(path).name.endswith(".npz"):
         raise ValueError(f"path must end in .npz, got {Path(path).name!r}")
-    write_arrays(path, _entries(posterior), compress=compress)
+    arrays = {
+        "sample_index": posterior.sample_index,
+        "counts": posterior.voxel_counts,
+        "volumes": posterior.volumes,
+        "mask": posterior.grid.mask,
+        "conditional": posterior.voxel_conditional,
+        "mean_field": posterior.voxel_mean_field,
+        "label_changes": posterior.label_changes,
+    }
+    given = {name: array for name, array in arrays.items() if array is not None}
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "shape": posterior.grid.shape,
+        "spacing": posterior.grid.spacing,
+        "arrays": sorted(given),  # an entry whose name is damaged must not pass for one left out
+        **{name: getattr(posterior, name) for name in _IN_HEADER},
+    }
+    text = json.dumps(header, sort_keys=True, allow_nan=False)
+    write_arrays(path, {"header": np.array(text), **given}, compress=compress)
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -383,28 +402,6 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: its header has no {missing}") from missing
     except DAMAGE as error:
         raise ValueError(f"{path} is damaged: {in_short(str(error), 300)}") from error
-
-
-def _entries(posterior: Posterior) -> dict[str, NDArray[Any]]:
-    arrays = {
-        "sample_index": posterior.sample_index,
-        "counts": posterior.voxel_counts,
-        "volumes": posterior.volumes,
-        "mask": posterior.grid.mask,
-        "conditional": posterior.voxel_conditional,
-        "mean_field": posterior.voxel_mean_field,
-        "label_changes": posterior.label_changes,
-    }
-    given = {name: array for name, array in arrays.items() if array is not None}
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "shape": posterior.grid.shape,
-        "spacing": posterior.grid.spacing,
-        "arrays": sorted(given),  # an entry whose name is damaged must not pass for one left out
-        **{name: getattr(posterior, name) for name in _IN_HEADER},
-    }
-    return {"header": np.array(json.dumps(header, sort_keys=True, allow_nan=False)), **given}
 
 
 def _read_stored(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:

@@ -115,27 +115,16 @@ class SegmenterModel:
     def load(path: str | os.PathLike[str]) -> SegmenterModel:
         """Read a model; all of it is checked before a tree is walked."""
         source = Source("model", Path(path))
-        arrays = _read_arrays(source)
         try:
+            with source.open() as file:
+                arrays = arrays_in(file, limit=_MOST_BYTES)
             return _parse_model(arrays, source)
         except InputError:
             raise
-        except KeyError as error:
-            raise source.error(f"must be a whole model, got one that lacks {error}") from error
         except DAMAGE as error:
             words = in_short(error_text(error), 200)
-            raise source.error(f"is no model, or a damaged one: {words}") from error
-
-
-def _read_arrays(source: Source) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a model file, unless they would take too much memory."""
-    with source.open() as file:
-        try:
-            return arrays_in(file, limit=_MOST_BYTES)
-        except DAMAGE as error:
             raise source.error(
-                "must be a model of perturb-mpm train; it is not, or damaged "
-                f"({in_short(error_text(error), 200)})"
+                f"must be a model of perturb-mpm train; it is not, or damaged ({words})"
             ) from error
 
 

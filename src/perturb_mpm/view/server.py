@@ -54,7 +54,7 @@ class Volumes:
         geometry = run.case.geometry
         self._grid = BrowserGrid(geometry.affine, geometry.shape, box)
         self._makers: dict[str, Callable[[], bytes]] = {
-            "labels": lambda: self._labels(run.labels),
+            "labels": lambda: self._file(run.labels, labels=True),
             "entropy": lambda: self._file(run.entropy),
         }
         for k, image in enumerate(shown_images(run.case.images, run.case.mask).values()):
@@ -124,12 +124,9 @@ class Volumes:
             edits.update(dict.fromkeys(voxels, label))
         return edits
 
-    def _labels(self, labels: NDArray[np.uint8]) -> bytes:
-        return self._file(labels, labels=True)
-
     def _sample(self, k: int) -> bytes:
         run = self._session.shown.corrected or self._session.run
-        return self._labels(run.sampled_labels[k])
+        return self._file(run.sampled_labels[k], labels=True)
 
     def _share(self, label: int) -> bytes:
         share = np.round(255 * self._session.run.marginals[label]).astype(np.uint8)
