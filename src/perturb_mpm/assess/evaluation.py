@@ -299,8 +299,7 @@ def _near_borders(
             border |= np.pad(differ, before) | np.pad(differ, [pair[::-1] for pair in before])
     if not border.any():
         return border
-    near: NDArray[np.bool_] = distance_transform_edt(~border, sampling=spacing) <= BORDER_MM
-    return near
+    return distance_transform_edt(~border, sampling=spacing) <= BORDER_MM
 
 
 def _match_lesions(found: FoundLesions | None, truth: NDArray[np.integer]) -> LesionHits | None:

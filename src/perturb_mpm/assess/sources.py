@@ -277,8 +277,7 @@ def _read_mask(path: Path | None, grid: Source, volume: Volume) -> NDArray[np.bo
     require_same_grid(source, mask.geometry, grid, volume.geometry)
     if not mask.voxels.any():
         raise source.error("must hold a voxel that is not 0, got none")
-    inside: NDArray[np.bool_] = mask.voxels != 0
-    return inside
+    return mask.voxels != 0
 
 
 def _are_label_maps(maps: NDArray[np.float32]) -> bool:

@@ -210,10 +210,8 @@ def to_scale(values: ArrayLike, scale: MeasureScale) -> NDArray[np.float64]:
             f"values from {x.min():g} to {x.max():g}"
         )
     if scale != "share":
-        logarithms: NDArray[np.float64] = np.log(x + _OFFSETS[scale])
-        return logarithms
-    odds: NDArray[np.float64] = np.log((x + _OFFSET_SHARE) / (1 - x + _OFFSET_SHARE))
-    return odds
+        return np.log(x + _OFFSETS[scale])
+    return np.log((x + _OFFSET_SHARE) / (1 - x + _OFFSET_SHARE))
 
 
 def from_scale(values: ArrayLike, scale: MeasureScale) -> NDArray[np.float64]:
@@ -230,8 +228,7 @@ def from_scale(values: ArrayLike, scale: MeasureScale) -> NDArray[np.float64]:
         sizes: NDArray[np.float64] = np.exp(np.minimum(y, 700.0)) - _OFFSETS[scale]
         return np.maximum(sizes, 0.0)
     share = 1 / (1 + np.exp(-np.clip(y, -700.0, 700.0)))
-    shares: NDArray[np.float64] = np.clip(share * (1 + 2 * _OFFSET_SHARE) - _OFFSET_SHARE, 0.0, 1.0)
-    return shares
+    return np.clip(share * (1 + 2 * _OFFSET_SHARE) - _OFFSET_SHARE, 0.0, 1.0)
 
 
 def _most_probable(

@@ -106,8 +106,7 @@ class SubjectPerturbMPM(Transform):  # type: ignore[misc]
                 f"`{key}` must lie on the grid of `{self.key}`: resample it first; got "
                 f"{image.spatial_shape} and {given.spatial_shape} voxels"
             )
-        voxels: NDArray[Any] = image.data.detach().cpu().numpy()
-        return voxels
+        return image.data.detach().cpu().numpy()
 
     def _image(self, subject: Subject, key: str) -> Image:
         if not isinstance(subject.get(key), Image):

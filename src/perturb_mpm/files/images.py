@@ -184,8 +184,7 @@ def _foreground(
     images: Mapping[str, NDArray[np.float32]], backgrounds: Mapping[str, float]
 ) -> NDArray[np.bool_]:
     inside = [np.isfinite(image) & (image != backgrounds[name]) for name, image in images.items()]
-    found: NDArray[np.bool_] = np.logical_or.reduce(inside)
-    return found
+    return np.logical_or.reduce(inside)
 
 
 def clean_images(

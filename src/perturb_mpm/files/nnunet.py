@@ -579,8 +579,7 @@ def _turn_axes(array: NDArray[Any], turn: Turn) -> NDArray[Any]:
     """Return a view of an array (X, Y, Z, …) with its axes turned."""
     from nibabel.orientations import apply_orientation
 
-    view: NDArray[Any] = apply_orientation(array, np.array(turn))
-    return view
+    return apply_orientation(array, np.array(turn))
 
 
 def _turn_from_ras(geometry: Geometry, shape: tuple[int, ...]) -> Turn:
@@ -602,8 +601,7 @@ def decide_labels(
     values = np.asarray(dataset.labels.values if dataset else range(max(2, len(maps))), np.int32)
     single = len(maps) == 1  # a sigmoid of the foreground
     rows = (maps[0] > threshold).astype(np.intp) if single else most_probable(maps)
-    labels: NDArray[np.integer] = values[rows]
-    return labels
+    return values[rows]
 
 
 def _read_reader(npz: Source, digests: Digests) -> str | None:

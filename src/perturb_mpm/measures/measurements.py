@@ -587,8 +587,7 @@ class PriorityFinder:
     def _number_cubes(self, voxels: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the number of the cube of each voxel (R, 3)."""
         cubes = [n // step + 1 for n, step in zip(self._patient.grid.shape, self._size)]
-        numbers: NDArray[np.intp] = np.ravel_multi_index(tuple((voxels // self._size).T), cubes)
-        return numbers
+        return np.ravel_multi_index(tuple((voxels // self._size).T), cubes)
 
     def cube_volumes(self, structure: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how many voxels of a structure (X, Y, Z), such as a truth, each cube has."""
@@ -596,8 +595,7 @@ class PriorityFinder:
         position = np.searchsorted(self._cubes, found)
         position[position == len(self._cubes)] = 0
         known = self._cubes[position] == found  # no sample has the structure in the others
-        volumes: NDArray[np.int64] = np.bincount(position[known], minlength=len(self._cubes))
-        return volumes
+        return np.bincount(position[known], minlength=len(self._cubes))
 
     @property
     def priority(self) -> Priority:

@@ -52,10 +52,9 @@ class Atlas:
         from scipy.ndimage import map_coordinates
 
         voxels = (points - self.origin_mm.reshape(3, 1, 1, 1)) / np.float32(STEP_MM)
-        found: Array = map_coordinates(
+        return map_coordinates(
             volume, voxels, order=1, mode="constant", cval=outside, output=np.float32
         )
-        return found
 
     def glioma_sites(self) -> Array:
         """Return where gliomas grow, (n, 3) mm: deep white matter of the cerebrum."""
@@ -63,8 +62,7 @@ class Atlas:
         points = self.origin_mm + np.float32(STEP_MM) * index.astype(np.float32)
         x, y, z = points.T
         cerebrum = (np.abs(x) > 18.0) & (z > -22.0) & ((z > -4.0) | (y > -42.0))
-        chosen: Array = points[cerebrum]
-        return chosen
+        return points[cerebrum]
 
 
 @cache
@@ -200,8 +198,7 @@ def undo_push(points: Array, centre: Array, radius_mm: float, depth_mm: Array) -
     before = np.cbrt(np.maximum(ratio - 1.0 + np.exp(-ratio), 0.0)) * np.float32(radius_mm)
     damping = np.exp(-((r / np.float32(_PUSH_REACH_MM)) ** 2))
     damping *= 1.0 - np.exp(-np.maximum(depth_mm, 0.0) / np.float32(9.0))
-    moved: Array = points - offset * ((r - before) / r * damping).astype(np.float32)
-    return moved
+    return points - offset * ((r - before) / r * damping).astype(np.float32)
 
 
 def _individual(
@@ -236,8 +233,7 @@ def _scale(source: RandomSource) -> Array:
     """Return how much larger than the patient the atlas is along each axis, (3,)."""
     rng = source.rng("size")
     overall = rng.normal(1.075, 0.02)  # the atlas is larger than most heads
-    scale: Array = (overall * rng.normal(1.0, 0.015, 3)).astype(np.float32)
-    return scale
+    return (overall * rng.normal(1.0, 0.015, 3)).astype(np.float32)
 
 
 def _column(vector: tuple[float, float, float] | Array) -> Array:
@@ -294,8 +290,7 @@ def oedema(
     fingers = 0.5 * source.noise(grid, "fingers", 10.0) + 0.25 * source.noise(grid, "fringe", 5.0)
     score = seeped + fingers - 2.6 * around.grey - 6.0 * around.fluid
     level = level_for_volume(score, free, disease.oedema_ml, grid)
-    share: Array = soft_step(score - np.float32(level), 0.8) * (1.0 - around.fluid)
-    return share
+    return soft_step(score - np.float32(level), 0.8) * (1.0 - around.fluid)
 
 
 @dataclass(frozen=True)
@@ -386,16 +381,14 @@ def _distorted_radius_mm(
     side = np.sign(disease.centre[0])
     across = soft_step(-around.atlas_mm[0] * side - 1.0, 1.5) * (1.0 - around.white)
     outside = soft_step(4.0 - around.depth_mm, 1.5)
-    distorted: Array = radius * lobes * (1.0 + 0.35 * around.fluid) + 25.0 * across + 25.0 * outside
-    return distorted
+    return radius * lobes * (1.0 + 0.35 * around.fluid) + 25.0 * across + 25.0 * outside
 
 
 def _length(points: Array, centre: Array, matrix: Array) -> Array:
     """Return the length of ``matrix`` times the way from ``centre`` to each point."""
     x, y, z = (points[axis] - centre[axis] for axis in range(3))
     squared = sum((row[0] * x + row[1] * y + row[2] * z) ** 2 for row in matrix)
-    length: Array = np.sqrt(squared)
-    return length
+    return np.sqrt(squared)
 
 
 def _log_seeped_fluid(source: RandomSource, grid: PhantomGrid, disease: Disease) -> Array:

@@ -134,8 +134,7 @@ def _beside_oedema(patient: Phantom) -> NDArray[np.int64] | None:
     if len(voxels) == 0:
         return None
     rng = RandomSource(patient.seed).rng("mistake")
-    chosen: NDArray[np.int64] = voxels[int(rng.integers(len(voxels)))]
-    return chosen
+    return voxels[int(rng.integers(len(voxels)))]
 
 
 def _likelihoods(patient: Phantom) -> NDArray[np.float32]:

@@ -109,8 +109,7 @@ class NormalEnhancement:
     @property
     def brightness(self) -> Array:
         """What they add to T1c, white matter being 1."""
-        added: Array = 1.1 * self.vessels + 0.75 * self.dura + 0.7 * self.choroid
-        return added
+        return 1.1 * self.vessels + 0.75 * self.dura + 0.7 * self.choroid
 
 
 def normal_enhancement(
@@ -138,8 +137,7 @@ def _winding(
     """Return tubes that wind through space: where two smooth fields are both about zero."""
     first = source.noise(grid, f"{name}, first", scale_mm)
     second = source.noise(grid, f"{name}, second", scale_mm)
-    tube: Array = np.exp(-(first**2 + second**2) / np.float32(2.0 * width**2))
-    return tube
+    return np.exp(-(first**2 + second**2) / np.float32(2.0 * width**2))
 
 
 def _lesion_texture(
@@ -167,5 +165,4 @@ def _ventricular_caps(source: RandomSource, grid: PhantomGrid, around: Anatomy) 
     deep = soft_step(around.depth_mm - 28.0, 3.0)
     near = gaussian_filter(around.fluid * deep, [3.5 / step for step in grid.spacing])
     patches = np.clip(0.6 + 0.5 * source.noise(grid, "caps", 8.0), 0.0, 1.5)
-    caps: Array = np.float32(1.6 * amount) * near * around.white * patches
-    return caps
+    return np.float32(1.6 * amount) * near * around.white * patches

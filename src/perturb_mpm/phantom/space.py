@@ -122,8 +122,7 @@ def spline(lattice: Array, first_mm: list[float], step_mm: float, grid: PhantomG
 
 def soft_step(signed: Array, soft: float) -> Array:
     """Return 0 far below zero, 1 far above, with an edge about ``soft`` wide."""
-    step: Array = np.float32(0.5) + np.float32(0.5) * np.tanh(signed / np.float32(soft))
-    return step
+    return np.float32(0.5) + np.float32(0.5) * np.tanh(signed / np.float32(soft))
 
 
 def level_for_volume(

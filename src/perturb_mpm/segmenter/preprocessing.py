@@ -133,8 +133,7 @@ def robust_scores(values: NDArray[Any], name: str) -> NDArray[np.float32]:
             "or more: is the mask the brain's?"
         )
     scores = (values.astype(np.float64) - middle) / scale
-    cut: NDArray[np.float32] = np.clip(scores, -_LIMIT, _LIMIT).astype(np.float32)
-    return cut
+    return np.clip(scores, -_LIMIT, _LIMIT).astype(np.float32)
 
 
 def _check_images(images: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:

@@ -122,8 +122,7 @@ class Scene:
     def extent_mm(self) -> NDArray[np.float64]:
         """Where the brain begins and ends along each axis, (3, 2) in mm."""
         positions = np.argwhere(self.mask) * np.asarray(self.spacing)
-        extent: NDArray[np.float64] = np.percentile(positions, _EXTENT, axis=0).T
-        return extent
+        return np.percentile(positions, _EXTENT, axis=0).T
 
     @cached_property
     def depth_mm(self) -> Array3D:
@@ -136,8 +135,7 @@ class Scene:
 
     def positions(self, voxels: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return where voxels (n, 3) lie, (n, 3) in mm."""
-        positions: NDArray[np.float64] = voxels * np.asarray(self.spacing)
-        return positions
+        return voxels * np.asarray(self.spacing)
 
     def nearest(self, positions: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
         """Return the three indices (n,) of the voxels nearest to positions (n, 3) in mm."""
@@ -197,14 +195,12 @@ class SagittalPlane:
 
     def distance(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the signed distance (n,) of positions (n, 3) in mm, positive to the right."""
-        signed: NDArray[np.float64] = positions @ np.asarray(self.normal) - self.offset
-        return signed
+        return positions @ np.asarray(self.normal) - self.offset
 
     def mirror(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mirror images (n, 3) of positions (n, 3) in mm."""
         across = 2.0 * self.distance(positions)[:, np.newaxis]
-        images: NDArray[np.float64] = positions - across * np.asarray(self.normal)
-        return images
+        return positions - across * np.asarray(self.normal)
 
 
 def midsagittal_plane(
@@ -258,10 +254,7 @@ def _interpolate(
 ) -> NDArray[np.float32]:
     from scipy.ndimage import map_coordinates
 
-    values: NDArray[np.float32] = map_coordinates(
-        volume, (positions / np.asarray(spacing)).T, order=1, mode="nearest"
-    )
-    return values
+    return map_coordinates(volume, (positions / np.asarray(spacing)).T, order=1, mode="nearest")
 
 
 def whole_voxels(length_mm: float, spacing: Sequence[float]) -> tuple[int, ...]:
@@ -293,8 +286,7 @@ def box_sum(image: Array3D, radius: Sequence[int]) -> Array3D:
     for axis in (1, 2):
         size = 2 * radius[axis] + 1
         result = uniform_filter1d(result, size, axis=axis, mode="constant")
-    filtered: Array3D = result
-    return filtered
+    return result
 
 
 def box_mean(image: Array3D, inside: Array3D, radius: Sequence[int]) -> Array3D:
@@ -312,8 +304,7 @@ def box_extreme(
     size = tuple(2 * r + 1 for r in radius)
     apply = maximum_filter if largest else minimum_filter
     found = apply(np.where(mask, image, nowhere), size=size, mode="nearest")
-    extreme: Array3D = np.where(np.isfinite(found), found, np.float32(0))
-    return extreme
+    return np.where(np.isfinite(found), found, np.float32(0))
 
 
 @contextmanager
@@ -342,11 +333,9 @@ def _gaussian(image: Array3D, sigma_mm: float, spacing: Sequence[float]) -> Arra
     from scipy.ndimage import gaussian_filter
 
     sigma = [sigma_mm / edge for edge in spacing]
-    filtered: Array3D = gaussian_filter(image, sigma, mode="constant", truncate=_TRUNCATE)
-    return filtered
+    return gaussian_filter(image, sigma, mode="constant", truncate=_TRUNCATE)
 
 
 def _share(total: Array3D, weight: Array3D) -> Array3D:
     enough = weight > _LEAST_SHARE
-    mean: Array3D = np.divide(total, weight, out=np.zeros_like(total), where=enough)
-    return mean
+    return np.divide(total, weight, out=np.zeros_like(total), where=enough)

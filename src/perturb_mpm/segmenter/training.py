@@ -117,8 +117,7 @@ class FeatureStore:
             table = feature_table(self.scene(name))
             with atomic_open(path) as file:
                 np.save(file, table, allow_pickle=False)
-        stored: NDArray[np.float16] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return stored
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,8 +136,7 @@ class LabelledProblem:
     @cached_property
     def probabilities(self) -> NDArray[np.float32]:
         """The given probabilities inside the mask, (L, N)."""
-        inside: NDArray[np.float32] = self.grid.gather(self.case.probabilities)
-        return inside
+        return self.grid.gather(self.case.probabilities)
 
     def temper(
         self, temperature: float, voxels: NDArray[np.int64] | None = None
@@ -153,8 +152,7 @@ class LabelledProblem:
         tempered = self.temper(temperature)
         if mean_field is None:
             return tempered
-        blended: NDArray[np.float32] = (tempered + mean_field) * np.float32(0.5)
-        return blended
+        return (tempered + mean_field) * np.float32(0.5)
 
     def sample(
         self,
@@ -264,8 +262,7 @@ class LabelledProblem:
         near = domain_mask(
             "dilated", likely, np.zeros_like(likely), case.mask, case.geometry.spacing, PLAY_MM
         )
-        inside: NDArray[np.bool_] = self.grid.gather(near if near.any() else case.mask)
-        return inside
+        return self.grid.gather(near if near.any() else case.mask)
 
 
 def _keep(kept: list[NDArray[np.uint8]], _: range, labels: NDArray[np.uint8]) -> None:
@@ -323,8 +320,7 @@ class CaseScores:
 
 def region_ml(labels_ml: NDArray[np.float64], members: Sequence[int]) -> NDArray[np.float64]:
     """Return the volume of a region from those of the labels, (…, L) → (…)."""
-    total: NDArray[np.float64] = labels_ml[..., list(members)].sum(axis=-1)
-    return total
+    return labels_ml[..., list(members)].sum(axis=-1)
 
 
 def score_maps(

@@ -155,8 +155,7 @@ class PyDenseCRF:
 
     def map(self, niter: int) -> NDArray[np.int16]:
         """Return the most probable labels (nvar,) after ``niter`` updates."""
-        labels: NDArray[np.int16] = self.inference(niter).argmax(axis=0).astype(np.int16)
-        return labels
+        return self.inference(niter).argmax(axis=0).astype(np.int16)
 
     def startInference(
         self,
