@@ -47,6 +47,10 @@ class Silent:
         """Show nothing."""
 
 
+SILENT = Silent()
+"""Where nobody asks for progress."""
+
+
 class StageClock:
     """Passes everything on, and notes how long each stage takes."""
 

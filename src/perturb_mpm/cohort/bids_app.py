@@ -42,7 +42,7 @@ from perturb_mpm.files import (
     find_cases,
     write_bids_sidecars,
 )
-from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.progress import SILENT, StagedProgress
 from perturb_mpm.run import OutputError, RunSettings
 from perturb_mpm.storage import DAMAGE, error_text, read_json
 from perturb_mpm.version import version
@@ -101,16 +101,22 @@ def run_participants(
     request: BidsRequest,
     settings: RunSettings,
     *,
-    progress: StagedProgress | None = None,
+    progress: StagedProgress = SILENT,
 ) -> CohortResult:
     """Run the chosen cases and give their files BIDS names; other processes may run others."""
-    show = progress or Silent()
     cases = find_bids_cases(request)
     named = replace(request.reading, labels=request.reading.labels or _read_labels(request))
     total = CohortResult(request.runs, len(cases), 0, {}, {})
     for subject, group in groupby(cases, lambda each: each.name.split("_")[0]):
-        own, part = list(group), CohortPart(1, 1, subject)
-        result = run_cohort(own, settings, request.runs, reading=named, part=part, progress=show)
+        own = list(group)
+        result = run_cohort(
+            own,
+            settings,
+            request.runs,
+            reading=named,
+            part=CohortPart(1, 1, subject),
+            progress=progress,
+        )
         total = replace(
             total,
             skipped=total.skipped + result.skipped,
@@ -124,14 +130,11 @@ def run_participants(
     return total
 
 
-def write_group_results(
-    request: BidsRequest, progress: StagedProgress | None = None
-) -> CohortResult:
+def write_group_results(request: BidsRequest, progress: StagedProgress = SILENT) -> CohortResult:
     """Write the tables and the page of what participants have written; run nothing.
 
     A case of the dataset that was not run counts as failed.
     """
-    show = progress or Silent()
     _check_dataset(request)
     records = request.runs / RECORDS
     known = [path.stem for path in records.glob("sub-*.json")]
@@ -143,9 +146,9 @@ def write_group_results(
         if not any(each == name or each.startswith(f"{name}_run-") for each in known)
     ]
     names = sorted(name for name in (*known, *missing) if _is_chosen(name, request))
-    show.stage(f"reading the results of {len(names)} cases")
+    progress.stage(f"reading the results of {len(names)} cases")
     result, found = gather_records(names, request.runs)
-    show.stage("writing the table and the page")
+    progress.stage("writing the table and the page")
     return replace(result, files=write_group(request.output, rank_cases(found), f"{RUNS}/"))
 
 

@@ -254,15 +254,10 @@ class Measurer:
         names = tuple(patient.structures if structures is None else structures)
         self._scene = patient
         self._pairs = [(name, measure) for name in names for measure in measures]
-        self._columns = tuple(Column(name, m.name, m.unit) for name, m in self._pairs)
+        self.columns = tuple(Column(name, m.name, m.unit) for name, m in self._pairs)
         self._index: list[int] = []
         self._rows: list[NDArray[np.float64]] = []
         self._label_map = self._measure(patient.label_map)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """What is measured."""
-        return self._columns
 
     def add(self, part: range, labels: NDArray[np.uint8]) -> None:
         """Measure the samples ``part`` with their labels inside the mask, (B, N)."""
@@ -275,9 +270,9 @@ class Measurer:
     @property
     def measurements(self) -> Measurements:
         """The samples so far."""
-        rows = np.array(self._rows).reshape(-1, len(self._columns))
+        rows = np.array(self._rows).reshape(-1, len(self.columns))
         index = np.array(self._index, dtype=np.int64)
-        return Measurements(self._columns, index, rows, self._label_map)
+        return Measurements(self.columns, index, rows, self._label_map)
 
     def _measure(self, labels: LabelMap) -> NDArray[np.float64]:
         return np.array([measure(labels.structure(name)) for name, measure in self._pairs])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perturb_mpm import checks
 from perturb_mpm.files import CaseFiles, InputError, LabelScheme
-from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.progress import SILENT, StagedProgress
 from perturb_mpm.segmenter.calibration import (
     Calibration,
     HeldOut,
@@ -137,10 +137,9 @@ class TrainingVoxels:
         n_labels: int,
         seed: int,
         settings: EnsembleSettings,
-        progress: StagedProgress | None = None,
+        progress: StagedProgress = SILENT,
     ) -> TrainingVoxels:
         """Draw the voxels of every case in a store."""
-        progress = progress or Silent()
         progress.stage("computing features")
         shown = cls(n_labels, seed, settings, {}, {})
         for number, name in enumerate(store.names):
@@ -197,12 +196,11 @@ def train_ensemble(
     n_labels: int,
     seed: int,
     settings: EnsembleSettings,
-    progress: StagedProgress | None = None,
+    progress: StagedProgress = SILENT,
 ) -> Ensemble:
     """Return the forests of all cases in a store; the same cases and seed give the same ones."""
     folds = deal_folds(store.names, settings.folds, seed)
     shown = TrainingVoxels.draw(store, n_labels, seed, settings, progress)
-    progress = progress or Silent()
     progress.stage("growing trees")
     forests = []
     for forest in shown.grow_forests(folds, [(fold,) for fold in range(len(folds))]):
@@ -212,10 +210,9 @@ def train_ensemble(
 
 
 def calibrate_ensemble(
-    store: FeatureStore, ensemble: Ensemble, progress: StagedProgress | None = None
+    store: FeatureStore, ensemble: Ensemble, progress: StagedProgress = SILENT
 ) -> tuple[Calibration, dict[str, HeldOut]]:
     """Return the calibration, and what trees that were not shown a patient say of each."""
-    progress = progress or Silent()
     progress.stage("classifying patients left out")
     answers = {}
     for number, name in enumerate(store.names):
@@ -267,7 +264,7 @@ def train_segmenter(
     settings: EnsembleSettings | None = None,
     cache: Path | None = None,
     threads: int | None = None,
-    progress: StagedProgress | None = None,
+    progress: StagedProgress = SILENT,
 ) -> tuple[SegmenterModel, TrainingReport]:
     """Return a calibrated model of all cases, and its report.
 

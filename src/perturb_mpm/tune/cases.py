@@ -27,7 +27,7 @@ from perturb_mpm.files import (
     read_label_map,
     write_table,
 )
-from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.progress import SILENT, StagedProgress
 from perturb_mpm.run import Run, RunSettings, learned_law, load_run, measured_patient
 from perturb_mpm.segmenter import SegmenterModel, limit_threads, prepare_images, require_scheme
 
@@ -40,10 +40,9 @@ def read_labelled_cases(
     folder: Path,
     sequences: Sequence[str],
     scheme: LabelScheme,
-    progress: StagedProgress | None = None,
+    progress: StagedProgress = SILENT,
 ) -> dict[str, Case]:
     """Read cases whose probabilities are files CASE.nii.gz or CASE.npz in a folder."""
-    progress = progress or Silent()
     paths = [_find_probabilities(case, folder) for case in files]
     progress.stage("reading the cases")
     read = {}
@@ -67,14 +66,13 @@ def classify_cases(
     files: Sequence[CaseFiles],
     path: Path,
     scheme: LabelScheme,
-    progress: StagedProgress | None = None,
+    progress: StagedProgress = SILENT,
     threads: int | None = None,
 ) -> dict[str, Case]:
     """Read cases, and let the model of a file say how probable each label is.
 
     A case that the model was trained on is answered by those of its trees that never saw it.
     """
-    progress = progress or Silent()
     model = SegmenterModel.load(path)
     require_scheme(model, scheme, Source("model", path))
     progress.stage("classifying the cases")
@@ -94,13 +92,12 @@ def classify_cases(
 
 
 def read_cohort_cases(
-    folder: Path, truths: Path | None = None, progress: StagedProgress | None = None
+    folder: Path, truths: Path | None = None, progress: StagedProgress = SILENT
 ) -> dict[str, Case]:
     """Read the cases of a cohort's folder that are done and have a truth, as they were run.
 
     Truths are the cohort's own, or CASE.nii.gz in the folder ``truths``.
     """
-    progress = progress or Silent()
     files = read_cohort(folder, truths)
     progress.stage("reading the cases")
     read: dict[str, Case] = {}
@@ -158,16 +155,15 @@ class TunedPairs:
 
 
 def learn_correlation(
-    pairs: Sequence[ScanPair], start: RunSettings, progress: StagedProgress | None = None
+    pairs: Sequence[ScanPair], start: RunSettings, progress: StagedProgress = SILENT
 ) -> TunedPairs:
     """Learn from runs of patients in whom nothing changed, each on one grid.
 
     Every region counts, or every label where there are none; the least sure one decides.
     """
-    show = progress or Silent()
     if len(pairs) < FEWEST_PAIRS:
         raise InputError(f"`pairs` must be at least {FEWEST_PAIRS}, got {len(pairs)}")
-    show.stage("reading pairs of scans")
+    progress.stage("reading pairs of scans")
     volumes: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     warnings: list[str] = []
     for done, pair in enumerate(pairs, start=1):
@@ -186,7 +182,7 @@ def learn_correlation(
             raise InputError(f"`pairs` must have the same structures, got others in {pair.case}")
         for name, both in zip(names[0], zip(*(_volumes(run, names[0]) for run in runs))):
             volumes.setdefault(name, []).append(both)
-        show(done, len(pairs))
+        progress(done, len(pairs))
     found = {name: fit_correlation(*zip(*each)) for name, each in volumes.items()}
     least = min((each.lower if each else 0.0 for each in found.values()), default=0.0)
     settings = start.changed(scan_correlation=round(least, 3))

@@ -23,7 +23,7 @@ from functools import partial
 
 from perturb_mpm.files import Case
 from perturb_mpm.learning import SKILL, familiar_ranges
-from perturb_mpm.progress import Silent, StagedProgress
+from perturb_mpm.progress import SILENT, StagedProgress
 from perturb_mpm.run import RunSettings
 from perturb_mpm.tune.calibration import SHARES, LearnedTemperature
 from perturb_mpm.tune.coupling import Candidate, choose_candidate, find_candidates
@@ -71,10 +71,10 @@ def tune(
     cases: Mapping[str, Case],
     start: RunSettings,
     options: TuningOptions,
-    progress: StagedProgress | None = None,
+    progress: StagedProgress = SILENT,
 ) -> Tuned:
     """Learn settings on all cases, which have their truth, and score them on cases left out."""
-    study = prepare_study(cases, start, options, progress or Silent())
+    study = prepare_study(cases, start, options, progress)
     return learn_settings(study, find_candidates(study, start))
 
 
