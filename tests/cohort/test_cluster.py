@@ -352,15 +352,15 @@ def test_other_versions_are_refused_by_name(
     client: Any, cases: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = cluster.worker_versions()
-    monkeypatch.setattr(cluster, "_read_versions", lambda _: {"tcp://w:1": here})
+    monkeypatch.setattr(cluster, "_ask_workers", lambda *_: {"tcp://w:1": here})
     cluster.check_versions(client)
     other = {**here, "numba": "0.1"}
-    monkeypatch.setattr(cluster, "_read_versions", lambda _: {"tcp://w:1": other})
+    monkeypatch.setattr(cluster, "_ask_workers", lambda *_: {"tcp://w:1": other})
     with pytest.raises(ClusterError, match=r"tcp://w:1 with numba 0\.1: install the same"):
         run_cohort(cases, SETTINGS, tmp_path, client)
     assert not (tmp_path / "A1").exists()
     # A worker that comes late is asked when it takes its first case.
-    monkeypatch.setattr(cluster, "_read_versions", lambda _: {})
+    monkeypatch.setattr(cluster, "_ask_workers", lambda *_: {})
     monkeypatch.setattr(cluster, "worker_versions", lambda: other)
     with pytest.raises(ClusterError, match=r"must have workers with numba 0\.1 as here"):
         run_cohort(cases, SETTINGS, tmp_path, client)

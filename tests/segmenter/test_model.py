@@ -302,7 +302,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path, saved: Path) -> No
         with pytest.raises(InputError, match="it is not, or damaged"):
             SegmenterModel.load(path)
     write_arrays(path, {"volumes": np.zeros(3)})
-    with pytest.raises(InputError, match=r"one that lacks 'model\.json'"):
+    with pytest.raises(InputError, match=r"it lacks 'model\.json'"):
         SegmenterModel.load(path)
     with pytest.raises(InputError, match="got something else"):
         SegmenterModel.load(write_changed(saved, path, format="something else"))
