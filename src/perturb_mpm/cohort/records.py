@@ -30,7 +30,7 @@ from perturb_mpm.report import (
     run_digest,
     thumbnail,
 )
-from perturb_mpm.run import Run, report_data, volume_rows
+from perturb_mpm.run import MapsInside, Run, report_data, volume_rows
 from perturb_mpm.storage import (
     DAMAGE,
     DamagedError,
@@ -48,7 +48,6 @@ TABLES = {"csv": "cohort.csv", "json": "cohort.json", "html": "cohort.html"}
 """What is written of all cases, by its ending."""
 _BULKY = ("picture", "request", "inputs", "other_inputs", "files", "begun")
 _RATINGS = "ratings.list"  # JSON; no record of a case has its ending
-_UNCERTAIN = 2  # of uncertainty.nii.gz
 _SIDE = 96  # pixels of a picture at most
 
 
@@ -228,9 +227,10 @@ def _record_path(folder: Path, case: str) -> Path:
 
 def summarise_run(run: Run, truth: Path | None) -> CaseOutcome:
     """Return what a finished run comes to."""
-    summary, case = run.summary, run.case
+    summary, case, inside = run.summary, run.case, MapsInside(run)
+    confidence = case.grid.gather(case.probabilities).max(axis=0)  # (N,)
     foreground = range(1 if case.labels.has_background else 0, len(case.labels))
-    expected, true = _dice_coefficients(run, foreground)
+    expected, true = _dice_coefficients(inside, foreground)
     return CaseOutcome(
         truth=None if truth is None else str(truth.resolve()),
         files=tuple(file.relative_to(run.folder).as_posix() for file in run.files.values()),
@@ -245,20 +245,25 @@ def summarise_run(run: Run, truth: Path | None) -> CaseOutcome:
         active_share=run.posterior.active_share,
         expected_dice=expected,
         dice=true,
-        rows=tuple(_figures(run, row) for row in volume_rows(run) if row.kind != "background"),
+        rows=tuple(
+            _figures(inside, row, confidence)
+            for row in volume_rows(run)
+            if row.kind != "background"
+        ),
         warnings=tuple(summary["warnings"]),
         picture=draw_picture(run),
-        expected_error_ml=_expected_error_ml(run, foreground),
+        expected_error_ml=_expected_error_ml(inside, foreground),
         run_digest=run_digest(report_data(run)),
     )
 
 
-def _figures(run: Run, row: VolumeRow) -> RegionFigures:
-    members = [run.case.labels.values.index(value) for value in row.values]
-    here = np.isin(run.labels, members) & run.case.mask  # (X, Y, Z)
+def _figures(inside: MapsInside, row: VolumeRow, confidence: NDArray[np.float32]) -> RegionFigures:
+    """Return the figures of a row; ``confidence`` (N,) is the network's largest probability."""
+    values = inside.run.case.labels.values
+    members = [values.index(value) for value in row.values]
+    here = inside.having(members)
     found = bool(here.any())
-    confidence = run.case.probabilities[:, here].max(axis=0)  # (voxels,)
-    expected, true = _dice_coefficients(run, members)
+    expected, true = _dice_coefficients(inside, members)
     return RegionFigures(
         name=row.name,
         kind=row.kind,
@@ -266,40 +271,41 @@ def _figures(run: Run, row: VolumeRow) -> RegionFigures:
         volume_ml=row.volume_ml,
         interval_lower_ml=_number(row.interval_ml[0]),
         interval_upper_ml=_number(row.interval_ml[1]),
-        mean_entropy_bits=float(run.entropy[here].mean(dtype=np.float64)) if found else None,
-        uncertain_frac=float((run.uncertainty[here] == _UNCERTAIN).mean()) if found else None,
-        network_confidence=float(confidence.mean(dtype=np.float64)) if found else None,
+        mean_entropy_bits=inside.mean_bits(here) if found else None,
+        uncertain_frac=inside.shares(here)["uncertain_frac"] if found else None,
+        network_confidence=float(confidence[here].mean(dtype=np.float64)) if found else None,
         expected_dice=expected,
         dice=true,
         true_volume_ml=_number(row.truth_ml),
     )
 
 
-def _dice_coefficients(run: Run, members: Sequence[int]) -> tuple[float | None, float | None]:
+def _dice_coefficients(
+    inside: MapsInside, members: Sequence[int]
+) -> tuple[float | None, float | None]:
     """Return the Dice that the marginals expect of a set of labels, and the true one if known.
 
     None where neither side has a voxel of the set.
     """
-    here, share = _set_in_mask(run, members)
+    here, share, case = inside.having(members), _marginal(inside, members), inside.run.case
     expected = expected_dice(here, share) if here.any() or share.any() else None
-    if run.case.truth is None:
+    if case.truth is None:
         return expected, None
-    there = np.isin(run.case.truth[run.case.mask], members)  # (N,)
+    there = np.isin(case.grid.gather(case.truth), members)  # (N,)
     return expected, dice(here, there) if here.any() or there.any() else None
 
 
-def _set_in_mask(run: Run, members: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return where a set of labels was decided, (N,), and its marginal, (N,)."""
-    inside = run.case.mask
-    share = run.marginals[list(members)][:, inside].sum(axis=0, dtype=np.float64)
-    return np.isin(run.labels[inside], members), share
+def _marginal(inside: MapsInside, members: Sequence[int]) -> NDArray[np.float64]:
+    """Return the probability of a set of labels, (N,)."""
+    found: NDArray[np.float64] = inside.marginals[list(members)].sum(axis=0, dtype=np.float64)
+    return found
 
 
-def _expected_error_ml(run: Run, members: Sequence[int]) -> float:
+def _expected_error_ml(inside: MapsInside, members: Sequence[int]) -> float:
     """Return the volume of a set of labels that should be missing or too much."""
-    here, share = _set_in_mask(run, members)
-    wrong = float(np.where(here, 1.0 - share, share).clip(0.0, 1.0).sum())
-    return wrong * math.prod(run.case.geometry.spacing) / 1000.0
+    share = _marginal(inside, members)
+    wrong = float(np.where(inside.having(members), 1.0 - share, share).clip(0.0, 1.0).sum())
+    return wrong * math.prod(inside.run.case.geometry.spacing) / 1000.0
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from perturb_mpm.run.measuring import (
     write_measurements,
 )
 from perturb_mpm.run.model import build_crf, build_sampler, map_marginals, temper
-from perturb_mpm.run.outputs import report_data, summarize_run, write_page
+from perturb_mpm.run.outputs import MapsInside, report_data, summarize_run, write_page
 from perturb_mpm.run.running import begin_case, draw_part, run_case
 from perturb_mpm.run.settings import (
     DEFAULT_BILATERAL,
@@ -75,6 +75,7 @@ __all__ = [
     "CaseEvidence",
     "decide_settings",
     "find_evidence",
+    "MapsInside",
     "report_data",
     "summarize_run",
     "write_page",

@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -224,7 +225,7 @@ def _labels_before_kernels(run: Run) -> NDArray[np.uint8] | None:
 def summarize_run(run: Run) -> dict[str, Any]:
     """Return all but the files, the warnings and the timings, as values that JSON can hold."""
     case, settings, posterior = run.case, run.settings, run.posterior
-    inside, rows = _MapsInside.of(run), volume_rows(run)
+    inside, rows = MapsInside(run), volume_rows(run)
     everywhere = np.ones(posterior.grid.voxels, dtype=np.bool_)
     found = None if run.evidence is None else run.evidence.image
     return {
@@ -285,17 +286,44 @@ def summarize_run(run: Run) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _MapsInside:
-    """The maps of a run inside the mask, (N,) each: a brain is a small part of its volume."""
+class MapsInside:
+    """The maps of a run inside the mask, (N,) each: a brain is a small part of its volume.
 
-    labels: NDArray[np.uint8]
-    entropy: NDArray[np.float32]
-    uncertainty: NDArray[np.uint8]
+    Examples
+    --------
+    >>> from perturb_mpm.run import MapsInside
+    >>> case = pm.read_case("t1c.nii.gz", "case.npz")
+    >>> run = pm.run_case(case, pm.RunSettings().changed(samples=4), "inside", title="Patient 1")
+    >>> found = MapsInside(run)
+    >>> found.labels.shape == found.entropy.shape == (run.posterior.grid.voxels,)
+    True
+    """
 
-    @classmethod
-    def of(cls, run: Run) -> _MapsInside:
-        gather = run.posterior.grid.gather
-        return cls(gather(run.labels), gather(run.entropy), gather(run.uncertainty))
+    run: Run
+
+    @cached_property
+    def labels(self) -> NDArray[np.uint8]:
+        """Label indices."""
+        return self.run.posterior.grid.gather(self.run.labels)
+
+    @cached_property
+    def entropy(self) -> NDArray[np.float32]:
+        """Of the marginals, bits."""
+        return self.run.posterior.grid.gather(self.run.entropy)
+
+    @cached_property
+    def uncertainty(self) -> NDArray[np.uint8]:
+        """0 certain, 1 undecided, 2 uncertain."""
+        return self.run.posterior.grid.gather(self.run.uncertainty)
+
+    @cached_property
+    def marginals(self) -> NDArray[np.float32]:
+        """The probability of each label, (L, N)."""
+        return self.run.posterior.grid.gather(self.run.marginals)
+
+    def having(self, members: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which voxels have one of some labels, (N,)."""
+        return np.isin(self.labels, members)
 
     def mean_bits(self, where: NDArray[np.bool_]) -> float:
         """Return the mean entropy of some voxels (N,)."""
@@ -307,10 +335,10 @@ class _MapsInside:
         return {f"{word}_frac": float((found == each).mean()) for word, each in CLASSES.items()}
 
 
-def _volumes(run: Run, row: VolumeRow, inside: _MapsInside) -> dict[str, Any]:
+def _volumes(run: Run, row: VolumeRow, inside: MapsInside) -> dict[str, Any]:
     """Return one row, with the uncertainty of its voxels; volumes are inside the mask."""
     values = run.case.labels.values
-    here = np.isin(inside.labels, [values.index(value) for value in row.values])
+    here = inside.having([values.index(value) for value in row.values])
     found = bool(here.any())
     return {
         **({"values": row.values} if row.kind == "region" else {"value": row.values[0]}),
