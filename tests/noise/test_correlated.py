@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -38,9 +37,24 @@ def drawn(length: Any, samples: int = SAMPLES, grid: Grid = GRID, labels: int = 
 
 
 @pytest.fixture(scope="module", params=LENGTHS)
-def noise(request: pytest.FixtureRequest) -> NDArray[np.float64]:
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def noise(name: str) -> NDArray[np.float64]:
     """(S, L, N) of one law."""
-    return drawn(LENGTHS[request.param])
+    drawn_noise: NDArray[np.float64] = drawn(LENGTHS[name])
+    drawn_noise.flags.writeable = False
+    return drawn_noise
+
+
+@pytest.fixture(scope="module")
+def normals(noise: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The normals behind the noise of the first label, (S, *GRID.shape)."""
+    g = np.asarray(stats.norm.ppf(np.exp(-np.exp(-noise[:, 0])))).reshape(-1, *GRID.shape)
+    g.flags.writeable = False
+    return g
 
 
 def worst_pvalue(noise: NDArray[np.float64]) -> float:
@@ -65,13 +79,6 @@ def test_labels_are_independent_at_a_voxel(noise: NDArray[np.float64]) -> None:
         assert abs(r) < 4.5 / math.sqrt(SAMPLES)
 
 
-@functools.cache
-def drawn_normals(name: str) -> NDArray[np.float64]:
-    """The normals behind the noise of the first label, (S, *GRID.shape)."""
-    noise = drawn(LENGTHS[name], 1500)[:, 0]
-    return np.asarray(stats.norm.ppf(np.exp(-np.exp(-noise)))).reshape(-1, *GRID.shape)
-
-
 def correlation(normal: NDArray[np.float64], offset: tuple[int, int, int]) -> float:
     """The correlation of normals over all pairs at an offset."""
     one = normal[:, : 9 - offset[0], : 7 - offset[1], : 5 - offset[2]]
@@ -80,14 +87,13 @@ def correlation(normal: NDArray[np.float64], offset: tuple[int, int, int]) -> fl
 
 
 @pytest.mark.parametrize("offset", [(1, 0, 0), (4, 0, 0), (0, 1, 0), (0, 0, 2), (2, 1, 1)], ids=str)
-@pytest.mark.parametrize("name", ["medium", "long", "mixture"])
 def test_the_correlation_falls_with_the_distance_in_mm(
-    name: str, offset: tuple[int, int, int]
+    name: str, normals: NDArray[np.float64], offset: tuple[int, int, int]
 ) -> None:
     squared = sum((o * s) ** 2 for o, s in zip(offset, GRID.spacing))  # mm²
     parts = [(length, weight) for length, weight in checked_lengths(LENGTHS[name]) if length > 0]
     expected = sum(weight * math.exp(-squared / (2 * length**2)) for length, weight in parts)
-    assert correlation(drawn_normals(name), offset) == pytest.approx(expected, abs=0.03)
+    assert correlation(normals, offset) == pytest.approx(expected, abs=0.03)
 
 
 def test_an_infinite_length_is_one_draw_for_the_whole_image() -> None:
@@ -95,13 +101,24 @@ def test_an_infinite_length_is_one_draw_for_the_whole_image() -> None:
     assert np.ptp(noise, axis=2).max() < 1e-9
 
 
-@pytest.mark.parametrize("name", LENGTHS)
-def test_votes_without_coupling_follow_the_softmax(name: str) -> None:
-    rng = np.random.default_rng(1)
-    base = rng.normal(size=(3, GRID.voxels))  # (L, N)
-    perturbation = Perturbation(seed=5, lengths=checked_lengths(LENGTHS[name]))
-    energies = perturbation.energies(base, GRID, np.arange(SAMPLES))
-    votes = (energies.argmin(axis=1)[:, np.newaxis] == np.arange(3)[:, np.newaxis]).mean(axis=0)
+@pytest.fixture(scope="module")
+def base() -> NDArray[np.float64]:
+    return np.random.default_rng(1).normal(size=(3, GRID.voxels))  # (L, N)
+
+
+def test_energies_are_unaries_without_the_noise(
+    name: str, noise: NDArray[np.float64], base: NDArray[np.float64]
+) -> None:
+    perturbation = Perturbation(seed=3, lengths=checked_lengths(LENGTHS[name]))
+    energies = perturbation.energies(base, GRID, [0, 7, SAMPLES - 1])
+    np.testing.assert_allclose(energies, base - noise[[0, 7, SAMPLES - 1]], rtol=0, atol=1e-5)
+
+
+def test_votes_without_coupling_follow_the_softmax(
+    noise: NDArray[np.float64], base: NDArray[np.float64]
+) -> None:
+    best = (base - noise).argmin(axis=1)
+    votes = (best[:, np.newaxis] == np.arange(3)[:, np.newaxis]).mean(axis=0)
     expected = np.exp(-base) / np.exp(-base).sum(axis=0)
     error = np.abs(votes - expected) / np.sqrt(expected * (1 - expected) / SAMPLES)
     assert error.max() < 5.5  # of 945 numbers
