@@ -31,6 +31,16 @@ settings.load_profile("repeatable")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def leave_in_memory(_fd: object) -> None:
+    """Do not wait for the disk, which takes milliseconds some ten thousand times.
+
+    No test cuts the power; those that ask when a disk is waited for put something else here.
+    """
+
+
+os.fsync = leave_in_memory
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that have slow tests, then with large ones.
 

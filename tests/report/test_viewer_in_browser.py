@@ -68,7 +68,7 @@ def pixels(opened: OpenPage) -> np.ndarray:
     shot = b""
     for _ in range(MOST_PICTURES):
         opened.page.evaluate(frame)  # a busy machine draws late
-        opened.page.wait_for_timeout(250)
+        opened.page.wait_for_timeout(50)
         before, shot = shot, part(opened, "canvas").screenshot()
         if shot == before:
             break

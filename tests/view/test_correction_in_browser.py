@@ -41,6 +41,33 @@ def server(folder: Path) -> Iterator[ViewServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenPage]:
+    """One page for the tests that save nothing: each compiles its shaders anew, for seconds."""
+    folder = copy_run(tmp_path_factory.mktemp("viewer") / "case")
+    with (
+        serve(folder) as server,
+        open_page(server.address, width=1400, height=900) as opened,
+    ):
+        ready(opened)
+        yield opened
+
+
+@pytest.fixture
+def opened(shared: OpenPage) -> Iterator[OpenPage]:
+    """The shared page as it opens: the whole head, and nothing painted or chosen."""
+    yield shared
+    if told(shared)["edited"]:
+        while told(shared)["edited"]:
+            part(shared, "undo").click()
+        wait_for_draft(shared)
+    shared.switch("[data-part=ball]", on=True)
+    choose_pen(shared, "none")
+    part(shared, "brightness").fill("0")
+    shared.page.keyboard.press("r")
+    assert shared.errors == []
+
+
 @contextmanager
 def serve(folder: Path) -> Iterator[ViewServer]:
     with ViewServer(open_session(folder)) as server:
@@ -181,27 +208,25 @@ def colour_at(opened: OpenPage, point: tuple[float, float]) -> NDArray[np.int64]
     return mean
 
 
-def test_paint_is_seen_at_once_above_entropy_and_outlines(server: ViewServer) -> None:
-    with open_page(server.address, width=1400, height=900) as opened:
-        ready(opened)
-        x, y = find(opened, OEDEMA)
-        colours = [label["colour"] for label in viewer_settings(opened)["labels"]]
-        opened.page.mouse.click(x + 60, y + 60)  # the crosshair is out of the way
-        before = colour_at(opened, (x, y))
-        choose_pen(opened, CORE)
-        part(opened, "brush").fill("20")
-        canvas_box(opened)
-        opened.page.mouse.move(x - 12, y)
-        opened.page.mouse.down()
-        opened.page.mouse.move(x - 6, y)
-        opened.page.mouse.move(x + 2, y)
-        opened.page.wait_for_timeout(100)
-        during = colour_at(opened, (x - 12, y))  # the button is still down
-        opened.page.mouse.up()
-        away = [np.abs(each - np.array(colours[CORE])).sum() for each in (before, during)]
-        assert away[1] < 0.5 * np.abs(np.array(colours[CORE])).sum()
-        hue = during / during.max() - np.array(colours[CORE]) / max(colours[CORE])
-        assert np.abs(hue).max() < 0.2  # the pen's colour over a dim image, nothing of the scale
+def test_paint_is_seen_at_once_above_entropy_and_outlines(opened: OpenPage) -> None:
+    x, y = find(opened, OEDEMA)
+    colours = [label["colour"] for label in viewer_settings(opened)["labels"]]
+    opened.page.mouse.click(x + 60, y + 60)  # the crosshair is out of the way
+    before = colour_at(opened, (x, y))
+    choose_pen(opened, CORE)
+    part(opened, "brush").fill("20")
+    canvas_box(opened)
+    opened.page.mouse.move(x - 12, y)
+    opened.page.mouse.down()
+    opened.page.mouse.move(x - 6, y)
+    opened.page.mouse.move(x + 2, y)
+    opened.page.wait_for_timeout(100)
+    during = colour_at(opened, (x - 12, y))  # the button is still down
+    opened.page.mouse.up()
+    away = [np.abs(each - np.array(colours[CORE])).sum() for each in (before, during)]
+    assert away[1] < 0.5 * np.abs(np.array(colours[CORE])).sum()
+    hue = during / during.max() - np.array(colours[CORE]) / max(colours[CORE])
+    assert np.abs(hue).max() < 0.2  # the pen's colour over a dim image, nothing of the scale
 
 
 def viewer_settings(opened: OpenPage) -> dict[str, Any]:
@@ -306,17 +331,15 @@ def test_no_rule_of_accessibility_is_broken_before_and_after_a_correction(
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_brightness_and_contrast_move_what_is_black_and_white(server: ViewServer) -> None:
-    with open_page(server.address, width=700, height=620) as opened:
-        ready(opened)
-        low, high = told(opened)["range"]
-        part(opened, "contrast").fill("1")
-        wait_for(opened, "range", [low + (high - low) / 4, high - (high - low) / 4])
-        part(opened, "contrast").fill("0")
-        wait_for(opened, "range", pytest.approx([low, high]))
-        part(opened, "brightness").fill("0.5")
-        brighter = [low - (high - low) / 4, high - (high - low) / 4]
-        wait_for(opened, "range", pytest.approx(brighter))
+def test_brightness_and_contrast_move_what_is_black_and_white(opened: OpenPage) -> None:
+    low, high = told(opened)["range"]
+    part(opened, "contrast").fill("1")
+    wait_for(opened, "range", [low + (high - low) / 4, high - (high - low) / 4])
+    part(opened, "contrast").fill("0")
+    wait_for(opened, "range", pytest.approx([low, high]))
+    part(opened, "brightness").fill("0.5")
+    brighter = [low - (high - low) / 4, high - (high - low) / 4]
+    wait_for(opened, "range", pytest.approx(brighter))
 
 
 def test_undo_take_back_reopen_and_revert(server: ViewServer, folder: Path) -> None:
@@ -418,61 +441,55 @@ def wait_for_draft(opened: OpenPage) -> None:
     wait_for(opened, "draft", told(opened)["edited"])
 
 
-def test_a_ball_reaches_other_slices_and_a_flat_brush_does_not(server: ViewServer) -> None:
-    with open_page(server.address, width=700, height=620) as opened:
-        ready(opened)
-        choose_pen(opened, CORE)
-        part(opened, "brush").fill("25")
-        x, y = middle(opened)
-        canvas_box(opened)
-        opened.page.mouse.click(x, y)
-        wait_for_draft(opened)
-        ball = np.argwhere(painted(opened))
-        # 12.5 mm around a point are three voxels of 4 mm and a bit, along each axis.
-        assert (np.ptp(ball, axis=0) + 1).tolist() in [[a, b, 7] for a in (6, 7) for b in (6, 7)]
-        inside = np.linalg.norm((ball - ball.mean(axis=0)) * 4.0, axis=1)
-        assert inside.max() < 15
-        part(opened, "undo").click()
-        opened.switch("[data-part=flat]", on=True)
-        canvas_box(opened)
-        opened.page.mouse.click(x, y)
-        wait_for_draft(opened)
-        flat = np.argwhere(painted(opened))
-        assert np.ptp(flat, axis=0)[2] == 0
-        assert 25 <= len(flat) <= 37
-        assert opened.errors == []
+def test_a_ball_reaches_other_slices_and_a_flat_brush_does_not(opened: OpenPage) -> None:
+    choose_pen(opened, CORE)
+    part(opened, "brush").fill("25")
+    x, y = middle(opened)
+    canvas_box(opened)
+    opened.page.mouse.click(x, y)
+    wait_for_draft(opened)
+    ball = np.argwhere(painted(opened))
+    # 12.5 mm around a point are three voxels of 4 mm and a bit, along each axis.
+    assert (np.ptp(ball, axis=0) + 1).tolist() in [[a, b, 7] for a in (6, 7) for b in (6, 7)]
+    inside = np.linalg.norm((ball - ball.mean(axis=0)) * 4.0, axis=1)
+    assert inside.max() < 15
+    part(opened, "undo").click()
+    opened.switch("[data-part=flat]", on=True)
+    canvas_box(opened)
+    opened.page.mouse.click(x, y)
+    wait_for_draft(opened)
+    flat = np.argwhere(painted(opened))
+    assert np.ptp(flat, axis=0)[2] == 0
+    assert 25 <= len(flat) <= 37
 
 
-def test_slices_between_painted_ones_are_filled(server: ViewServer) -> None:
-    with open_page(server.address, width=700, height=620) as opened:
-        ready(opened)
-        choose_pen(opened, CORE)
-        opened.switch("[data-part=flat]", on=True)
-        x, y = middle(opened)
-        canvas_box(opened)
-        part(opened, "brush").fill("45")
-        canvas_box(opened)
-        opened.page.mouse.click(x, y)
-        wait_for_draft(opened)
-        for _ in range(4):
-            opened.page.mouse.wheel(0, 100)
-        part(opened, "brush").fill("15")
-        canvas_box(opened)
-        opened.page.mouse.click(x, y)
-        wait_for_draft(opened)
-        slices = np.flatnonzero(painted(opened).any(axis=(0, 1)))
-        assert len(slices) == 2
-        assert slices[1] - slices[0] == 4
-        part(opened, "fill").click()
-        wait_for_draft(opened)
-        areas = (painted(opened) == CORE + 1).sum(axis=(0, 1))[slices[0] : slices[1] + 1]
-        assert areas.min() > 0
-        steps = np.diff(areas.astype(int))
-        assert (steps > 0).all() or (steps < 0).all()  # from the large disc to the small one
-        opened.page.keyboard.press("Control+z")  # one step back takes all of them
-        wait_for_draft(opened)
-        assert np.flatnonzero(painted(opened).any(axis=(0, 1))).tolist() == slices.tolist()
-        assert opened.errors == []
+def test_slices_between_painted_ones_are_filled(opened: OpenPage) -> None:
+    choose_pen(opened, CORE)
+    opened.switch("[data-part=flat]", on=True)
+    x, y = middle(opened)
+    canvas_box(opened)
+    part(opened, "brush").fill("45")
+    canvas_box(opened)
+    opened.page.mouse.click(x, y)
+    wait_for_draft(opened)
+    for _ in range(4):
+        opened.page.mouse.wheel(0, 100)
+    part(opened, "brush").fill("15")
+    canvas_box(opened)
+    opened.page.mouse.click(x, y)
+    wait_for_draft(opened)
+    slices = np.flatnonzero(painted(opened).any(axis=(0, 1)))
+    assert len(slices) == 2
+    assert slices[1] - slices[0] == 4
+    part(opened, "fill").click()
+    wait_for_draft(opened)
+    areas = (painted(opened) == CORE + 1).sum(axis=(0, 1))[slices[0] : slices[1] + 1]
+    assert areas.min() > 0
+    steps = np.diff(areas.astype(int))
+    assert (steps > 0).all() or (steps < 0).all()  # from the large disc to the small one
+    opened.page.keyboard.press("Control+z")  # one step back takes all of them
+    wait_for_draft(opened)
+    assert np.flatnonzero(painted(opened).any(axis=(0, 1))).tolist() == slices.tolist()
 
 
 def test_undo_goes_on_after_an_update_and_after_reopening(folder: Path) -> None:
@@ -576,28 +593,26 @@ def test_keys_do_what_the_overlay_says(server: ViewServer) -> None:
         assert opened.errors == []
 
 
-def test_zoom_keeps_what_is_under_the_pointer_and_fingers_pinch(server: ViewServer) -> None:
-    with open_page(server.address, width=1400, height=900) as opened:
-        ready(opened)
-        x, y = middle(opened)
-        mouse = opened.page.mouse
-        mouse.click(x, y)
-        before = told(opened)["mm"]
-        opened.page.keyboard.down("Control")
-        mouse.wheel(0, -200)
-        opened.page.keyboard.up("Control")
-        mouse.click(x, y)
-        assert told(opened)["mm"] == pytest.approx(before, abs=1.0)
-        mouse.click(x + 60, y)
-        zoomed = abs(told(opened)["mm"][0] - before[0])
-        opened.page.keyboard.press("r")
-        mouse.click(x + 60, y)
-        whole = abs(told(opened)["mm"][0] - before[0])
-        assert 1.4 < whole / zoomed < 2.6  # exp(200 / 300) = 1.95
-        fingers(opened, (x, y), [(30, 30), (60, 60)])
-        mouse.click(x + 60, y)
-        assert abs(told(opened)["mm"][0] - before[0]) == pytest.approx(whole / 2, abs=3.0)
-        assert told(opened)["edited"] == 0
+def test_zoom_keeps_what_is_under_the_pointer_and_fingers_pinch(opened: OpenPage) -> None:
+    x, y = middle(opened)
+    mouse = opened.page.mouse
+    mouse.click(x, y)
+    before = told(opened)["mm"]
+    opened.page.keyboard.down("Control")
+    mouse.wheel(0, -200)
+    opened.page.keyboard.up("Control")
+    mouse.click(x, y)
+    assert told(opened)["mm"] == pytest.approx(before, abs=1.0)
+    mouse.click(x + 60, y)
+    zoomed = abs(told(opened)["mm"][0] - before[0])
+    opened.page.keyboard.press("r")
+    mouse.click(x + 60, y)
+    whole = abs(told(opened)["mm"][0] - before[0])
+    assert 1.4 < whole / zoomed < 2.6  # exp(200 / 300) = 1.95
+    fingers(opened, (x, y), [(30, 30), (60, 60)])
+    mouse.click(x + 60, y)
+    assert abs(told(opened)["mm"][0] - before[0]) == pytest.approx(whole / 2, abs=3.0)
+    assert told(opened)["edited"] == 0
 
 
 def fingers(opened: OpenPage, at: tuple[float, float], spread: list[tuple[float, float]]) -> None:
