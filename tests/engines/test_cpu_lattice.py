@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from perturb_mpm.engines import lattice as keys
-from perturb_mpm.engines.cpu import chain
+from perturb_mpm.engines.cpu import chain, threads
 from perturb_mpm.engines.cpu.chain import Filter, factorize, slice_rows
 from perturb_mpm.engines.cpu.lattice import build
 from perturb_mpm.engines.cpu.layout import Taps
@@ -103,9 +103,7 @@ def test_twenty_four_channels_build() -> None:
 
 def test_dilation_adds_vertices_and_only_where_enough_neighbours_are() -> None:
     features = cloud(500, 3, 2.0)
-    counts = [
-        len(build(features, Blur(dilation=share), THREADS).passes[0]) for share in (0, 0.5, 1 / 8)
-    ]
+    counts = [build(features, Blur(dilation=share), THREADS).vertices for share in (0, 0.5, 1 / 8)]
     assert counts[0] < counts[1] < counts[2]
 
 
@@ -135,7 +133,7 @@ def test_entries_of_a_transpose_rise() -> None:
     rng = np.random.default_rng(0)
     columns = rng.integers(0, 40, size=(101, 3)).astype(np.int32)
     weights = rng.random((101, 3)).astype(np.float32)
-    found = chain.transpose(Taps.of_table(columns, weights), 41)
+    found = chain.transpose(Taps.of_table(columns, weights), 41, THREADS)
     for v in range(41):
         entries = slice(found.pointers[v], found.pointers[v + 1])
         rows, places = np.nonzero(columns == v)
@@ -148,7 +146,7 @@ def test_pieces_change_no_bit_of_a_filter(monkeypatch: pytest.MonkeyPatch) -> No
     features = np.random.default_rng(0).uniform(0, 4, size=(9000, 2)).astype(np.float32)
     filters = []
     for worth in (1 << 30, 1):
-        monkeypatch.setattr(chain, "WORTH_PIECES", worth)
+        monkeypatch.setattr(threads, "WORTH_PIECES", worth)
         lattice = build(features, BLURS["calibrated"], THREADS)
         filters.append(chain.factorize(lattice, "symmetric", 1.0, THREADS, wide_rows=True))
     for one, other in zip(filters[0].stages, filters[1].stages, strict=True):

@@ -97,7 +97,8 @@ class TwoWayLattice:
         self.diagonal = chain.diagonal
         self._forwards = [*chain.stages, Taps.of_table(chain.columns, chain.coefficients)]
         sources = [len(features), *(stage.rows for stage in self._forwards)]
-        self._backwards = [transpose(*pair) for pair in zip(self._forwards, sources)][::-1]
+        pairs = zip(self._forwards, sources, strict=False)
+        self._backwards = [transpose(*pair, threads) for pair in pairs][::-1]
 
     def apply(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return K̂·values, (N, C)."""

@@ -18,6 +18,7 @@ from perturb_mpm.engines.cpu import potts_rows
 from perturb_mpm.engines.cpu.chain import factorize
 from perturb_mpm.engines.cpu.compile import only_compiler
 from perturb_mpm.engines.cpu.lattice import Lattice
+from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.solver import CpuSolver
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.lattice import Blur
@@ -38,10 +39,8 @@ def make_solver() -> CpuSolver:
 def compile_chain() -> None:
     """Use the kernels that make a filter of a lattice, while the other process finds one."""
     blur, columns = Blur(), np.zeros((ACTIVE, 4), dtype=np.int32)
-    steps = blur.passes(np.arange(columns.shape[1]))
-    passes = [np.zeros((1, len(weights)), dtype=np.int32) for _, weights in steps]
     shares = np.full(columns.shape, 1 / columns.shape[1], dtype=np.float32)
-    lattice = Lattice(blur, columns, shares, passes, tuple(weights for _, weights in steps))
+    lattice = Lattice(blur, columns, shares, [Taps.of_table(columns[:1], shares[:1])])
     factorize(lattice, "symmetric", 1.0, Threads(1), wide_rows=True)
 
 

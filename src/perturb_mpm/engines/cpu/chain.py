@@ -31,9 +31,6 @@ SPLAT_BLOCK = 2048
 WORTH_A_STAGE = 8
 # A float32 sum of more entries loses digits: these are summed first, then their sums.
 LONGEST_SUM = 256
-# A matrix of this many entries is worked on in pieces, each with its own numbers for all columns.
-WORTH_PIECES = 1 << 18
-MOST_PIECES = 4
 
 
 @kernel
@@ -62,28 +59,29 @@ def number_parts(columns, size, marks, parts, owners, start, stop):
 
 
 @kernel
-def turn_entries(matrix, starts, rows, coefficients):
-    """Fill the transpose of a sparse matrix; ``starts`` comes with zeros and takes its pointers."""
+def count_columns(matrix, counts, start, stop):
+    """Count the entries of each column in some rows."""
+    pointers, columns, _ = matrix
+    for e in range(pointers[start], pointers[stop]):
+        counts[columns[e]] += 1
+
+
+@kernel
+def turn_entries(matrix, starts, rows, coefficients, start, stop):
+    """Write the entries of some rows into the transpose, each column's from its place on."""
     pointers, columns, given = matrix
-    for e in range(columns.size):
-        starts[columns[e] + 1] += 1
-    for c in range(1, starts.size):
-        starts[c] += starts[c - 1]
-    for i in range(pointers.size - 1):
+    for i in range(start, stop):
         for e in range(pointers[i], pointers[i + 1]):
             k = starts[columns[e]]
             rows[k] = i
             coefficients[k] = given[e]
             starts[columns[e]] = k + 1
-    for c in range(starts.size - 1, 0, -1):
-        starts[c] = starts[c - 1]
-    starts[0] = 0
 
 
 @kernel
-def splat_mass(splat, values, mass, start, stop):
-    """Add up what one value a voxel, (N,), brings to each vertex."""
-    pointers, rows, weights = splat
+def stage_mass(stage, values, mass, start, stop):
+    """Add up what one value a column brings to each row."""
+    pointers, rows, weights = stage
     for v in range(start, stop):
         total = np.float64(0)
         for e in range(pointers[v], pointers[v + 1]):
@@ -140,41 +138,12 @@ def own_response(weights, table, out, start, stop):
 
 
 @kernel
-def blur_mass(found, weights, mass, new_mass, start, stop):
-    """Add up the mass at the taps of each vertex."""
-    for v in range(start, stop):
-        total = np.float64(0)
-        for s in range(weights.size):
-            u = found[v, s]
-            if u >= 0:
-                total += weights[s] * mass[u]
-        new_mass[v] = total
-
-
-@kernel
-def count_taps(found, mass, counts, start, stop):
-    """Count the taps of each vertex that carry mass."""
-    for v in range(start, stop):
-        taps = 0
-        for s in range(found.shape[1]):
-            u = found[v, s]
-            if u >= 0 and mass[u] > 0:
-                taps += 1
-        counts[v] = taps
-
-
-@kernel
-def fill_taps(found, weights, mass, new_mass, taps, start, stop):
-    """Write the taps of each vertex as shares of its mass."""
+def blur_shares(taps, mass, new_mass, start, stop):
+    """Turn the weights of each vertex's taps into shares of its mass."""
     pointers, columns, coefficients = taps
     for v in range(start, stop):
-        e = pointers[v]
-        for s in range(weights.size):
-            u = found[v, s]
-            if u >= 0 and mass[u] > 0:
-                columns[e] = u
-                coefficients[e] = weights[s] * mass[u] / new_mass[v]
-                e += 1
+        for e in range(pointers[v], pointers[v + 1]):
+            coefficients[e] = coefficients[e] * mass[columns[e]] / new_mass[v]
 
 
 @dataclass
@@ -225,13 +194,14 @@ def factorize(
     """
     n, vertices = len(lattice.columns), lattice.vertices
     splats = _splats(lattice, threads, wide_rows=wide_rows)
-    masses = _masses(lattice, splats, np.ones(n), threads)
+    stages = (*splats, *lattice.passes)
+    masses = [np.empty(stage.rows) for stage in stages]  # after each stage
+    _fill_masses(masses, stages, np.ones(n), threads)
     raw = _read_mass(lattice, masses[-1], threads)
     raw *= gain  # (N,): K·1
     before, after = normalizers(raw, normalization)
     if normalization in ("symmetric", "before"):
-        del masses
-        masses = _masses(lattice, splats, before, threads)
+        _fill_masses(masses, stages, before, threads)
     read = gain * after  # what multiplies a voxel's slice
     filtered = _read_mass(lattice, masses[-1], threads)
     filtered *= read
@@ -246,13 +216,11 @@ def factorize(
         threads.run(splat_shares, splat.rows, splat, values, mass)
     del before
     carried = masses[len(splats) - 1 :]  # into the first pass, and out of each
-    passes = []
-    for k, weights in enumerate(lattice.pass_weights):
-        found = lattice.passes.pop(0)  # so that no more than one is there twice
-        passes.append(_taps(found, weights, carried[k], carried[k + 1], threads))
+    for taps, mass, new_mass in zip(lattice.passes, carried[:-1], carried[1:], strict=True):
+        threads.run(blur_shares, taps.rows, taps, mass, new_mass)
     threads.run(slice_shares, n, lattice.columns, lattice.weights, masses[-1], read)
     return Filter(
-        stages=(*splats, *passes),
+        stages=stages,
         vertices=vertices,
         columns=lattice.columns,
         coefficients=lattice.weights,
@@ -270,13 +238,15 @@ def _splats(lattice: Lattice, threads: Threads, *, wide_rows: bool = False) -> t
     """
     found = _parts(lattice, threads) if wide_rows else None
     if found is None:
-        splat = transpose(Taps.of_table(lattice.columns, lattice.weights), lattice.vertices)
+        splat = transpose(
+            Taps.of_table(lattice.columns, lattice.weights), lattice.vertices, threads
+        )
         return (splat,) if wide_rows else _shorten_sums(splat)
     parts, owners = found
     ones = np.ones((len(owners), 1), dtype=np.float32)
     return (
-        transpose(Taps.of_table(parts, lattice.weights), len(owners)),
-        transpose(Taps.of_table(owners[:, np.newaxis], ones), lattice.vertices),
+        transpose(Taps.of_table(parts, lattice.weights), len(owners), threads),
+        transpose(Taps.of_table(owners[:, np.newaxis], ones), lattice.vertices, threads),
     )
 
 
@@ -305,21 +275,19 @@ def _parts(
     columns = lattice.columns
     parts = np.empty(columns.shape, dtype=np.int32)
     most = columns.size // WORTH_A_STAGE
-    blocks = -(-len(columns) // SPLAT_BLOCK)
-    pieces = min(threads.count, MOST_PIECES, blocks) if columns.size >= WORTH_PIECES else 1
-    edges = [min(blocks * k // pieces * SPLAT_BLOCK, len(columns)) for k in range(pieces + 1)]
+    pieces = threads.split(len(columns), columns.size, SPLAT_BLOCK)
 
     def number(k: int) -> NDArray[np.int32] | None:
         marks = np.full(lattice.vertices, -1, dtype=np.int32)
         owners = np.empty(most, dtype=np.int32)
-        count = number_parts(columns, SPLAT_BLOCK, marks, parts, owners, edges[k], edges[k + 1])
+        count = number_parts(columns, SPLAT_BLOCK, marks, parts, owners, *pieces[k])
         return None if count < 0 else owners[:count]
 
-    found = [owners for owners in threads.each(number, range(pieces)) if owners is not None]
-    if len(found) < pieces or sum(len(owners) for owners in found) > most:
+    found = [each for each in threads.each(number, range(len(pieces))) if each is not None]
+    if len(found) < len(pieces) or sum(len(owners) for owners in found) > most:
         return None
     earlier = 0
-    for owners, first, stop in zip(found, edges[:-1], edges[1:], strict=True):
+    for owners, (first, stop) in zip(found, pieces, strict=True):
         parts[first:stop] += earlier
         earlier += len(owners)
     return parts, np.concatenate(found)
@@ -327,10 +295,10 @@ def _parts(
 
 def row_sums(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:
     """Return K·1 of the raw lattice, (N,)."""
-    ones = np.ones(len(lattice.columns))
-    return _read_mass(
-        lattice, _masses(lattice, _splats(lattice, threads), ones, threads)[-1], threads
-    )
+    stages = (*_splats(lattice, threads), *lattice.passes)
+    masses = [np.empty(stage.rows) for stage in stages]
+    _fill_masses(masses, stages, np.ones(len(lattice.columns)), threads)
+    return _read_mass(lattice, masses[-1], threads)
 
 
 def normalizers(
@@ -349,14 +317,31 @@ def normalizers(
     return ones, ones
 
 
-def transpose(matrix: Taps, columns: int) -> Taps:
+def transpose(matrix: Taps, columns: int, threads: Threads) -> Taps:
     """Return the transpose of a matrix of so many columns, the entries of each row rising."""
+    pieces = threads.split(matrix.rows, len(matrix.columns))
+    starts = np.zeros((len(pieces), columns), dtype=np.int64)
+
+    def count(k: int) -> None:
+        count_columns(matrix, starts[k], *pieces[k])
+
     turned = Taps(
         np.zeros(columns + 1, dtype=np.int64),
         np.empty(len(matrix.columns), dtype=np.int32),
         np.empty(len(matrix.columns), dtype=np.float32),
     )
-    turn_entries(matrix, *turned)
+
+    def turn(k: int) -> None:
+        turn_entries(matrix, starts[k], turned.columns, turned.coefficients, *pieces[k])
+
+    threads.each(count, range(len(pieces)))
+    np.cumsum(starts.sum(axis=0), out=turned.pointers[1:])
+    begin = turned.pointers[:-1]
+    for each in starts:  # from counts to where each piece's entries of a column begin
+        end = begin + each
+        each[:] = begin
+        begin = end
+    threads.each(turn, range(len(pieces)))
     return turned
 
 
@@ -368,38 +353,15 @@ def _read_mass(
     return out
 
 
-def _masses(
-    lattice: Lattice, splats: Sequence[Taps], values: NDArray[np.float64], threads: Threads
-) -> list[NDArray[np.float64]]:
-    """Return what the stages make of one value a voxel: after each splat, after each pass."""
-    masses = [values]
-    for splat in splats:
-        mass = np.empty(splat.rows)
-        threads.run(splat_mass, splat.rows, splat, masses[-1], mass)
-        masses.append(mass)
-    for found, weights in zip(lattice.passes, lattice.pass_weights, strict=True):
-        mass = np.empty(len(found))
-        threads.run(blur_mass, len(found), found, weights, masses[-1], mass)
-        masses.append(mass)
-    return masses[1:]
-
-
-def _taps(
-    found: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    mass: NDArray[np.float64],
-    new_mass: NDArray[np.float64],
+def _fill_masses(
+    masses: Sequence[NDArray[np.float64]],
+    stages: Sequence[Taps],
+    values: NDArray[np.float64],
     threads: Threads,
-) -> Taps:
-    rows = len(found)
-    pointers = np.zeros(rows + 1, dtype=np.int64)
-    threads.run(count_taps, rows, found, mass, pointers[1:])
-    np.cumsum(pointers, out=pointers)
-    columns = np.empty(pointers[-1], dtype=np.int32)
-    coefficients = np.empty(pointers[-1], dtype=np.float32)
-    taps = Taps(pointers, columns, coefficients)
-    threads.run(fill_taps, rows, found, weights, mass, new_mass, taps)
-    return taps
+) -> None:
+    """Set masses to what the stages make of one value a voxel, (N,), each after its stage."""
+    for stage, before, mass in zip(stages, (values, *masses[:-1]), masses, strict=True):
+        threads.run(stage_mass, stage.rows, stage, before, mass)
 
 
 def _own_response(lattice: Lattice, threads: Threads) -> NDArray[np.float64]:

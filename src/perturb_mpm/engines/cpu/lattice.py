@@ -11,12 +11,14 @@ first, then the lattice that they build.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numba import int32, int64, uint64
 from numpy.typing import NDArray
 
-from perturb_mpm.engines.cpu.compile import kernel
+from perturb_mpm.engines.cpu.compile import kernel, kernel_part
+from perturb_mpm.engines.cpu.layout import Taps
 from perturb_mpm.engines.cpu.threads import Threads
 from perturb_mpm.engines.cpu.vectors import fetch_value
 from perturb_mpm.engines.lattice import Blur, key_code
@@ -34,6 +36,8 @@ Numbers = NDArray[np.int32]
 # better stored near their neighbours than near the voxels that touch them.
 CROWDED = 64
 PARTS = 16  # in which a large array is filled: the system finds memory for it as it is written
+MOST_COUNTED = 63  # neighbours, by each of ``MOST_PIECES``: together they fit into 8 bits
+TOGETHER = 1 << 15  # voxels whose keys are in memory at once
 AT_ONCE = 1 << 14  # vertices whose place along a curve is computed at once, in the cache
 
 
@@ -105,71 +109,107 @@ def find_simplices(features, scale, strides, keys, weights, start, stop):
 
 
 @kernel
-def find(table, ids, key):
+def find(slots, vertices, key):
     """Return the number of the vertex with this key, or EMPTY."""
-    last = table.size - 1
-    slot = _slot(key, last)
-    while ids[slot] != EMPTY:
-        if table[slot] == key:
-            return ids[slot]
+    last = slots.size - 1
+    slot, tag = _slot(key, last)
+    while slots[slot] != EMPTY:
+        u = slots[slot] ^ tag
+        if u <= last >> 1 and vertices[u] == key:
+            return u
         slot = (slot + 1) & last
     return EMPTY
 
 
-@kernel
+@kernel_part
 def _slot(key, last):
+    """Return where a key is looked for first, and what its number is stored with: upper bits.
+
+    Half of the slots may be taken, so that numbers need a bit less than slots do.
+    """
     mixed = uint64(key) * GOLDEN
-    return int64((mixed ^ (mixed >> uint64(32))) & uint64(last))
+    upper = mixed >> uint64(32)
+    slot = (mixed ^ upper) & uint64(last)
+    return int64(slot), int32(upper >> uint64(1)) & ~int32(last >> 1)
 
 
 @kernel
-def number(keys, width, table, ids, vertices, count, numbers):
+def number(keys, width, slots, vertices, count, numbers):
     """Give the vertices of (M,) keys numbers by first touch, after the ``count`` there are.
 
     Keys are those of rows of ``width``: where a voxel has the key of the one before, nothing is
     looked up. Returns how many vertices there are now, and of how many keys: of all, unless
     ``vertices`` became full.
     """
-    last = table.size - 1
+    last = slots.size - 1
     for m in range(keys.size):
         later = m + AHEAD
         if later < keys.size and (later < width or keys[later] != keys[later - width]):
-            _fetch(table, ids, keys[later])
+            fetch_value(slots, _slot(keys[later], last)[0])
         key = keys[m]
         if m >= width and keys[m - width] == key:
             numbers[m] = numbers[m - width]
             continue
-        slot = _slot(key, last)
-        while ids[slot] != EMPTY and table[slot] != key:
+        slot, tag = _slot(key, last)
+        found = int32(EMPTY)
+        while slots[slot] != EMPTY:
+            u = slots[slot] ^ tag
+            if u <= last >> 1 and vertices[u] == key:
+                found = u
+                break
             slot = (slot + 1) & last
-        if ids[slot] == EMPTY:
+        if found == EMPTY:
             if count == vertices.size:
                 return count, m
-            table[slot] = key
-            ids[slot] = count
+            found = int32(count)
+            slots[slot] = tag ^ found
             vertices[count] = key
             count += 1
-        numbers[m] = ids[slot]
+        numbers[m] = found
     return count, keys.size
 
 
 @kernel
-def missing_neighbours(vertices, table, ids, steps, wanted, start, stop):
-    """List the keys of absent vertices next to present ones; return how many were written.
-
-    A key stands there once for each present neighbour. ``steps`` are the key steps of all 2(d+1)
-    directions; those next to vertex v stand in ``wanted`` from v·2(d+1) on at the latest.
-    """
-    first = start * steps.size
-    count = 0
+def mark_neighbours(vertices, slots, steps, near, start, stop):
+    """Mark which neighbours each vertex has: (V, 2·steps) at these key steps, then against them."""
+    half = steps.size
     for v in range(start, stop):
-        _fetch_near(vertices, v + NEXT, stop, table, ids, steps)
-        for step in steps:
-            key = vertices[v] + step
-            if find(table, ids, key) == EMPTY:
-                wanted[first + count] = key
-                count += 1
-    return first, count
+        _fetch_near(vertices, v + NEXT, stop, slots, steps)
+        for s in range(half):
+            u = find(slots, vertices, vertices[v] + steps[s])
+            if u != EMPTY:
+                near[v, s] = True
+                near[u, half + s] = True
+
+
+@kernel
+def count_missing(vertices, steps, near, counts, start, stop):
+    """Count the present neighbours of absent vertices, of all together that hash to one count."""
+    half, last = steps.size, counts.size - 1
+    for v in range(start, stop):
+        for s in range(2 * half):
+            if not near[v, s]:
+                k = _slot(vertices[v] + (steps[s] if s < half else -steps[s - half]), last)[0]
+                counts[k] += np.uint8(1) if counts[k] < MOST_COUNTED else np.uint8(0)
+
+
+@kernel
+def list_missing(vertices, steps, near, counts, least, wanted, start, stop):
+    """List the keys of absent vertices whose count is large enough; return how many were written.
+
+    A key stands there once for each present neighbour. Those next to vertex v stand in ``wanted``
+    from v times as many as it may have on at the latest.
+    """
+    half, last = steps.size, counts.size - 1
+    first = start * near.shape[1]
+    written = 0
+    for v in range(start, stop):
+        for s in range(2 * half):
+            key = vertices[v] + (steps[s] if s < half else -steps[s - half])
+            enough = counts[_slot(key, last)[0]] >= least
+            wanted[first + written] = key  # and the next one over it, where it is not wanted
+            written += int64(enough & (not near[v, s]))
+    return first, written
 
 
 @kernel
@@ -189,7 +229,18 @@ def keep_frequent(keys, least):
 
 
 @kernel
-def neighbours(vertices, table, ids, steps, found, start, stop):
+def renumber_corners(columns, weights, renumbered, carries, start, stop):
+    """Give the vertices of rows (N, p) their new numbers, and mark those that have some weight."""
+    for i in range(start, stop):
+        for r in range(columns.shape[1]):
+            v = renumbered[columns[i, r]]
+            columns[i, r] = v
+            if weights[i, r] > 0:
+                carries[v] = True
+
+
+@kernel
+def neighbours(vertices, slots, steps, found, start, stop):
     """Find the vertices at the given key steps from each vertex: (V, steps), which comes EMPTY.
 
     Steps lie around a 0 in their middle, the last minus the first: who finds a neighbour is found.
@@ -198,28 +249,48 @@ def neighbours(vertices, table, ids, steps, found, start, stop):
     half = steps[: last // 2]
     ahead = max(1, AHEAD // max(1, half.size))
     for v in range(start, stop):
-        _fetch_near(vertices, v + ahead, stop, table, ids, half)
+        _fetch_near(vertices, v + ahead, stop, slots, half)
         found[v, half.size] = v
         for s in range(half.size):
-            u = find(table, ids, vertices[v] + half[s]) if half[s] else v
+            u = find(slots, vertices, vertices[v] + half[s]) if half[s] else v
             if u != EMPTY:
                 found[v, s] = u
                 found[u, last - s] = v
 
 
 @kernel
-def _fetch_near(vertices, v, stop, table, ids, steps):
+def _fetch_near(vertices, v, stop, slots, steps):
     """Ask for what looking up the vertices near vertex v will read first."""
     if v < stop:
+        last = slots.size - 1
         for step in steps:
-            _fetch(table, ids, vertices[v] + step)
+            fetch_value(slots, _slot(vertices[v] + step, last)[0])
 
 
 @kernel
-def _fetch(table, ids, key):
-    slot = _slot(key, table.size - 1)
-    fetch_value(table, slot)
-    fetch_value(ids, slot)
+def count_taps(found, carries, counts, start, stop):
+    """Count the taps of each vertex at vertices that carry something."""
+    for v in range(start, stop):
+        taps = 0
+        for s in range(found.shape[1]):
+            u = found[v, s]
+            if u >= 0 and carries[u]:
+                taps += 1
+        counts[v] = taps
+
+
+@kernel
+def fill_taps(found, weights, carries, taps, start, stop):
+    """Write these taps of each vertex, with their weights."""
+    pointers, columns, coefficients = taps
+    for v in range(start, stop):
+        e = pointers[v]
+        for s in range(weights.size):
+            u = found[v, s]
+            if u >= 0 and carries[u]:
+                columns[e] = u
+                coefficients[e] = weights[s]
+                e += 1
 
 
 @dataclass(frozen=True)
@@ -229,13 +300,12 @@ class Lattice:
     blur: Blur
     columns: NDArray[np.int32]  # (N, d+1): the vertices of each voxel's simplex
     weights: NDArray[np.float32]  # (N, d+1): its barycentric coordinates
-    passes: list[NDArray[np.int32]]  # (V, taps) each: the vertices at the taps, -1 if absent
-    pass_weights: tuple[NDArray[np.float64], ...]
+    passes: list[Taps]  # the weights of the blur at vertices that voxels reach
 
     @property
     def vertices(self) -> int:
         """V, the number of vertices."""
-        return len(self.passes[0])
+        return self.passes[0].rows
 
     @property
     def dimensions(self) -> int:
@@ -249,99 +319,159 @@ def build(features: NDArray[np.float32], blur: Blur, threads: Threads) -> Lattic
     scale = blur.feature_scales(d)
     low, high = (np.array([end(x) for x in features.T], dtype=float) for end in (np.min, np.max))
     code = key_code(low, high, scale[np.newaxis])
-    keys = np.empty((n, d + 1), dtype=np.int64)
-    weights = np.empty((n, d + 1), dtype=np.float32)
-    threads.run(find_simplices, n, features, scale, code.strides, keys, weights)
     # As many slots as most lattices end with: a table that grows is filled anew each time.
-    slots = 2 << n.bit_length()
-    table, numbers = VertexTable.of(keys.reshape(-1), slots, np.int64(d + 1))
-    columns = numbers.reshape(n, d + 1)
-    del keys
+    table = VertexTable(2 << n.bit_length())
+    columns, weights = _find_corners(table, features, scale, code.strides, threads)
     touched = table.count
-    directions = code.directions  # (d+1,): each direction's key step
     if blur.dilation:
-        add_missing_vertices(table, directions, blur.fewest_neighbours(d), threads)
+        add_missing_vertices(table, code.directions, blur.fewest_neighbours(d), threads)
     renumbered = np.arange(table.count, dtype=np.int32)
     if table.count * CROWDED > columns.size:
         some = np.array_split(table.vertices, max(PARTS, table.count // AT_ONCE))
-        renumbered = table.sort(np.concatenate(threads.each(code.curve, some)))
-        columns = renumbered[columns]
-    steps = blur.passes(directions)
-    passes = [_look_up(table, offsets, threads) for offsets, _ in steps]
-    # Nothing reads the vertices that no voxel touches after the last pass.
-    passes[-1][renumbered[touched:]] = EMPTY
-    return Lattice(blur, columns, weights, passes, tuple(w for _, w in steps))
+        renumbered = table.sort(np.concatenate(threads.each(code.curve, some)), threads)
+    carries = np.zeros(table.count, dtype=np.bool_)
+    threads.run(renumber_corners, n, columns, weights, renumbered, carries)
+    passes, steps = [], blur.passes(code.directions)
+    memory = np.empty(table.count * max(len(offsets) for offsets, _ in steps), dtype=np.int32)
+    for k, (offsets, shares) in enumerate(steps):
+        found = _look_up(table, offsets, memory, threads)
+        if k == len(steps) - 1:  # nothing reads vertices that no voxel touches any more
+            found[renumbered[touched:]] = EMPTY
+        passes.append(_taps(found, shares, carries, threads))
+        carries = np.diff(passes[-1].pointers) > 0
+    return Lattice(blur, columns, weights, passes)
 
 
-@dataclass
+def _find_corners(
+    table: VertexTable,
+    features: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    strides: NDArray[np.int64],
+    threads: Threads,
+) -> tuple[Numbers, NDArray[np.float32]]:
+    """Put the vertices of all simplices in a table; return their numbers and weights, (N, d+1).
+
+    One thread gives numbers while another finds the next keys: there is no array of all.
+    """
+    n, d = features.shape
+    weights = np.empty((n, d + 1), dtype=np.float32)
+    columns = np.empty((n, d + 1), dtype=np.int32)
+    keys = np.empty((2, min(n, TOGETHER), d + 1), dtype=np.int64)
+
+    def find_keys(first: int) -> None:
+        part = slice(first, first + TOGETHER)
+        size = len(features[part])
+        here = keys[first // TOGETHER % 2]
+        find_simplices(features[part], scale, strides, here, weights[part], 0, size)
+
+    def give_numbers(first: int) -> None:
+        part = slice(first, first + TOGETHER)
+        here = columns[part].reshape(-1)
+        table.add(keys[first // TOGETHER % 2].reshape(-1)[: here.size], here, np.int64(d + 1))
+
+    find_keys(0)
+    for first in range(0, n, TOGETHER):
+        tasks = [partial(give_numbers, first), partial(find_keys, first + TOGETHER)]
+        threads.each(lambda task: task(), tasks if first + TOGETHER < n else tasks[:1])
+    return columns, weights
+
+
 class VertexTable:
-    """A hash table from keys to vertex numbers."""
+    """A hash table from keys to vertex numbers, of a power of 2 of slots.
 
-    slots: NDArray[np.int64]
-    ids: NDArray[np.int32]
-    vertices: NDArray[np.int64]  # the key of each vertex
+    A slot has a part of the key's hash and the number; half of the slots may be taken.
+    """
 
-    @classmethod
-    def of(
-        cls, keys: NDArray[np.int64], size: int, width: np.int64 = NO_ROW
-    ) -> tuple[VertexTable, Numbers]:
-        """Give numbers by first touch; return the table and the number of each key, (M,).
+    def __init__(self, slots: int) -> None:
+        self._empty(slots)
 
-        ``size`` is how many slots there are at first, a power of 2; half of them may be taken.
-        """
-        table = cls(np.empty(size, np.int64), np.full(size, EMPTY, np.int32), keys[:0])
-        return table, table.add(keys, width)
+    def _empty(self, slots: int) -> None:
+        self.slots = np.full(slots, EMPTY, dtype=np.int32)
+        self._vertices = np.empty(slots // 2, dtype=np.int64)
+        self.count = 0
 
-    def add(self, keys: NDArray[np.int64], width: np.int64 = NO_ROW) -> Numbers:
-        """Return the numbers of (M,) keys, new ones by first touch; grow where it must."""
-        numbers, done = np.empty(keys.size, dtype=np.int32), 0
+    @property
+    def vertices(self) -> NDArray[np.int64]:
+        """The key of each vertex."""
+        return self._vertices[: self.count]
+
+    def add(self, keys: NDArray[np.int64], numbers: Numbers, width: np.int64 = NO_ROW) -> None:
+        """Write the numbers of (M,) keys, new ones by first touch; grow where it must."""
+        done = 0
         while True:
-            buffer = np.empty(len(self.slots) // 2, dtype=np.int64)
-            buffer[: self.count] = self.vertices
-            table = (self.slots, self.ids, buffer, np.int64(self.count))
-            count, more = number(keys[done:], width, *table, numbers[done:])
-            self.vertices = buffer[:count].copy()
+            table = (self.slots, self._vertices, np.int64(self.count))
+            self.count, more = number(keys[done:], width, *table, numbers[done:])
             done += more
             if done == len(keys):
-                return numbers
-            larger = VertexTable.of(self.vertices, 4 * len(self.slots))[0]  # with the same numbers
-            self.slots, self.ids = larger.slots, larger.ids
+                return
+            known = self.vertices
+            self._empty(4 * len(self.slots))
+            self.add(known, np.empty(len(known), dtype=np.int32))  # with the same numbers
 
-    def sort(self, curve: NDArray[np.int64]) -> Numbers:
+    def sort(self, curve: NDArray[np.int64], threads: Threads) -> Numbers:
         """Renumber the vertices along a curve; return the new number of each old one."""
         order = np.argsort(curve)
         if (np.diff(curve[order]) == 0).any():  # of equals the first one comes first
             order = np.argsort(curve, kind="stable")
-        renumbered = np.full(len(order) + 1, EMPTY, dtype=np.int32)
+        renumbered = np.empty(len(order), dtype=np.int32)
         renumbered[order] = np.arange(len(order), dtype=np.int32)
-        self.vertices = self.vertices[order]
-        self.ids = renumbered[self.ids]  # EMPTY finds itself at the end
-        return renumbered[:-1]
+        self.vertices[:] = self.vertices[order]
+        lower = np.int32(len(self.slots) // 2 - 1)
 
-    @property
-    def count(self) -> int:
-        """The number of vertices."""
-        return len(self.vertices)
+        def renumber(slots: NDArray[np.int32]) -> None:
+            taken = np.flatnonzero(slots != EMPTY)
+            numbers = slots[taken] & lower
+            slots[taken] += renumbered[numbers] - numbers
+
+        threads.each(renumber, np.array_split(self.slots, PARTS))
+        return renumbered
 
 
 def add_missing_vertices(
     table: VertexTable, directions: NDArray[np.int64], least: int, threads: Threads
 ) -> None:
     """Add the missing vertices that have at least so many neighbours, after the others."""
-    steps = np.concatenate([directions, -directions])
-    buffer = np.empty(table.count * len(steps), dtype=np.int64)
-    arguments = (table.vertices, table.slots, table.ids, steps, buffer)
-    found = 0
-    for first, count in threads.run(missing_neighbours, table.count, *arguments):
-        buffer[found : found + count] = buffer[first : first + count]
-        found += count
-    wanted = buffer[:found]
-    threads.sort(wanted)
-    table.add(wanted[: keep_frequent(wanted, least)])
+    vertices = table.vertices
+    near = np.zeros((len(vertices), 2 * len(directions)), dtype=np.bool_)
+    threads.run(mark_neighbours, len(vertices), vertices, table.slots, directions, near)
+    # Most absent vertices have few neighbours: only the keys of the others are sorted.
+    pieces = threads.split(len(vertices), near.size)
+    counts = np.zeros((len(pieces), 4 << len(vertices).bit_length()), dtype=np.uint8)
+    given = (vertices, directions, near)
+    threads.each(lambda k: count_missing(*given, counts[k], *pieces[k]), range(len(pieces)))
+    for each in counts[1:]:
+        counts[0] += each
+    wanted = np.empty(near.size, dtype=np.int64)
+    enough = np.uint8(min(least, MOST_COUNTED))
+    found = threads.run(list_missing, len(vertices), *given, counts[0], enough, wanted)
+    keys = np.concatenate([wanted[first : first + count] for first, count in found])
+    threads.sort(keys)
+    new = keys[: keep_frequent(keys, least)]
+    table.add(new, np.empty(len(new), dtype=np.int32))
 
 
-def _look_up(table: VertexTable, steps: NDArray[np.int64], threads: Threads) -> NDArray[np.int32]:
-    found = np.empty((table.count, len(steps)), dtype=np.int32)
+def _look_up(
+    table: VertexTable, steps: NDArray[np.int64], memory: NDArray[np.int32], threads: Threads
+) -> NDArray[np.int32]:
+    """Return the vertices at the given key steps from each vertex, (V, steps), in some memory."""
+    found = memory[: table.count * len(steps)].reshape(table.count, len(steps))
     threads.each(lambda part: part.fill(EMPTY), np.array_split(found, PARTS))
-    threads.run(neighbours, table.count, table.vertices, table.slots, table.ids, steps, found)
+    threads.run(neighbours, table.count, table.vertices, table.slots, steps, found)
     return found
+
+
+def _taps(
+    found: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    carries: NDArray[np.bool_],
+    threads: Threads,
+) -> Taps:
+    """Return the taps that each vertex has at vertices that carry something."""
+    rows = len(found)
+    pointers = np.zeros(rows + 1, dtype=np.int64)
+    threads.run(count_taps, rows, found, carries, pointers[1:])
+    np.cumsum(pointers, out=pointers)
+    columns = np.empty(pointers[-1], dtype=np.int32)
+    taps = Taps(pointers, columns, np.empty(len(columns), dtype=np.float32))
+    threads.run(fill_taps, rows, found, weights, carries, taps)
+    return taps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,9 @@ Result = TypeVar("Result")
 PIECES_PER_THREAD = 4
 SMALLEST_PIECE = 16
 SMALLEST_SORT = 1 << 16
+# A matrix of this many entries is worked on in pieces, each with its own numbers for all columns.
+WORTH_PIECES = 1 << 18
+MOST_PIECES = 4
 
 
 class Threads:
@@ -60,6 +64,12 @@ class Threads:
             if not helper.cancel():  # one that has not begun finds nothing left
                 helper.result()
         return results
+
+    def split(self, rows: int, entries: int, block: int = 1) -> list[tuple[int, int]]:
+        """Return the ends of a matrix's pieces, of whole blocks: one where it has few entries."""
+        blocks = -(-rows // block)
+        pieces = max(1, min(self.count, MOST_PIECES, blocks)) if entries >= WORTH_PIECES else 1
+        return list(pairwise(min(blocks * k // pieces * block, rows) for k in range(pieces + 1)))
 
     def sort(self, values: NDArray[np.int64]) -> None:
         """Let values rise, in place: pieces are sorted side by side, then merged."""
