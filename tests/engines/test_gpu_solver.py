@@ -195,7 +195,7 @@ def test_the_batch_follows_the_memory() -> None:
 
 def test_what_cannot_fit_fails_with_its_size_and_a_remedy() -> None:
     with pytest.raises(MemoryError, match=r"needs .* GB, memory allows .* GB: use a larger"):
-        prepare(small(), "gpu", memory="100 kB")
+        prepare(small(), "gpu", "plain", memory="100 kB")
     with pytest.raises(MemoryError, match=r"batch 500 .* needs .* use a smaller batch"):
         prepare(small(), "gpu", "plain", batch=500, memory="3 MB")
 
