@@ -125,14 +125,8 @@ def measure_biomarkers(
         for reference, volumes in _reference_volumes(patient, region).items():
             references.setdefault(reference, {})[name] = volumes
     truth = references[TRUTH]
-    calibration = {
-        words: calibrate(
-            list(each.values()),
-            [truth[name][0] for name in each],
-            [truth[name][1] for name in each],
-        )
-        for words, each in found.items()
-    }
+    learnt = {words: calibrate(each, truth) for words, each in found.items()}
+    calibration = {words: each for words, each in learnt.items() if each is not None}
     return BiomarkerResults(list(_estimates(found, references)), found, references, calibration)
 
 

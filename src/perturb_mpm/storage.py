@@ -437,8 +437,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     array: NDArray[Any] = np.ndarray(
         shape, dtype, buffer=content, order="F" if columns_first else "C"
     )
-    if dtype.kind == "U":
-        _check_text(content)
+    codes = content.view("<u4") if dtype.kind == "U" else np.zeros(0)
+    if codes.max(initial=0) > 0x10FFFF:  # NumPy looks at none of them
+        raise ValueError("a text has numbers that are no characters")
     return array
 
 
@@ -475,13 +476,6 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     if dtype.kind not in "biufUS":
         raise ValueError(f"an array must hold numbers or text, got {dtype}")
     return shape, columns_first, dtype, 8 + width + length
-
-
-def _check_text(content: NDArray[np.uint8]) -> None:
-    """Refuse numbers that stand for no character: NumPy looks at none of them."""
-    codes = content.view("<u4")
-    if codes.size and int(codes.max()) > 0x10FFFF:
-        raise ValueError("a text has numbers that are no characters")
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file says

@@ -230,18 +230,18 @@ def test_growth_and_nothing_before() -> None:
 
 
 def test_calibration_by_hand() -> None:
-    found = [biomarkers_of([40, 40], [0, 2]), biomarkers_of([40, 40], [8, 8])]
-    learnt = calibrate(found, [40.0, 40.0], [0.0, 2.0])
+    alone = resection(Scan(1.0, None, None, None), Scan(1.0, None, None, None))
+    assert calibrate({"alone": alone}, {"alone": (1.0, 1.0)}) is None  # label maps alone
+    one, other = biomarkers_of([40, 40], [0, 2]), biomarkers_of([40, 40], [8, 8])
+    found = {"one": one, "other": other, "alone": alone, "unknown": one}
+    learnt = calibrate(found, {"one": (40.0, 0.0), "other": (40.0, 2.0), "alone": (1.0, 1.0)})
+    assert learnt is not None
+    assert learnt.cases == 2
     assert learnt.residual_coverage == 0  # 0 is outside the interpolated interval 0.05 … 1.95
     # True classes complete and subtotal; given 1/2 and 0.
     assert learnt.true_class_probability == pytest.approx(0.25)
     assert learnt.class_brier == pytest.approx((0.25 + 0.25 + 1 + 1) / 2)
     assert learnt.widening_log is None  # two cases are too few
-    with pytest.raises(ValueError, match="same length"):
-        calibrate(found, [1.0], [1.0])
-    alone = resection(Scan(1.0, None, None, None), Scan(1.0, None, None, None))
-    with pytest.raises(ValueError, match="label maps alone have none"):
-        calibrate([alone], [1.0], [1.0])
 
 
 def test_biomarkers_of_label_maps(case: Path, capsys: pytest.CaptureFixture) -> None:

@@ -475,10 +475,10 @@ def test_strokes_that_are_not_saved_come_back_until_the_run_begins_anew(
     assert "state/draft.json" in listed
     client.server.session.close()
     with closing(open_session(folder)) as again:
-        assert again.read_draft() == DRAFT
+        assert again.files.read_draft() == DRAFT
     (folder / "state" / "draft.json").write_text("{")
     with closing(open_session(folder)) as again:
-        assert again.read_draft() is None
+        assert again.files.read_draft() is None
     run_case(make_case(), SETTINGS.changed(samples=2), folder, title="anew", overwrite=True)
     assert not (folder / "state" / "draft.json").exists()
 

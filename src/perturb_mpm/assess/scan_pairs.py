@@ -336,24 +336,24 @@ class ResectionCalibration:
 
 
 def calibrate(
-    found: Sequence[Biomarkers],
-    true_before_ml: Sequence[float],
-    true_after_ml: Sequence[float],
+    found: Mapping[str, Biomarkers],
+    truths: Mapping[str, tuple[float, float]],
     classes: Sequence[ResectionClass] = RANO_RESECT,
     noise_floor_ml: float = 0.0,
-) -> ResectionCalibration:
-    """Compare sampled biomarkers with known volumes, one of each a case."""
-    if not len(found) == len(true_before_ml) == len(true_after_ml) or not found:
-        raise ValueError(
-            "found and the true volumes must have the same length, at least 1, "
-            f"got {len(found)}, {len(true_before_ml)} and {len(true_after_ml)}"
-        )
-    sampled = [each.sampled for each in found if each.sampled is not None]
-    if len(sampled) < len(found):
-        raise ValueError("found must have samples in every case: label maps alone have none")
-    law = found[0].laws[1]
-    if any(each != law for one in found for each in one.laws):
-        words = dict.fromkeys(str(each.perturbation) for each in found)
+) -> ResectionCalibration | None:
+    """Compare biomarkers with known volumes before and after (mL), in cases that have samples.
+
+    Without such cases there is nothing to learn: None.
+    """
+    cases = [case for case in truths if found[case].sampled is not None]
+    if not cases:
+        return None
+    known = [found[case] for case in cases]
+    sampled = [each.sampled for each in known if each.sampled is not None]
+    true_before_ml, true_after_ml = zip(*(truths[case] for case in cases))
+    law = known[0].laws[1]
+    if any(each != law for one in known for each in one.laws):
+        words = dict.fromkeys(str(each.perturbation) for each in known)
         raise InputError(
             "a calibration must rest on scans that are all sampled with one perturbation, "
             f"got {'; '.join(words)}"
@@ -365,11 +365,11 @@ def calibrate(
     given = np.array([[each.classes[c.name] for c in classes] for each in sampled])  # (n, C)
     truth = np.eye(len(classes))[true_class]
     return ResectionCalibration(
-        perturbation=found[0].perturbation or "none",
+        perturbation=known[0].perturbation or "none",
         law=law or {},
         classes=[each.name for each in classes],
         noise_floor_ml=noise_floor_ml,
-        cases=len(found),
+        cases=len(cases),
         residual_coverage=coverage(lower, upper, true_after_ml),
         residual_crps_ml=float(
             np.mean([crps(each.residual_ml.values, y) for each, y in zip(sampled, true_after_ml)])

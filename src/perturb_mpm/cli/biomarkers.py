@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -102,7 +102,7 @@ def biomarkers(*, options: BiomarkersOptions) -> None:
     if known is not None:
         for case, each in found.items():
             known.require_same_law(case, each, limits, floor)
-    learnt = _calibrate(found, truths, limits, floor)
+    learnt = calibrate(found, truths, limits, floor)
 
     page = _compare_runs(pairs, values)
     folder, certain = prepare_folder(options.output), options.certain_only
@@ -169,25 +169,6 @@ def _read(
         if pair.truth_before is not None and pair.truth_after is not None
     }
     return found, truths
-
-
-def _calibrate(
-    found: Mapping[str, Biomarkers],
-    truths: Mapping[str, tuple[float, float]],
-    limits: Sequence[ResectionClass],
-    noise_floor_ml: float,
-) -> ResectionCalibration | None:
-    """Return what cases with samples and known volumes teach, where there are any."""
-    sampled = [case for case in truths if found[case].sampled is not None]
-    if not sampled:
-        return None
-    return calibrate(
-        [found[case] for case in sampled],
-        [truths[case][0] for case in sampled],
-        [truths[case][1] for case in sampled],
-        limits,
-        noise_floor_ml,
-    )
 
 
 def _find_pairs(options: BiomarkersOptions) -> list[ScanPair]:

@@ -57,7 +57,8 @@ class TemperatureTable:
         if len(shares) > 1:
             costs = [self.left_out_score(cases, folds, [each]) for each in shares]
             share = shares[int(np.argmin(costs))]
-        preferred = self._preferred(cases)
+        mean = self.losses[list(cases)].mean(axis=0)
+        preferred = float(TEMPERATURES[int(mean.argmin())])
         if share == 0:
             return LearnedTemperature(None, share, preferred)
         log_grid = float(np.log(self.grid[list(cases)]).mean())
@@ -78,10 +79,6 @@ class TemperatureTable:
         """Return the log score of a case, between the temperatures of the table, nats."""
         temperature = learned.for_case(float(self.grid[case]))
         return float(np.interp(math.log(temperature), np.log(TEMPERATURES), self.losses[case]))
-
-    def _preferred(self, cases: Sequence[int]) -> float:
-        best = int(self.losses[list(cases)].mean(axis=0).argmin())
-        return float(TEMPERATURES[best])
 
 
 def tabulate_temperatures(

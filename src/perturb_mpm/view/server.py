@@ -499,9 +499,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/locations":
             self._send_json(200, asdict(self.server.session.locations))
         elif path == "/draft":
-            self._send_json(200, {"draft": self.server.session.read_draft()})
+            self._send_json(200, {"draft": self.server.session.files.read_draft()})
         elif path == "/archive":
-            archive = self.server.session.archive()
+            archive = self.server.session.files.archive()
             if archive is None:
                 raise RefusedError(404, "there is no correction yet: press Update first")
             self._send(200, "application/zip", archive)

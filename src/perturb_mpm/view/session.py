@@ -136,7 +136,7 @@ class Session:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._status = Status()
-        self._files = CorrectionFiles(run)
+        self.files = CorrectionFiles(run)
         self.shown = self._read_files(number=0)
 
     @property
@@ -189,18 +189,10 @@ class Session:
                     return found
         return _uncertain(run)
 
-    def archive(self) -> bytes | None:
-        """Return the files of the correction as one ZIP file, None where there is none."""
-        return self._files.archive()
-
-    def read_draft(self) -> dict[str, Any] | None:
-        """Return the strokes that no update has taken in, None where there are none."""
-        return self._files.read_draft()
-
     def write_draft(self, draft: dict[str, Any]) -> None:
         """Keep strokes that no update has taken in yet."""
         self._check_lock()
-        self._files.write_draft(draft)
+        self.files.write_draft(draft)
 
     def wait(self) -> None:
         """Wait until no update is under way."""
@@ -237,8 +229,8 @@ class Session:
             self._status = Status(error=error)
 
     def _read_files(self, number: int) -> Revision:
-        edits, correction, whole = self._files.read()
-        volumes = tuple(self._files.read_volumes()) if whole and edits else ()
+        edits, correction, whole = self.files.read()
+        volumes = tuple(self.files.read_volumes()) if whole and edits else ()
         stale = bool(edits) and not whole
         return Revision(self.run, edits, correction, number, stale=stale, saved_volumes=volumes)
 
@@ -273,12 +265,12 @@ class Session:
         self._show(edits, correction, corrected, final=False)
         self._stage("writing the files")
         self._check_lock()
-        self._files.save(edits, correction, corrected)
+        self.files.save(edits, correction, corrected)
         self._show(edits, correction, corrected)
 
     def _remove_edits(self) -> None:
         self._check_lock()
-        self._files.remove()
+        self.files.remove()
         if self._background is not None:
             self._background.forget_edits()
         self._show({}, no_correction(self.run.posterior.n_labels))
