@@ -11,6 +11,7 @@ normals g, which are interpolated from nodes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
@@ -60,6 +61,7 @@ NORMAL_NEAR = tuple(np.float32(each) for each in polynomials.NORMAL_NEAR)
 NORMAL_FAR = tuple(np.float32(each) for each in polynomials.NORMAL_FAR)
 GUMBEL_BELOW = tuple(np.float32(each) for each in polynomials.GUMBEL_BELOW)
 GUMBEL_ABOVE = tuple(np.float32(each) for each in polynomials.GUMBEL_ABOVE)
+PARTS_PER_THREAD = 4
 BLOCK_VOXELS = 256  # voxels whose noise is bounded together
 LEAST_VOXELS_PER_NODE = 4
 UNIFORM_STEP = np.float32(2.0**-24)
@@ -588,18 +590,36 @@ class Perturber:
         one_length = white_share(self.perturbation.lengths) == 0 and self._tables.shape[0] == 1
         return one_length and self._lattices[0].voxels_per_node >= LEAST_VOXELS_PER_NODE
 
-    def mark_near(
-        self, blocks: VoxelBlocks, samples: NDArray[np.int64], nats: float, near: NDArray[np.bool_]
-    ) -> None:
-        """Mark voxels (V,) that noise brings within so many nats of another label."""
-        smooth, _ = self._smooth(samples)
-        scale = np.float32(self.perturbation.scale)
-        with announce_compilation():
-            arguments = (blocks, smooth, scale, np.float32(nats), near)
-            self._threads.run(mark_near, len(blocks.labels), *arguments)
+    def find_near(
+        self,
+        voxels: NDArray[np.int64],
+        logits: NDArray[np.float32],
+        batches: Sequence[NDArray[np.int64]],
+        nats: float,
+    ) -> NDArray[np.bool_]:
+        """Return which of some voxels (V,) noise brings within so many nats of another label, (V,).
 
-    def gather_blocks(self, voxels: NDArray[np.int64], logits: NDArray[np.float32]) -> VoxelBlocks:
-        """Return blocks of some voxels (V,) of the mask, whose neighbours are near, with logits."""
+        Neighbours must be near each other. ``logits`` (L, V) are those without noise; samples come
+        in batches.
+        """
+        near = np.zeros(len(voxels), dtype=np.bool_)
+        smooth = [self._smooth(samples)[0] for samples in batches]
+        scale = np.float32(self.perturbation.scale)
+
+        def mark(part: slice) -> None:
+            blocks = self._gather_blocks(voxels[part], logits[:, part])
+            count = len(blocks.labels)
+            for each in smooth:
+                mark_near(blocks, each, scale, np.float32(nats), near[part], 0, count)
+
+        size = max(1, -(-len(voxels) // (PARTS_PER_THREAD * self._threads.count)))
+        parts = [slice(i, i + size) for i in range(0, len(voxels), size)]
+        with announce_compilation():
+            self._threads.each(mark, parts)
+        return near
+
+    def _gather_blocks(self, voxels: NDArray[np.int64], logits: NDArray[np.float32]) -> VoxelBlocks:
+        """Return blocks of some voxels (V,) with logits (L, V)."""
         tables = self._tables
         index = self._unaries.voxels[voxels]
         coordinates = np.unravel_index(index, tables.shape)

@@ -323,13 +323,12 @@ class ConstantMessages:
         Smooth noise is small in most blocks of neighbours at once: few are looked at one by one.
         """
         perturber = self._batch.perturber(perturbation)
+        edges = range(0, len(samples), DEFAULT_BATCH)
+        batches = [samples[first : first + DEFAULT_BATCH] for first in edges]
+        if perturber.is_smooth:
+            return perturber.find_near(self._voxels, self.logits, batches, nats)
         near = np.zeros(len(self._voxels), dtype=np.bool_)
-        if len(near) and perturber.is_smooth:
-            blocks = perturber.gather_blocks(self._voxels, self.logits)
-            for some in _batches(samples):
-                perturber.mark_near(blocks, some, nats, near)
-            return near
-        for some in _batches(samples):
+        for some in batches:
             for part in self._parts(len(some)):
                 labels = self._decide(perturbation, some, part, nats)
                 near[part] |= (labels != self.usual[part, np.newaxis]).any(axis=1)
@@ -366,11 +365,6 @@ class ConstantMessages:
                 *(marginals, votes, form, np.float32(1)),
             )
         return votes
-
-
-def _batches(samples: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for first in range(0, len(samples), DEFAULT_BATCH):
-        yield samples[first : first + DEFAULT_BATCH]
 
 
 class FrozenSamples:
