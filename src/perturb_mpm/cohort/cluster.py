@@ -56,9 +56,6 @@ _SECONDS_TO_CONNECT = 30
 _DEATHS = 10  # of workers under one case before it counts as failed
 _SECONDS_LOCKED = 3600  # that a worker waits for one that was given up and still writes
 _OWN_PORT = "127.0.0.1:0"  # any that is free, and for this machine alone
-# Freed memory stays with the worker. Dask's own default gives every array back to the system at
-# once: seven times the page faults, and those of two processes wait for each other.
-_ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 CLUSTER_PACKAGES = ("dask", "distributed", "dask_jobqueue", "dask_cuda")
 """The packages whose classes a cluster file may name; no other code can be named."""
 _BY_FUNCTION = ("SSHCluster",)  # makes a cluster, but is no class
@@ -85,7 +82,6 @@ def local_workers(count: int, engine: str = "auto") -> Iterator[Client]:
             worker_dashboard_address=_OWN_PORT,
             host="127.0.0.1",
             resources=_resources(engine),
-            env=_ALLOCATION,
             silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster) as client,

@@ -269,6 +269,7 @@ class CaseRunner:
 
         Why it cannot, ``run`` says in its record.
         """
+        return_large_arrays()
         try:
             with _limit_threads(self.settings.compute.threads):
                 drawn: int = self._begin_attempt(case).run_or_replace(begin_case)
@@ -279,6 +280,7 @@ class CaseRunner:
 
     def draw(self, case: CaseFiles, part: range) -> Usage:
         """Draw a range of the samples of a case that is begun; what fails, ``run`` does again."""
+        return_large_arrays()
         started = time.monotonic()
         _reset_peak()
         try:
