@@ -174,6 +174,6 @@ def assumed_length_mm(case: Case) -> float:
 
     It is the radius of a ball of the volume that the probabilities expect as foreground.
     """
-    inside = case.probabilities[1:, case.mask]
+    inside = case.grid.gather(case.probabilities[1:])
     expected_mm3 = float(inside.sum(dtype=np.float64)) * math.prod(case.geometry.spacing)
     return round(math.cbrt(3 * expected_mm3 / (4 * math.pi)), 1)

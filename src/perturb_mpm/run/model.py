@@ -247,7 +247,7 @@ def overconfidence(case: Case, asked: RunSettings) -> str | None:
 
     The grid's temperature does not count: it knows nothing of a network that is too sure.
     """
-    sure = float((case.probabilities.max(axis=0)[case.mask] > SURE).mean())
+    sure = float((case.grid.gather(case.probabilities).max(axis=0) > SURE).mean())
     if sure <= SHARE_OF_SURE or (asked.unary.temperature or 1.0) > 1:
         return None
     return (
