@@ -297,8 +297,8 @@ def _write(path: str | os.PathLike[str], image: Nifti1Image) -> None:
         image.header.write_to(stream)
         stream.seek(image.header.get_data_offset())
         voxels = np.asanyarray(image.dataobj)
+        turned = np.empty(voxels.shape[:3], dtype=image.get_data_dtype(), order="F")
         for volume in np.moveaxis(voxels, -1, 0) if voxels.ndim == 4 else [voxels]:
-            turned = np.empty(volume.shape, dtype=image.get_data_dtype(), order="F")
             copy_planes(volume, turned)
             stream.write(turned.T.data)
 

@@ -237,7 +237,8 @@ def _total_entropy(logits: NDArray[np.float64], exponent: float) -> float:
 
 
 def _mean_with_field(posterior: Posterior, tempered: NDArray[np.float64]) -> NDArray[np.float64]:
-    mean: NDArray[np.float64] = posterior.voxel_marginals("mean_field") + tempered
+    mean = posterior.voxel_marginals("mean_field")
+    mean += tempered
     mean /= 2
     return mean
 
