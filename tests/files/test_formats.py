@@ -382,6 +382,18 @@ def test_a_gzip_stream_is_the_same_on_any_number_of_cores(monkeypatch: pytest.Mo
     assert gzip.decompress(found[0]) == data
 
 
+def test_a_gzip_stream_is_the_same_however_its_bytes_come() -> None:
+    data = np.random.default_rng(0).integers(0, 5, 3 * BLOCK, dtype=np.uint8).tobytes()
+    found = set()
+    for step in (3 * BLOCK, BLOCK, BLOCK + 1, BLOCK - 1, 100_000):
+        file = io.BytesIO()
+        with GzipWriter(file, level=1) as stream:
+            for start in range(0, len(data), step):
+                stream.write(data[start : start + step])
+        found.add(file.getvalue())
+    assert len(found) == 1
+
+
 def test_a_gzip_stream_goes_forward_over_zeros_and_never_back() -> None:
     file = io.BytesIO()
     with GzipWriter(file, level=6) as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -194,6 +195,23 @@ def test_types_are_kept_where_nifti_has_them(
     image = nib.load(tmp_path / "v.nii")
     assert image.get_data_dtype() == np.dtype(stored_type)
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), volume)
+
+
+@pytest.mark.parametrize("kind", ["u1", "i2", ">f4", "f8"])
+@pytest.mark.parametrize("shape", [(7, 5, 3), (4, 5, 6, 3), (4, 5, 1, 1)])
+def test_the_bytes_are_those_that_nibabel_would_write(
+    tmp_path: Path, kind: str, shape: tuple[int, ...]
+) -> None:
+    volume = (100 * np.random.default_rng(0).random(shape)).astype(kind)
+    expected = nib.Nifti1Image(volume, SHEARLESS)
+    expected.set_sform(SHEARLESS, code=1)
+    expected.set_qform(SHEARLESS, code=1)
+    expected.header.set_xyzt_units(xyz="mm")
+    for given in (volume, np.asfortranarray(volume)):
+        save_nifti(tmp_path / "v.nii", given, SHEARLESS)
+        assert (tmp_path / "v.nii").read_bytes() == expected.to_bytes()
+        save_nifti(tmp_path / "v.nii.gz", given, SHEARLESS)
+        assert gzip.decompress((tmp_path / "v.nii.gz").read_bytes()) == expected.to_bytes()
 
 
 def test_a_view_that_is_not_contiguous_is_written_in_order(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt
+from scipy.ndimage import binary_dilation, distance_transform_edt, generate_binary_structure
 
 from helpers.report_cases import entropy_bits, report_case, turned
 from perturb_mpm.report import locations
@@ -348,3 +348,15 @@ def test_distances_and_what_is_near_are_those_of_a_distance_transform(
     np.testing.assert_array_equal(np.isfinite(near), away.ravel() <= 4.0)
     for radius in (0.0, 1.0, GAP_MM / 2, 4.0, 20.0):
         np.testing.assert_array_equal(locations._grow(where, radius, spacing), away <= radius)
+
+
+@pytest.mark.parametrize("shape", [(9, 12, 11), (9, 12, 1), (1, 1, 1)])
+def test_neighbours_are_those_of_a_dilation(shape: tuple[int, ...]) -> None:
+    where = np.random.default_rng(5).random(shape) < 0.1
+    faces, corners = generate_binary_structure(3, 1), generate_binary_structure(3, 3)
+    beside, around = (
+        locations._add_neighbours(where),
+        locations._add_neighbours(where, corners=True),
+    )
+    np.testing.assert_array_equal(beside, binary_dilation(where, faces))
+    np.testing.assert_array_equal(around, binary_dilation(where, corners))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -234,6 +235,18 @@ def test_arrays_that_are_stored_come_back_beside_those_that_are_compressed(tmp_p
     assert kinds == {"plain.npy": zipfile.ZIP_STORED, "small.npy": zipfile.ZIP_DEFLATED}
     for name, array in read_arrays(tmp_path / "a.npz").items():
         np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_arrays_are_compressed_at_the_level_that_is_meant(tmp_path: Path) -> None:
+    labels = np.repeat(np.random.default_rng(0).integers(0, 3, 4000, dtype=np.uint8), 40)
+    write_arrays(tmp_path / "a.npz", {"labels": labels})
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        packed, content = archive.infolist()[0].compress_size, archive.read("labels.npy")
+    sizes = []
+    for level in (storage._COMPRESSION, 6):
+        packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        sizes.append(len(packer.compress(content) + packer.flush()))
+    assert abs(packed - sizes[0]) < 0.01 * sizes[0] < 0.1 * (sizes[0] - sizes[1])
 
 
 def write_both(folder: Path, content: str) -> None:
