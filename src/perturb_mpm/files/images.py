@@ -183,8 +183,13 @@ def derive_mask(images: Mapping[str, NDArray[np.float32]]) -> tuple[NDArray[np.b
 def _foreground(
     images: Mapping[str, NDArray[np.float32]], backgrounds: Mapping[str, float]
 ) -> NDArray[np.bool_]:
-    inside = [np.isfinite(image) & (image != backgrounds[name]) for name, image in images.items()]
-    return np.logical_or.reduce(inside)
+    shape = next(iter(images.values())).shape
+    found, inside, finite = (np.zeros(shape, dtype=np.bool_) for _ in range(3))
+    for name, image in images.items():
+        np.not_equal(image, backgrounds[name], out=inside)
+        inside &= np.isfinite(image, out=finite)
+        found |= inside
+    return found
 
 
 def clean_images(
@@ -198,9 +203,10 @@ def clean_images(
     warnings = [note for image in images.values() for note in image.notes]
     warnings += other_patient_warnings(paths[0], paths[1:], channels=True)
     for name, image in images.items():
-        bad = ~np.isfinite(image.voxels)
-        if not bad.any():
+        finite = np.isfinite(image.voxels)
+        if finite.all():
             continue
+        bad = ~finite
         inside = bad & mask
         if inside.any():
             raise image.source.error(

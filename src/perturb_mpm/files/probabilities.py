@@ -124,8 +124,9 @@ def _distribution_from_one_map(
 def check_finite(values: NDArray[np.float32], source: Source) -> None:
     """Refuse maps (C, X, Y, Z) with a value that is no finite number."""
     for channel, one in enumerate(values):
-        bad = ~np.isfinite(one)
-        if bad.any():
+        finite = np.isfinite(one)
+        if not finite.all():
+            bad = ~finite
             raise source.error(
                 f"must hold finite numbers, got {int(bad.sum())} NaN or infinite values in map "
                 f"{channel}, the first at voxel {first_voxel(bad)}"

@@ -101,11 +101,14 @@ def _most_probable(scores: NDArray[Any]) -> NDArray[np.uint8]:
     NumPy's argmax turns the whole array first, which takes several times as long.
     """
     best = np.zeros(scores.shape[1:], dtype=np.uint8)
-    highest = scores[0].copy()
-    for label, each in enumerate(scores[1:], start=1):
-        above = each > highest
-        np.copyto(best, np.uint8(label), where=above)
-        np.copyto(highest, each, where=above)
+    step = max(1, _AT_ONCE // math.prod(scores.shape[2:]))
+    for first in range(0, len(best), step):  # pieces stay in the cache
+        part = slice(first, first + step)
+        highest = scores[0, part].copy()
+        for label, each in enumerate(scores[1:, part], start=1):
+            above = each > highest
+            np.copyto(best[part], np.uint8(label), where=above)
+            np.copyto(highest, each, where=above)
     return best
 
 
