@@ -178,9 +178,7 @@ class _FilterMaker:
             return list(pool.map(lambda term: self._filter(term, calibration), terms))
 
     def _filter(self, term: PairwiseTerm, calibration: Calibration | None) -> Filter:
-        threads, given = self.threads, term.features()
-        features: NDArray[np.float32] = np.empty(given.shape, dtype=np.float32)  # (N, d)
-        threads.run(transfer.sort_features, len(features), given, self.order, features)
+        threads, features = self.threads, self._sort_features(term)
         blur = BLURS[self.accuracy]
         if calibration is not None:
             part, values = calibration
@@ -196,6 +194,13 @@ class _FilterMaker:
 
         plain = (self.accuracy, blur, term.normalization, self.compact)
         return self.store.filter(make, len(features), len(features), features, plain)
+
+    def _sort_features(self, term: PairwiseTerm) -> NDArray[np.float32]:
+        """Return the features of a term in the engine's order, (N, d)."""
+        given = term.features()
+        features: NDArray[np.float32] = np.empty(given.shape, dtype=np.float32)
+        self.threads.run(transfer.sort_features, len(features), given, self.order, features)
+        return features
 
     def _calibration(self) -> Calibration:
         """Return which part of the image calibration looks at, and softmax(−U) there."""
