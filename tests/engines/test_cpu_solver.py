@@ -27,7 +27,7 @@ ACCURACIES: tuple[Accuracy, ...] = ("plain", "calibrated", "accurate", "exact")
 
 def many_tiles(accuracy: str) -> pm.DenseCRF:
     """A problem of several tiles, the last not full; all pairs of it are not many."""
-    return smooth_problem((10, 12, 8) if accuracy == "exact" else (20, 24, 16))
+    return smooth_problem((11, 12, 9) if accuracy == "exact" else (20, 24, 16))
 
 
 def perturbed(crf: pm.DenseCRF, problems: int) -> np.ndarray:
