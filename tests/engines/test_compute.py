@@ -95,22 +95,28 @@ def test_a_problem_that_does_not_fit_names_the_size_and_the_remedy() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
-def test_large_arrays_are_returned_when_freed() -> None:
+@pytest.mark.parametrize("keeps", [True, False])
+def test_freed_memory_is_kept_until_it_is_given_back(*, keeps: bool) -> None:
     script = (
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from perturb_mpm.engines import return_large_arrays\n"
-        "return_large_arrays()\n"
+        "from perturb_mpm.engines import give_back, keep_freed_memory\n"
+        f"if {keeps}: keep_freed_memory()\n"
         "def resident(): return 4096 * int(Path('/proc/self/statm').read_text().split()[1])\n"
-        "for _ in range(2):\n"
-        "    np.ones(16 << 20, np.uint8)\n"  # the C library learns from the first that is freed
-        "kept = [np.ones(16 << 20, np.uint8) for _ in range(8)]\n"
-        "last = np.ones(64 << 10, np.uint8)\n"  # on top of a heap, so that nothing else is
+        "kept = [np.ones(64 << 20, np.uint8) for _ in range(4)]\n"
+        "last = np.ones(64 << 10, np.uint8)\n"  # on top of the heap
         "before = resident()\n"
         "del kept\n"
+        "freed = resident()\n"
+        "again = np.ones(64 << 20, np.uint8)\n"
+        "print(before - freed, resident() - freed)\n"
+        "give_back()\n"
         "print(before - resident())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert int(done.stdout) > 7 * (16 << 20)
+    returned, taken, in_the_end = map(int, done.stdout.split())
+    size = 64 << 20
+    assert (returned < size) == (taken < size // 2) == keeps
+    assert in_the_end > 2.5 * size

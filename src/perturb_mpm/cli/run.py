@@ -21,7 +21,7 @@ from perturb_mpm.cli.options import (
     says_samples,
     settings_from_options,
 )
-from perturb_mpm.engines import compile_ahead, load_ahead, return_large_arrays
+from perturb_mpm.engines import compile_ahead, keep_freed_memory, load_ahead
 from perturb_mpm.files import CaseFiles, output_ending, prediction_files
 from perturb_mpm.run import (
     BidsNames,
@@ -102,7 +102,7 @@ def run(
     reading.check_model(inputs.probabilities, needed=True)
     how = reading.to_reading(inputs.reference)
     started = time.monotonic()
-    return_large_arrays()
+    keep_freed_memory()
     try:
         with out.show.progress() as progress:
             cycle = settings.unary.members == "cycle"

@@ -21,7 +21,7 @@ from perturb_mpm.cohort.records import (
     stamp_file,
     summarise_run,
 )
-from perturb_mpm.engines import return_large_arrays
+from perturb_mpm.engines import give_back, keep_freed_memory
 from perturb_mpm.files import (
     Case,
     CaseFiles,
@@ -231,7 +231,7 @@ class CaseRunner:
         to ``wait_s`` seconds the call waits for another process that writes to the case's folder.
         """
         until = time.monotonic() + wait_s
-        return_large_arrays()
+        _begin_with_little_memory()
         attempt = self._begin_attempt(case)
         while True:
             started = time.monotonic()
@@ -269,7 +269,7 @@ class CaseRunner:
 
         Why it cannot, ``run`` says in its record.
         """
-        return_large_arrays()
+        _begin_with_little_memory()
         try:
             with _limit_threads(self.settings.compute.threads):
                 drawn: int = self._begin_attempt(case).run_or_replace(begin_case)
@@ -280,7 +280,7 @@ class CaseRunner:
 
     def draw(self, case: CaseFiles, part: range) -> Usage:
         """Draw a range of the samples of a case that is begun; what fails, ``run`` does again."""
-        return_large_arrays()
+        _begin_with_little_memory()
         started = time.monotonic()
         _reset_peak()
         try:
@@ -438,6 +438,12 @@ def _limit_threads(threads: int | None) -> Iterator[None]:
 
     with threadpool_limits(limits=threads):
         yield
+
+
+def _begin_with_little_memory() -> None:
+    """Keep what a case frees for its own arrays, and not for the next case: a peak is its own."""
+    keep_freed_memory()
+    give_back()
 
 
 def _reset_peak() -> None:

@@ -13,9 +13,9 @@ from perturb_mpm.engines.compute import (
     available_bytes,
     available_cores,
     give_back,
+    keep_freed_memory,
     require,
     resolve_budget,
-    return_large_arrays,
 )
 from perturb_mpm.engines.convergent import check_convergent, convergent_marginals
 from perturb_mpm.engines.lattice import BLURS, morton_order, published_gain
@@ -65,6 +65,7 @@ __all__ = [
     "FreezingSolver",
     "FrozenVoxels",
     "give_back",
+    "keep_freed_memory",
     "kernel_matrix",
     "load_ahead",
     "morton_order",
@@ -78,7 +79,6 @@ __all__ = [
     "AccuracyWarning",
     "require",
     "resolve_budget",
-    "return_large_arrays",
     "RestrictedProblem",
     "softmax",
     "Solver",

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from perturb_mpm.engines import Engine, give_back, load_ahead
+from perturb_mpm.engines import Engine, load_ahead
 from perturb_mpm.files import DIAMETERS, Case, Program
 from perturb_mpm.progress import Silent, StageClock, StagedProgress
 from perturb_mpm.run.coupling import Pilot, check_coupling
@@ -233,8 +233,6 @@ def draw_part(
     _prepare(sampler)
     with explain_full_disk():
         draw_range(run, sampler, part)
-    del sampler
-    give_back()
 
 
 @dataclass(frozen=True)
@@ -283,9 +281,8 @@ class _BegunRun:
     warnings: list[str]
 
     def forget_engine(self) -> None:
-        """Give its memory back."""
+        """Let go of its memory."""
         del self.sampler
-        give_back()
 
 
 @contextmanager

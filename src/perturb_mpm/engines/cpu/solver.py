@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perturb_mpm import checks
-from perturb_mpm.engines.compute import give_back
 from perturb_mpm.engines.convergent import convergent_marginals
 from perturb_mpm.engines.cpu import transfer
 from perturb_mpm.engines.cpu.batch import Batch, SharedMemory, choose_batch
@@ -39,9 +38,6 @@ from perturb_mpm.engines.protocol import (
 )
 from perturb_mpm.model import DenseCRF
 from perturb_mpm.noise import Perturbation
-
-# Bytes of what all problems share: of a small image, the next one takes what is freed.
-WORTH_GIVING_BACK = 1 << 26
 
 
 class CpuSolver:
@@ -69,8 +65,6 @@ class CpuSolver:
         self._threads = Threads(threads)
         compact = compact and accuracy != "exact"
         kernels = prepare_kernels(crf, accuracy, self._threads, budget, store, compact=compact)
-        if kernels.nbytes > WORTH_GIVING_BACK:
-            give_back()
         self.batch = choose_batch(crf, batch, kernels, budget)
         self._memory = SharedMemory()
         self._every_voxel: Batch | None = Batch(crf, kernels, memory=self._memory)
@@ -158,7 +152,6 @@ class CpuSolver:
         if self._next_frozen is not None:
             self._every_voxel = self._frozen = None
             self.__dict__.pop("_index", None)
-            give_back()
 
     def find_near(
         self,
