@@ -95,14 +95,20 @@ def test_a_cost_that_grows_too_fast_is_seen(
     assert measure_cost("hungry", tmp_path).kind == "growth"
 
 
+@pytest.fixture(scope="module")
+def set_trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    """Every command, asked once: the runs that it is asked about are the same."""
+    return prepare_sets(tmp_path_factory.mktemp("sets"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_disturbed_sets_of_files_are_of_one_question(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, set_trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in set(COMMANDS) - {command}:
         monkeypatch.delitem(COMMANDS, name)
-    check_trials(prepare_sets(tmp_path), 2, tmp_path / "trial")
+    check_trials(set_trial, 2, tmp_path / "trial")
 
 
 def test_disturbed_caches_change_no_number(tmp_path: Path) -> None:
