@@ -38,7 +38,7 @@ from perturb_mpm import checks
 from perturb_mpm.checks import ExpectedError
 from perturb_mpm.cohort.one_case import CaseRunner, Usage
 from perturb_mpm.cohort.records import CaseRecord
-from perturb_mpm.engines import available_cores, resolve_budget
+from perturb_mpm.engines import KEEPS_FREED_MEMORY, available_cores, resolve_budget
 from perturb_mpm.files import CaseFiles
 from perturb_mpm.optional import optional_package
 from perturb_mpm.run import RunSettings
@@ -61,6 +61,8 @@ CLUSTER_PACKAGES = ("dask", "distributed", "dask_jobqueue", "dask_cuda")
 _BY_FUNCTION = ("SSHCluster",)  # makes a cluster, but is no class
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _MOST_WORKERS = 10_000
+# What a worker's process starts with: its C library reads some of it before any Python runs.
+_ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 _VERSIONED = ("numpy", "numba", "scipy", "nibabel")
 
 
@@ -72,7 +74,10 @@ class ClusterError(ExpectedError):
 def local_workers(count: int, engine: str = "auto") -> Iterator[Client]:
     """Start workers on this machine, a process each, and stop them at the end."""
     distributed = dask_distributed()
+    import dask
+
     with (
+        dask.config.set({_ENVIRONMENT: {**dask.config.get(_ENVIRONMENT), **KEEPS_FREED_MEMORY}}),
         distributed.LocalCluster(
             n_workers=count,
             threads_per_worker=1,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perturb_mpm.engines.compute import (
+    KEEPS_FREED_MEMORY,
     MOST_ITERATIONS,
     Compute,
     Engine,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from perturb_mpm.model import DenseCRF
 
 __all__ = [
+    "KEEPS_FREED_MEMORY",
     "Accuracy",
     "available_bytes",
     "available_cores",

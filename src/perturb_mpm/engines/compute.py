@@ -24,8 +24,13 @@ SHARE_OF_FREE = 0.6
 UNKNOWN_MACHINE = 4 * 10**9
 REMEDY = "use a larger memory, a tighter mask, or larger sigmas"
 
-# M_MMAP_MAX, M_ARENA_MAX and M_TRIM_THRESHOLD of malloc.h.
-_MOST_MAPPED, _MOST_ARENAS, _KEPT_AT_MOST = -4, -8, -1
+# M_MMAP_MAX, M_ARENA_MAX and M_TRIM_THRESHOLD of malloc.h, and the same to start a process with.
+_HEAP = {-4: 0, -8: 1, -1: 2**31 - 1}
+KEEPS_FREED_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+}
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
@@ -160,11 +165,12 @@ def keep_freed_memory() -> None:
 
     The C library returns every large array to the system at once, and the next one gets new pages,
     which the system clears, and a virtual machine asks its host for: a quarter of the seconds of a
-    run. From one heap of all threads the peak is the same to a few per cent.
+    run. From one heap of all threads the peak is the same to a few per cent. Threads that run
+    already have heaps of their own: workers start with ``KEEPS_FREED_MEMORY`` instead.
     """
     if sys.platform == "linux":
         change = getattr(ctypes.CDLL(None), "mallopt", None)
-        for setting, value in ((_MOST_MAPPED, 0), (_MOST_ARENAS, 1), (_KEPT_AT_MOST, 2**31 - 1)):
+        for setting, value in _HEAP.items():
             if change is not None:
                 change(setting, value)
 
