@@ -435,6 +435,9 @@ def test_the_kernels_of_all_voxels_can_be_forgotten_and_come_back(
         np.testing.assert_array_equal(mine.counts, wanted.counts)
         np.testing.assert_array_equal(mine.volumes, wanted.volumes)
         assert mine.active_share < 1
+    sampler.forget_whole()
+    weaker, wanted = (each.scale_kernels(0.5).draw(range(3)) for each in (sampler, other))
+    np.testing.assert_array_equal(weaker.counts, wanted.counts)
     longer = Sampling(samples=13, seed=2, tolerance=1e-4, hold=0.01, noise_length=30.0)
     kept = Sampler(certain_problem(), longer, Compute(engine))
     kept.forget_whole()  # whose other group needs them soon

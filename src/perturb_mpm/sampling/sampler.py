@@ -140,6 +140,7 @@ class Sampler:
         It goes on with this one's engine where that is prepared and can: then this one must not
         draw any more.
         """
+        self._remember_whole()
         other = copy(self)
         other._crf = self._crf.scale_kernels(factor)
         for name in ("problem", "solver", "_freezing_solver", "_mean_field"):
@@ -173,6 +174,7 @@ class Sampler:
         if self._sampling.estimator != "votes":
             raise ValueError('perturbation needs estimator "votes"')
         perturbation.check(self._crf.grid)
+        self._remember_whole()
         other = copy(self)
         other._sampling = replace(self._sampling, hold=0.0)
         other._forget_noise()
