@@ -165,8 +165,8 @@ def keep_freed_memory() -> None:
 
     The C library returns every large array to the system at once, and the next one gets new pages,
     which the system clears, and a virtual machine asks its host for: a quarter of the seconds of a
-    run. From one heap of all threads the peak is the same to a few per cent. Threads that run
-    already have heaps of their own: workers start with ``KEEPS_FREED_MEMORY`` instead.
+    run. From one heap of all threads the peak grows by up to 15 %. Threads that run already
+    have heaps of their own: workers start with ``KEEPS_FREED_MEMORY`` instead.
     """
     if sys.platform == "linux":
         change = getattr(ctypes.CDLL(None), "mallopt", None)
